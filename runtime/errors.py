@@ -1,0 +1,93 @@
+"""Every error of the engine, and what the engine does when it meets one.
+
+    StreamsError                        something of Penstock's
+    ├── StreamsConfigError              wrong configuration: raised at construction, nothing was started
+    ├── TopologyError                   wrong topology: raised while it is built, naming the node
+    ├── MissingSourceTopicError         an input topic does not exist: the client stops, naming it
+    ├── WrongPartitionsError            a topic's partitions do not fit (co-partitioning, changelog): the client stops
+    ├── StateDirectoryLockedError       another process holds the state directory: nothing was started
+    ├── StateDirectoryError             the state directory cannot be used (rights, disk): nothing was started
+    ├── StateLostError                  state exists but its input offsets are gone (rules 14): refuses to count twice
+    ├── BrokerUnavailableError          no broker answered in time
+    ├── InvalidStateStoreError          a store is asked for that is closed, unknown or restoring
+    ├── DeserializationError            a record cannot be read: the handler decides (continue, pause, fail)
+    ├── ProcessingError                 the user's code raised: the processing handler decides; without one the client stops
+    ├── ProductionError                 the broker refused a record: the production handler decides
+    ├── TaskCorruptedError              tasks whose state no longer fits their changelog: wiped and restored, the client goes on
+    ├── TaskMigratedError               the group dropped this worker: its tasks are closed dirty, it joins again
+    └── TransactionAbortedError         the transaction was rolled back: tasks go back to their last commit and process again
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from runtime.ids import TaskId
+
+
+class StreamsError(Exception):
+    """Base of all errors raised by Penstock."""
+
+
+class StreamsConfigError(StreamsError):
+    """A configuration key is unknown, of the wrong type, out of range, or contradicts another one."""
+
+
+class TopologyError(StreamsError):
+    """The topology cannot be built; the message names the node or store."""
+
+
+class MissingSourceTopicError(StreamsError):
+    """A source topic does not exist on the broker."""
+
+
+class WrongPartitionsError(StreamsError):
+    """A topic has a number of partitions that does not fit what reads it."""
+
+
+class StateDirectoryError(StreamsError):
+    """The state directory cannot be created, read or written."""
+
+
+class StateDirectoryLockedError(StateDirectoryError):
+    """Another process holds the lock of the state directory."""
+
+
+class StateLostError(StreamsError):
+    """Stores hold state, but the group has no committed offsets for their input: going on would count records twice."""
+
+
+class BrokerUnavailableError(StreamsError):
+    """No broker answered within the time given."""
+
+
+class InvalidStateStoreError(StreamsError):
+    """The store asked for is unknown, closed, or (where the caller did not allow it) still restoring."""
+
+
+class DeserializationError(StreamsError):
+    """A record's key, value or timestamp cannot be read. `__cause__` is what the serde or extractor raised."""
+
+
+class ProcessingError(StreamsError):
+    """The user's code raised while a record was processed. `__cause__` is what it raised."""
+
+
+class ProductionError(StreamsError):
+    """The broker or the client refused to take a record."""
+
+
+class TaskCorruptedError(StreamsError):
+    """The state of these tasks no longer fits their changelog; it is wiped and restored."""
+
+    def __init__(self, tasks: Iterable[TaskId], reason: str) -> None:
+        self.tasks = frozenset(tasks)
+        super().__init__(f"tasks {', '.join(map(str, sorted(self.tasks)))}: {reason}")
+
+
+class TaskMigratedError(StreamsError):
+    """This worker is no longer a member of the group, or its transactional id was fenced: others may own its tasks now."""
+
+
+class TransactionAbortedError(StreamsError):
+    """The transaction could not be committed and was rolled back; nothing of it is visible."""
