@@ -1,0 +1,162 @@
+"""What the engine has to tell, in the order in which it happened.
+
+Events of transitions (a task paused, a recovery began) are published on `<application.id>-events`, one partition, by the worker's own
+producer *inside the transaction of the commit* that made them true (rules.md, 26): a reader with `read_committed` never hears of
+a pause whose outputs were rolled back, and never misses one whose outputs are visible. When a transaction aborts, its events go back to
+the head of the queue and ride in the next one.
+
+A record on the topic: key = the task id, or the instance's name for events of the whole instance (UTF-8); value = `Event` as JSON:
+
+    {"id": str, "application": str, "instance": str, "incarnation": int, "kind": str, "task": str | null, "at_ms": int, "payload": {…}}
+
+`id` names the occurrence and nothing else: application, task or instance, kind, coordinates, incarnation, number. A reader that meets an id
+twice has met the same event twice (under at-least-once that happens) and drops the second.
+
+    kind                      payload
+    INSTANCE_STATE            old, new, pid, log_path, [reason]
+    TASKS_ASSIGNED            active: [task]
+    RESTORE_STARTED           stores: {store: {topic, partition, from, to}}
+    RESTORE_ENDED             records, seconds
+    TASK_PAUSED               topic, partition, offset, timestamp_ms, key_base64, value_base64, headers, error_type, error, reason
+    TASK_RESUMED              offsets: {topic-partition: offset}
+    RECORD_SKIPPED            topic, partition, offset, error_type, error
+    OFFSET_MOVED              topic, partition, committed, expected
+    OFFSET_RESET              topic, partition, from, to, policy
+    GLOBAL_RECOVERY_STARTED   store, topic, partition, reason
+    GLOBAL_RECOVERY_ENDED     store, topic, records, seconds
+    GLOBAL_TOPIC_NOT_COMPACTED  topic, cleanup_policy
+    CHECKPOINT                stores: {store: {topic-partition: next offset}}
+    TASK_CORRUPTED            reason
+    SHUTDOWN                  reason
+
+Bytes are base64; offsets are next offsets unless the field is called `offset`, which is the record's own.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections import deque
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from threading import Lock
+
+import msgspec
+
+from runtime.clock import Clock
+from runtime.ids import TaskId
+
+
+class EventKind(Enum):
+    """The kinds of events; the module's docstring gives the payload of each."""
+
+    INSTANCE_STATE = "INSTANCE_STATE"
+    TASKS_ASSIGNED = "TASKS_ASSIGNED"
+    RESTORE_STARTED = "RESTORE_STARTED"
+    RESTORE_ENDED = "RESTORE_ENDED"
+    TASK_PAUSED = "TASK_PAUSED"
+    TASK_RESUMED = "TASK_RESUMED"
+    RECORD_SKIPPED = "RECORD_SKIPPED"
+    OFFSET_MOVED = "OFFSET_MOVED"
+    OFFSET_RESET = "OFFSET_RESET"
+    GLOBAL_RECOVERY_STARTED = "GLOBAL_RECOVERY_STARTED"
+    GLOBAL_RECOVERY_ENDED = "GLOBAL_RECOVERY_ENDED"
+    GLOBAL_TOPIC_NOT_COMPACTED = "GLOBAL_TOPIC_NOT_COMPACTED"
+    CHECKPOINT = "CHECKPOINT"
+    TASK_CORRUPTED = "TASK_CORRUPTED"
+    SHUTDOWN = "SHUTDOWN"
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that happened; see the module's docstring for the JSON and the payloads."""
+
+    id: str
+    application: str
+    instance: str
+    incarnation: int
+    kind: EventKind
+    task: str | None
+    at_ms: int
+    payload: dict[str, object]
+
+    @property
+    def key(self) -> bytes:
+        """The record's key on the topic."""
+        return (self.task or self.instance).encode()
+
+    def to_json(self) -> bytes:
+        """The record's value on the topic."""
+        return _ENCODER.encode(self)
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Event:
+        """Raises msgspec.DecodeError for anything that `to_json` did not write."""
+        return _DECODER.decode(data)
+
+
+_ENCODER = msgspec.json.Encoder()
+_DECODER = msgspec.json.Decoder(Event)
+
+
+def events_topic(application_id: str) -> str:
+    """The topic that carries the events of an application."""
+    return f"{application_id}-events"
+
+
+def base64_or_none(data: bytes | None) -> str | None:
+    """Raw bytes of a record in an event's payload."""
+    return None if data is None else base64.b64encode(data).decode("ascii")
+
+
+class EventSink:
+    """Collects the events of one worker until a commit takes them. Safe to use from several threads.
+
+    `incarnation` is the worker's, and is renewed with `begin_incarnation` when the worker starts a new one (rules.md, 21).
+    """
+
+    def __init__(self, application: str, instance: str, clock: Clock) -> None:
+        self._application = application
+        self._instance = instance
+        self._clock = clock
+        self._incarnation = 0
+        self._number = 0
+        self._pending: deque[Event] = deque()
+        self._lock = Lock()
+
+    def begin_incarnation(self, incarnation: int) -> None:
+        with self._lock:
+            self._incarnation = incarnation
+
+    def emit(self, kind: EventKind, payload: Mapping[str, object], task: TaskId | None = None, coordinates: str = "") -> Event:
+        """Queues an event for the next commit. `coordinates` (for example `flights-3@1201`) make its id readable."""
+        with self._lock:
+            self._number += 1
+            subject = self._instance if task is None else str(task)
+            number = f"{self._incarnation}-{self._number}"
+            event = Event(
+                id="/".join((self._application, subject, kind.value, coordinates, f"{self._instance}-{number}")),
+                application=self._application,
+                instance=self._instance,
+                incarnation=self._incarnation,
+                kind=kind,
+                task=None if task is None else str(task),
+                at_ms=self._clock.wall_ms(),
+                payload=dict(payload),
+            )
+            self._pending.append(event)
+            return event
+
+    def __bool__(self) -> bool:
+        """True if events are waiting."""
+        return bool(self._pending)
+
+    def drain(self) -> list[Event]:
+        """Takes all waiting events, oldest first. Give them back with `put_back` if the transaction that carried them aborts."""
+        with self._lock:
+            events = list(self._pending)
+            self._pending.clear()
+            return events
+
+    def put_back(self, events: Iterable[Event]) -> None:
+        """Events of an aborted transaction return to the head of the queue, in their order."""
+        with self._lock:
+            self._pending.extendleft(reversed(list(events)))

@@ -1,0 +1,170 @@
+"""Metrics under Kafka Streams' names and groups, readable in the process (`KafkaStreams.metrics()`) and over HTTP by Prometheus.
+
+The engine counts once per batch or commit, never per record: a counter is one integer that one thread adds to. Reading takes no
+lock of the hot path. Prometheus sees `kafka_streams_<group>_<name>` with hyphens turned into underscores, so Kafka Streams'
+`dropped-records-total` of group `stream-task-metrics` is `kafka_streams_stream_task_metrics_dropped_records_total`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from threading import Lock
+from typing import NamedTuple
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import start_http_server
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from runtime.errors import StreamsError
+
+CLIENT = "stream-metrics"
+THREAD = "stream-thread-metrics"
+TASK = "stream-task-metrics"
+STORE = "stream-state-metrics"
+
+
+class MetricName(NamedTuple):
+    """Identity of a metric (Kafka's `MetricName`): hyphenated name, group, and tags as sorted pairs."""
+
+    name: str
+    group: str
+    tags: tuple[tuple[str, str], ...]
+
+
+class Counter:
+    """A number that only grows. One thread adds; any thread reads `value`."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0
+
+    def add(self, n: int = 1) -> None:
+        self.value += n
+
+
+class Gauge:
+    """The last value that was set."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0.0
+
+    def set(self, value: float) -> None:
+        self.value = value
+
+
+class Latency:
+    """Average and maximum of durations in ms, over the life of the metric."""
+
+    __slots__ = ("count", "maximum", "total")
+
+    def __init__(self) -> None:
+        self.total = 0.0
+        self.count = 0
+        self.maximum = 0.0
+
+    def record(self, milliseconds: float) -> None:
+        self.total += milliseconds
+        self.count += 1
+        if milliseconds > self.maximum:
+            self.maximum = milliseconds
+
+    @property
+    def average(self) -> float:
+        return self.total / self.count if self.count else 0.0
+
+
+class Metrics:
+    """The metrics of one client. Asking for the same name, group and tags twice gives the same object."""
+
+    def __init__(self, **tags: str) -> None:
+        self._tags = tags
+        self._lock = Lock()
+        self._counters: dict[MetricName, Counter] = {}
+        self._gauges: dict[MetricName, Callable[[], float]] = {}
+        self._set_gauges: dict[MetricName, Gauge] = {}
+        self._latencies: dict[MetricName, Latency] = {}
+
+    def _name(self, name: str, group: str, tags: dict[str, str]) -> MetricName:
+        return MetricName(name, group, tuple(sorted({**self._tags, **{k.replace("_", "-"): v for k, v in tags.items()}}.items())))
+
+    def counter(self, name: str, group: str, **tags: str) -> Counter:
+        """`name` ends in `-total`."""
+        with self._lock:
+            return self._counters.setdefault(self._name(name, group, tags), Counter())
+
+    def gauge(self, name: str, group: str, **tags: str) -> Gauge:
+        key = self._name(name, group, tags)
+        with self._lock:
+            gauge = self._set_gauges.setdefault(key, Gauge())
+            self._gauges[key] = lambda: gauge.value
+            return gauge
+
+    def gauge_of(self, name: str, group: str, read: Callable[[], float], **tags: str) -> None:
+        """A gauge that is computed when somebody looks; `read` must be safe to call from any thread."""
+        with self._lock:
+            self._gauges[self._name(name, group, tags)] = read
+
+    def latency(self, name: str, group: str, **tags: str) -> Latency:
+        """Shown as `<name>-avg` and `<name>-max`, in ms."""
+        with self._lock:
+            return self._latencies.setdefault(self._name(name, group, tags), Latency())
+
+    def remove(self, **tags: str) -> None:
+        """Forgets every metric that carries all of these tags, as when a task is closed."""
+        wanted = {(k.replace("_", "-"), v) for k, v in tags.items()}
+        with self._lock:
+            for table in (self._counters, self._gauges, self._set_gauges, self._latencies):
+                for key in [key for key in table if wanted <= set(key.tags)]:
+                    del table[key]  # type: ignore[attr-defined]  # the tables differ in their values only
+
+    def values(self) -> dict[MetricName, float]:
+        """All metrics now."""
+        with self._lock:
+            counters, gauges, latencies = dict(self._counters), dict(self._gauges), dict(self._latencies)
+        found: dict[MetricName, float] = {key: float(counter.value) for key, counter in counters.items()}
+        found.update((key, read()) for key, read in gauges.items())
+        for key, latency in latencies.items():
+            found[key._replace(name=f"{key.name}-avg")] = latency.average
+            found[key._replace(name=f"{key.name}-max")] = latency.maximum
+        return found
+
+
+class _PrometheusView(Collector):
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        families: dict[tuple[str, tuple[str, ...]], Metric] = {}
+        for key, value in sorted(self._metrics.values().items()):
+            name = f"kafka_streams_{key.group}_{key.name}".replace("-", "_").replace(".", "_")
+            labels = tuple(tag.replace("-", "_").replace(".", "_") for tag, _ in key.tags)
+            family = families.get((name, labels))
+            if family is None:
+                make = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+                family = families[name, labels] = make(name, f"{key.name} of {key.group} (Kafka Streams)", labels=labels)
+            family.add_metric([value for _, value in key.tags], value)  # type: ignore[attr-defined]  # both families have it
+        yield from families.values()
+
+
+class MetricsServer:
+    """Serves a client's metrics to Prometheus on loopback, until `close()`."""
+
+    def __init__(self, metrics: Metrics, port: int, host: str = "127.0.0.1") -> None:
+        """Raises StreamsError if the port is in use, naming it."""
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(_PrometheusView(metrics))
+        try:
+            self._server, self._thread = start_http_server(port, addr=host, registry=registry)
+        except OSError as error:
+            raise StreamsError(
+                f"metrics.port: cannot listen on {host}:{port} ({error.strerror}); choose another port, or 0 for no metrics server"
+            ) from error
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
