@@ -69,8 +69,7 @@ class Latency:
     def record(self, milliseconds: float) -> None:
         self.total += milliseconds
         self.count += 1
-        if milliseconds > self.maximum:
-            self.maximum = milliseconds
+        self.maximum = max(self.maximum, milliseconds)
 
     @property
     def average(self) -> float:
@@ -119,7 +118,7 @@ class Metrics:
         with self._lock:
             for table in (self._counters, self._gauges, self._set_gauges, self._latencies):
                 for key in [key for key in table if wanted <= set(key.tags)]:
-                    del table[key]  # type: ignore[attr-defined]  # the tables differ in their values only
+                    del table[key]
 
     def values(self) -> dict[MetricName, float]:
         """All metrics now."""
@@ -138,7 +137,7 @@ class _PrometheusView(Collector):
         self._metrics = metrics
 
     def collect(self) -> Iterator[Metric]:
-        families: dict[tuple[str, tuple[str, ...]], Metric] = {}
+        families: dict[tuple[str, tuple[str, ...]], CounterMetricFamily | GaugeMetricFamily] = {}
         for key, value in sorted(self._metrics.values().items()):
             name = f"kafka_streams_{key.group}_{key.name}".replace("-", "_").replace(".", "_")
             labels = tuple(tag.replace("-", "_").replace(".", "_") for tag, _ in key.tags)
@@ -146,7 +145,7 @@ class _PrometheusView(Collector):
             if family is None:
                 make = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
                 family = families[name, labels] = make(name, f"{key.name} of {key.group} (Kafka Streams)", labels=labels)
-            family.add_metric([value for _, value in key.tags], value)  # type: ignore[attr-defined]  # both families have it
+            family.add_metric([tag_value for _, tag_value in key.tags], value)
         yield from families.values()
 
 

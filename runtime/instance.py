@@ -1,0 +1,124 @@
+"""One long-running instance as a process: `python -m runtime.instance --config FILE`.
+
+The file is JSON, written by whoever starts the process (`orchestration/launcher.py`), and is all that the process needs to know:
+
+    {"application": "flight-board", "instance": "flight-board-1", "factory": "examples.flight_board.topology:build",
+     "config": {"bootstrap.servers": "127.0.0.1:9092", …}, "log_path": "…/flight-board-1.log"}
+
+`factory` names a function without arguments that returns the `Topology`. `application` and `instance` become `application.id` and
+`client.id`. SIGTERM and SIGINT close the instance cleanly and keep its tasks reserved for its return (rules.md, 4).
+
+Exit status: 0 closed cleanly, 1 failed while running, 2 wrong configuration or topology, 3 the state directory cannot be used or is
+held by another process. What went wrong is the last line of the log.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+
+import msgspec
+
+from runtime import logs
+from runtime.client import KafkaStreams
+from runtime.errors import StateDirectoryError, StreamsConfigError, StreamsError, TopologyError
+from runtime.states import State
+from runtime.topology.topology import Topology
+
+logger = logging.getLogger(__name__)
+
+EXIT_CLEAN, EXIT_FAILED, EXIT_CONFIGURATION, EXIT_STATE_DIRECTORY = 0, 1, 2, 3
+
+
+class InstanceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The content of the configuration file; see the module's docstring."""
+
+    application: str
+    instance: str
+    factory: str
+    config: dict[str, str | int | float | bool]
+    log_path: str | None = None
+
+    @classmethod
+    def read(cls, path: Path) -> InstanceSettings:
+        """Raises StreamsConfigError naming the file and the field that is wrong."""
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=cls)
+        except (OSError, msgspec.DecodeError) as error:
+            raise StreamsConfigError(f"{path}: {error}") from error
+
+    def build_topology(self) -> Topology:
+        """Calls the factory. Raises TopologyError naming what cannot be imported, called or used."""
+        module_name, _, function_name = self.factory.partition(":")
+        if not module_name or not function_name:
+            raise TopologyError(f"factory {self.factory!r}: expected module:function, for example examples.flight_board.topology:build")
+        try:
+            factory = getattr(importlib.import_module(module_name), function_name)
+        except (ImportError, AttributeError) as error:
+            raise TopologyError(f"factory {self.factory!r} cannot be imported: {error}") from error
+        topology = factory()
+        if not isinstance(topology, Topology):
+            raise TopologyError(f"factory {self.factory!r} returned {type(topology).__name__}, not a Topology: end it with builder.build()")
+        return topology
+
+    def streams_config(self) -> dict[str, object]:
+        return {**self.config, "application.id": self.application, "client.id": self.instance}
+
+
+def run(settings: InstanceSettings) -> int:
+    """Runs the instance until a signal or an error ends it. Returns the exit status."""
+    try:
+        streams = KafkaStreams(settings.build_topology(), settings.streams_config(), log_path=settings.log_path)
+    except (StreamsConfigError, TopologyError) as error:
+        logger.error("%s", error)
+        return EXIT_CONFIGURATION
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):  # a launcher may have ignored them, and children inherit that
+        signal.signal(number, lambda signum, frame: _stop(signum, frame, ended))
+    streams.set_state_listener(lambda new, old: ended.set() if new.has_completed_shutdown() else None)
+    try:
+        streams.start()
+    except StateDirectoryError as error:
+        logger.error("%s", error)
+        return EXIT_STATE_DIRECTORY
+    except StreamsError as error:
+        logger.error("%s", error)
+        return EXIT_FAILED
+    ended.wait()
+    streams.close(leave_group=False)
+    if streams.state is State.ERROR:
+        logger.error("instance %s ended with an error: %s", settings.instance, streams.failure)
+        return EXIT_STATE_DIRECTORY if isinstance(streams.failure, StateDirectoryError) else EXIT_FAILED
+    logger.info("instance %s closed cleanly", settings.instance)
+    return EXIT_CLEAN
+
+
+def _stop(signum: int, _frame: FrameType | None, ended: threading.Event) -> None:
+    logger.info("signal %s: closing", signal.Signals(signum).name)
+    ended.set()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m runtime.instance", description="Runs one instance of an application until it is told to stop.")
+    parser.add_argument("--config", type=Path, required=True, help="JSON file with application, instance, factory, config and log_path")
+    options = parser.parse_args(arguments)
+    try:
+        settings = InstanceSettings.read(options.config)
+    except StreamsConfigError as error:
+        print(error, file=sys.stderr)
+        return EXIT_CONFIGURATION
+    logs.configure(Path(settings.log_path) if settings.log_path else None)
+    logs.bind(application=settings.application, instance=settings.instance)
+    logger.info("instance %s starts, process %d", settings.instance, os.getpid())
+    return run(settings)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
