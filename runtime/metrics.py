@@ -80,7 +80,7 @@ class Metrics:
     """The metrics of one client. Asking for the same name, group and tags twice gives the same object."""
 
     def __init__(self, **tags: str) -> None:
-        self._tags = tags
+        self._tags = {tag.replace("_", "-"): value for tag, value in tags.items()}
         self._lock = Lock()
         self._counters: dict[MetricName, Counter] = {}
         self._gauges: dict[MetricName, Callable[[], float]] = {}

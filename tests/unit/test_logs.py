@@ -1,0 +1,45 @@
+"""Every line of the log is one JSON object that names application, instance and task."""
+
+import json
+import logging
+import sys
+
+from runtime import logs
+
+
+def line(record: logging.LogRecord) -> dict[str, object]:
+    parsed: dict[str, object] = json.loads(logs.JsonFormatter().format(record))
+    return parsed
+
+
+def record(message: str, **extra: object) -> logging.LogRecord:
+    made = logging.getLogger("runtime.test").makeRecord("runtime.test", logging.ERROR, __file__, 1, message, (), None, extra=extra)
+    return made
+
+
+def test_a_line_carries_what_was_bound() -> None:
+    with logs.bound(application="app", instance="app-1", task="0_3"):
+        found = line(record("hello"))
+    assert {k: found[k] for k in ("message", "level", "application", "instance", "task")} == {
+        "message": "hello",
+        "level": "ERROR",
+        "application": "app",
+        "instance": "app-1",
+        "task": "0_3",
+    }
+    assert "task" not in line(record("hello"))
+
+
+def test_the_task_may_be_given_with_the_line() -> None:
+    assert line(record("paused", task="0_1"))["task"] == "0_1"
+
+
+def test_an_exception_stands_in_the_same_line() -> None:
+    try:
+        raise ValueError("bad\nvalue")
+    except ValueError:
+        made = record("failed")
+        made.exc_info = sys.exc_info()
+    text = logs.JsonFormatter().format(made)
+    assert "\n" not in text
+    assert "ValueError: bad" in json.loads(text)["error"]
