@@ -15,4 +15,3 @@ def write_snapshot(
 
     Call it between a commit and the next record. Atomic: the folder appears whole or not at all. Returns the folder.
     """
-    ...

@@ -1,0 +1,1 @@
+"""Tasks: active ones, which process, and the global one, which keeps full copies of topics."""
