@@ -1,0 +1,190 @@
+"""What to do with a record that cannot be read, processed or written (KIP-161, KIP-1033, KIP-210; PAUSE is KIP-990's).
+
+A handler is a class without constructor arguments (or its dotted path in the configuration); `configure(configs)` is called once, with
+the application's configuration, before anything else. It is called on the worker's thread, once for each occurrence, when the
+record is next in its task's order.
+
+Where `errors.dead.letter.queue.topic.name` is set, the raw record of an error that was answered with CONTINUE is written to that
+topic, in the same transaction, with the headers of KIP-1034 (`__streams.errors.exception`, `.message`, `.stacktrace`, `.topic`,
+`.partition`, `.offset`).
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeVar
+
+from runtime.errors import StreamsConfigError
+from runtime.ids import TaskId
+from runtime.timestamps import ConsumerRecord, Headers
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorHandlerContext:
+    """Where an error happened: the input record's coordinates and raw bytes, the task, and the processor node (None: before the first)."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    headers: Headers | None
+    task_id: TaskId
+    processor_node_id: str | None
+    source_raw_key: bytes | None
+    source_raw_value: bytes | None
+
+
+class DeserializationHandlerResponse(Enum):
+    """CONTINUE skips the record; FAIL stops the client; PAUSE stops the record's task until it is resumed, and the other tasks run on."""
+
+    CONTINUE = "CONTINUE"
+    FAIL = "FAIL"
+    PAUSE = "PAUSE"
+
+
+class ProcessingHandlerResponse(Enum):
+    """As `DeserializationHandlerResponse`. PAUSE rolls back to the last commit and processes again up to the record."""
+
+    CONTINUE = "CONTINUE"
+    FAIL = "FAIL"
+    PAUSE = "PAUSE"
+
+
+class ProductionExceptionHandlerResponse(Enum):
+    """CONTINUE drops the output record; FAIL stops the client; RETRY sends it again."""
+
+    CONTINUE = "CONTINUE"
+    FAIL = "FAIL"
+    RETRY = "RETRY"
+
+
+class DeserializationExceptionHandler:
+    """Answers for records whose key, value or timestamp cannot be read."""
+
+    def configure(self, configs: Mapping[str, object]) -> None:
+        """Called once before the first use."""
+
+    def handle(self, context: ErrorHandlerContext, record: ConsumerRecord, exception: Exception) -> DeserializationHandlerResponse:
+        """`record` has raw bytes; `exception` is what the serde or the timestamp extractor raised."""
+        raise NotImplementedError
+
+
+class ProcessingExceptionHandler:
+    """Answers for records on which the user's code raised."""
+
+    def configure(self, configs: Mapping[str, object]) -> None:
+        """Called once before the first use."""
+
+    def handle(self, context: ErrorHandlerContext, record: ConsumerRecord, exception: Exception) -> ProcessingHandlerResponse:
+        """`record` is the input record, decoded; `exception` is what the user's code raised."""
+        raise NotImplementedError
+
+
+class ProductionExceptionHandler:
+    """Answers for output records that the client or the broker refused."""
+
+    def configure(self, configs: Mapping[str, object]) -> None:
+        """Called once before the first use."""
+
+    def handle(self, context: ErrorHandlerContext, record: ConsumerRecord, exception: Exception) -> ProductionExceptionHandlerResponse:
+        """`record` is the output record: topic, partition (-1: not chosen yet), offset -1, raw key and value."""
+        raise NotImplementedError
+
+
+def _where(context: ErrorHandlerContext) -> str:
+    return f"task {context.task_id}, record {context.topic}-{context.partition}@{context.offset}"
+
+
+class LogAndFailExceptionHandler(DeserializationExceptionHandler):
+    """The default: the client stops, and the record's offset is not committed."""
+
+    def handle(self, context: ErrorHandlerContext, record: ConsumerRecord, exception: Exception) -> DeserializationHandlerResponse:
+        logger.error("%s cannot be read; the client stops: %s", _where(context), exception)
+        return DeserializationHandlerResponse.FAIL
+
+
+class LogAndContinueExceptionHandler(DeserializationExceptionHandler):
+    """The record is skipped and counted in `dropped-records-total`."""
+
+    def handle(self, context: ErrorHandlerContext, record: ConsumerRecord, exception: Exception) -> DeserializationHandlerResponse:
+        logger.warning("%s cannot be read and is skipped: %s", _where(context), exception)
+        return DeserializationHandlerResponse.CONTINUE
+
+
+class LogAndPauseExceptionHandler(DeserializationExceptionHandler):
+    """The task holds before the record until `KafkaStreams.resume(task_id)`; for a global table this is FAIL (KIP-990)."""
+
+    def handle(self, context: ErrorHandlerContext, record: ConsumerRecord, exception: Exception) -> DeserializationHandlerResponse:
+        logger.error("%s cannot be read; the task pauses: %s", _where(context), exception)
+        return DeserializationHandlerResponse.PAUSE
+
+
+class LogAndFailProcessingExceptionHandler(ProcessingExceptionHandler):
+    """The default: the client stops."""
+
+    def handle(self, context: ErrorHandlerContext, record: ConsumerRecord, exception: Exception) -> ProcessingHandlerResponse:
+        logger.error("%s failed in %s; the client stops: %s", _where(context), context.processor_node_id, exception)
+        return ProcessingHandlerResponse.FAIL
+
+
+class LogAndContinueProcessingExceptionHandler(ProcessingExceptionHandler):
+    """The record is skipped. What it had already done to stores and outputs before it failed stays, as in Kafka Streams."""
+
+    def handle(self, context: ErrorHandlerContext, record: ConsumerRecord, exception: Exception) -> ProcessingHandlerResponse:
+        logger.warning("%s failed in %s and is skipped: %s", _where(context), context.processor_node_id, exception)
+        return ProcessingHandlerResponse.CONTINUE
+
+
+class LogAndPauseProcessingExceptionHandler(ProcessingExceptionHandler):
+    """The task goes back to before the record and holds there until `KafkaStreams.resume(task_id)`."""
+
+    def handle(self, context: ErrorHandlerContext, record: ConsumerRecord, exception: Exception) -> ProcessingHandlerResponse:
+        logger.error("%s failed in %s; the task pauses: %s", _where(context), context.processor_node_id, exception)
+        return ProcessingHandlerResponse.PAUSE
+
+
+class DefaultProductionExceptionHandler(ProductionExceptionHandler):
+    """The client stops."""
+
+    def handle(self, context: ErrorHandlerContext, record: ConsumerRecord, exception: Exception) -> ProductionExceptionHandlerResponse:
+        logger.error("%s: its output to %s was refused; the client stops: %s", _where(context), record.topic, exception)
+        return ProductionExceptionHandlerResponse.FAIL
+
+
+Handler = TypeVar("Handler", DeserializationExceptionHandler, ProcessingExceptionHandler, ProductionExceptionHandler)
+
+
+def make_handler(setting: object, base: type[Handler], configs: Mapping[str, object], key: str) -> Handler:
+    """The configured handler: `setting` is a class, its dotted path, or an object. Raises StreamsConfigError naming `key`."""
+    if isinstance(setting, str):
+        module_name, _, name = setting.replace(":", ".").rpartition(".")
+        try:
+            setting = getattr(importlib.import_module(module_name or "runtime.handlers"), name)
+        except (ImportError, AttributeError) as error:
+            raise StreamsConfigError(f"{key} = {setting!r} cannot be imported: {error}") from error
+    handler = setting() if isinstance(setting, type) else setting
+    if not isinstance(handler, base):
+        raise StreamsConfigError(f"{key} = {setting!r} is not a {base.__name__}")
+    handler.configure(configs)
+    return handler
+
+
+def dead_letter_headers(record: ConsumerRecord, error: BaseException) -> Headers:
+    """The headers of a dead-letter record: the record's own, then KIP-1034's."""
+    stack = "".join(traceback.format_exception(error))
+    return [
+        *(record.headers or ()),
+        ("__streams.errors.exception", type(error).__name__.encode()),
+        ("__streams.errors.message", str(error).encode()),
+        ("__streams.errors.stacktrace", stack.encode()),
+        ("__streams.errors.topic", record.topic.encode()),
+        ("__streams.errors.partition", str(record.partition).encode()),
+        ("__streams.errors.offset", str(record.offset).encode()),
+    ]

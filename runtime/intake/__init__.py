@@ -1,0 +1,1 @@
+"""From the topics to a task: read, decode, and put in order."""

@@ -1,0 +1,94 @@
+"""When a record happened: what a timestamp extractor is given, and Kafka Streams' four extractors.
+
+An extractor is a callable `(record, partition_time) -> int`, or an object with a method `extract` of the same shape (Kafka Streams'
+`TimestampExtractor`). `record` is the decoded record, `partition_time` the largest timestamp seen on its partition (-1 before the
+first). The result is milliseconds since the epoch; a negative one drops the record and counts it in `dropped-records-total`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from runtime.errors import StreamsError
+
+logger = logging.getLogger(__name__)
+
+Headers = list[tuple[str, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerRecord:
+    """A record as it came from its topic (Kafka's `ConsumerRecord`).
+
+    `key` and `value` are the decoded objects for an extractor, and the raw bytes for a deserialization handler. `timestamp` is the
+    one that stands on the log, in ms since the epoch, -1 if it has none.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: object
+    value: object
+    headers: Headers | None
+
+
+TimestampExtractor = Callable[[ConsumerRecord, int], int]
+"""See the module's docstring."""
+
+
+class FailOnInvalidTimestamp:
+    """The record's own timestamp; a negative one is an error (the default of `default.timestamp.extractor`)."""
+
+    def extract(self, record: ConsumerRecord, partition_time: int) -> int:
+        if record.timestamp < 0:
+            raise StreamsError(
+                f"record {record.topic}-{record.partition}@{record.offset} has the invalid timestamp {record.timestamp}: written by a producer "
+                "of before Kafka 0.10? Use another default.timestamp.extractor to go on"
+            )
+        return record.timestamp
+
+
+class LogAndSkipOnInvalidTimestamp:
+    """The record's own timestamp; a record with a negative one is logged and dropped."""
+
+    def extract(self, record: ConsumerRecord, partition_time: int) -> int:
+        if record.timestamp < 0:
+            logger.warning("record %s-%d@%d dropped: timestamp %d", record.topic, record.partition, record.offset, record.timestamp)
+        return record.timestamp
+
+
+class UsePartitionTimeOnInvalidTimestamp:
+    """The record's own timestamp, or where it is negative the largest one seen on its partition."""
+
+    def extract(self, record: ConsumerRecord, partition_time: int) -> int:
+        if record.timestamp >= 0:
+            return record.timestamp
+        if partition_time < 0:
+            raise StreamsError(
+                f"record {record.topic}-{record.partition}@{record.offset} has the invalid timestamp {record.timestamp} and none came before it on its partition"
+            )
+        return partition_time
+
+
+class WallclockTimestampExtractor:
+    """The time at which the record is processed."""
+
+    def extract(self, record: ConsumerRecord, partition_time: int) -> int:
+        return time.time_ns() // 1_000_000
+
+
+def extractor_function(extractor: object) -> TimestampExtractor | None:
+    """The callable behind an extractor, an extractor's class or a plain function; None for the default, which needs no call per record."""
+    if isinstance(extractor, type):
+        extractor = extractor()
+    if extractor is None or type(extractor) is FailOnInvalidTimestamp:
+        return None
+    extract = getattr(extractor, "extract", extractor)
+    if not callable(extract):
+        raise StreamsError(f"{extractor!r} is not a timestamp extractor: neither callable nor with a method extract(record, partition_time)")
+    function: TimestampExtractor = extract
+    return function
