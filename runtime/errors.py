@@ -10,6 +10,7 @@
     ├── StateLostError                  state exists but its input offsets are gone (rules 14): refuses to count twice
     ├── BrokerUnavailableError          no broker answered in time
     ├── InvalidStateStoreError          a store is asked for that is closed, unknown or restoring
+    ├── StoreDamagedError               a store's files cannot be read: the store is wiped and restored
     ├── DeserializationError            a record cannot be read: the handler decides (continue, pause, fail)
     ├── ProcessingError                 the user's code raised: the processing handler decides; without one the client stops
     ├── ProductionError                 the broker refused a record: the production handler decides
@@ -63,6 +64,10 @@ class BrokerUnavailableError(StreamsError):
 
 class InvalidStateStoreError(StreamsError):
     """The store asked for is unknown, closed, or (where the caller did not allow it) still restoring."""
+
+
+class StoreDamagedError(StreamsError):
+    """The files of a store cannot be read (torn or corrupt). The state is on the changelog: the store is wiped and restored."""
 
 
 class DeserializationError(StreamsError):
