@@ -223,7 +223,7 @@ class Restorer:
         reached = next_offset >= restore.log.end
         if next_offset > restore.log.end:
             # A source topic that serves as changelog grows while it is read; what lies beyond the end is the task's input.
-            messages = messages[: bisect_left(messages, restore.log.end, key=_offset)]
+            messages = messages[: bisect_left(messages, int(restore.log.end), key=_offset)]
         restore.batch.add(messages, now_ms)
         restore.records += len(messages)
         restore.position = next_offset

@@ -1,36 +1,393 @@
-"""Global tables: a full copy of a topic in every worker, kept right when the topic is cut, cleaned or made anew (KIP-406)."""
+"""Global tables: a full copy of a topic in every worker, kept right when the topic is cut, cleaned or made anew (KIP-406).
+
+Kafka Streams runs global tables in a thread of their own and dies when their offset is gone, asking the user to restart. Here they are read by the
+worker's own loop, a batch per round. That gives what a recovery needs for free: between two rounds every reader stands between records, so a store can be
+wiped without a lock and nothing is ever joined against half a table (rules.md, 27). Tasks that do not read the store never wait.
+
+A store is rebuilt from the log's start when what it holds can no longer be brought up to date by reading on:
+  - its offset is not on the log (cut, or the topic is shorter than it was), at the start or later;
+  - the topic was deleted and created again, whatever its length: seen by its id, asked for each second;
+  - it was away from the end for longer than `delete.retention.ms`: deletions may have been cleaned away unseen;
+  - its files are damaged.
+Each time: tell (`GLOBAL_RECOVERY_STARTED`), be RESTORING, wipe, read from the start, tell, be RUNNING. A topic that is deleted and not there again leaves its
+table as it is: what was known last is better than nothing, and its end cannot be told apart from a re-creation that is under way.
+
+What was seen of the topic is one promise with a time: "at `asked_ms` the ends were …" becomes "all was known at `asked_ms`" once the positions
+have passed them. So a topic with endless traffic and one that sleeps for days are both known to be up to date.
+"""
 
 from __future__ import annotations
 
-from runtime.ids import TaskId
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol
+
+from runtime.changelog.log_reader import ClientProperties, LogReader, Poll
+from runtime.changelog.restore import StateRestoreListener
+from runtime.changelog.staleness import Changelog, mark_at_end, stale_reason
+from runtime.clock import Clock
+from runtime.errors import BrokerUnavailableError, MissingSourceTopicError, StoreDamagedError, StreamsConfigError
+from runtime.events import EventKind, EventSink
+from runtime.ids import NextOffset, Partition, TaskId
+from runtime.stores.base import EngineStore
+from runtime.tasks.topic_watch import Sight, TopicFacts, TopicWatch
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+log = logging.getLogger(__name__)
+
+_SHORTEST_GAP_MS = 5_000
+
+
+class CompactionCheck(Enum):
+    """`global.topic.compaction.check`: what to do about a global topic that is not compacted (rules.md, 3)."""
+
+    WARN = "warn"
+    ERROR = "error"
+    OFF = "off"
+
+
+class Apply(Protocol):
+    """Brings a run of one partition into a store. See `global_apply.py`."""
+
+    def __call__(self, partition: Partition, messages: Sequence[Message], next_offset: NextOffset) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalStore:
+    """One global store. `own_processor`: filled by a processor of the user's (`add_global_store`), so not a copy of the topic."""
+
+    store: EngineStore
+    topic: str
+    apply: Apply
+    own_processor: bool
+
+
+class Phase(Enum):
+    """Where a global store stands. GONE: it has to be rebuilt from a topic that does not exist (yet)."""
+
+    RESTORING = "RESTORING"
+    RUNNING = "RUNNING"
+    GONE = "GONE"
+
+
+@dataclass(slots=True)
+class _State:
+    """What the task knows of one of its stores."""
+
+    spec: GlobalStore
+    facts: TopicFacts
+    phase: Phase = Phase.RESTORING
+    positions: dict[Partition, NextOffset] = field(default_factory=dict)
+    at_end_ms: int | None = None
+    sight: Sight | None = None
+    recovery_since_ms: int | None = None
+    restored: int = 0
+
+    def reached(self, ends: Mapping[Partition, NextOffset]) -> bool:
+        return all(self.positions.get(partition, 0) >= end for partition, end in ends.items())
 
 
 class GlobalTask:
-    """All global stores of a worker. Belongs to the worker's thread; never paused."""
+    """All global stores of a worker. Belongs to the worker's thread. Never paused: a handler's PAUSE fails (KIP-990)."""
+
+    def __init__(
+        self,
+        stores: Sequence[GlobalStore],
+        *,
+        open_store: Callable[[EngineStore], None],
+        remove_store: Callable[[EngineStore], None],
+        look: Callable[[Collection[str]], Mapping[str, TopicFacts]],
+        write_checkpoint: Callable[[Mapping[Partition, NextOffset]], None],
+        properties: ClientProperties,
+        compaction_check: CompactionCheck,
+        checkpoint_interval_ms: int,
+        clock: Clock,
+        events: EventSink,
+        listeners: Iterable[StateRestoreListener] = (),
+    ) -> None:
+        """`open_store` opens a store in the task's directory and raises StoreDamagedError where its files cannot be read; `remove_store` deletes
+        the files of one that is not open. `look` asks the brokers, and leaves topics out that do not exist. Use `build_global_task`."""
+        self._states: dict[str, _State] = {}
+        self._stores = tuple(stores)
+        self._open_store = open_store
+        self._remove_store = remove_store
+        self._look = look
+        self._write_checkpoint = write_checkpoint
+        self._compaction_check = compaction_check
+        self._checkpoint_interval_ms = checkpoint_interval_ms
+        self._clock = clock
+        self._events = events
+        self._listeners = tuple(listeners)
+        self._reader = LogReader(properties, "global")
+        self._watch = TopicWatch(lambda: self._look([spec.topic for spec in self._stores]), clock)
+        self._readers: dict[str, set[TaskId]] = {}
+        self._checkpointed_ms = clock.monotonic_ms()
+
+    # --- life -------------------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Opens the stores (a damaged one is wiped), checks the topics, and begins to read."""
+        """Opens the stores, checks the topics and begins to read.
+
+        Raises MissingSourceTopicError, StreamsConfigError (a topic is not compacted and the check says `error`), BrokerUnavailableError.
+        """
+        asked_ms = self._clock.wall_ms()
+        found = self._look([spec.topic for spec in self._stores])
+        missing = sorted(spec.topic for spec in self._stores if spec.topic not in found)
+        if missing:
+            raise MissingSourceTopicError(f"global topics do not exist: {', '.join(missing)}; create them (compacted) before the start")
+        for spec in self._stores:
+            self._check_compaction(spec, found[spec.topic])
+        for spec in self._stores:
+            damage = self._open(spec)
+            state = self._states[spec.topic] = _State(spec, found[spec.topic])
+            reason = damage or self._stale(state)
+            if reason is None:
+                self._begin(state, asked_ms)
+            else:
+                self._rebuild(state, reason)
+        self._watch.start()
+
+    def _open(self, spec: GlobalStore) -> str | None:
+        try:
+            self._open_store(spec.store)
+        except StoreDamagedError as error:
+            self._remove_store(spec.store)
+            self._open_store(spec.store)
+            return f"its files are damaged: {error}"
+        return None
+
+    def _check_compaction(self, spec: GlobalStore, facts: TopicFacts) -> None:
+        if facts.compacted or self._compaction_check is CompactionCheck.OFF:
+            return
+        text = (
+            f"global topic {spec.topic} is not compacted (cleanup.policy={facts.cleanup_policy}): keys that were not written lately will be missing from "
+            f"store {spec.store.name} after a rebuild. Set it with: kafka-configs --alter --entity-type topics --entity-name {spec.topic} "
+            "--add-config cleanup.policy=compact"
+        )
+        if self._compaction_check is CompactionCheck.ERROR and not spec.own_processor:
+            raise StreamsConfigError(f"{text}; or set global.topic.compaction.check to warn")
+        log.warning("%s", text)
+        self._events.emit(EventKind.GLOBAL_TOPIC_NOT_COMPACTED, {"topic": spec.topic, "cleanup_policy": facts.cleanup_policy})
+
+    def _stale(self, state: _State) -> str | None:
+        store, facts = state.spec.store, state.facts
+        logs = (Changelog(partition, end, facts.topic_id, facts.delete_retention_ms) for partition, end in facts.ends.items())
+        now_ms = self._clock.wall_ms()
+        return next((reason for changelog in logs if (reason := stale_reason(store, changelog, now_ms)) is not None), None)
+
+    def close(self) -> None:
+        """Writes a last checkpoint and closes reader, watch and stores."""
+        self._watch.close()
+        self._reader.close()
+        if self._states:
+            self._checkpoint_now()
+        for state in self._states.values():
+            state.spec.store.close()
+        self._states.clear()
+
+    # --- reading ----------------------------------------------------------------------------------------------------------------
 
     def step(self, timeout: float) -> bool:
-        """Reads and applies once, waiting at most `timeout` seconds; True if something was applied. Also where recoveries begin and end."""
-        ...
+        """Reads and applies once, waiting at most `timeout` seconds; True if something was applied. Recoveries begin and end here.
+
+        Raises DeserializationError or ProcessingError where a handler says FAIL (or PAUSE), and StreamsError if a topic may not be read.
+        """
+        if (sight := self._watch.take()) is not None:
+            for state in self._states.values():
+                self._take_sight(state, sight)
+        poll = self._reader.poll(timeout)
+        for partition, offset in poll.out_of_range.items():
+            state = self._states[partition.topic]
+            self._rebuild(state, f"offset {offset} of {partition} is no longer there", partition)
+        self._take_poll(poll)
+        for state in self._states.values():
+            self._settle(state)
+        return bool(poll.runs)
+
+    def _take_poll(self, poll: Poll) -> None:
+        for partition, messages in poll.runs.items():
+            state = self._states[partition.topic]
+            # Rebuilt a moment ago, in this same round: what was polled before belongs to the old reading.
+            if partition not in state.positions or partition in poll.out_of_range:
+                continue
+            if (reason := self._gap(state)) is not None:
+                self._rebuild(state, reason, partition)
+                continue
+            self._apply(state, partition, messages)
+        for partition, offset in poll.ends.items():
+            state = self._states[partition.topic]
+            if partition in state.positions:
+                state.positions[partition] = max(state.positions[partition], offset)
+
+    def _apply(self, state: _State, partition: Partition, messages: Sequence[Message]) -> None:
+        last = messages[-1].offset()
+        assert last is not None
+        next_offset = NextOffset(last + 1)
+        try:
+            state.spec.apply(partition, messages, next_offset)
+        except StoreDamagedError as error:
+            if state.phase is Phase.RESTORING:
+                raise  # a store that breaks while it is rebuilt has a disk that does not work: wiping it again would never end
+            self._rebuild(state, f"its files are damaged: {error}", partition)
+            return
+        state.positions[partition] = next_offset
+        if state.phase is Phase.RESTORING:
+            state.restored += len(messages)
+            for listener in self._listeners:
+                listener.on_batch_restored(partition, state.spec.store.name, next_offset, len(messages))
+
+    def _take_sight(self, state: _State, sight: Sight) -> None:
+        facts = sight.facts.get(state.spec.topic)
+        if facts is None:
+            return
+        if state.phase is Phase.GONE:
+            state.facts = facts
+            self._begin(state, sight.asked_ms)
+        elif facts.topic_id != state.facts.topic_id:
+            self._rebuild(state, f"topic {state.spec.topic} was deleted and created again (id {facts.topic_id}, before {state.facts.topic_id})")
+        else:
+            state.sight = sight
+            for partition in facts.ends.keys() - state.positions.keys():
+                state.positions[partition] = NextOffset(0)
+                self._reader.assign(partition, None)
+
+    def _settle(self, state: _State) -> None:
+        if state.phase is Phase.RESTORING and state.reached(state.facts.ends):
+            self._finish(state)
+        if state.sight is not None and state.reached(state.sight.facts[state.spec.topic].ends):
+            state.at_end_ms = state.sight.asked_ms
+            state.sight = None
+
+    def _gap(self, state: _State) -> str | None:
+        """Why reading on is no longer safe although the offset is there: the rule of `stale_reason`, for a task that lives. The time at the end is
+        known to a second or two, so a shorter retention than a few of those cannot be watched over."""
+        retention_ms = state.facts.delete_retention_ms
+        if state.phase is not Phase.RUNNING or retention_ms is None or state.at_end_ms is None:
+            return None
+        away_ms = self._clock.wall_ms() - state.at_end_ms
+        if away_ms <= max(retention_ms, _SHORTEST_GAP_MS):
+            return None
+        return f"it was last at the end {away_ms} ms ago, longer than the topic's delete.retention.ms of {retention_ms}"
+
+    # --- building and rebuilding ------------------------------------------------------------------------------------------------
+
+    def _begin(self, state: _State, asked_ms: int) -> None:
+        """Reads on from what the store holds, up to the ends that were seen at `asked_ms`; RUNNING at once if that is nothing."""
+        store = state.spec.store
+        state.phase = Phase.RESTORING
+        state.positions.clear()
+        state.restored = 0
+        state.at_end_ms = asked_ms
+        state.sight = None
+        starts = {partition: store.committed_offset(partition) for partition in state.facts.ends}
+        if all(start is None for start in starts.values()):
+            # Until the end is reached, what the store knows is as old as the moment at which reading began.
+            mark_at_end(store, state.facts.topic_id, asked_ms)
+            store.commit({})
+        for partition, start in starts.items():
+            state.positions[partition] = start or NextOffset(0)
+            self._reader.assign(partition, start)
+            for listener in self._listeners:
+                listener.on_restore_start(partition, store.name, start or 0, state.facts.ends[partition])
+        self._settle(state)
+
+    def _finish(self, state: _State) -> None:
+        store = state.spec.store
+        mark_at_end(store, state.facts.topic_id, state.at_end_ms or 0)
+        store.commit(dict(state.positions))
+        state.phase = Phase.RUNNING
+        for partition in state.facts.ends:
+            for listener in self._listeners:
+                listener.on_restore_end(partition, store.name, state.restored)
+        if state.recovery_since_ms is not None:
+            seconds = (self._clock.monotonic_ms() - state.recovery_since_ms) / 1000
+            state.recovery_since_ms = None
+            log.info("global store %s is rebuilt: %d records in %.1f s", store.name, state.restored, seconds)
+            payload = {"store": store.name, "topic": state.spec.topic, "records": state.restored, "seconds": seconds}
+            self._events.emit(EventKind.GLOBAL_RECOVERY_ENDED, payload)
+
+    def _rebuild(self, state: _State, reason: str, partition: Partition | None = None) -> None:
+        """A recovery (KIP-406). The caller stands between two rounds of the worker's loop, and so does every reader of the store."""
+        store = state.spec.store
+        log.warning("global store %s is wiped and rebuilt from topic %s: %s", store.name, state.spec.topic, reason)
+        payload = {"store": store.name, "topic": state.spec.topic, "partition": partition.number if partition else None, "reason": reason}
+        if state.recovery_since_ms is None:
+            state.recovery_since_ms = self._clock.monotonic_ms()
+            self._events.emit(EventKind.GLOBAL_RECOVERY_STARTED, payload, coordinates=state.spec.topic)
+        state.phase = Phase.GONE
+        for each in state.positions:
+            self._reader.unassign(each)
+        state.positions.clear()
+        store.wipe()
+        asked_ms = self._clock.wall_ms()
+        try:
+            facts = self._look([state.spec.topic]).get(state.spec.topic)
+        except BrokerUnavailableError as error:
+            log.warning("global store %s waits for a broker: %s", store.name, error)
+            return
+        if facts is not None:
+            state.facts = facts
+            self._begin(state, asked_ms)
+
+    # --- what the worker asks ---------------------------------------------------------------------------------------------------
 
     @property
     def restoring(self) -> bool:
-        """True while a global store is built or built anew: the client's state is RESTORING (rules.md, 1)."""
-        ...
+        """True while a global store is built or rebuilt: the client's state is RESTORING (rules.md, 1)."""
+        return any(state.phase is not Phase.RUNNING for state in self._states.values())
+
+    def phase(self, store: str) -> Phase:
+        """Of one store, by its name. Queries of a store that is not RUNNING are refused."""
+        return next(state.phase for state in self._states.values() if state.spec.store.name == store)
+
+    def store(self, name: str) -> EngineStore | None:
+        """The global store of this name, or None if there is no such one."""
+        return next((spec.store for spec in self._stores if spec.store.name == name), None)
 
     def register_reader(self, store: str, task: TaskId) -> None:
-        """`get_state_store` of a task's processor, at init (rules.md, 27)."""
+        """A processor of `task` asked for the store when it was initialised (rules.md, 27)."""
+        self._readers.setdefault(store, set()).add(task)
 
     def unregister_reader(self, task: TaskId) -> None:
         """The task was closed."""
+        for tasks in self._readers.values():
+            tasks.discard(task)
 
     def may_process(self, task: TaskId) -> bool:
-        """False while a global store that the task reads is being rebuilt: nothing may be joined against half a table."""
-        ...
+        """False while a global store that the task reads is being rebuilt."""
+        for state in self._states.values():
+            if state.phase is not Phase.RUNNING and task in self._readers.get(state.spec.store.name, ()):
+                return False
+        return True
 
-    def checkpoint(self) -> None:
-        """Flushes the stores and writes `global/.checkpoint` if `statestore.checkpoint.interval.ms` has passed (KIP-116)."""
+    # --- checkpoints ------------------------------------------------------------------------------------------------------------
 
-    def close(self) -> None: ...
+    def checkpoint(self) -> bool:
+        """Flushes the stores and writes `global/.checkpoint` if `statestore.checkpoint.interval.ms` has passed (KIP-116); True if it did."""
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - self._checkpointed_ms < self._checkpoint_interval_ms:
+            return False
+        self._checkpoint_now()
+        return True
+
+    def _checkpoint_now(self) -> None:
+        offsets: dict[Partition, NextOffset] = {}
+        for state in self._states.values():
+            store = state.spec.store
+            if state.phase is Phase.RUNNING:
+                mark_at_end(store, state.facts.topic_id, state.at_end_ms or 0)
+                store.commit(dict(state.positions))
+            store.flush()
+            if store.persistent:
+                offsets.update({each: offset for each in state.facts.ends if (offset := store.committed_offset(each)) is not None})
+        self._write_checkpoint(offsets)
+        self._checkpointed_ms = self._clock.monotonic_ms()
+        stores: dict[str, dict[str, int]] = {}
+        for topic, state in self._states.items():
+            stores[state.spec.store.name] = {str(each): offset for each, offset in offsets.items() if each.topic == topic}
+        self._events.emit(EventKind.CHECKPOINT, {"stores": stores})
+
