@@ -1,0 +1,6 @@
+"""Bytes and objects. The bytes of the primitive serdes equal Java's."""
+
+from runtime.serdes.primitive import BYTES, DOUBLE, FLOAT, INTEGER, JSON, LONG, NULL, SHORT, STRING, UUID, json
+from runtime.serdes.serde import Serde
+
+__all__ = ["BYTES", "DOUBLE", "FLOAT", "INTEGER", "JSON", "LONG", "NULL", "SHORT", "STRING", "UUID", "Serde", "json"]

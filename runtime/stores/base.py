@@ -1,0 +1,395 @@
+"""The contract of state stores: what users see, what the engine drives, and what a place for bytes must promise.
+
+Three layers, each of which knows only the one below:
+
+    typed store (key_value, window)   objects; serdes; timestamps; segments; forwarding to operators
+    staging                           uncommitted and recently read entries by key bytes; read-your-writes; commit and rollback
+    backend (rocks, memory)           committed bytes and offsets; one atomic batch per commit
+
+Processing reads staging first, so it sees its own writes. Interactive queries read the backend alone, so they never see what may still be
+rolled back (KIP-892). The offsets that belong to the data (changelog and input) are written in the same batch as the data: a store cannot
+be ahead of or behind its own offsets (KIP-892, KIP-1035).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, overload, runtime_checkable
+
+from runtime.ids import NextOffset, Partition, TaskId
+from runtime.serdes.serde import Headers, Serde
+from runtime.stores.budget import StoreMemory
+
+if TYPE_CHECKING:
+    from runtime.record import Windowed
+
+ChangelogRecord = tuple[bytes, bytes | None, int]
+"""Key, value (None is a tombstone), timestamp in ms, as on the changelog."""
+
+FlushListener = Callable[[object, object, object, int, Headers | None], None]
+"""`(key, new value, old value, timestamp, headers)` of an entry that leaves the cache; values are None where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreContext:
+    """What a store is opened with. `state_dir` is the task's folder (or `global`); `changelog` is None for a store without one; `task_id` is
+    None for a global store. `memory` is shared by all stores of the process."""
+
+    application_id: str
+    state_dir: Path
+    task_id: TaskId | None = None
+    changelog: Partition | None = None
+    memory: StoreMemory = field(default_factory=StoreMemory)
+
+
+@runtime_checkable
+class StateStore(Protocol):
+    """A state store (Kafka Streams' `StateStore`, with KIP-1035's offsets)."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def persistent(self) -> bool:
+        """True if the content survives the process."""
+        ...
+
+    @property
+    def is_open(self) -> bool: ...
+
+    @property
+    def manages_offsets(self) -> bool:
+        """True if `commit` stores the offsets in one atomic step with the data."""
+        ...
+
+    def init(self, context: StoreContext, root: StateStore | None = None) -> None:
+        """Opens the store."""
+
+    def flush(self) -> None:
+        """Makes all that was committed durable on disk."""
+
+    def commit(self, offsets: Mapping[Partition, NextOffset]) -> None:
+        """Commits what was written since the last commit, with the next offsets of its changelog and inputs."""
+
+    def committed_offset(self, topic_partition: Partition) -> NextOffset | None:
+        """The next offset that was committed last for this partition, or None."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Entry:
+    """One key's place in staging.
+
+    `value` is the object itself where the serde is immutable, else its bytes; None is a tombstone (or an absent key). `timestamp` is in ms, -1
+    when there is no value. `uncommitted`: not yet in the backend. `unforwarded`: not yet sent downstream (caching); then `forwarded_value`
+    and `forwarded_timestamp` are what downstream last saw. `key` is the key as an object, None until somebody needs it.
+    """
+
+    __slots__ = ("forwarded_timestamp", "forwarded_value", "headers", "key", "timestamp", "uncommitted", "unforwarded", "value")
+
+    key: object
+    value: object
+    timestamp: int
+    headers: Headers | None
+    uncommitted: bool
+    unforwarded: bool
+    forwarded_value: object
+    forwarded_timestamp: int
+
+    def __init__(self, value: object, timestamp: int) -> None:
+        self.key = None
+        self.value = value
+        self.timestamp = timestamp
+        self.headers = None
+        self.uncommitted = False
+        self.unforwarded = False
+        # forwarded_* are set when `unforwarded` becomes True and never read before.
+
+
+class Backend(Protocol):
+    """Committed bytes. Written by one thread; read by any."""
+
+    def get(self, key: bytes) -> bytes | None: ...
+
+    def get_many(self, keys: list[bytes]) -> list[bytes | None]: ...
+
+    def range(self, lo: bytes | None, hi: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        """Entries with lo <= key < hi (None: no bound) in the order of their bytes, as they were when the iteration began."""
+        ...
+
+    def write(
+        self, entries: Iterable[tuple[bytes, bytes | None]], offsets: Mapping[Partition, NextOffset], meta: Mapping[str, bytes] | None = None
+    ) -> None:
+        """All of it or none of it, also through a kill -9. None as a value deletes."""
+        ...
+
+    def offsets(self) -> dict[Partition, NextOffset]: ...
+
+    def meta(self, name: str) -> bytes | None: ...
+
+    def approximate_size(self) -> int:
+        """Number of entries, an estimate."""
+        ...
+
+    def is_empty(self) -> bool: ...
+
+    def flush(self) -> None: ...
+
+    def checkpoint(self, path: Path) -> None:
+        """A copy of what is committed, as a RocksDB in the folder `path`, which must not exist."""
+        ...
+
+    def close(self) -> None: ...
+
+    def wipe(self) -> None:
+        """Empties it: entries, offsets and metas. It stays open."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLayout:
+    """What somebody who reads a store's files must know. `kind` is `key_value` or `window`; window size and retention in ms (windows only)."""
+
+    kind: str
+    timestamped: bool
+    key_serde: str
+    value_serde: str
+    window_size_ms: int | None = None
+    retention_ms: int | None = None
+
+
+class EngineStore(ABC):
+    """A store as the engine drives it. One thread writes; `query_view` may be used by any.
+
+    The order at a commit: `flush_cache` (all stores in topological order, until none had anything), `changelog_records`, the broker's
+    commit, `commit`. No update happens between `changelog_records` and `commit`. `rollback` goes back to the last commit.
+    """
+
+    persistent: bool
+    manages_offsets = True
+
+    # --- identity -----------------------------------------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def name(self) -> str: ...
+
+    @property
+    @abstractmethod
+    def layout(self) -> StoreLayout: ...
+
+    @property
+    @abstractmethod
+    def is_open(self) -> bool: ...
+
+    @property
+    @abstractmethod
+    def logging_enabled(self) -> bool: ...
+
+    @property
+    @abstractmethod
+    def caching(self) -> bool:
+        """True if updates are held back and reach downstream through the flush listener; known once the store is open."""
+
+    @abstractmethod
+    def changelog_config(self) -> Mapping[str, str]:
+        """Topic settings of the changelog: compact, or compact,delete with the retention for windows; then the user's own."""
+
+    # --- life ---------------------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def open(self, directory: Path, context: StoreContext) -> None:
+        """Opens (or makes) `<directory>/rocksdb/<name>`; `directory` is the task's.
+
+        Raises StateDirectoryLockedError (another process; names its pid), StateDirectoryError (rights, disk), TaskCorruptedError (files that
+        cannot be read: `wipe`, which then also opens, and restore).
+        """
+
+    def init(self, context: StoreContext, root: StateStore | None = None) -> None:
+        """`open` in the context's own folder (Kafka Streams' signature)."""
+        self.open(context.state_dir, context)
+
+    @abstractmethod
+    def close(self) -> None:
+        """Drops what is not committed and closes the files. Safe to call twice."""
+
+    @abstractmethod
+    def wipe(self) -> None:
+        """Empty and open afterwards: entries, offsets, metas and staging are gone. Also after an `open` that failed."""
+
+    @abstractmethod
+    def flush(self) -> None:
+        """Makes committed data durable against a power loss (a kill -9 costs nothing anyway)."""
+
+    @abstractmethod
+    def checkpoint(self, path: Path) -> None:
+        """A consistent copy of the committed data as a RocksDB in the new folder `path`; in-memory stores write one too."""
+
+    # --- commit -------------------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def set_flush_listener(self, listener: FlushListener | None) -> None:
+        """Who is told about entries that leave the cache. Without a listener nothing is held back."""
+
+    @abstractmethod
+    def flush_cache(self) -> bool:
+        """Forwards every unforwarded entry, oldest update first. True if there was one."""
+
+    @abstractmethod
+    def changelog_records(self) -> Iterator[ChangelogRecord]:
+        """The uncommitted updates, folded by key; values are serialised once and kept for `commit`."""
+
+    @abstractmethod
+    def commit(self, offsets: Mapping[Partition, NextOffset]) -> None:
+        """Writes staged data, offsets and metas in one atomic batch; entries become clean and stay readable from memory."""
+
+    @abstractmethod
+    def rollback(self) -> None:
+        """Back to the last commit: staging, cache and metas set since are dropped."""
+
+    @abstractmethod
+    def restore(self, records: Sequence[ChangelogRecord], offsets: Mapping[Partition, NextOffset]) -> None:
+        """Applies changelog records in order and the offsets, in one atomic batch. The record's timestamp becomes the value's."""
+
+    @abstractmethod
+    def committed_offset(self, topic_partition: Partition) -> NextOffset | None: ...
+
+    @abstractmethod
+    def committed_offsets(self) -> dict[Partition, NextOffset]:
+        """All that were committed, changelog and inputs."""
+
+    @abstractmethod
+    def set_meta(self, name: str, value: bytes) -> None:
+        """A small fact that belongs to the data (topic id, stream time, ...); written with the next commit or restore."""
+
+    @abstractmethod
+    def get_meta(self, name: str) -> bytes | None: ...
+
+    @property
+    @abstractmethod
+    def approximate_num_uncommitted_bytes(self) -> int: ...
+
+    # --- hot path of the operators ------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def entry(self, key: bytes) -> Entry:
+        """The entry of a key (of a window store: of `keys.window_store_key(...)`), loaded if need be. Never None: an absent key has value None."""
+
+    @abstractmethod
+    def update(self, key: bytes, key_object: object, entry: Entry, value: object, timestamp: int, headers: Headers | None) -> None:
+        """Sets an entry got by `entry` in this commit. `value` is an object or None; `key_object` goes to the flush listener.
+
+        With `caching` the update is forwarded later by the flush listener, otherwise forwarding is the caller's.
+        """
+
+    @abstractmethod
+    def value_of(self, entry: Entry) -> object:
+        """The entry's value as an object that the caller may change; None for an absent key. Where `values_are_objects`, simply `entry.value`."""
+
+    @property
+    @abstractmethod
+    def values_are_objects(self) -> bool:
+        """True if `entry.value` is the object itself (immutable serde): operators then read it without a call. Known once the store is open."""
+
+    @abstractmethod
+    def query_view(self, *, timestamped: bool = False) -> ReadOnlyKeyValueStore | ReadOnlyWindowStore:
+        """Committed data only, from any thread. `timestamped`: values as ValueAndTimestamp. Raises InvalidStateStoreError when used after close."""
+
+
+class ReadOnlyKeyValueStore(Protocol):
+    """Reads of a key-value store (Kafka Streams' `ReadOnlyKeyValueStore`). Ranges are in the order of the keys' bytes, both ends inclusive,
+    None for no bound. Iterators read lazily; they see the store as it was when they were made."""
+
+    def get(self, key: object) -> object: ...
+
+    def range(self, from_key: object | None, to_key: object | None) -> Iterator[tuple[object, object]]: ...
+
+    def reverse_range(self, from_key: object | None, to_key: object | None) -> Iterator[tuple[object, object]]: ...
+
+    def all(self) -> Iterator[tuple[object, object]]: ...
+
+    def reverse_all(self) -> Iterator[tuple[object, object]]: ...
+
+    def prefix_scan(self, prefix: object, prefix_serde: Serde | None = None) -> Iterator[tuple[object, object]]:
+        """Entries whose key's bytes begin with the prefix's, written by `prefix_serde` (default: the store's own)."""
+        ...
+
+    def approximate_num_entries(self) -> int: ...
+
+
+class KeyValueStore(ReadOnlyKeyValueStore, Protocol):
+    """Kafka Streams' `KeyValueStore`. A timestamped store takes and gives `ValueAndTimestamp`. A None key raises ValueError; None as a value
+    deletes."""
+
+    def put(self, key: object, value: object) -> None: ...
+
+    def put_if_absent(self, key: object, value: object) -> object: ...
+
+    def put_all(self, entries: Iterable[tuple[object, object]]) -> None: ...
+
+    def delete(self, key: object) -> object: ...
+
+
+class ReadOnlyWindowStore(Protocol):
+    """Reads of a window store (Kafka Streams' `ReadOnlyWindowStore`). Times are window starts in ms, both ends inclusive; windows older than the
+    retention are not seen. Several keys come segment by segment, inside one by key."""
+
+    @overload
+    def fetch(self, key: object, time_from: int, /) -> object:
+        """The value of one window, or None."""
+
+    @overload
+    def fetch(self, key: object, time_from: int, time_to: int, /) -> Iterator[tuple[int, object]]:
+        """(window start, value) of one key, by time."""
+
+    @overload
+    def fetch(self, key_from: object | None, key_to: object | None, time_from: int, time_to: int, /) -> Iterator[tuple[Windowed, object]]:
+        """(Windowed key, value) of the keys from `key_from` to `key_to` (None: no bound)."""
+
+    def backward_fetch(self, key: object, time_from: int, time_to: int) -> Iterator[tuple[int, object]]: ...
+
+    def fetch_all(self, time_from: int, time_to: int) -> Iterator[tuple[Windowed, object]]: ...
+
+    def backward_fetch_all(self, time_from: int, time_to: int) -> Iterator[tuple[Windowed, object]]: ...
+
+    def all(self) -> Iterator[tuple[Windowed, object]]: ...
+
+    def backward_all(self) -> Iterator[tuple[Windowed, object]]: ...
+
+
+class WindowStore(ReadOnlyWindowStore, Protocol):
+    """Kafka Streams' `WindowStore`. A put whose window start is older than stream time minus retention is dropped and counted."""
+
+    def put(self, key: object, value: object, window_start: int) -> None: ...
+
+
+S_co = TypeVar("S_co", covariant=True, bound=EngineStore)
+
+
+class StoreBuilder(Protocol, Generic[S_co]):
+    """Makes a store anew for each task. Immutable settings: each `with_` returns a builder."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def logging_enabled(self) -> bool: ...
+
+    @property
+    def caching_enabled(self) -> bool: ...
+
+    def changelog_config(self) -> Mapping[str, str]: ...
+
+    def with_caching_enabled(self) -> StoreBuilder[S_co]: ...
+
+    def with_caching_disabled(self) -> StoreBuilder[S_co]: ...
+
+    def with_logging_enabled(self, config: Mapping[str, str] | None = None) -> StoreBuilder[S_co]: ...
+
+    def with_logging_disabled(self) -> StoreBuilder[S_co]: ...
+
+    def build(self) -> S_co: ...
