@@ -1,0 +1,1 @@
+"""Measurements: always a ratio to something measured in the same run."""

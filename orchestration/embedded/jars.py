@@ -1,0 +1,191 @@
+"""The jars of Kafka and of Spark's Kafka connector: downloaded once per user, and held against checksums that the project keeps.
+
+Each set of jars has two files in `locks/`: `<set>.xml` says what is wanted (an Ivy module), `<set>.lock` what that comes to: one line
+`sha256  bytes  name` per jar. Ivy, which PySpark carries to resolve Spark packages, does the download, from its own default repository.
+What it brings is checked against the lock before it is put where others see it; nothing else is ever run. (Rejected: our own download
+by address. The project would have to name a host, and each place that uses a mirror would have to change it.)
+
+A new version: change the `.xml`, run `python -m orchestration.embedded.jars lock`, look at the difference.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import filelock
+import pyspark
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
+
+from orchestration.embedded import truststore
+from orchestration.embedded.cache import cache_dir
+from orchestration.embedded.java import java_home
+
+KAFKA, SPARK_KAFKA = "kafka", "spark-kafka"
+JAR_SETS = (KAFKA, SPARK_KAFKA)
+
+_LOCKS = Path(__file__).parent / "locks"
+_POLL_SECONDS = 0.2
+
+
+class JarsError(RuntimeError):
+    """The jars could not be downloaded, or are not those that the lock names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Jar:
+    """A line of a lock."""
+
+    sha256: str
+    size: int
+    """bytes"""
+    name: str
+
+
+def read_lock(jar_set: str) -> list[Jar]:
+    """The jars of a set, as the project's lock names them."""
+    lines = (_LOCKS / f"{jar_set}.lock").read_text().splitlines()
+    return [Jar(sha256, int(size), name) for sha256, size, name in (line.split() for line in lines if not line.startswith("#"))]
+
+
+def ensure_jars(jar_set: str) -> list[Path]:
+    """The jars of a set as files, in the lock's order. Downloads them, with a progress bar on stderr, if this user does not have them yet.
+
+    Safe to call from several processes: one downloads, the others wait. Raises JarsError with what to do about it.
+    """
+    jars = read_lock(jar_set)
+    folder = cache_dir() / "jars" / f"{jar_set}-{_fingerprint(jars)}"
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with filelock.FileLock(folder.with_suffix(".lock")):
+            if not folder.is_dir():
+                _download(jar_set, jars, folder)
+    return [folder / jar.name for jar in jars]
+
+
+def class_path(jar_set: str) -> str:
+    """The jars of a set as the argument of `java -cp`."""
+    return os.pathsep.join(map(str, ensure_jars(jar_set)))
+
+
+def _fingerprint(jars: list[Jar]) -> str:
+    return hashlib.sha256("\n".join(f"{jar.sha256} {jar.name}" for jar in jars).encode()).hexdigest()[:12]
+
+
+def _download(jar_set: str, jars: list[Jar], folder: Path) -> None:
+    """Fills a folder beside the wanted one, checks it, and renames it. What Ivy had before it was stopped is used again."""
+    work = folder.with_suffix(".partial")
+    retrieved = work / "jars"
+    shutil.rmtree(retrieved, ignore_errors=True)
+    title = f"{jar_set} jars ({len(jars)}, once per user)"
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task(f"Downloading {title}", total=sum(jar.size for jar in jars))
+        for size in _run_ivy(jar_set, work, retrieved):
+            progress.update(task, completed=size)
+    _verify(jars, retrieved)
+    retrieved.rename(folder)
+    shutil.rmtree(work, ignore_errors=True)
+
+
+def _run_ivy(jar_set: str, work: Path, retrieved: Path) -> Iterator[int]:
+    """Runs Ivy, giving now and then the number of bytes that have arrived; again, with Python's authorities, if Java does not know the issuer."""
+    work.mkdir(parents=True, exist_ok=True)
+    log = work / "ivy.log"
+    store = work / "authorities.jks"
+    for options in ([], truststore.java_options(store)):
+        if options and not truststore.write_trust_store(store):
+            break
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                _ivy_command(jar_set, work, retrieved, options), stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            )
+        try:
+            while True:
+                yield _arrived(work / "ivy")
+                try:
+                    status = process.wait(_POLL_SECONDS)
+                    break
+                except subprocess.TimeoutExpired:
+                    continue
+        finally:
+            process.kill()
+            process.wait()
+        if status == 0:
+            return
+        if "PKIX path building failed" not in log.read_text(errors="replace"):
+            break
+    raise JarsError(_explain(jar_set, log.read_text(errors="replace"), log))
+
+
+def _ivy_command(jar_set: str, work: Path, retrieved: Path, options: list[str]) -> list[str]:
+    (ivy,) = (Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar")
+    return [
+        *(str(java_home() / "bin" / "java"), *options, "-jar", str(ivy)),
+        *("-cache", str(work / "ivy"), "-ivy", str(_LOCKS / f"{jar_set}.xml"), "-confs", "default", "-types", "jar", "bundle"),
+        *("-retrieve", f"{retrieved}/[artifact]-[revision](-[classifier]).[ext]", "-warn"),
+    ]
+
+
+def _arrived(folder: Path) -> int:
+    """The bytes of all jars in Ivy's cache, those that are on their way included."""
+    total = 0
+    for path in folder.rglob("*.jar*"):
+        try:
+            total += path.stat().st_size
+        except FileNotFoundError:  # renamed meanwhile: counted the next time
+            continue
+    return total
+
+
+def _explain(jar_set: str, output: str, log: Path) -> str:
+    """The message for a download that failed."""
+    if "PKIX path building failed" in output:
+        return (
+            f"The {jar_set} jars cannot be downloaded: Java does not trust the certificate that it is shown, which is usual behind "
+            "a proxy with a certificate of its own. Name a trust store that holds it and try again, for example\n"
+            '  export JAVA_TOOL_OPTIONS="-Djavax.net.ssl.trustStore=/etc/ssl/certs/java/cacerts"'
+        )
+    tail = "\n".join(f"  {line}" for line in output.strip().splitlines()[-15:])
+    return f"The {jar_set} jars cannot be downloaded (is the network there? all of the output is in {log}):\n{tail}"
+
+
+def _verify(jars: list[Jar], folder: Path) -> None:
+    """Raises JarsError, naming the jar, unless the folder holds what the lock names and nothing else."""
+    surplus = {path.name for path in folder.iterdir()} - {jar.name for jar in jars}
+    if surplus:
+        raise JarsError(f"Ivy brought jars that the lock does not name: {', '.join(sorted(surplus))}")
+    for jar in jars:
+        path = folder / jar.name
+        if not path.exists():
+            raise JarsError(f"Ivy did not bring {jar.name}, which the lock names")
+        found = hashlib.sha256(path.read_bytes()).hexdigest()
+        if found != jar.sha256:
+            raise JarsError(
+                f"{jar.name} is not the file that the lock names: its SHA-256 is {found}, it should be {jar.sha256}. Nothing was installed."
+            )
+
+
+def _write_lock(jar_set: str) -> None:
+    """Resolves a set afresh and writes its lock."""
+    work = cache_dir() / "jars" / f"{jar_set}-relock"
+    for _ in _run_ivy(jar_set, work, work / "jars"):
+        pass
+    paths = sorted((work / "jars").iterdir())
+    lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.stat().st_size}  {path.name}\n" for path in paths]
+    (_LOCKS / f"{jar_set}.lock").write_text("# sha256  bytes  name\n" + "".join(lines))
+    shutil.rmtree(work)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] != ["lock"]:
+        sys.exit("usage: python -m orchestration.embedded.jars lock    # writes locks/*.lock from locks/*.xml")
+    for each in JAR_SETS:
+        _write_lock(each)

@@ -1,0 +1,277 @@
+"""One real Kafka broker in a folder: Apache Kafka in KRaft mode, broker and controller in one process, on the loopback interface only.
+
+The process is detached: it outlives who started it, and is found again by its folder. That it runs is not told by a file with a process id
+(ids are used again, and a kill -9 leaves the file behind) but by a lock on `<folder>/lock` which the process inherits and the
+operating system drops when it ends. The file's content, process id and port, is believed only while the lock is held.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from orchestration.embedded import jars, ports
+from orchestration.embedded.java import java_home
+
+DEFAULT_PORT = 9092
+START_SECONDS = 60.0
+STOP_SECONDS = 30.0
+_POLL_SECONDS = 0.05
+
+# Quick to start, small in memory: the compiler's first tier and the serial collector are enough for one machine's broker.
+_JVM = ("-Xms64m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Djava.awt.headless=true")
+
+_PROPERTIES = """\
+# Written by Penstock at each start.
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@{host}:{controller_port}
+controller.listener.names=CONTROLLER
+inter.broker.listener.name=PLAINTEXT
+listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_port}
+advertised.listeners=PLAINTEXT://{host}:{port}
+log.dirs={log_dir}
+auto.create.topics.enable=false
+delete.topic.enable=true
+# One broker: one copy of everything.
+default.replication.factor=1
+min.insync.replicas=1
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+# Few internal partitions: each costs files and time to start.
+num.partitions=1
+offsets.topic.num.partitions=4
+transaction.state.log.num.partitions=4
+share.coordinator.state.topic.num.partitions=1
+# Groups form at once, and a dead member is seen within a second where its client asks for that.
+group.initial.rebalance.delay.ms=0
+group.min.session.timeout.ms=500
+group.consumer.min.session.timeout.ms=500
+group.consumer.min.heartbeat.interval.ms=100
+# After a kill -9 the controller waits for the end of the old broker's session before it lets it in again.
+broker.session.timeout.ms=2000
+broker.heartbeat.interval.ms=500
+# The compacted topics are the application's state; the cleaner must be on, and its buffer small.
+log.cleaner.enable=true
+log.cleaner.threads=1
+log.cleaner.dedupe.buffer.size=16777216
+log.cleaner.backoff.ms=5000
+log.retention.ms=-1
+file.delete.delay.ms=1000
+num.network.threads=2
+num.io.threads=4
+background.threads=2
+"""
+
+
+class BrokerError(RuntimeError):
+    """The broker cannot be started or stopped; the message says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStatus:
+    """What runs in a broker's folder."""
+
+    pid: int
+    bootstrap_servers: str
+    data_dir: Path
+    log_path: Path
+
+
+class EmbeddedBroker:
+    """A Kafka broker with its data in `data_dir`, listening on `127.0.0.1:port`. Nothing is done before `start`.
+
+    >>> broker = EmbeddedBroker(Path(".penstock/broker"))
+    >>> broker.start().bootstrap_servers
+    '127.0.0.1:9092'
+    """
+
+    def __init__(self, data_dir: Path, port: int = DEFAULT_PORT) -> None:
+        self.data_dir = data_dir.resolve()
+        self.port = port
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return f"{ports.LOOPBACK}:{self.port}"
+
+    @property
+    def log_path(self) -> Path:
+        return self.data_dir / "broker.log"
+
+    def start(self, timeout: float = START_SECONDS) -> BrokerStatus:
+        """Starts the broker, unless it runs, and returns when it answers. Data of an earlier run is kept.
+
+        `timeout` is in seconds and does not count a first download of the jars. Raises BrokerError (a port that is taken, a broker that ends
+        at once, a folder that cannot be written) and JarsError.
+        """
+        classes = jars.class_path(jars.KAFKA)
+        try:
+            self.data_dir.mkdir(parents=True, exist_ok=True)
+            lock = (self.data_dir / "lock").open("a+")
+        except OSError as error:
+            raise BrokerError(f"The broker's folder {self.data_dir} cannot be used: {error.strerror}") from error
+        deadline = time.monotonic() + timeout
+        with lock:
+            while not _try_lock(lock):
+                if self._runs_already(deadline):
+                    return self._wait_until_ready(timeout)
+            lock.truncate(0)
+            self._check_port()
+            self._write_properties()
+            self._format(classes)
+            self._process = self._launch(classes, lock)
+        return self._wait_until_ready(timeout)
+
+    def stop(self, timeout: float = STOP_SECONDS) -> bool:
+        """Asks the broker to close (SIGTERM) and waits until it has; True if one was running. Its data stays.
+
+        A broker that has not closed after `timeout` seconds is killed; it recovers its log at the next start.
+        """
+        status = self.status()
+        if status is None:
+            return False
+        for sign, patience in ((signal.SIGTERM, timeout), (signal.SIGKILL, STOP_SECONDS)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(status.pid, sign)
+            if self._wait_until_gone(patience):
+                return True
+        raise BrokerError(f"The broker (process {status.pid}) does not end")
+
+    def status(self) -> BrokerStatus | None:
+        """The broker that runs in this folder, whoever started it and on whatever port; None if there is none."""
+        try:
+            with (self.data_dir / "lock").open("r+") as lock:
+                if _try_lock(lock):
+                    return None
+                content = lock.read()
+        except FileNotFoundError:
+            return None
+        if not content:  # just being started by another process
+            return None
+        facts = json.loads(content)
+        return BrokerStatus(facts["pid"], f"{ports.LOOPBACK}:{facts['port']}", self.data_dir, self.log_path)
+
+    def _runs_already(self, deadline: float) -> bool:
+        """The folder is in use: True if by the broker that is asked for, BrokerError if by another, False if nothing is known yet."""
+        status = self.status()
+        if status is None:  # it is just being started, or somebody looked at it
+            if time.monotonic() > deadline:
+                raise BrokerError(f"Another process holds {self.data_dir / 'lock'}, and does not start a broker")
+            time.sleep(_POLL_SECONDS)
+            return False
+        if status.bootstrap_servers != self.bootstrap_servers:
+            raise BrokerError(
+                f"A broker with this data ({self.data_dir}) runs already at {status.bootstrap_servers} (process {status.pid}). "
+                f"Use that one, or stop it before you start it on port {self.port}."
+            )
+        return True
+
+    def _check_port(self) -> None:
+        if not ports.is_free(self.port):
+            raise BrokerError(
+                f"Port {self.port} of {ports.LOOPBACK} is taken by {ports.holder(self.port)}. "
+                "Stop that, or choose another port: penstock broker start --port …"
+            )
+
+    def _write_properties(self) -> None:
+        controller_port = ports.free_port()  # only the broker itself goes there, so it may be another one at each start
+        values = {"host": ports.LOOPBACK, "port": self.port, "controller_port": controller_port, "log_dir": self.data_dir / "log"}
+        (self.data_dir / "server.properties").write_text(_PROPERTIES.format(**values))
+
+    def _format(self, classes: str) -> None:
+        """Gives the folder its cluster id, once."""
+        if (self.data_dir / "log" / "meta.properties").exists():
+            return
+        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        properties = str(self.data_dir / "server.properties")
+        command = [*self._java(classes), "kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", cluster, "-c", properties]
+        done = subprocess.run(command, check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        if done.returncode:
+            raise BrokerError(f"The broker's folder {self.data_dir} cannot be formatted:\n{(done.stdout + done.stderr).strip()}")
+
+    def _java(self, classes: str) -> list[str]:
+        settings = [f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}", f"-Dpenstock.log={self.log_path}"]
+        return [str(java_home() / "bin" / "java"), *_JVM, *settings, "-cp", classes]
+
+    def _launch(self, classes: str, lock: IO[str]) -> subprocess.Popen[bytes]:
+        """Starts the process, which inherits the lock, and writes into the lock's file who holds it."""
+        with (self.data_dir / "broker.out").open("wb") as output:
+            process = subprocess.Popen(
+                [*self._java(classes), "kafka.Kafka", str(self.data_dir / "server.properties")],
+                cwd=self.data_dir,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                pass_fds=(lock.fileno(),),
+            )
+        lock.truncate(0)
+        lock.write(json.dumps({"pid": process.pid, "port": self.port}))
+        lock.flush()
+        return process
+
+    def _wait_until_ready(self, timeout: float) -> BrokerStatus:
+        """Returns when the broker is in its own answer about the cluster; raises, with the end of its log, if it ends or keeps silent."""
+        deadline = time.monotonic() + timeout
+        while not ports.answers(self.port):
+            self._check_alive(deadline, timeout)
+            time.sleep(_POLL_SECONDS)
+        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
+        while True:
+            status = self._check_alive(deadline, timeout)
+            try:
+                if admin.list_topics(timeout=1).brokers:
+                    return status
+            except KafkaException:  # still starting: asked again until the deadline
+                time.sleep(_POLL_SECONDS)
+
+    def _check_alive(self, deadline: float, timeout: float) -> BrokerStatus:
+        status = self.status()
+        if status is None:
+            raise BrokerError(f"The broker ended while it was starting. The end of {self.log_path}:\n{self._log_tail()}")
+        if time.monotonic() > deadline:
+            raise BrokerError(
+                f"The broker (process {status.pid}) has not answered for {timeout:.0f} s. The end of {self.log_path}:\n{self._log_tail()}"
+            )
+        return status
+
+    def _wait_until_gone(self, timeout: float) -> bool:
+        deadline = time.monotonic() + timeout
+        while self.status() is not None:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_POLL_SECONDS)
+        if self._process is not None:
+            self._process.wait()  # no zombie is left to the process that started it
+            self._process = None
+        return True
+
+    def _log_tail(self, lines: int = 15) -> str:
+        text = "".join(path.read_text(errors="replace") for path in (self.log_path, self.data_dir / "broker.out") if path.exists())
+        return "\n".join(f"  {line}" for line in text.splitlines()[-lines:])
+
+
+def _try_lock(lock: IO[str]) -> bool:
+    """True if nobody held the lock; it is held from now on until the file is closed here and in every child that inherited it."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
