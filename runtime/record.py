@@ -1,0 +1,83 @@
+"""What flows through a topology, and what users see of it.
+
+Between two nodes a record is three arguments of a call (key, value, timestamp), never an object: an allocation per record and node is what
+makes Python engines slow. The classes here appear where a user asked for them (`Record` in the Processor API and the test driver, `Windowed`
+keys, `ValueAndTimestamp` from stores) and on the edges of tables (`Change`).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+Headers = list[tuple[str, bytes]]
+"""A record's headers in order; names may repeat."""
+
+
+class Record(msgspec.Struct, frozen=True):
+    """A record as the Processor API and the test driver show it (Kafka Streams' `Record`). Immutable but for its list of headers, which the
+    `with_*` copies share; the engine never shares that list with another record's.
+
+    `timestamp` is in ms since the epoch and never negative (ValueError). A None value is a tombstone where the record belongs to a table.
+    """
+
+    key: object
+    value: object
+    timestamp: int = 0
+    headers: Headers = msgspec.field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.timestamp < 0:
+            raise ValueError(f"a record's timestamp is in ms since the epoch and cannot be negative: {self.timestamp}")
+
+    def with_key(self, key: object) -> Record:
+        """This record with another key."""
+        return Record(key, self.value, self.timestamp, self.headers)
+
+    def with_value(self, value: object) -> Record:
+        """This record with another value."""
+        return Record(self.key, value, self.timestamp, self.headers)
+
+    def with_timestamp(self, timestamp: int) -> Record:
+        """This record at another time, in ms since the epoch."""
+        return Record(self.key, self.value, timestamp, self.headers)
+
+    def with_headers(self, headers: Headers) -> Record:
+        """This record with a copy of other headers."""
+        return Record(self.key, self.value, self.timestamp, list(headers))
+
+
+class Window(NamedTuple):
+    """A window of time: `start` inclusive and `end` exclusive, in ms since the epoch (Kafka Streams' `TimeWindow`)."""
+
+    start: int
+    end: int
+
+    def overlap(self, other: Window) -> bool:
+        """Whether there is a moment that lies in both."""
+        return self.start < other.end and other.start < self.end
+
+
+class Windowed(NamedTuple):
+    """The key of a windowed table: the record's key and the window (Kafka Streams' `Windowed`)."""
+
+    key: object
+    window: Window
+
+
+class ValueAndTimestamp(NamedTuple):
+    """A value of a timestamped store and the time in ms at which it came to be (Kafka Streams' `ValueAndTimestamp`)."""
+
+    value: object
+    timestamp: int
+
+
+class Change(NamedTuple):
+    """What an edge of a table carries: the value a key has now and the one that downstream last heard of; None where there is none.
+
+    `old` is None too when nobody downstream asked for old values (Kafka Streams' `Change`, `enableSendingOldValues`).
+    """
+
+    new: object
+    old: object
