@@ -2,5 +2,6 @@
 
 from runtime.serdes.primitive import BYTES, DOUBLE, FLOAT, INTEGER, JSON, LONG, NULL, SHORT, STRING, UUID, json
 from runtime.serdes.serde import Serde
+from runtime.serdes.windowed import time_windowed
 
-__all__ = ["BYTES", "DOUBLE", "FLOAT", "INTEGER", "JSON", "LONG", "NULL", "SHORT", "STRING", "UUID", "Serde", "json"]
+__all__ = ["BYTES", "DOUBLE", "FLOAT", "INTEGER", "JSON", "LONG", "NULL", "SHORT", "STRING", "UUID", "Serde", "json", "time_windowed"]

@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-Headers = list[tuple[str, bytes]]
-"""A record's headers, in order; names may repeat."""
+from runtime.record import Headers
 
 CurrentHeaders = Callable[[], Headers | None]
 """Gives the headers of the record that is being processed, or None when it has none."""

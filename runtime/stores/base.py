@@ -17,14 +17,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, overload, runtime_checkable
+from typing import Generic, Protocol, TypeVar, overload, runtime_checkable
 
 from runtime.ids import NextOffset, Partition, TaskId
-from runtime.serdes.serde import Headers, Serde
+from runtime.record import Headers, Windowed
+from runtime.serdes.serde import Serde, Serializer
 from runtime.stores.budget import StoreMemory
-
-if TYPE_CHECKING:
-    from runtime.record import Windowed
 
 ChangelogRecord = tuple[bytes, bytes | None, int]
 """Key, value (None is a tombstone), timestamp in ms, as on the changelog."""
@@ -36,13 +34,15 @@ FlushListener = Callable[[object, object, object, int, Headers | None], None]
 @dataclass(frozen=True, slots=True)
 class StoreContext:
     """What a store is opened with. `state_dir` is the task's folder (or `global`); `changelog` is None for a store without one; `task_id` is
-    None for a global store. `memory` is shared by all stores of the process."""
+    None for a global store. `memory` is shared by all stores of the process. `record_time` gives the timestamp in ms of the record that is being
+    processed: the time of a plain `put`, as the changelog shows it."""
 
     application_id: str
     state_dir: Path
     task_id: TaskId | None = None
     changelog: Partition | None = None
     memory: StoreMemory = field(default_factory=StoreMemory)
+    record_time: Callable[[], int] = lambda: 0
 
 
 @runtime_checkable
@@ -272,6 +272,11 @@ class EngineStore(ABC):
     @property
     @abstractmethod
     def approximate_num_uncommitted_bytes(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def key_to_bytes(self) -> Serializer:
+        """The serializer of the record's key (of the inner key, in a window store), for this store's changelog. Known once the store is open."""
 
     # --- hot path of the operators ------------------------------------------------------------------------------------------------
 
