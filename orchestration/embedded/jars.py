@@ -96,7 +96,7 @@ def _download(jar_set: str, jars: list[Jar], folder: Path) -> None:
 
 
 def _run_ivy(jar_set: str, work: Path, retrieved: Path) -> Iterator[int]:
-    """Runs Ivy, giving now and then the number of bytes that have arrived; again, with Python's authorities, if Java does not know the issuer."""
+    """Runs Ivy, giving the bytes that have arrived now and then; again, with Python's authorities, if Java does not know the issuer."""
     work.mkdir(parents=True, exist_ok=True)
     log = work / "ivy.log"
     store = work / "authorities.jks"

@@ -118,8 +118,8 @@ class EmbeddedBroker:
     def start(self, timeout: float = START_SECONDS) -> BrokerStatus:
         """Starts the broker, unless it runs, and returns when it answers. Data of an earlier run is kept.
 
-        `timeout` is in seconds and does not count a first download of the jars. Raises BrokerError (a port that is taken, a broker that ends
-        at once, a folder that cannot be written) and JarsError.
+        `timeout` is in seconds and does not count a first download of the jars. Raises BrokerError (a port that is taken, a broker that
+        ends at once, a folder that cannot be written) and JarsError.
         """
         classes = jars.class_path(jars.KAFKA)
         try:

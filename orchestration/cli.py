@@ -1,0 +1,28 @@
+"""`penstock`: the command line. Each group of commands is a module in `orchestration/commands/`."""
+
+from __future__ import annotations
+
+import typer
+
+from orchestration.commands import broker
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    help="""Stateful Kafka streams in Python: run them, watch them, repair them.
+
+**Where to begin**
+
+`make demo` runs the example application from end to end; `make dev` opens Dagster's UI on the declared applications.
+
+**Examples**
+
+`penstock broker start` starts a real Kafka on 127.0.0.1:9092, with nothing to install.
+
+`penstock broker tool kafka-topics -- --list` runs one of Kafka's own tools.
+
+What is kept goes to `.penstock/` in the project's folder, or to where the environment variable `PENSTOCK_HOME` says.
+""",
+)
+app.add_typer(broker.app, name="broker", help="The embedded Kafka: start it, stop it, run Kafka's own tools on it.")

@@ -1,0 +1,101 @@
+"""`penstock broker …`: the embedded Kafka."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+
+from orchestration.embedded import tools
+from orchestration.embedded.jars import JarsError
+from orchestration.embedded.kafka import DEFAULT_PORT, BrokerError, BrokerStatus, EmbeddedBroker
+from orchestration.places import Places
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
+_out = Console(highlight=False, soft_wrap=True)
+_err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+Port = Annotated[int, typer.Option("--port", "-p", min=1, max=65535, help="Port of 127.0.0.1 to listen on.")]
+
+
+def _broker(port: int = DEFAULT_PORT) -> EmbeddedBroker:
+    return EmbeddedBroker(Places.find().broker_dir, port)
+
+
+@app.command()
+def start(port: Port = DEFAULT_PORT) -> None:
+    """Start Kafka on this machine's loopback interface, and return when it answers.
+
+    It runs on when this command, Dagster or the shell end. Its data is kept and is there again at the next start. The first
+    start downloads Kafka's jars (44 MB, once per user). Starting twice does no harm.
+    """
+    broker = _broker(port)
+    running = broker.status()
+    try:
+        with _err.status("Starting Kafka …"):
+            status = broker.start()
+    except (BrokerError, JarsError) as error:
+        _fail(str(error))
+    _out.print(f"Kafka {'runs already' if running else 'is ready'} at [bold]{status.bootstrap_servers}[/bold]")
+    _describe(status)
+
+
+@app.command()
+def stop() -> None:
+    """Stop Kafka. Its data stays."""
+    try:
+        stopped = _broker().stop()
+    except BrokerError as error:
+        _fail(str(error))
+    _out.print("Kafka has stopped; its data is kept" if stopped else "Kafka does not run")
+
+
+@app.command()
+def status() -> None:
+    """Say whether Kafka runs, and where. The exit status is 0 if it does, 1 if not."""
+    running = _broker().status()
+    if running is None:
+        _out.print("Kafka does not run. Start it: [bold]penstock broker start[/bold]")
+        raise typer.Exit(1)
+    _out.print(f"Kafka runs at [bold]{running.bootstrap_servers}[/bold]")
+    _describe(running)
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def tool(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="The tool's name as in Kafka's distribution: " + ", ".join(tools.TOOLS) + ".")],
+) -> None:
+    """Run one of Kafka's own tools against the embedded broker (or against the `--bootstrap-server` that you give).
+
+    **Examples**
+
+    `penstock broker tool kafka-topics -- --list`
+
+    `penstock broker tool kafka-consumer-groups -- --describe --group flight-board`
+
+    `penstock broker tool kafka-consumer-groups -- --group flight-board --topic flights:3 --reset-offsets --shift-by 1 --execute`
+    """
+    if name not in tools.TOOLS:
+        _fail(f"There is no tool {name}. These are there: {', '.join(tools.TOOLS)}")
+    arguments = list(context.args)
+    running = _broker().status()
+    if name != "kafka-dump-log" and not any(argument.startswith("--bootstrap-server") for argument in arguments):
+        if running is None:
+            _fail("Kafka does not run. Start it (penstock broker start), or name another one with --bootstrap-server host:port")
+        arguments += ["--bootstrap-server", running.bootstrap_servers]
+    try:
+        raise typer.Exit(subprocess.run(tools.command(name, arguments), check=False).returncode)
+    except JarsError as error:
+        _fail(str(error))
+
+
+def _describe(status: BrokerStatus) -> None:
+    _out.print(f"  process  {status.pid}\n  data     {status.data_dir}\n  log      {status.log_path}")
+
+
+def _fail(message: str) -> NoReturn:
+    _err.print(message, style="red", markup=False)
+    raise typer.Exit(1)
