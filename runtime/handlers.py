@@ -21,7 +21,8 @@ from typing import TypeVar
 
 from runtime.errors import StreamsConfigError
 from runtime.ids import TaskId
-from runtime.timestamps import ConsumerRecord, Headers
+from runtime.serdes.serde import Headers
+from runtime.timestamps import ConsumerRecord
 
 logger = logging.getLogger(__name__)
 

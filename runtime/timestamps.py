@@ -13,10 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from runtime.errors import StreamsError
+from runtime.serdes.serde import Headers
 
 logger = logging.getLogger(__name__)
-
-Headers = list[tuple[str, bytes]]
 
 
 @dataclass(frozen=True, slots=True)

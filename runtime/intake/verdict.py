@@ -20,8 +20,8 @@ from typing import NamedTuple, Protocol
 from runtime.errors import DeserializationError, StreamsError
 from runtime.handlers import DeserializationExceptionHandler, DeserializationHandlerResponse, ErrorHandlerContext
 from runtime.ids import TaskId
-from runtime.serdes import Serde
-from runtime.timestamps import ConsumerRecord, Headers, extractor_function
+from runtime.serdes.serde import Headers, PlainSerde, Serde
+from runtime.timestamps import ConsumerRecord, extractor_function
 
 
 class RawMessage(Protocol):
@@ -78,7 +78,7 @@ class Decoder:
         self._record_headers: Headers | None = None
         self._key: Callable[[bytes], object] = key_serde.deserializer(topic, self._current_headers)
         self._value: Callable[[bytes], object] = value_serde.deserializer(topic, self._current_headers)
-        self._needs_headers = not (getattr(key_serde, "ignores_headers", False) and getattr(value_serde, "ignores_headers", False))
+        self._needs_headers = not (isinstance(key_serde, PlainSerde) and isinstance(value_serde, PlainSerde))
         self._extract = extractor_function(timestamp_extractor)
 
     def _current_headers(self) -> Headers:
@@ -89,19 +89,26 @@ class Decoder:
 
         `partition_time` is the largest timestamp of the partition so far, for the extractor.
         """
+        if self._extract is None:
+            try:
+                batch = self._decode_at_once(messages)
+            except Exception:  # noqa: BLE001 (whatever it was: the careful way finds the record and keeps the error)
+                batch = None
+            if batch is not None:
+                return batch, None
+        return self._decode_carefully(messages, partition_time)
+
+    def _decode_at_once(self, messages: Sequence[RawMessage]) -> Batch | None:
+        """The whole run by columns; None if a record needs a closer look."""
         headers = [message.headers() for message in messages]
         plain = headers.count(None) == len(headers)
-        if self._extract is None and (plain or not self._needs_headers):
-            key, value = self._key, self._value
-            try:
-                keys = [None if raw is None else key(raw) for raw in [message.key() for message in messages]]
-                values = [None if raw is None else value(raw) for raw in [message.value() for message in messages]]
-                timestamps = [message.timestamp()[1] for message in messages]
-                if min(timestamps, default=0) >= 0:
-                    return Batch(keys, values, timestamps, _offsets(messages), None if plain else headers, _end(messages), messages, 0), None
-            except Exception:  # whatever it was, the careful way finds the record and raises it again
-                pass
-        return self._decode_carefully(messages, partition_time)
+        timestamps = [message.timestamp()[1] for message in messages]
+        if (self._needs_headers and not plain) or min(timestamps, default=0) < 0:
+            return None
+        key, value = self._key, self._value
+        keys = [None if raw is None else key(raw) for raw in [message.key() for message in messages]]
+        values = [None if raw is None else value(raw) for raw in [message.value() for message in messages]]
+        return Batch(keys, values, timestamps, _offsets(messages), None if plain else headers, _end(messages), messages, 0)
 
     def _decode_carefully(self, messages: Sequence[RawMessage], partition_time: int) -> tuple[Batch, Failure | None]:
         keys: list[object] = []
@@ -114,7 +121,7 @@ class Decoder:
         for message in messages:
             try:
                 key, value, timestamp = self._decode_one(message, partition_time)
-            except Exception as cause:
+            except Exception as cause:  # noqa: BLE001 (user code may raise anything; the handler decides)
                 failure = Failure(message, _error(message, cause))
                 break
             read += 1

@@ -1,0 +1,49 @@
+"""Which changelog a store's updates go to, and what they look like there.
+
+A changelog is `<application.id>-<store>-changelog`, with one partition per task. An update is written once per key and commit
+(`EngineStore.changelog_records` folds them), with the timestamp of the last update of the key, and as a tombstone where it was deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from runtime.commit.order import ChangelogRow
+from runtime.ids import Partition, TaskId
+
+
+class LoggedStore(Protocol):
+    """What the writer needs of a store."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def logging_enabled(self) -> bool: ...
+
+    def changelog_records(self) -> Iterator[ChangelogRow]: ...
+
+
+def changelog_partition(application_id: str, store: str, task: TaskId) -> Partition:
+    """The partition that holds this task's part of the store."""
+    return Partition(f"{application_id}-{store}-changelog", task.partition)
+
+
+class ChangelogWriter:
+    """The changelogs of one task's stores."""
+
+    def __init__(self, application_id: str, task: TaskId, stores: list[LoggedStore]) -> None:
+        self._logged = [(changelog_partition(application_id, store.name, task), store) for store in stores if store.logging_enabled]
+
+    @property
+    def partitions(self) -> dict[str, Partition]:
+        """Changelog partition by store name."""
+        return {store.name: partition for partition, store in self._logged}
+
+    def pending(self) -> Iterator[tuple[Partition, list[ChangelogRow]]]:
+        """The updates since the last commit, for each changelog that has any."""
+        for partition, store in self._logged:
+            rows = list(store.changelog_records())
+            if rows:
+                yield partition, rows

@@ -1,0 +1,104 @@
+"""The one order of a commit (rules.md, 9; KIP-892).
+
+    1. flush the caches of every task: what was held back is forwarded, which may touch further stores and outputs
+    2. write the changelogs: what is staged, folded by key
+    3. write the events that became true with this commit
+    4. flush the producer, commit input offsets and guard to the broker
+    5. commit the stores: data, changelog offsets and input offsets in one batch
+
+A crash between 4 and 5 leaves the stores behind their changelogs, never ahead; the restore replays the gap. Anything that fails up to 4
+rolls everything back (rules.md, 10), and the events of this commit wait for the next.
+
+Rejected: committing stores first (a crash before the broker's commit leaves state that no reader may see), and one commit per task (a
+transaction costs the broker as much for one task as for all).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
+
+from runtime.commit.metadata import OffsetAndMetadata
+from runtime.errors import TaskMigratedError, TransactionAbortedError
+from runtime.events import EventSink, events_topic
+from runtime.ids import NextOffset, Partition
+from runtime.serdes.serde import Headers
+
+Refused = Callable[[str, int, bytes | None, bytes | None, int, Headers | None, Exception], bool]
+"""Asked when the client or the broker does not take a record: topic, partition, key, value, timestamp, headers, error. True: send it again;
+False: go on without it. Raises ProductionError where the client is to stop."""
+
+ChangelogRow = tuple[bytes, bytes | None, int]
+"""Key, value (None is a tombstone), timestamp in ms."""
+
+
+class Transport(Protocol):
+    """A way to the broker: `ExactlyOnce` or `AtLeastOnce`."""
+
+    def send(self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers | None, partition: int | None) -> None: ...
+
+    def send_changelog(self, partition: Partition, rows: list[ChangelogRow]) -> None: ...
+
+    def commit(self, offsets: Mapping[Partition, OffsetAndMetadata]) -> Mapping[Partition, NextOffset]: ...
+
+    @property
+    def pending(self) -> bool: ...
+
+    def poll(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+    def start(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Committable(Protocol):
+    """What a commit asks of a task."""
+
+    def flush_caches(self) -> None: ...
+
+    def pending_changelogs(self) -> Iterable[tuple[Partition, list[ChangelogRow]]]: ...
+
+    def offsets_to_commit(self) -> Mapping[Partition, OffsetAndMetadata]: ...
+
+    def committed(self, offsets: Mapping[Partition, OffsetAndMetadata], changelog_ends: Mapping[Partition, NextOffset]) -> None: ...
+
+
+class Commit:
+    """Commits a set of tasks in the one order."""
+
+    def __init__(self, transport: Transport, events: EventSink, application_id: str) -> None:
+        self._transport = transport
+        self._events = events
+        self._topic = events_topic(application_id)
+
+    def __call__(self, tasks: Sequence[Committable], extra: Mapping[Partition, OffsetAndMetadata] | None = None) -> bool:
+        """Commits what the tasks have done; `extra` are further offsets to commit with it (an idle partition's, a shifted one's).
+
+        False if there was nothing to commit. Raises TransactionAbortedError or TaskMigratedError; nothing is committed then, and the tasks
+        must be rolled back.
+        """
+        for task in tasks:
+            task.flush_caches()
+        for task in tasks:
+            for partition, rows in task.pending_changelogs():
+                self._transport.send_changelog(partition, rows)
+        offsets = [task.offsets_to_commit() for task in tasks]
+        everything = {partition: at for of_task in offsets for partition, at in of_task.items()} | dict(extra or {})
+        if not everything and not self._transport.pending and not self._events:
+            return False
+        ends = self._to_broker(everything)
+        for task, of_task in zip(tasks, offsets, strict=True):
+            task.committed(of_task, ends)
+        return True
+
+    def _to_broker(self, offsets: Mapping[Partition, OffsetAndMetadata]) -> Mapping[Partition, NextOffset]:
+        events = self._events.drain()
+        try:
+            for event in events:
+                self._transport.send(self._topic, event.key, event.to_json(), event.at_ms, None, 0)
+            return self._transport.commit(offsets)
+        except (TransactionAbortedError, TaskMigratedError):
+            self._events.put_back(events)
+            raise

@@ -1,0 +1,113 @@
+"""A transactional producer whose calls end in one of three ways: done, rolled back, or no longer ours.
+
+librdkafka reports errors of transactions in a dozen codes. The engine can do three things only (rules.md, 10; kafka-facts, G):
+
+    fatal (`_FENCED`, `_FATAL`, or `fatal()`)      another took over, or the broker timed the transaction out: a fence and a time-out
+                                                   cannot be told apart. TaskMigratedError: drop the producer, start a new incarnation.
+    `txn_requires_abort()`                         TransactionAbortedError: abort, go back to the last commit, process again.
+    `retriable()`                                  the broker is away or busy: the same call again, until it answers or the worker gives up.
+
+Anything else is treated as one that requires an abort: a commit of which it is not known that it holds must not be followed by another.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from runtime.commit.metadata import OffsetAndMetadata
+from runtime.errors import TaskMigratedError, TransactionAbortedError
+from runtime.ids import Partition
+
+logger = logging.getLogger(__name__)
+
+CALL_SECONDS = 5.0
+"""One call's time limit; a retriable time-out is followed by the same call, so this bounds only how soon a stop is noticed."""
+
+
+class GroupMetadata:
+    """confluent-kafka's opaque `ConsumerGroupMetadata`, which it does not export."""
+
+
+Result = TypeVar("Result")
+
+
+def kafka_error(error: KafkaException) -> KafkaError:
+    """The error inside."""
+    found: KafkaError = error.args[0]
+    return found
+
+
+def classify(error: KafkaException) -> TaskMigratedError | TransactionAbortedError | None:
+    """What an error of a transaction means; None if the same call may be made again. See the module's docstring."""
+    inner = kafka_error(error)
+    if inner.fatal() or inner.code() in (KafkaError._FENCED, KafkaError._FATAL):
+        return TaskMigratedError(f"the producer was fenced, or its transaction timed out: {inner.str()}")
+    if inner.txn_requires_abort() or not inner.retriable():
+        return TransactionAbortedError(f"{inner.name()}: {inner.str()}")
+    return None
+
+
+class TransactionalProducer:
+    """The transactions of one incarnation of a worker. `give_up()` is asked between the attempts while the broker does not answer."""
+
+    def __init__(self, properties: Mapping[str, object], transactional_id: str, consumer: Consumer, give_up: Callable[[], bool]) -> None:
+        self.producer = Producer({**properties, "transactional.id": transactional_id})
+        self._transactional_id = transactional_id
+        self._consumer = consumer
+        self._give_up = give_up
+        self._open = False
+
+    def init(self) -> None:
+        """Registers the id with the broker, which aborts what an earlier user of it left open. Once, before anything else."""
+        self._until_answered(lambda: self.producer.init_transactions(CALL_SECONDS))
+        self.begin()
+
+    def begin(self) -> None:
+        if not self._open:
+            self._until_answered(self.producer.begin_transaction)
+            self._open = True
+
+    def send_offsets(self, offsets: Mapping[Partition, OffsetAndMetadata], group: GroupMetadata | None = None) -> None:
+        """Adds offsets to the transaction: of the consumer's own group, which has no members, or of another's."""
+        positions = [TopicPartition(topic, number, at.offset, at.metadata) for (topic, number), at in offsets.items()]
+        metadata = self._consumer.consumer_group_metadata() if group is None else group
+        self._until_answered(lambda: self.producer.send_offsets_to_transaction(positions, metadata, CALL_SECONDS))
+
+    def commit(self) -> None:
+        """Commits what was sent since `begin()`, and begins anew."""
+        self._until_answered(lambda: self.producer.commit_transaction(CALL_SECONDS))
+        self._open = False
+        self.begin()
+
+    def abort(self) -> None:
+        """Rolls back what was sent since `begin()`, and begins anew. Raises TaskMigratedError if the producer can do nothing any more."""
+        try:
+            self._until_answered(lambda: self.producer.abort_transaction(CALL_SECONDS))
+        except TransactionAbortedError as error:
+            raise TaskMigratedError(f"the transaction could not be aborted: {error}") from error
+        self._open = False
+        self.begin()
+
+    def _until_answered(self, call: Callable[[], Result]) -> Result:
+        warned = False
+        while True:
+            try:
+                return call()
+            except KafkaException as error:
+                meaning = classify(error)
+                if meaning is not None:
+                    raise meaning from error
+                if self._give_up():
+                    raise TaskMigratedError(f"gave up on {self._transactional_id}: {kafka_error(error).str()}") from error
+                if not warned:
+                    logger.warning("%s: no answer yet, still trying: %s", self._transactional_id, kafka_error(error).str())
+                    warned = True
+
+    def close(self) -> None:
+        """Drops what was not sent. An open transaction is left to the next initialisation of the id, or to its time-out."""
+        self.producer.purge()
+        self.producer.flush(0)

@@ -1,0 +1,385 @@
+"""An active task: a sub-topology, one partition of its input, its stores, and how far it has come (Kafka Streams' `StreamTask`).
+
+    CREATED ──open──► RESTORING ──begin──► RUNNING ◄──► PAUSED
+                                             │ rollback: back to the last commit, then begin again
+
+The task knows nothing of the broker. It is given raw messages, says what to commit, and is told when that was committed. What it cannot
+decide alone is left in two places that the worker looks at after each turn: `pause_wanted` (a handler said PAUSE: commit, then pause) and
+the exceptions it raises.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from runtime.changelog.staleness import mark_at_end
+from runtime.changelog.writer import ChangelogWriter
+from runtime.commit.metadata import OffsetAndMetadata, decode_partition_time, encode_partition_time
+from runtime.commit.order import ChangelogRow
+from runtime.errors import ProcessingError, StreamsError, TransactionAbortedError
+from runtime.handlers import DeserializationHandlerResponse, ProcessingHandlerResponse
+from runtime.ids import NextOffset, Partition
+from runtime.intake.queues import PartitionQueue, Run, TaskQueues
+from runtime.intake.verdict import Batch, RawMessage, error_context, judge
+from runtime.states import TaskState, check_task_move
+from runtime.stores.base import EngineStore
+from runtime.tasks.incidents import Incidents, PausePoint
+from runtime.tasks.plan import TaskPlan
+from runtime.timestamps import ConsumerRecord
+from runtime.topology.pipeline import Pipeline, compile_pipeline
+
+logger = logging.getLogger(__name__)
+
+_INT64 = struct.Struct(">q")
+_STREAM_TIME = "stream.time"
+
+
+class ReplayBeforePauseError(TransactionAbortedError):
+    """A processing handler said PAUSE: everything goes back to the last commit, and the task processes again up to the record
+    (rules.md, 18)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where to begin on a partition: the next offset to process, and the partition's time in ms (-1: unknown)."""
+
+    offset: NextOffset
+    partition_time: int
+
+
+class ActiveTask:
+    """One active task. Belongs to the worker's thread."""
+
+    def __init__(self, plan: TaskPlan, incidents: Incidents) -> None:
+        self.id = plan.task_id
+        self.state = TaskState.CREATED
+        self.plan = plan
+        self.pause_wanted: PausePoint | None = None
+        """A handler said PAUSE: the worker commits, then calls `pause()`."""
+        self.paused_at: PausePoint | None = None
+        self.committed_offsets: dict[Partition, OffsetAndMetadata] = {}
+        """What this task committed last, or found committed when it began."""
+        self.topic_ids: Mapping[str, str] = {}
+        """Id of each changelog topic, by name (rules.md, 13); set by the worker before the restore."""
+        self.stores: dict[str, EngineStore] = {}
+        self.queues: TaskQueues | None = None
+        self.stream_time = -1
+        self.committed_ms = 0
+        self.checkpoint_ms: int | None = None
+        self._incidents = incidents
+        self._pipeline: Pipeline | None = None
+        self._stop_before: PausePoint | None = None
+        self._writer: ChangelogWriter | None = None
+        self._dirty = False
+
+    def _move(self, new: TaskState) -> None:
+        self.state = check_task_move(self.state, new)
+
+    # -- life ------------------------------------------------------------------------------------------------------------------
+
+    @property
+    def inputs(self) -> tuple[Partition, ...]:
+        """The input partitions."""
+        return self.plan.inputs
+
+    def open(self) -> list[EngineStore]:
+        """Opens the stores. Returns those whose files were damaged and that are empty now. CREATED → RESTORING."""
+        self.stores, wiped = self.plan.open_stores()
+        self._writer = ChangelogWriter(self.plan.application_id, self.id, list(self.stores.values()))
+        self._move(TaskState.RESTORING)
+        return wiped
+
+    @property
+    def changelogs(self) -> dict[str, Partition]:
+        """Changelog partition by store name, of the stores that have one."""
+        return {} if self._writer is None else self._writer.partitions
+
+    def stored_inputs(self) -> dict[Partition, NextOffset]:
+        """The input offsets that the stores were last committed with: the largest of each partition."""
+        found: dict[Partition, NextOffset] = {}
+        for store in self.stores.values():
+            for partition in self.inputs:
+                offset = store.committed_offset(partition)
+                if offset is not None:
+                    found[partition] = max(offset, found.get(partition, offset))
+        return found
+
+    def has_state(self) -> bool:
+        """True if a store of this task has ever been committed with an input offset."""
+        return bool(self.stored_inputs())
+
+    def begin(self, committed: Mapping[Partition, OffsetAndMetadata], starts: Mapping[Partition, NextOffset]) -> None:
+        """Takes up processing at `starts`, with new processors. `committed` is what the group holds. RESTORING or PAUSED → RUNNING;
+        also after `rollback`."""
+        self.committed_offsets = dict(committed)
+        times = {partition: self._time_of(partition, committed.get(partition)) for partition in self.inputs}
+        self.stream_time = max(self.stream_time, self._stored_time(_STREAM_TIME), *times.values())
+        self.queues = TaskQueues(
+            [PartitionQueue(partition, self.plan.decoder(partition.topic), starts[partition], times[partition]) for partition in self.inputs],
+            self.plan.max_task_idle_ms,
+        )
+        if self._stop_before is not None:
+            self.queues[self._stop_before.partition].stop_before = self._stop_before.offset
+        self._compile()
+        if self.state is not TaskState.RUNNING:
+            self._move(TaskState.RUNNING)
+
+    def _compile(self) -> None:
+        context = self.plan.context(self.stores, self.stream_time)
+        self._pipeline = compile_pipeline(self.plan.subtopology, context)
+        self._pipeline.init()
+        self._incidents.current = context
+        self._context = context
+
+    def _time_of(self, partition: Partition, committed: OffsetAndMetadata | None) -> int:
+        """Partition time: of the committed metadata or of the stores, whichever is later (rules.md, 17)."""
+        return max(decode_partition_time(committed.metadata if committed else None), self._stored_time(_time_name(partition)))
+
+    def _stored_time(self, name: str) -> int:
+        found = [meta for store in self.stores.values() if (meta := store.get_meta(name)) is not None]
+        return max((_INT64.unpack(meta)[0] for meta in found), default=-1)
+
+    def rollback(self) -> None:
+        """Forgets everything since the last commit: staged updates, queues, processors (rules.md, 10). `begin` follows."""
+        self._close_pipeline(quietly=True)
+        for store in self.stores.values():
+            store.rollback()
+        self.queues = None
+        self.pause_wanted = None
+        self._dirty = False
+        self.stream_time = self._stored_time(_STREAM_TIME)
+
+    def _close_pipeline(self, *, quietly: bool) -> None:
+        pipeline, self._pipeline = self._pipeline, None
+        if pipeline is None:
+            return
+        try:
+            pipeline.close()
+        except Exception:
+            if not quietly:
+                raise
+            logger.exception("task %s: a processor failed to close", self.id, extra={"task": self.id})
+
+    def close(self, *, clean: bool) -> None:
+        """Closes processors and stores. Clean means that everything was committed; anything that was not is dropped. Safe to call twice."""
+        if self.state is TaskState.CLOSED:
+            return
+        try:
+            self._close_pipeline(quietly=not clean)
+        finally:
+            if clean and self.stores:
+                self.checkpoint(self.plan.clock.wall_ms())
+            for store in self.stores.values():
+                if not clean and store.is_open:
+                    store.rollback()
+                store.close()
+            self._move(TaskState.CLOSED)
+
+    # -- processing ------------------------------------------------------------------------------------------------------------
+
+    def add(self, partition: Partition, messages: Sequence[RawMessage]) -> None:
+        """What was read of an input partition, in order."""
+        if self.queues is not None:
+            self.queues[partition].add(messages)
+
+    def process(self, limit: int, now_ms: int) -> int:
+        """Processes at most about `limit` records in the task's order. Returns how many; 0 if there is nothing, if input has to be
+        waited for, or if `pause_wanted` is set now.
+
+        Raises DeserializationError or ProcessingError where a handler said FAIL, ReplayBeforePauseError, and what the collector raises.
+        """
+        queues, pipeline = self.queues, self._pipeline
+        if queues is None or pipeline is None or self.state is not TaskState.RUNNING or self.pause_wanted is not None:
+            return 0
+        done = 0
+        while done < limit:
+            run = queues.next_run(limit - done, now_ms)
+            if run is None:
+                if not self._unblock(queues):
+                    break
+                continue
+            done += self._process_run(pipeline, run)
+        if done:
+            self._dirty = True
+            self.stream_time = self._context.stream_time
+        return done
+
+    def _process_run(self, pipeline: Pipeline, run: Run) -> int:
+        queue, batch, start, stop = run
+        context = self._context
+        context.topic, context.partition = queue.partition
+        if self.plan.hold_outputs:
+            return self._process_held(pipeline, run)
+        try:
+            pipeline.process_run(queue.partition.topic, batch.keys, batch.values, batch.timestamps, batch.headers, batch.offsets, start, stop)
+        except ProcessingError as error:
+            return self._failed(queue, batch, start, error)
+        queue.take(batch, stop)
+        return stop - start
+
+    def _process_held(self, pipeline: Pipeline, run: Run) -> int:
+        """Under at-least-once with a handler that may PAUSE: a record's outputs are released when its chain has returned (rules.md, 18)."""
+        queue, batch, start, stop = run
+        collector = self.plan.collector
+        for row in range(start, stop):
+            try:
+                pipeline.process_run(queue.partition.topic, batch.keys, batch.values, batch.timestamps, batch.headers, batch.offsets, row, row + 1)
+            except ProcessingError as error:
+                collector.drop()
+                return row - start + self._failed(queue, batch, row, error)
+            collector.release()
+            queue.take(batch, row + 1)
+        return stop - start
+
+    def _failed(self, queue: PartitionQueue, batch: Batch, start: int, error: ProcessingError) -> int:
+        """The user's code raised on a record: those before it are done, the handler decides on it. Returns the records passed."""
+        row = getattr(error, "index", None)
+        if row is None:
+            raise error
+        if row > start:
+            queue.take(batch, row)
+        message = batch.messages[row]
+        record = ConsumerRecord(
+            queue.partition.topic,
+            queue.partition.number,
+            batch.offsets[row],
+            batch.timestamps[row],
+            batch.keys[row],
+            batch.values[row],
+            None if batch.headers is None else batch.headers[row],
+        )
+        context = error_context(message, self.id, getattr(error, "node", None))
+        response = self._incidents.ask_processing(context, record, error)
+        if response is ProcessingHandlerResponse.FAIL:
+            raise error
+        if response is ProcessingHandlerResponse.PAUSE:
+            self._stop_before = PausePoint.of(message, error, "processing")
+            raise ReplayBeforePauseError(f"task {self.id} goes back to pause before {queue.partition}@{message.offset()}") from error
+        self._incidents.skipped(self.id, message, error)
+        queue.skip_row()
+        return row - start + 1
+
+    def _unblock(self, queues: TaskQueues) -> bool:
+        """Asks the handler about a record that cannot be read and is next. True if processing may go on."""
+        queue = queues.blocked()
+        if queue is None:
+            return False
+        failure = queue.failure
+        if failure is None:
+            self._want_pause(queue, self._stop_before)
+            return False
+        response = judge(self._incidents.deserialization, failure, self.id)
+        if response is DeserializationHandlerResponse.FAIL:
+            raise failure.error
+        if response is DeserializationHandlerResponse.PAUSE:
+            self._want_pause(queue, PausePoint.of(failure.message, failure.error, "deserialization"))
+            return False
+        self._incidents.skipped(self.id, failure.message, failure.error)
+        queue.skip_failure()
+        self._dirty = True
+        return True
+
+    def _want_pause(self, queue: PartitionQueue, point: PausePoint | None) -> None:
+        if point is None:
+            raise StreamsError(f"task {self.id}: {queue.partition} is stopped for no reason that is known")
+        # The bad record's own offset, whatever lies between it and the last good one (rules.md, 16).
+        queue.next_offset = NextOffset(point.offset)
+        self.pause_wanted = point
+
+    def punctuate(self, now_ms: int) -> int:
+        """Runs the punctuators that are due; `now_ms` is wall-clock time. Returns how many ran."""
+        if self._pipeline is None or self.state is not TaskState.RUNNING or self.pause_wanted is not None:
+            return 0
+        ran = self._pipeline.punctuate(now_ms)
+        if ran:
+            self._dirty = True
+        return ran
+
+    # -- commit ----------------------------------------------------------------------------------------------------------------
+
+    @property
+    def uncommitted_bytes(self) -> int:
+        """Bytes staged in the stores, approximately."""
+        return sum(store.approximate_num_uncommitted_bytes for store in self.stores.values())
+
+    @property
+    def commit_requested(self) -> bool:
+        """True if the user's code called `context.commit()` since the last commit."""
+        return self._pipeline is not None and self._context.commit_requested
+
+    def flush_caches(self) -> None:
+        """Forwards what the caches hold back, in topological order until none has anything. Raises ProcessingError: such an error
+        belongs to no record, so no handler is asked (rules.md, 18)."""
+        if self._pipeline is not None and self._dirty:
+            self._pipeline.flush_caches()
+
+    def pending_changelogs(self) -> Iterable[tuple[Partition, list[ChangelogRow]]]:
+        """What is to be written to the changelogs."""
+        return () if self._writer is None or not self._dirty else self._writer.pending()
+
+    def offsets_to_commit(self) -> dict[Partition, OffsetAndMetadata]:
+        """The next offset to process of each partition where it moved since the last commit, and of the one a pause is about."""
+        if self.queues is None:
+            return {}
+        always = None if self.pause_wanted is None else self.pause_wanted.partition
+        offsets: dict[Partition, OffsetAndMetadata] = {}
+        for queue in self.queues:
+            known = self.committed_offsets.get(queue.partition)
+            if queue.partition == always or (queue.next_offset != known.offset if known else queue.next_offset > queue.start):
+                offsets[queue.partition] = OffsetAndMetadata(queue.next_offset, encode_partition_time(queue.partition_time))
+        return offsets
+
+    def committed(self, offsets: Mapping[Partition, OffsetAndMetadata], changelog_ends: Mapping[Partition, NextOffset]) -> None:
+        """The broker has it: now the stores, data and offsets in one batch."""
+        self.committed_offsets.update(offsets)
+        if not offsets and not self._dirty:
+            return
+        now_ms = self.plan.clock.wall_ms()
+        self.committed_ms = now_ms
+        inputs = {partition: NextOffset(at.offset) for partition, at in self.committed_offsets.items()}
+        for name, store in self.stores.items():
+            changelog = self.changelogs.get(name)
+            ends = dict(inputs)
+            if changelog is not None:
+                if changelog in changelog_ends:
+                    ends[changelog] = changelog_ends[changelog]
+                if changelog.topic in self.topic_ids:
+                    mark_at_end(store, self.topic_ids[changelog.topic], now_ms)
+            store.set_meta(_STREAM_TIME, _INT64.pack(self.stream_time))
+            for queue in self.queues or ():
+                store.set_meta(_time_name(queue.partition), _INT64.pack(queue.partition_time))
+            store.commit(ends)
+        self._dirty = False
+        if self._pipeline is not None:
+            self._context.commit_requested = False
+
+    def checkpoint(self, now_ms: int) -> dict[str, dict[str, int]]:
+        """Makes the stores durable on disk and writes `.checkpoint` (KIP-116). Returns the offsets by store and partition."""
+        self.checkpoint_ms = now_ms
+        return self.plan.checkpoint(self.stores, self.changelogs)
+
+    # -- pause -----------------------------------------------------------------------------------------------------------------
+
+    def pause(self, point: PausePoint) -> None:
+        """RUNNING → PAUSED. What was read is dropped: `begin` reads from the committed offsets. The commit must have been made."""
+        self._move(TaskState.PAUSED)
+        self.paused_at, self.pause_wanted, self._stop_before = point, None, None
+        if self.queues is not None:
+            for queue in self.queues:
+                queue.clear(queue.next_offset)
+
+    def resume(self, committed: Mapping[Partition, OffsetAndMetadata], starts: Mapping[Partition, NextOffset]) -> None:
+        """PAUSED → RUNNING at `starts`. Processors and their times stay as they are (rules.md, 17)."""
+        self.committed_offsets = dict(committed)
+        self.paused_at = None
+        if self.queues is not None:
+            for queue in self.queues:
+                queue.clear(starts[queue.partition])
+        self._move(TaskState.RUNNING)
+
+
+def _time_name(partition: Partition) -> str:
+    return f"partition.time.{partition}"
