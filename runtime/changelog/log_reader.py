@@ -5,13 +5,13 @@ the Java client does:
 
 *Where does the log end?* A record's offset plus one is not the end: transaction markers and aborted records take offsets too, and
 `position()` does not step over them. `enable.partition.eof` gives an event that carries the last stable offset, also for a tail of
-aborted records and for a partition that is assigned exactly at its end. So: a partition has reached `end` when a record at or beyond `end` is seen
-or when an end-of-partition event with offset ≥ `end` arrives. (Rejected: `position() ≥ end` alone. It never becomes true when the
-tail holds no record; Quix Streams and Faust both hung on that.)
+aborted records and for a partition that is assigned exactly at its end. So: a partition has reached `end` when a record at or beyond
+`end` is seen or when an end-of-partition event with offset ≥ `end` arrives. (Rejected: `position() ≥ end` alone. It never becomes true
+when the tail holds no record; Quix Streams and Faust both hung on that.)
 
 *Is the offset still there?* With `auto.offset.reset=error` an offset below the log's start or beyond its end comes once, as a message with
-an error; the partition is silent from then on. It is given to the caller, who wipes and starts again. (Rejected: `earliest`. It goes on at the log's start
-and loses what was in between without a word.)
+an error; the partition is silent from then on. It is given to the caller, who wipes and starts again. (Rejected: `earliest`. It goes
+on at the log's start and loses what was in between without a word.)
 
 *Fast.* librdkafka's `fetch.queue.backoff.ms` of one second stalls a reader that is faster than the fetcher; 5 ms and a bounded queue
 give about five times the records per second.
@@ -46,7 +46,7 @@ _REQUIRED = {
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
 }
-_MOST_PER_POLL = 20_000
+_MOST_PER_POLL = 5_000
 
 
 @dataclass(slots=True)
@@ -91,7 +91,7 @@ class LogReader:
             self._consumer.incremental_unassign([TopicPartition(partition.topic, partition.number)])
 
     def poll(self, timeout: float) -> Poll:
-        """Everything that is there, up to 20,000 records; waits at most `timeout` seconds for the first.
+        """Everything that is there, up to 5,000 records; waits at most `timeout` seconds for the first.
 
         Raises StreamsError for what waiting cannot cure: no rights on the topic, a fatal error of the client.
         """

@@ -4,8 +4,9 @@
                                                               /<store>/            a RocksDB database, closed for good
 
 A snapshot is taken by the worker between a commit and the next record: nothing is staged then, so data, changelog offsets and input
-offsets belong together. RocksDB's checkpoint is made of hard links, so it takes milliseconds whatever the size, and whoever reads it touches no file that the running
-store writes to and holds none of its locks. Snapshots are consistent per task; between tasks there is no common cut (rules.md, 29).
+offsets belong together. RocksDB's checkpoint is made of hard links, so it takes milliseconds whatever the size, and whoever reads it
+touches no file that the running store writes to and holds none of its locks. Snapshots are consistent per task; between tasks there is
+no common cut (rules.md, 29).
 
 The folder is built under a name with a leading dot and renamed when it is complete: a reader sees a whole snapshot or none.
 """
@@ -15,14 +16,15 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 import msgspec
 
 from runtime.errors import StateDirectoryError
 from runtime.ids import NextOffset, Partition, TaskId
+from runtime.stores.base import EngineStore
 
 log = logging.getLogger(__name__)
 
@@ -40,11 +42,12 @@ class PartitionOffset(msgspec.Struct, frozen=True):
 
 
 class StoreManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """One store of a snapshot. `directory` is relative to the manifest. `key_format` and `value_format` are names of serdes (`STRING`, `JSON`, …);
-    `changelog` is None for a store that is not logged. Sizes and retention are ms, None for key-value stores."""
+    """One store of a snapshot. `directory` is relative to the manifest. `key_format` and `value_format` are names of serdes (`STRING`,
+    `JSON`, …); `kind` is `key_value` or `window`; `changelog` is None for a store that is not logged. Sizes and retention are ms, None
+    for key-value stores."""
 
     name: str
-    kind: Literal["key_value", "window"]
+    kind: str
     timestamped: bool
     persistent: bool
     directory: str
@@ -67,42 +70,6 @@ class TaskManifest(msgspec.Struct, frozen=True, kw_only=True):
     stores: list[StoreManifest]
 
 
-class SnapshotStore(Protocol):
-    """What a snapshot needs of a store; every engine store has it."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def kind(self) -> Literal["key_value", "window"]: ...
-
-    @property
-    def timestamped(self) -> bool: ...
-
-    @property
-    def persistent(self) -> bool: ...
-
-    @property
-    def key_format(self) -> str: ...
-
-    @property
-    def value_format(self) -> str: ...
-
-    @property
-    def window_size_ms(self) -> int | None: ...
-
-    @property
-    def retention_ms(self) -> int | None: ...
-
-    @property
-    def changelog(self) -> Partition | None: ...
-
-    def committed_offset(self, partition: Partition) -> NextOffset | None: ...
-
-    def checkpoint(self, path: Path) -> None:
-        """Leaves the committed content as a RocksDB database of the engine's layout at `path`, which does not exist yet."""
-
-
 def snapshots_directory(application_directory: Path) -> Path:
     """Where the snapshots of an application lie, under `<state.dir>/<application.id>`."""
     return application_directory / "snapshots"
@@ -114,15 +81,15 @@ def write_snapshot(
     *,
     application: str,
     task: TaskId,
-    stores: Sequence[SnapshotStore],
+    stores: Mapping[EngineStore, Partition | None],
     input_offsets: Mapping[Partition, NextOffset],
     stream_time: int,
     at_ms: int,
 ) -> Path:
     """Writes `<snapshots>/<snapshot_id>/<task>/` and returns it. Call it between a commit and the next record.
 
-    Safe to do twice: a snapshot that is there already is returned as it is. The oldest snapshots beyond the newest three are removed.
-    Raises StateDirectoryError where the disk refuses.
+    `stores`: each with the partition of its changelog, None where it is not logged. Safe to do twice: a snapshot that is there already
+    is returned as it is. The oldest snapshots beyond the newest three are removed. Raises StateDirectoryError where the disk refuses.
     """
     if not snapshot_id or snapshot_id.startswith(".") or "/" in snapshot_id:
         raise StateDirectoryError(f"{snapshot_id!r} cannot be the id of a snapshot: it names a folder")
@@ -139,7 +106,7 @@ def write_snapshot(
             at_ms=at_ms,
             stream_time=stream_time,
             input_offsets=[PartitionOffset(each.topic, each.number, offset) for each, offset in sorted(input_offsets.items())],
-            stores=[_write_store(building, store) for store in stores],
+            stores=[_write_store(building, store, changelog) for store, changelog in stores.items()],
         )
         _write_durably(building / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=2))
         building.rename(final)
@@ -150,20 +117,21 @@ def write_snapshot(
     return final
 
 
-def _write_store(building: Path, store: SnapshotStore) -> StoreManifest:
+def _write_store(building: Path, store: EngineStore, changelog: Partition | None) -> StoreManifest:
     store.checkpoint(building / store.name)
-    changelog = store.changelog
+    layout = store.layout
+    position = None if changelog is None else PartitionOffset(changelog.topic, changelog.number, store.committed_offset(changelog) or 0)
     return StoreManifest(
         name=store.name,
-        kind=store.kind,
-        timestamped=store.timestamped,
+        kind=layout.kind,
+        timestamped=layout.timestamped,
         persistent=store.persistent,
         directory=store.name,
-        key_format=store.key_format,
-        value_format=store.value_format,
-        changelog=None if changelog is None else PartitionOffset(changelog.topic, changelog.number, store.committed_offset(changelog) or 0),
-        window_size_ms=store.window_size_ms,
-        retention_ms=store.retention_ms,
+        key_format=layout.key_serde,
+        value_format=layout.value_serde,
+        changelog=position,
+        window_size_ms=layout.window_size_ms,
+        retention_ms=layout.retention_ms,
     )
 
 
@@ -207,6 +175,5 @@ def task_snapshots(snapshot: Path) -> list[Path]:
     """The complete task folders of one snapshot (`<snapshots>/<snapshot id>`), in the order of their tasks."""
     if not snapshot.is_dir():
         raise StateDirectoryError(f"there is no snapshot at {snapshot}")
-    return sorted(
-        (path for path in snapshot.iterdir() if not path.name.startswith(".") and (path / MANIFEST).exists()), key=lambda path: TaskId.parse(path.name)
-    )
+    complete = (path for path in snapshot.iterdir() if not path.name.startswith(".") and (path / MANIFEST).exists())
+    return sorted(complete, key=lambda path: TaskId.parse(path.name))

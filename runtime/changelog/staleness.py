@@ -1,9 +1,9 @@
 """May what a store holds still be built upon?
 
 A compacted topic answers every fetch of an old offset without an error, even when tombstones in between have been cleaned away: a
-reader that was gone for longer than `delete.retention.ms` never hears of the deletions, and keeps keys for ever that the topic no longer has. Nor does a
-topic that was deleted and made anew give an error, once it is longer than the reader's offset. So each store keeps, beside its
-offsets, the id of the topic that they belong to and the last moment at which it had read all of it (rules.md, 13).
+reader that was gone for longer than `delete.retention.ms` never hears of the deletions, and keeps keys for ever that the topic no
+longer has. Nor does a topic that was deleted and made anew give an error, once it is longer than the reader's offset. So each store
+keeps, beside its offsets, the id of the topic that they belong to and the last moment at which it had read all of it (rules.md, 13).
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Changelog:
 
 
 def mark_at_end(store: RestorableStore, topic_id: str, now_ms: int) -> None:
-    """Notes that at `now_ms` the store holds all that the topic has; written with the store's next commit. The only writer of a changelog is
-    at its end at each commit, without reading."""
+    """Notes that at `now_ms` the store holds all that the topic has; written with the store's next commit. The only writer of a
+    changelog is at its end at each commit, without reading."""
     store.set_meta(_TOPIC_ID, topic_id.encode())
     store.set_meta(_AT_END_MS, b"%d" % now_ms)
 

@@ -1,19 +1,21 @@
 """Global tables: a full copy of a topic in every worker, kept right when the topic is cut, cleaned or made anew (KIP-406).
 
-Kafka Streams runs global tables in a thread of their own and dies when their offset is gone, asking the user to restart. Here they are read by the
-worker's own loop, a batch per round. That gives what a recovery needs for free: between two rounds every reader stands between records, so a store can be
-wiped without a lock and nothing is ever joined against half a table (rules.md, 27). Tasks that do not read the store never wait.
+Kafka Streams runs global tables in a thread of their own and dies when their offset is gone, asking the user to restart. Here they are
+read by the worker's own loop, a batch per round. That gives what a recovery needs for free: between two rounds every reader stands
+between records, so a store can be wiped without a lock and nothing is ever joined against half a table (rules.md, 27). Tasks that do
+not read the store never wait.
 
 A store is rebuilt from the log's start when what it holds can no longer be brought up to date by reading on:
   - its offset is not on the log (cut, or the topic is shorter than it was), at the start or later;
   - the topic was deleted and created again, whatever its length: seen by its id, asked for each second;
   - it was away from the end for longer than `delete.retention.ms`: deletions may have been cleaned away unseen;
   - its files are damaged.
-Each time: tell (`GLOBAL_RECOVERY_STARTED`), be RESTORING, wipe, read from the start, tell, be RUNNING. A topic that is deleted and not there again leaves its
-table as it is: what was known last is better than nothing, and its end cannot be told apart from a re-creation that is under way.
+Each time: tell (`GLOBAL_RECOVERY_STARTED`), be RESTORING, wipe, read from the start, tell, be RUNNING. A topic that is deleted and not
+there again leaves its table as it is: what was known last is better than nothing, and its end cannot be told apart from a re-creation
+that is under way.
 
-What was seen of the topic is one promise with a time: "at `asked_ms` the ends were …" becomes "all was known at `asked_ms`" once the positions
-have passed them. So a topic with endless traffic and one that sleeps for days are both known to be up to date.
+What was seen of the topic is one promise with a time: "at `asked_ms` the ends were …" becomes "all was known at `asked_ms`" once the
+positions have passed them. So a topic with endless traffic and one that sleeps for days are both known to be up to date.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from runtime.changelog.log_reader import ClientProperties, LogReader, Poll
 from runtime.changelog.restore import StateRestoreListener
 from runtime.changelog.staleness import Changelog, mark_at_end, stale_reason
 from runtime.clock import Clock
-from runtime.errors import BrokerUnavailableError, MissingSourceTopicError, StoreDamagedError, StreamsConfigError
+from runtime.errors import BrokerUnavailableError, MissingSourceTopicError, StoreDamagedError, StreamsConfigError, TaskCorruptedError
 from runtime.events import EventKind, EventSink
 from runtime.ids import NextOffset, Partition, TaskId
 from runtime.stores.base import EngineStore
@@ -99,7 +101,6 @@ class GlobalTask:
         stores: Sequence[GlobalStore],
         *,
         open_store: Callable[[EngineStore], None],
-        remove_store: Callable[[EngineStore], None],
         look: Callable[[Collection[str]], Mapping[str, TopicFacts]],
         write_checkpoint: Callable[[Mapping[Partition, NextOffset]], None],
         properties: ClientProperties,
@@ -109,12 +110,11 @@ class GlobalTask:
         events: EventSink,
         listeners: Iterable[StateRestoreListener] = (),
     ) -> None:
-        """`open_store` opens a store in the task's directory and raises StoreDamagedError where its files cannot be read; `remove_store` deletes
-        the files of one that is not open. `look` asks the brokers, and leaves topics out that do not exist. Use `build_global_task`."""
+        """`open_store` opens a store in the task's directory. `look` asks the brokers, and leaves topics out that do not exist.
+        `write_checkpoint` writes `global/.checkpoint`. Use `build_global_task`."""
         self._states: dict[str, _State] = {}
         self._stores = tuple(stores)
         self._open_store = open_store
-        self._remove_store = remove_store
         self._look = look
         self._write_checkpoint = write_checkpoint
         self._compaction_check = compaction_check
@@ -154,9 +154,8 @@ class GlobalTask:
     def _open(self, spec: GlobalStore) -> str | None:
         try:
             self._open_store(spec.store)
-        except StoreDamagedError as error:
-            self._remove_store(spec.store)
-            self._open_store(spec.store)
+        except (StoreDamagedError, TaskCorruptedError) as error:
+            spec.store.wipe()
             return f"its files are damaged: {error}"
         return None
 
@@ -164,9 +163,9 @@ class GlobalTask:
         if facts.compacted or self._compaction_check is CompactionCheck.OFF:
             return
         text = (
-            f"global topic {spec.topic} is not compacted (cleanup.policy={facts.cleanup_policy}): keys that were not written lately will be missing from "
-            f"store {spec.store.name} after a rebuild. Set it with: kafka-configs --alter --entity-type topics --entity-name {spec.topic} "
-            "--add-config cleanup.policy=compact"
+            f"global topic {spec.topic} is not compacted (cleanup.policy={facts.cleanup_policy}): keys that were not written lately will be "
+            f"missing from store {spec.store.name} after a rebuild. Set it with: kafka-configs --alter --entity-type topics "
+            f"--entity-name {spec.topic} --add-config cleanup.policy=compact"
         )
         if self._compaction_check is CompactionCheck.ERROR and not spec.own_processor:
             raise StreamsConfigError(f"{text}; or set global.topic.compaction.check to warn")
@@ -248,7 +247,8 @@ class GlobalTask:
             state.facts = facts
             self._begin(state, sight.asked_ms)
         elif facts.topic_id != state.facts.topic_id:
-            self._rebuild(state, f"topic {state.spec.topic} was deleted and created again (id {facts.topic_id}, before {state.facts.topic_id})")
+            ids = f"its id is {facts.topic_id} and was {state.facts.topic_id}"
+            self._rebuild(state, f"topic {state.spec.topic} was deleted and created again: {ids}")
         else:
             state.sight = sight
             for partition in facts.ends.keys() - state.positions.keys():
@@ -263,8 +263,8 @@ class GlobalTask:
             state.sight = None
 
     def _gap(self, state: _State) -> str | None:
-        """Why reading on is no longer safe although the offset is there: the rule of `stale_reason`, for a task that lives. The time at the end is
-        known to a second or two, so a shorter retention than a few of those cannot be watched over."""
+        """Why reading on is no longer safe although the offset is there: the rule of `stale_reason`, for a task that lives. The time
+        at the end is known to a second or two, so a shorter retention than a few of those cannot be watched over."""
         retention_ms = state.facts.delete_retention_ms
         if state.phase is not Phase.RUNNING or retention_ms is None or state.at_end_ms is None:
             return None
@@ -367,7 +367,8 @@ class GlobalTask:
     # --- checkpoints ------------------------------------------------------------------------------------------------------------
 
     def checkpoint(self) -> bool:
-        """Flushes the stores and writes `global/.checkpoint` if `statestore.checkpoint.interval.ms` has passed (KIP-116); True if it did."""
+        """Flushes the stores and writes `global/.checkpoint` if `statestore.checkpoint.interval.ms` has passed (KIP-116); True if it
+        did."""
         now_ms = self._clock.monotonic_ms()
         if now_ms - self._checkpointed_ms < self._checkpoint_interval_ms:
             return False
@@ -390,4 +391,3 @@ class GlobalTask:
         for topic, state in self._states.items():
             stores[state.spec.store.name] = {str(each): offset for each, offset in offsets.items() if each.topic == topic}
         self._events.emit(EventKind.CHECKPOINT, {"stores": stores})
-

@@ -1,8 +1,8 @@
 """How records come into a global store: as a copy of the topic (`global_table`), or through a processor of the user's (`add_global_store`).
 
-Both ways are the same at the start, after a recovery and live. Kafka Streams copies raw bytes at the start and runs the processor afterwards
-only, so a store's content depends on when it was read (KAFKA-7663), and a record that cannot be read is met by whoever looks it up; here each
-record is decoded once, the handler is asked at once, and a skipped record is skipped on every way.
+Both ways are the same at the start, after a recovery and live. Kafka Streams copies raw bytes at the start and runs the processor
+afterwards only, so a store's content depends on when it was read (KAFKA-7663), and a record that cannot be read is met by whoever
+looks it up; here each record is decoded once, the handler is asked at once, and a skipped record is skipped on every way.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from runtime.handlers import DeserializationExceptionHandler, DeserializationHan
 from runtime.ids import NextOffset, Partition, TaskId
 from runtime.intake.verdict import Batch, Decoder, Failure, RawMessage, judge
 from runtime.metrics import TASK, Metrics
-from runtime.timestamps import Headers
+from runtime.serdes.serde import Headers
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,8 @@ class ProcessRun(Protocol):
 
 
 class Verdict:
-    """Decodes runs of one global topic and asks the handler about what cannot be read. PAUSE is FAIL: a global table is never paused (KIP-990)."""
+    """Decodes runs of one global topic and asks the handler about what cannot be read. PAUSE is FAIL: a global table is never paused
+    (KIP-990)."""
 
     def __init__(self, decoder: Decoder, handler: DeserializationExceptionHandler, metrics: Metrics, events: EventSink) -> None:
         self._decoder = decoder
@@ -75,7 +76,8 @@ class Verdict:
     def _judge(self, partition: Partition, failure: Failure) -> None:
         response = judge(self._handler, failure, GLOBAL_TASK)
         if response is DeserializationHandlerResponse.PAUSE:
-            raise DeserializationError(f"global topic: {failure.error} (a global table cannot be paused, so PAUSE is FAIL)") from failure.error.__cause__
+            text = f"{failure.error} (of a global topic, which cannot be paused: PAUSE is FAIL there)"
+            raise DeserializationError(text) from failure.error.__cause__
         if response is DeserializationHandlerResponse.FAIL:
             raise failure.error
         self._dropped.add(1)
@@ -113,7 +115,9 @@ class TableCopy:
 class Processed:
     """Each record goes through the user's processor; what it writes is committed together with the offset."""
 
-    def __init__(self, store: RestorableStore, verdict: Verdict, process_run: ProcessRun, rollback: Rollback, context: RecordContext) -> None:
+    def __init__(
+        self, store: RestorableStore, verdict: Verdict, process_run: ProcessRun, rollback: Rollback, context: RecordContext
+    ) -> None:
         self._store = store
         self._verdict = verdict
         self._process_run = process_run

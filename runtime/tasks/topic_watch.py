@@ -1,8 +1,8 @@
 """Looks at topics once a second, from a thread of its own, so that a broker that is slow to answer never holds up the worker's loop.
 
 Kafka says nothing when a topic is deleted and made anew while it is read: a reader whose offset exists in the new one goes on in the middle
-of other data. Only the topic's id tells, and nobody sends it; so it is asked for (rules.md, 27). The end offsets that come with it tell since when the
-reader has known all there is (rules.md, 13).
+of other data. Only the topic's id tells, and nobody sends it; so it is asked for (rules.md, 27). The end offsets that come with it
+tell since when the reader has known all there is (rules.md, 13).
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class TopicFacts:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """One look. `facts` holds the topics that exist; `asked_ms` is the wall-clock time at which the question was put, so what `ends` say was
-    true then or later."""
+    """One look. `facts` holds the topics that exist; `asked_ms` is the wall-clock time at which the question was put, so what `ends`
+    say was true then or later."""
 
     asked_ms: int
     facts: Mapping[str, TopicFacts]
