@@ -58,7 +58,8 @@ class Kafka:
         """Makes a topic and gives its name: `prefix` and a random end, or `prefix` itself if `exact`."""
         name = prefix if exact else unique(prefix)
         new = NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(config or {}))
-        self.admin.create_topics([new])[name].result(30)
+        admin = self.admin  # its requests end when it does
+        admin.create_topics([new])[name].result(30)
         wait_until(lambda: name in self.topics(), what=f"topic {name}")
         return name
 
@@ -66,7 +67,8 @@ class Kafka:
         return set(self.admin.list_topics(timeout=10).topics)
 
     def delete_topic(self, name: str) -> None:
-        self.admin.delete_topics([name])[name].result(30)
+        admin = self.admin
+        admin.delete_topics([name])[name].result(30)
         wait_until(lambda: name not in self.topics(), what=f"the end of topic {name}")
 
     def produce(

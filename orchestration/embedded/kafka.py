@@ -105,7 +105,6 @@ class EmbeddedBroker:
     def __init__(self, data_dir: Path, port: int = DEFAULT_PORT) -> None:
         self.data_dir = data_dir.resolve()
         self.port = port
-        self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def bootstrap_servers(self) -> str:
@@ -136,7 +135,7 @@ class EmbeddedBroker:
             self._check_port()
             self._write_properties()
             self._format(classes)
-            self._process = self._launch(classes, lock)
+            self._launch(classes, lock)
         return self._wait_until_ready(timeout)
 
     def stop(self, timeout: float = STOP_SECONDS) -> bool:
@@ -210,22 +209,22 @@ class EmbeddedBroker:
         settings = [f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}", f"-Dpenstock.log={self.log_path}"]
         return [str(java_home() / "bin" / "java"), *_JVM, *settings, "-cp", classes]
 
-    def _launch(self, classes: str, lock: IO[str]) -> subprocess.Popen[bytes]:
+    def _launch(self, classes: str, lock: IO[str]) -> None:
         """Starts the process, which inherits the lock, and writes into the lock's file who holds it."""
-        with (self.data_dir / "broker.out").open("wb") as output:
-            process = subprocess.Popen(
-                [*self._java(classes), "kafka.Kafka", str(self.data_dir / "server.properties")],
-                cwd=self.data_dir,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                pass_fds=(lock.fileno(),),
-            )
-        lock.truncate(0)
-        lock.write(json.dumps({"pid": process.pid, "port": self.port}))
+        broker = [*self._java(classes), "kafka.Kafka", str(self.data_dir / "server.properties")]
+        started = subprocess.run(
+            # The shell ends at once: the broker is then no child of ours, that we would have to wait for.
+            ["sh", "-c", '"$@" > broker.out 2>&1 & echo $!', "sh", *broker],
+            check=True,
+            cwd=self.data_dir,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            pass_fds=(lock.fileno(),),
+        )
+        lock.write(json.dumps({"pid": int(started.stdout), "port": self.port}))
         lock.flush()
-        return process
 
     def _wait_until_ready(self, timeout: float) -> BrokerStatus:
         """Returns when the broker is in its own answer about the cluster; raises, with the end of its log, if it ends or keeps silent."""
@@ -258,9 +257,6 @@ class EmbeddedBroker:
             if time.monotonic() > deadline:
                 return False
             time.sleep(_POLL_SECONDS)
-        if self._process is not None:
-            self._process.wait()  # no zombie is left to the process that started it
-            self._process = None
         return True
 
     def _log_tail(self, lines: int = 15) -> str:

@@ -1,0 +1,40 @@
+"""Alembic, applied from inside the program: the scripts are part of the package, the connection is the caller's."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection
+
+
+@cache
+def _config() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
+    return config
+
+
+@cache
+def newest() -> str:
+    """The revision that this version of the program works with."""
+    head = ScriptDirectory.from_config(_config()).get_current_head()
+    if head is None:
+        raise RuntimeError("no migration is packaged with orchestration.control_plane")
+    return head
+
+
+def is_current(connection: Connection) -> bool:
+    return MigrationContext.configure(connection).get_current_revision() == newest()
+
+
+def upgrade(connection: Connection) -> None:
+    """Applies what is missing, within the caller's transaction; nothing if the tables are up to date."""
+    config = Config()
+    config.set_main_option("script_location", str(_config().get_main_option("script_location")).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")

@@ -1,0 +1,250 @@
+"""The tables of the control plane. A change here needs a migration (`migrations/versions`); a test holds one against the other."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from enum import Enum
+from typing import ClassVar
+
+from sqlalchemy import JSON, BigInteger, Boolean, DateTime, Dialect, ForeignKey, Index, Integer, MetaData, String, Text, UniqueConstraint
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
+from sqlalchemy.types import TypeDecorator
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """A point in time, in UTC, with its zone. SQLite gives back naive ones; and a naive one handed in is a mistake, not a guess."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is not None and value.tzinfo is None:
+            raise ValueError(f"{value!r} has no time zone")
+        return None if value is None else value.astimezone(UTC)
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+def from_ms(milliseconds: int) -> datetime:
+    """Milliseconds since the epoch, as the engine writes them, as a time of the database."""
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)
+
+
+class Base(DeclarativeBase):
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+    type_annotation_map: ClassVar[dict[object, object]] = {datetime: UtcDateTime(), dict[str, object]: JSON(), str: String(255)}
+
+
+Number = BigInteger().with_variant(Integer, "sqlite")  # SQLite counts up only a column that is INTEGER
+
+
+class Instance(Base):
+    """A declared instance: what is wanted of it, what it last said of itself, and how often it died."""
+
+    __tablename__ = "instances"
+
+    application: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(primary_key=True)
+    wanted: Mapped[bool] = mapped_column(Boolean, default=False)
+    wanted_at: Mapped[datetime | None]
+    wanted_by: Mapped[str | None]
+    wanted_published: Mapped[bool] = mapped_column(Boolean, default=True)
+    """False while what is wanted has not reached the coordination topic yet (no broker answered)."""
+    state: Mapped[str | None]
+    state_at: Mapped[datetime | None]
+    pid: Mapped[int | None]
+    host: Mapped[str | None]
+    incarnation: Mapped[int | None] = mapped_column(BigInteger)
+    member_id: Mapped[str | None]
+    log_path: Mapped[str | None] = mapped_column(Text)
+    state_dir: Mapped[str | None] = mapped_column(Text)
+    metrics_port: Mapped[int | None]
+    heartbeat_at: Mapped[datetime | None]
+    started_at: Mapped[datetime | None]
+    deaths: Mapped[int] = mapped_column(default=0)
+    """Deaths in a row: since it last ran for long enough to count as healthy."""
+    died_at: Mapped[datetime | None]
+    dead_pid: Mapped[int | None]
+    """The process whose death was counted last, so that one death counts once."""
+
+
+class Task(Base):
+    """A task as its owner last reported it. One row for each instance that has it (active, standby)."""
+
+    __tablename__ = "tasks"
+
+    application: Mapped[str] = mapped_column(primary_key=True)
+    task: Mapped[str] = mapped_column(primary_key=True)
+    instance: Mapped[str] = mapped_column(primary_key=True)
+    kind: Mapped[str]
+    state: Mapped[str]
+    lag: Mapped[int | None] = mapped_column(BigInteger)
+    offset_sum: Mapped[int | None] = mapped_column(BigInteger)
+    end_sum: Mapped[int | None] = mapped_column(BigInteger)
+    moved_at: Mapped[datetime | None]
+    """When `offset_sum` last changed: work after the last checkpoint is what a power loss would repeat."""
+    checkpoint_at: Mapped[datetime | None]
+    paused_topic: Mapped[str | None]
+    paused_partition: Mapped[int | None]
+    paused_offset: Mapped[int | None] = mapped_column(BigInteger)
+    updated_at: Mapped[datetime]
+
+
+class Checkpoint(Base):
+    """The last checkpoint of a task's stores on one instance: next offsets by store."""
+
+    __tablename__ = "checkpoints"
+
+    application: Mapped[str] = mapped_column(primary_key=True)
+    task: Mapped[str] = mapped_column(primary_key=True)
+    instance: Mapped[str] = mapped_column(primary_key=True)
+    at: Mapped[datetime]
+    stores: Mapped[dict[str, object]]
+
+
+class FeedOffset(Base):
+    """Where the feed goes on reading a topic. Written in the transaction of the rows that were read (rules: exactly once into SQL)."""
+
+    __tablename__ = "feed_offsets"
+
+    application: Mapped[str] = mapped_column(primary_key=True)
+    topic: Mapped[str] = mapped_column(primary_key=True)
+    partition: Mapped[int] = mapped_column(primary_key=True)
+    topic_id: Mapped[str]
+    next_offset: Mapped[int] = mapped_column(BigInteger)
+    sequence: Mapped[int] = mapped_column(BigInteger, default=0)
+    """The number of the application's last event; see `Event.sequence`."""
+    updated_at: Mapped[datetime]
+
+
+class Event(Base):
+    """An event of an application. `sequence` counts 1, 2, 3 … per application without gaps, in the order of the topic, and is given out
+    under the lock of the feed's row: number n is never committed before n − 1, so `sequence > cursor` misses nothing."""
+
+    __tablename__ = "events"
+    __table_args__ = (UniqueConstraint("application", "sequence"),)
+
+    id: Mapped[str] = mapped_column(String(767), primary_key=True)
+    application: Mapped[str]
+    sequence: Mapped[int] = mapped_column(BigInteger)
+    instance: Mapped[str]
+    incarnation: Mapped[int] = mapped_column(BigInteger)
+    kind: Mapped[str] = mapped_column(index=True)
+    task: Mapped[str | None]
+    at: Mapped[datetime]
+    payload: Mapped[dict[str, object]]
+
+
+class AlertState(Enum):
+    OPEN = "OPEN"
+    ACKNOWLEDGED = "ACKNOWLEDGED"
+    RESOLVED = "RESOLVED"
+
+
+class Alert(Base):
+    """Something that somebody should know. `occurrence` names what happened, once and for all: opening it again changes nothing."""
+
+    __tablename__ = "alerts"
+    __table_args__ = (Index(None, "application", "state"),)
+
+    id: Mapped[int] = mapped_column(Number, primary_key=True, autoincrement=True)
+    occurrence: Mapped[str] = mapped_column(String(767), unique=True)
+    kind: Mapped[str]
+    severity: Mapped[str]
+    application: Mapped[str]
+    instance: Mapped[str | None]
+    task: Mapped[str | None]
+    title: Mapped[str] = mapped_column(Text)
+    detail: Mapped[dict[str, object]]
+    state: Mapped[str] = mapped_column(default=AlertState.OPEN.value)
+    opened_at: Mapped[datetime]
+    acknowledged_at: Mapped[datetime | None]
+    acknowledged_by: Mapped[str | None]
+    resolved_at: Mapped[datetime | None]
+    resolved_by: Mapped[str | None]
+    resolution: Mapped[str | None] = mapped_column(Text)
+    """Why it was closed."""
+    notified_at: Mapped[datetime | None]
+    notify_attempts: Mapped[int] = mapped_column(default=0)
+
+
+class RunBookState(Enum):
+    REQUESTED = "REQUESTED"
+    RUNNING = "RUNNING"
+    DONE = "DONE"
+    REFUSED = "REFUSED"
+    FAILED = "FAILED"
+
+
+class RunBookRun(Base):
+    """One run of a run-book against one record."""
+
+    __tablename__ = "run_book_runs"
+    __table_args__ = (Index(None, "application", "requested_at"),)
+
+    id: Mapped[int] = mapped_column(Number, primary_key=True, autoincrement=True)
+    run_book: Mapped[str]
+    application: Mapped[str]
+    task: Mapped[str]
+    topic: Mapped[str]
+    partition: Mapped[int]
+    offset: Mapped[int] = mapped_column(BigInteger)
+    occurrence: Mapped[str | None] = mapped_column(String(767), index=True)
+    """The event that it answers; None if a person asked for it without one."""
+    by_policy: Mapped[bool] = mapped_column(Boolean, default=False)
+    requested_by: Mapped[str]
+    requested_at: Mapped[datetime]
+    state: Mapped[str]
+    started_at: Mapped[datetime | None]
+    ended_at: Mapped[datetime | None]
+    dagster_run_id: Mapped[str | None]
+    reason: Mapped[str | None] = mapped_column(Text)
+    steps: Mapped[list[RunBookStep]] = relationship(order_by="RunBookStep.number", lazy="selectin")
+
+
+class StepState(Enum):
+    STARTED = "STARTED"
+    DONE = "DONE"
+    REFUSED = "REFUSED"
+    FAILED = "FAILED"
+
+
+class RunBookStep(Base):
+    """A step of a run: written down as STARTED before anything is done, then with its end."""
+
+    __tablename__ = "run_book_steps"
+
+    run_id: Mapped[int] = mapped_column(Number, ForeignKey("run_book_runs.id"), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str]
+    state: Mapped[str]
+    started_at: Mapped[datetime]
+    ended_at: Mapped[datetime | None]
+    detail: Mapped[dict[str, object]]
+
+
+class AuditEntry(Base):
+    """Who did what, when: starts, stops, alerts opened and closed, every step of a run-book. Only ever added to."""
+
+    __tablename__ = "audit"
+
+    id: Mapped[int] = mapped_column(Number, primary_key=True, autoincrement=True)
+    at: Mapped[datetime] = mapped_column(index=True)
+    actor: Mapped[str]
+    action: Mapped[str]
+    application: Mapped[str | None]
+    instance: Mapped[str | None]
+    task: Mapped[str | None]
+    alert_id: Mapped[int | None] = mapped_column(Number, ForeignKey("alerts.id"), index=True)
+    run_book_run_id: Mapped[int | None] = mapped_column(Number, ForeignKey("run_book_runs.id"), index=True)
+    detail: Mapped[dict[str, object]]

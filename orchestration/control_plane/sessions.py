@@ -1,0 +1,132 @@
+"""Sessions on the control plane's database: SQLite beside the project, or PostgreSQL by its URL.
+
+Several processes write at once (Dagster's runs and sensors, the command line), so the two databases are made to behave alike:
+
+- A session that writes holds its locks from the start. SQLite's own default is to take the write lock at the first write, after the reads:
+  two sessions that read a counter and write it back then lose one update in silence. So a writing transaction is BEGIN IMMEDIATE; a
+  reading one (`reading()`) is a plain BEGIN and, with the write-ahead log, never waits for a writer. On PostgreSQL, whoever reads in order
+  to write says `with_for_update()`, which SQLite ignores.
+- Waiting is bounded: 15 s, then ControlPlaneError.
+- The tables are made and migrated (Alembic) by whoever comes first, under a lock: a file lock beside a SQLite database, an advisory lock in
+  PostgreSQL. (Rejected: `create_all` on each start. From four processes at once it failed one time in 24, and it cannot change a table.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+
+import sqlalchemy
+from filelock import FileLock
+from sqlalchemy import Connection, Engine, event
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, OperationalError
+from sqlalchemy.orm import Session, sessionmaker
+
+from orchestration.control_plane import migrate
+
+_BUSY_SECONDS = 15
+_READING = "penstock_reading"
+_ADVISORY_LOCK = 0x50454E53  # any number that nobody else uses in this database
+
+
+class ControlPlaneError(Exception):
+    """The database cannot be reached, used or migrated; the message names it (without password) and what would help."""
+
+
+class ControlPlane:
+    """The database behind one URL. Cheap to make: it connects, and migrates, at first use. Safe to share between threads."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            parsed = make_url(url)
+        except ArgumentError as error:
+            raise ControlPlaneError(f"PENSTOCK_DATABASE_URL is not a database URL, for example sqlite:////path/file.db: {error}") from error
+        backend = parsed.get_backend_name()
+        if backend not in ("sqlite", "postgresql"):
+            raise ControlPlaneError(f"database {parsed.render_as_string()}: {backend} is not supported, sqlite and postgresql are")
+        if backend == "postgresql":
+            parsed = parsed.set(drivername="postgresql+psycopg")
+        self.url: URL = parsed
+        self._engine: Engine | None = None
+        self._lock = Lock()
+
+    @property
+    def name(self) -> str:
+        """The URL without its password."""
+        return self.url.render_as_string(hide_password=True)
+
+    @contextmanager
+    def writing(self) -> Iterator[Session]:
+        """A session in one transaction that may write; committed at the end of the block, rolled back by an exception."""
+        with self._session(reading=False) as session, session.begin():
+            yield session
+
+    @contextmanager
+    def reading(self) -> Iterator[Session]:
+        """A session in one transaction that sees one state and does not write."""
+        with self._session(reading=True) as session, session.begin():
+            yield session
+
+    def close(self) -> None:
+        """Closes all connections; the next use opens new ones."""
+        with self._lock:
+            if self._engine is not None:
+                self._engine.dispose()
+                self._engine = None
+
+    @contextmanager
+    def _session(self, *, reading: bool) -> Iterator[Session]:
+        try:
+            engine = self._ready()
+            bound = engine.execution_options(**{_READING: True}) if reading else engine
+            with sessionmaker(bound, expire_on_commit=False)() as session:
+                yield session
+        except OperationalError as error:
+            raise ControlPlaneError(f"database {self.name}: {error.orig}") from error
+
+    def _ready(self) -> Engine:
+        with self._lock:
+            if self._engine is None:
+                engine = self._create_engine()
+                self._migrate(engine)
+                self._engine = engine
+            return self._engine
+
+    def _create_engine(self) -> Engine:
+        if self.url.get_backend_name() == "postgresql":
+            return sqlalchemy.create_engine(self.url, pool_pre_ping=True)
+        if self.url.database and self.url.database != ":memory:":
+            try:
+                Path(self.url.database).parent.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise ControlPlaneError(f"database {self.name}: its folder cannot be made: {error.strerror}") from error
+        engine = sqlalchemy.create_engine(self.url, connect_args={"timeout": _BUSY_SECONDS})
+        event.listen(engine, "connect", _prepare_sqlite)
+        event.listen(engine, "begin", _begin_sqlite)
+        return engine
+
+    def _migrate(self, engine: Engine) -> None:
+        """Brings the tables up to date. One process does it, others wait; where nothing is to do nobody waits."""
+        with engine.execution_options(**{_READING: True}).connect() as connection:
+            if migrate.is_current(connection):
+                return
+        if self.url.get_backend_name() == "postgresql":
+            with engine.begin() as connection:
+                connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_ADVISORY_LOCK})")
+                migrate.upgrade(connection)
+            return
+        with FileLock(f"{self.url.database}.migration.lock", timeout=60), engine.begin() as connection:
+            migrate.upgrade(connection)
+
+
+def _prepare_sqlite(connection: object, _record: object) -> None:
+    connection.isolation_level = None  # type: ignore[attr-defined]  # sqlite3's; transactions are begun by `_begin_sqlite`
+    for pragma in ("journal_mode=WAL", f"busy_timeout={_BUSY_SECONDS * 1000}", "synchronous=NORMAL", "foreign_keys=ON"):
+        connection.execute(f"PRAGMA {pragma}")  # type: ignore[attr-defined]  # as above
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN" if connection.get_execution_options().get(_READING) else "BEGIN IMMEDIATE")

@@ -1,0 +1,187 @@
+"""`<app>-dead-letter`: the records that a run-book took out of the way, raw and complete, each exactly once.
+
+Under its own key, value, timestamp and headers, plus KIP-1034's headers (`__streams.errors.topic`, `.partition`, `.offset`, `.exception`, `.message`), which are
+the record's identity here. *Exactly once*, however often and by however many it is tried: the writer's transactional id is made of the coordinates, so
+beginning fences whoever tries the same; then the topic is read to its end, and the record is written only if it is not there.
+(Rejected: a note in the database that it was written. It can be lost between the two writes, in either order.)
+
+The topic is read whole for it. It holds what a budget allows per hour, and a thousand records take milliseconds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+_PREFIX = "__streams.errors."
+_FOREVER = {"retention.ms": "-1", "cleanup.policy": "delete"}
+_SECONDS = 30.0
+
+
+class DeadLetterError(Exception):
+    """The record could not be kept; nothing was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class RawRecord:
+    """A record as it lies on its topic. `timestamp_ms` is None where the record has none."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    timestamp_ms: int | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}@{self.offset}"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Where a record was kept, and whether it was there before."""
+
+    topic: str
+    offset: int
+    already: bool
+
+
+def dead_letter_topic(application_id: str) -> str:
+    return f"{application_id}-dead-letter"
+
+
+def read_record(bootstrap_servers: str, topic: str, partition: int, offset: int, timeout_s: float = _SECONDS) -> RawRecord | None:
+    """The record at these coordinates; None if it is no longer, or not yet, in the log. Raises KafkaException if no broker answers."""
+    with _reader(bootstrap_servers) as consumer:
+        low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=timeout_s)
+        if not low <= offset < high:
+            return None
+        consumer.assign([TopicPartition(topic, partition, offset)])
+        message = next(_to_end(consumer, timeout_s), None)
+    return None if message is None or message.offset() != offset else _raw(message)
+
+
+def keep(bootstrap_servers: str, application_id: str, record: RawRecord, error_type: str, error: str) -> Kept:
+    """Puts the record on the dead-letter topic, unless it is there. Raises DeadLetterError; KafkaException if no broker answers."""
+    topic = dead_letter_topic(application_id)
+    _ensure_topic(bootstrap_servers, topic)
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "transactional.id": f"{topic}-{record.topic}-{record.partition}",
+            "retry.backoff.ms": 1,
+            "retry.backoff.max.ms": 10,
+            "log_level": 2,
+        }
+    )
+    producer.init_transactions(_SECONDS)
+    found = find(bootstrap_servers, topic, record.topic, record.partition, record.offset)
+    if found is not None:
+        return Kept(topic, found, already=True)
+    delivered: list[int] = []
+    failed: list[KafkaError] = []
+
+    def report(problem: KafkaError | None, message: Message) -> None:
+        if problem is not None:
+            failed.append(problem)
+        else:
+            delivered.append(message.offset() or 0)
+
+    producer.begin_transaction()
+    headers = [*record.headers, *_error_headers(record, error_type, error)]
+    timestamp = {} if record.timestamp_ms is None else {"timestamp": record.timestamp_ms}
+    producer.produce(topic, key=record.key, value=record.value, partition=0, headers=headers, on_delivery=report, **timestamp)
+    try:
+        producer.commit_transaction(_SECONDS)
+    except KafkaException as problem:
+        why = failed[0].str() if failed else problem.args[0].str()
+        raise DeadLetterError(f"{record} could not be written to {topic}: {why}") from problem
+    return Kept(topic, delivered[0], already=False)
+
+
+def find(bootstrap_servers: str, dead_letters: str, topic: str, partition: int, offset: int) -> int | None:
+    """The offset on the dead-letter topic at which the record of these coordinates is kept; None if it is not."""
+    wanted = (topic.encode(), str(partition).encode(), str(offset).encode())
+    with _reader(bootstrap_servers) as consumer:
+        consumer.assign([TopicPartition(dead_letters, 0, OFFSET_BEGINNING)])
+        for message in _to_end(consumer, _SECONDS):
+            headers = dict(message.headers() or [])
+            if tuple(headers.get(_PREFIX + name) for name in ("topic", "partition", "offset")) == wanted:
+                return message.offset()
+    return None
+
+
+def _error_headers(record: RawRecord, error_type: str, error: str) -> list[tuple[str, bytes]]:
+    fields = {"exception": error_type, "message": error, "topic": record.topic, "partition": str(record.partition), "offset": str(record.offset)}
+    return [(_PREFIX + name, text.encode()) for name, text in fields.items()]
+
+
+def _ensure_topic(bootstrap_servers: str, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 2})
+    future = admin.create_topics([NewTopic(topic, num_partitions=1, replication_factor=-1, config=_FOREVER)], operation_timeout=_SECONDS)[topic]
+    try:
+        future.result(timeout=_SECONDS)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise
+
+
+@contextmanager
+def _reader(bootstrap_servers: str) -> Iterator[Consumer]:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": "penstock-dead-letter",  # asked for by the client; nothing is committed to it
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "fetch.wait.max.ms": 50,
+            "fetch.queue.backoff.ms": 5,
+            "log_level": 2,
+        }
+    )
+    try:
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def _to_end(consumer: Consumer, timeout_s: float) -> Iterator[Message]:
+    """The records of the one assigned partition, up to where it ends now. Raises KafkaException, also when that takes too long."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        for message in consumer.consume(500, 0.5):
+            error = message.error()
+            if error is None:
+                yield message
+            elif error.code() == KafkaError._PARTITION_EOF:
+                return
+            else:
+                raise KafkaException(error)
+    raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"the end of the topic was not reached in {timeout_s:g} s"))
+
+
+def _raw(message: Message) -> RawRecord:
+    kind, timestamp = message.timestamp()
+    topic, partition, offset = message.topic(), message.partition(), message.offset()
+    assert topic is not None and partition is not None and offset is not None  # a record, not an event of the client
+    return RawRecord(
+        topic=topic,
+        partition=partition,
+        offset=offset,
+        key=_bytes(message.key()),
+        value=_bytes(message.value()),
+        timestamp_ms=timestamp if kind else None,
+        headers=tuple((name, _bytes(value)) for name, value in message.headers() or []),
+    )
+
+
+def _bytes(data: str | bytes | None) -> bytes | None:
+    return data.encode() if isinstance(data, str) else data
