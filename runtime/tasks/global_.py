@@ -163,8 +163,8 @@ class GlobalTask:
         if facts.compacted or self._compaction_check is CompactionCheck.OFF:
             return
         text = (
-            f"global topic {spec.topic} is not compacted (cleanup.policy={facts.cleanup_policy}): keys that were not written lately will be "
-            f"missing from store {spec.store.name} after a rebuild. Set it with: kafka-configs --alter --entity-type topics "
+            f"global topic {spec.topic} is not compacted (cleanup.policy={facts.cleanup_policy}): keys that were not written lately will "
+            f"be missing from store {spec.store.name} after a rebuild. Set it with: kafka-configs --alter --entity-type topics "
             f"--entity-name {spec.topic} --add-config cleanup.policy=compact"
         )
         if self._compaction_check is CompactionCheck.ERROR and not spec.own_processor:

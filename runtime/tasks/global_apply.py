@@ -18,7 +18,7 @@ from runtime.handlers import DeserializationExceptionHandler, DeserializationHan
 from runtime.ids import NextOffset, Partition, TaskId
 from runtime.intake.verdict import Batch, Decoder, Failure, RawMessage, judge
 from runtime.metrics import TASK, Metrics
-from runtime.serdes.serde import Headers
+from runtime.record import Headers
 
 log = logging.getLogger(__name__)
 
