@@ -1,0 +1,54 @@
+# `make help` lists what there is. Every target builds what it needs first; all may be repeated and run side by side.
+.DEFAULT_GOAL := help
+.PHONY: help demo dev test check bench clean distclean lock lint types quick slow
+SHELL := /bin/sh
+BIN := .venv/bin
+ENV := .venv/.built
+PYTEST := $(BIN)/python -m pytest
+ARGS ?=
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+
+demo: $(ENV) ## run the example application from end to end; `make demo ARGS=--once` ends by itself
+	$(BIN)/penstock demo $(ARGS)
+
+dev: $(ENV) ## Dagster's UI on the declared applications, with the embedded Kafka
+	$(BIN)/penstock dev $(ARGS)
+
+test: check slow ## all tests: `check`, then those on a real broker, Dagster, Spark, a browser, with kill -9
+
+check: lint types quick ## style, types, import direction and the quick tests; under 3 minutes
+
+lint: $(ENV)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(ENV)
+	$(BIN)/mypy
+
+quick: $(ENV)
+	$(PYTEST) tests/unit tests/contracts tests/cases tests/simulation tests/formats $(ARGS)
+
+slow: $(ENV) check
+	$(PYTEST) --ignore=tests/unit --ignore=tests/contracts --ignore=tests/cases --ignore=tests/simulation --ignore=tests/formats $(ARGS)
+
+bench: $(ENV) ## measure the engine against a hand-written loop, in the same run
+	$(BIN)/python -m benchmarks $(ARGS)
+
+lock: $(ENV) ## write requirements.txt from requirements.in (names no index, so it fits any mirror)
+	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-strip-extras --no-header --no-emit-index-url \
+		--quiet --output-file requirements.txt requirements.in
+
+clean: ## stop the embedded Kafka and delete what was built and kept, but for .venv
+	@if [ -x $(BIN)/penstock ]; then $(BIN)/penstock broker stop; fi
+	rm -rf .penstock .dagster build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis \
+		spark-warehouse test-artefacts
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
+
+distclean: clean ## `clean`, and delete .venv
+	rm -rf .venv
+
+$(ENV): requirements.txt scripts/build-env
+	@scripts/build-env
+	@touch $@
