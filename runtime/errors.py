@@ -10,7 +10,6 @@
     ├── StateLostError                  state exists but its input offsets are gone (rules 14): refuses to count twice
     ├── BrokerUnavailableError          no broker answered in time
     ├── InvalidStateStoreError          a store is asked for that is closed, unknown or restoring
-    ├── StoreDamagedError               a store's files cannot be read: the store is wiped and restored
     ├── DeserializationError            a record cannot be read: the handler decides (continue, pause, fail)
     ├── ProcessingError                 the user's code raised: the processing handler decides; without one the client stops
     ├── ProductionError                 the broker refused a record: the production handler decides
@@ -66,16 +65,35 @@ class InvalidStateStoreError(StreamsError):
     """The store asked for is unknown, closed, or (where the caller did not allow it) still restoring."""
 
 
-class StoreDamagedError(StreamsError):
-    """The files of a store cannot be read (torn or corrupt). The state is on the changelog: the store is wiped and restored."""
-
-
 class DeserializationError(StreamsError):
     """A record's key, value or timestamp cannot be read. `__cause__` is what the serde or extractor raised."""
 
 
 class ProcessingError(StreamsError):
-    """The user's code raised while a record was processed. `__cause__` is what it raised."""
+    """The user's code raised. `__cause__` is what it raised; the message names all that is known of where.
+
+    `index` is the row of the record in the run that was being processed; None when no record was (a punctuator, a cache that was flushed,
+    `init`, `close`), and then topic, partition and offset are None too. `node` is the processor node, where it is known.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        task: TaskId | None = None,
+        node: str | None = None,
+        topic: str | None = None,
+        partition: int | None = None,
+        offset: int | None = None,
+        index: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.task = task
+        self.node = node
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        self.index = index
 
 
 class ProductionError(StreamsError):

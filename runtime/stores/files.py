@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runtime.stores.base import StoreLayout
-from runtime.stores.rocks import OFFSETS_FAMILY, read_files
+from runtime.stores.rocks import read_files
 
 _WINDOW_SUFFIX = struct.Struct(">qi")
 _TIMESTAMP_BYTES = 8
@@ -35,9 +35,8 @@ class StoreRows:
 def read_store(path: Path, layout: StoreLayout) -> Iterator[StoreRows]:
     """All rows of the store in the folder `path`, some ten thousand at a time, in the order of the files. Expired windows that were not
     dropped yet are among them. Raises StateDirectoryError where there is no store that can be read."""
-    for family, entries in read_files(path):
-        if family != OFFSETS_FAMILY and entries:
-            yield _columns(entries, layout)
+    for _, entries in read_files(path):
+        yield _columns(entries, layout)
 
 
 def _columns(entries: list[tuple[bytes, bytes]], layout: StoreLayout) -> StoreRows:

@@ -30,7 +30,7 @@ from runtime.changelog.log_reader import ClientProperties, LogReader, Poll
 from runtime.changelog.restore import StateRestoreListener
 from runtime.changelog.staleness import Changelog, mark_at_end, stale_reason
 from runtime.clock import Clock
-from runtime.errors import BrokerUnavailableError, MissingSourceTopicError, StoreDamagedError, StreamsConfigError, TaskCorruptedError
+from runtime.errors import BrokerUnavailableError, MissingSourceTopicError, StreamsConfigError, TaskCorruptedError
 from runtime.events import EventKind, EventSink
 from runtime.ids import NextOffset, Partition, TaskId
 from runtime.stores.base import EngineStore
@@ -154,7 +154,7 @@ class GlobalTask:
     def _open(self, spec: GlobalStore) -> str | None:
         try:
             self._open_store(spec.store)
-        except (StoreDamagedError, TaskCorruptedError) as error:
+        except TaskCorruptedError as error:
             spec.store.wipe()
             return f"its files are damaged: {error}"
         return None
@@ -228,7 +228,7 @@ class GlobalTask:
         next_offset = NextOffset(last + 1)
         try:
             state.spec.apply(partition, messages, next_offset)
-        except StoreDamagedError as error:
+        except TaskCorruptedError as error:
             if state.phase is Phase.RESTORING:
                 raise  # a store that breaks while it is rebuilt has a disk that does not work: wiping it again would never end
             self._rebuild(state, f"its files are damaged: {error}", partition)
