@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from orchestration.commands import broker
+from orchestration.commands.dev import dev
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -26,3 +27,4 @@ What is kept goes to `.penstock/` in the project's folder, or to where the envir
 """,
 )
 app.add_typer(broker.app, name="broker", help="The embedded Kafka: start it, stop it, run Kafka's own tools on it.")
+app.command()(dev)
