@@ -1,8 +1,8 @@
 """What flows through a topology, and what users see of it.
 
-Between two nodes a record is three arguments of a call (key, value, timestamp), never an object: an allocation per record and node is what
-makes Python engines slow. The classes here appear where a user asked for them (`Record` in the Processor API and the test driver, `Windowed`
-keys, `ValueAndTimestamp` from stores) and on the edges of tables (`Change`).
+Between two nodes a record is three arguments of a call (key, value, timestamp), never an object: an allocation per record and node is
+what makes Python engines slow. The classes here appear where a user asked for them (`Record` in the Processor API and the test driver,
+`Windowed` keys, `ValueAndTimestamp` from stores) and on the edges of tables (`Change`).
 """
 
 from __future__ import annotations

@@ -1,0 +1,212 @@
+"""Aggregates of grouped streams and grouped tables (Kafka Streams' `KStreamAggregate`, `KStreamReduce`, `KTableAggregate`, `KTableReduce`).
+
+A result's timestamp is the larger of the record's and the aggregate's. Records of a stream without key or value are dropped and counted. Of
+a grouped table's change the old value is subtracted before the new one is added. A result of None is a tombstone: the next record
+starts anew from the initializer.
+
+The count is written out on its own although it is an aggregate: it is the most common one, and a call of an aggregator per record would
+be half of its cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from runtime.operators.base import OperatorSupplier, of_changes
+from runtime.operators.context import Forward, NodeContext, ValueGetter
+from runtime.operators.materialized import materialize, store_getter
+from runtime.record import Change
+
+Initializer = Callable[[], object]
+Aggregator = Callable[[object, object, object], object]
+"""(key, value, aggregate) -> aggregate."""
+Reducer = Callable[[object, object], object]
+"""(aggregate, value) -> aggregate."""
+
+
+class _Aggregate(OperatorSupplier):
+    """What all aggregates are: tables in a store, which therefore know their old values."""
+
+    __slots__ = ()
+    store_name: str
+
+    def can_send_old(self, parent_can: bool) -> bool:
+        return True
+
+    def value_getter(self, context: NodeContext, parent: ValueGetter | None) -> ValueGetter:
+        return store_getter(context, self.store_name)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamCount(_Aggregate):
+    """`count` of a grouped stream."""
+
+    store_name: str
+
+    def build(self, context: NodeContext, forward: Forward) -> Forward:
+        to_bytes, load, update, value_of, objects, emit, _ = materialize(context, forward, self.store_name)
+        task, drop = context.task, context.task.dropped.add
+
+        def count_cached(key: object, value: object, timestamp: int) -> None:
+            if key is None or value is None:
+                drop()
+                return
+            raw = to_bytes(key)
+            entry = load(raw)
+            old = entry.value
+            if old is None:
+                update(raw, key, entry, 1, timestamp, task.headers)
+            else:
+                held = entry.timestamp
+                update(raw, key, entry, old + 1, timestamp if timestamp > held else held, task.headers)  # type: ignore[operator]
+
+        def count(key: object, value: object, timestamp: int) -> None:
+            if key is None or value is None:
+                drop()
+                return
+            raw = to_bytes(key)
+            entry = load(raw)
+            old = entry.value if objects else value_of(entry)
+            new = 1
+            if old is not None:
+                new = old + 1  # type: ignore[operator]  # a count is an int
+                timestamp = max(timestamp, entry.timestamp)
+            update(raw, key, entry, new, timestamp, task.headers)
+            if emit is not None:
+                emit(key, new, old, timestamp)
+
+        return count_cached if objects and emit is None else count
+
+
+@dataclass(frozen=True, slots=True)
+class StreamAggregate(_Aggregate):
+    """`aggregate` of a grouped stream."""
+
+    store_name: str
+    initializer: Initializer
+    aggregator: Aggregator
+
+    def build(self, context: NodeContext, forward: Forward) -> Forward:
+        to_bytes, load, update, value_of, objects, emit, _ = materialize(context, forward, self.store_name)
+        initializer, aggregator, send_old = self.initializer, self.aggregator, context.send_old
+        task, drop = context.task, context.task.dropped.add
+
+        def aggregate(key: object, value: object, timestamp: int) -> None:
+            if key is None or value is None:
+                drop()
+                return
+            raw = to_bytes(key)
+            entry = load(raw)
+            old = entry.value if objects else value_of(entry)
+            if old is None:
+                new = aggregator(key, value, initializer())
+            else:
+                if entry.timestamp > timestamp:
+                    timestamp = entry.timestamp
+                new = aggregator(key, value, old)
+            if emit is None:
+                update(raw, key, entry, new, timestamp, task.headers)
+            else:
+                # Read again: the aggregator may have changed `old` in place.
+                before = (old if objects else value_of(entry)) if send_old else None
+                update(raw, key, entry, new, timestamp, task.headers)
+                emit(key, new, before, timestamp)
+
+        return aggregate
+
+
+@dataclass(frozen=True, slots=True)
+class StreamReduce(_Aggregate):
+    """`reduce` of a grouped stream: the first value of a key is its first aggregate."""
+
+    store_name: str
+    reducer: Reducer
+
+    def build(self, context: NodeContext, forward: Forward) -> Forward:
+        reducer = self.reducer
+
+        def first(key: object, value: object, aggregate: object) -> object:
+            return value if aggregate is None else reducer(aggregate, value)
+
+        return StreamAggregate(self.store_name, nothing, first).build(context, forward)
+
+
+def nothing() -> None:
+    """The initializer of a reduce: there is no aggregate before the first value."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableAggregate(_Aggregate):
+    """`aggregate` of a grouped table."""
+
+    store_name: str
+    initializer: Initializer
+    adder: Aggregator
+    subtractor: Aggregator
+
+    def build(self, context: NodeContext, forward: Forward) -> Forward:
+        to_bytes, load, update, value_of, objects, emit, _ = materialize(context, forward, self.store_name)
+        initializer, adder, subtractor = self.initializer, self.adder, self.subtractor
+        task, drop, send_old = context.task, context.task.dropped.add, context.send_old
+
+        def aggregate(key: object, change: Change, timestamp: int) -> None:
+            if key is None:
+                drop()
+                return
+            added, removed = change
+            raw = to_bytes(key)
+            entry = load(raw)
+            value = entry.value if objects else value_of(entry)
+            known = value is not None
+            if known:
+                if entry.timestamp > timestamp and (added is not None or removed is not None):
+                    timestamp = entry.timestamp
+                if removed is not None:
+                    value = subtractor(key, removed, value)
+            if added is not None:
+                value = adder(key, added, initializer() if value is None else value)
+            if value is None and not known:
+                return
+            before = None if emit is None or not send_old else entry.value if objects else value_of(entry)
+            update(raw, key, entry, value, timestamp, task.headers)
+            if emit is not None:
+                emit(key, value, before, timestamp)
+
+        return of_changes(aggregate)
+
+
+@dataclass(frozen=True, slots=True)
+class TableReduce(_Aggregate):
+    """`reduce` of a grouped table."""
+
+    store_name: str
+    adder: Reducer
+    subtractor: Reducer
+
+    def build(self, context: NodeContext, forward: Forward) -> Forward:
+        adder, subtractor = self.adder, self.subtractor
+
+        def add(key: object, value: object, aggregate: object) -> object:
+            return value if aggregate is None else adder(aggregate, value)
+
+        def subtract(key: object, value: object, aggregate: object) -> object:
+            return subtractor(aggregate, value)
+
+        return TableAggregate(self.store_name, nothing, add, subtract).build(context, forward)
+
+
+@dataclass(frozen=True, slots=True)
+class TableCount(_Aggregate):
+    """`count` of a grouped table: the number of rows in each group, 0 when the last one has left."""
+
+    store_name: str
+
+    def build(self, context: NodeContext, forward: Forward) -> Forward:
+        def add(key: object, value: object, count: object) -> object:
+            return count + 1  # type: ignore[operator]  # a count is an int
+
+        def subtract(key: object, value: object, count: object) -> object:
+            return count - 1  # type: ignore[operator]  # a count is an int
+
+        return TableAggregate(self.store_name, lambda: 0, add, subtract).build(context, forward)

@@ -1,0 +1,192 @@
+"""What an operator may know and use: its task's context, shared by all nodes of the task, and its own node's.
+
+The task's context is the one mutable place where the hot loop leaves what belongs to the current record and is not passed from call to
+call: offset and headers. Everything an operator needs per record it takes from here once, when it is built, into local variables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from runtime.clock import Clock
+from runtime.errors import InvalidStateStoreError, TopologyError
+from runtime.ids import TaskId
+from runtime.metrics import TASK, Counter, Metrics
+from runtime.record import Headers
+from runtime.stores.base import EngineStore, StateStore
+from runtime.tasks.punctuation import PunctuationQueue
+
+Forward = Callable[[object, object, int], None]
+"""Takes key, value and timestamp (ms). On the edges of tables the value is a `Change`."""
+
+ValueGetter = Callable[[object], object]
+"""The value a table has now for a key; None if it has none (Kafka Streams' `KTableValueGetter`)."""
+
+
+class Collector(Protocol):
+    """Where outputs go: the producer, or the test driver's log."""
+
+    def send(
+        self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers | None, partition: int | None
+    ) -> None:
+        """Takes one record. `partition` None: by the key's murmur2 hash. Raises ProductionError and the errors of a lost transaction."""
+
+    def partitions(self, topic: str) -> int:
+        """Number of partitions of a topic, for partitioners of the user's."""
+        ...
+
+
+class GlobalStores(Protocol):
+    """The process's global stores, as tasks see them."""
+
+    def store(self, name: str) -> EngineStore | None:
+        """The store, or None if there is no global store of that name."""
+        ...
+
+    def register_reader(self, name: str, task: TaskId) -> None:
+        """This task reads the store: a recovery of it makes the task wait (rules.md, 27)."""
+
+
+class TaskContext:
+    """One per task (or global task) and life of its pipeline.
+
+    `topic`, `partition`, `offset` and `headers` are those of the record that is being processed. `stream_time` is the largest timestamp
+    that the task has processed, -1 before the first; it only grows. `timestamp` is kept for processors of the user's only: the time of what
+    they put into a plain store.
+    """
+
+    __slots__ = (
+        "application_id",
+        "clock",
+        "collector",
+        "commit_requested",
+        "config",
+        "dropped",
+        "global_stores",
+        "headers",
+        "metrics",
+        "offset",
+        "partition",
+        "state_dir",
+        "stores",
+        "stream_punctuations",
+        "stream_time",
+        "task_id",
+        "timestamp",
+        "topic",
+        "wall_punctuations",
+    )
+
+    def __init__(
+        self,
+        *,
+        task_id: TaskId,
+        application_id: str,
+        config: Mapping[str, object],
+        clock: Clock,
+        metrics: Metrics,
+        collector: Collector,
+        stores: Mapping[str, StateStore | EngineStore],
+        global_stores: GlobalStores | None = None,
+        state_dir: Path | None = None,
+        stream_time: int = -1,
+    ) -> None:
+        self.task_id = task_id
+        self.application_id = application_id
+        self.config = config
+        self.clock = clock
+        self.metrics = metrics
+        self.collector = collector
+        self.stores = stores
+        self.global_stores = global_stores
+        self.state_dir = state_dir
+        self.stream_time = stream_time
+        self.topic = ""
+        self.partition = -1
+        self.offset = -1
+        self.timestamp = 0
+        self.headers: Headers | None = None
+        self.commit_requested = False
+        self.dropped: Counter = metrics.counter("dropped-records-total", TASK, task_id=str(task_id))
+        """Records that an operator could not use: null keys and values where they mean nothing, windows that are over."""
+        self.stream_punctuations = PunctuationQueue()
+        self.wall_punctuations = PunctuationQueue()
+
+    def store(self, name: str) -> StateStore | EngineStore:
+        """The task's store of this name, else the global one (and the task is then known as its reader).
+
+        Raises InvalidStateStoreError naming what there is.
+        """
+        store = self.stores.get(name)
+        if store is not None:
+            return store
+        found = self.global_stores.store(name) if self.global_stores is not None else None
+        if self.global_stores is None or found is None:
+            known = ", ".join(sorted(self.stores)) or "none"
+            raise InvalidStateStoreError(f"task {self.task_id} has no store {name!r} (its stores: {known}); connect it to the processor")
+        self.global_stores.register_reader(name, self.task_id)
+        return found
+
+
+@dataclass(slots=True)
+class Hooks:
+    """What a task's nodes want to be called for, in the order in which the nodes were built.
+
+    `mark` gives a function the name of its node, so that an error in it is reported as the node's: for functions that are called from
+    outside the chain (flush listeners, punctuators).
+    """
+
+    mark: Callable[[str, Callable[..., None]], Callable[..., None]]
+    init: list[tuple[str, Callable[[], None]]] = field(default_factory=list)
+    before_commit: list[Callable[[], None]] = field(default_factory=list)
+    close: list[tuple[str, Callable[[], None]]] = field(default_factory=list)
+    caches: dict[str, EngineStore] = field(default_factory=dict)
+    """Stores that hold updates back, by name, parents before children."""
+
+
+class NodeContext:
+    """What one node is built with."""
+
+    __slots__ = ("children", "gets_old", "getters", "hooks", "mark", "name", "plain_forward", "send_old", "stores", "task")
+
+    def __init__(
+        self,
+        name: str,
+        task: TaskContext,
+        *,
+        hooks: Hooks,
+        stores: tuple[str, ...] = (),
+        children: Mapping[str, Forward] | None = None,
+        plain_forward: Forward | None = None,
+        gets_old: bool = False,
+        send_old: bool = False,
+        getters: Callable[[str], ValueGetter] | None = None,
+    ) -> None:
+        self.name = name
+        self.task = task
+        self.hooks = hooks
+        self.stores = stores
+        self.children: Mapping[str, Forward] = children or {}
+        self.plain_forward = plain_forward
+        """For a table: takes the new value in place of a `Change`; None if a child needs the `Change`."""
+        self.gets_old = gets_old
+        """The changes that come in carry old values."""
+        self.send_old = send_old
+        """For a table: its changes shall carry old values."""
+        self.getters = getters
+
+    def engine_store(self, name: str) -> EngineStore:
+        """A store made by the engine. Raises InvalidStateStoreError if the user put one of his own in its place."""
+        store = self.task.store(name)
+        if not isinstance(store, EngineStore):
+            raise InvalidStateStoreError(f"node {self.name}: store {name!r} is not one of the engine's, which this operation needs")
+        return store
+
+    def getter(self, table: str) -> ValueGetter:
+        """Reads the table that another node of this task is."""
+        if self.getters is None:
+            raise TopologyError(f"node {self.name} reads the table {table}, which is not in its sub-topology")
+        return self.getters(table)

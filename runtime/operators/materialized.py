@@ -1,0 +1,113 @@
+"""A table that is kept in a store: how the operators that keep one read it, write it and tell their children.
+
+The store's key bytes and entry are looked up once per record and used for both the read and the write. With caching the children hear of an
+update when the cache is flushed, with the old value they last heard of; without, the operator tells them at once (Kafka Streams'
+`TimestampedTupleForwarder` and `TimestampedCacheFlushListener`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, cast
+
+from runtime.operators.context import Forward, NodeContext, ValueGetter
+from runtime.record import Change, Headers
+from runtime.stores.base import EngineStore, Entry
+
+KeyBytes = Callable[[object], bytes]
+
+Emit = Callable[[object, object, object, int], None]
+"""Tells the children: key, new value, old value, timestamp."""
+
+
+class Materialized(NamedTuple):
+    """The functions of one store, for an operator to take into local variables."""
+
+    to_bytes: KeyBytes
+    """The bytes of a record's key."""
+    load: Callable[[bytes], Entry]
+    update: Callable[[bytes, object, Entry, object, int, Headers | None], None]
+    value_of: Callable[[Entry], object]
+    """The entry's value, as an object of the caller's own."""
+    objects: bool
+    """`entry.value` is the value; no need for `value_of`."""
+    emit: Emit | None
+    """None if the cache tells the children."""
+    store: EngineStore
+
+
+def change_emitter(context: NodeContext, forward: Forward) -> Emit:
+    """Tells the children of a table in the cheapest form that they all understand."""
+    plain = context.plain_forward
+    if plain is not None:
+        only_new = plain
+
+        def emit_value(key: object, new: object, old: object, timestamp: int) -> None:
+            only_new(key, new, timestamp)
+
+        return emit_value
+
+    def emit_change(key: object, new: object, old: object, timestamp: int) -> None:
+        forward(key, Change(new, old), timestamp)
+
+    def emit_new(key: object, new: object, old: object, timestamp: int) -> None:
+        forward(key, Change(new, None), timestamp)
+
+    return emit_change if context.send_old else emit_new
+
+
+def materialize(context: NodeContext, forward: Forward, store_name: str) -> Materialized:
+    """Binds a node to its store, and the store's cache to the node's children."""
+    store = context.engine_store(store_name)
+    to_bytes = key_bytes(store)
+    emit = change_emitter(context, forward)
+    store.set_flush_listener(context.hooks.mark(context.name, flush_listener(context, forward, emit)))
+    cached = store.caching
+    if cached:
+        context.hooks.caches[store_name] = store
+    else:
+        store.set_flush_listener(None)
+    return Materialized(to_bytes, store.entry, store.update, store.value_of, store.values_are_objects, None if cached else emit, store)
+
+
+def key_bytes(store: EngineStore) -> KeyBytes:
+    """The store's serializer of keys. (A serde that makes null of a key is found out by the store, which cannot look it up.)"""
+    return cast(KeyBytes, store.key_to_bytes)
+
+
+def flush_listener(context: NodeContext, forward: Forward, emit: Emit) -> Callable[..., None]:
+    """What the cache calls for each entry that it lets go."""
+    task, plain = context.task, context.plain_forward
+
+    # An eviction comes in the middle of another record, which needs its own headers afterwards.
+    def flushed(key: object, new: object, old: object, timestamp: int, headers: Headers | None) -> None:
+        before = task.headers
+        task.headers = headers
+        emit(key, new, old, timestamp)
+        task.headers = before
+
+    if plain is None:
+        return flushed
+    only_new = plain
+
+    def flushed_value(key: object, new: object, old: object, timestamp: int, headers: Headers | None) -> None:
+        before = task.headers
+        task.headers = headers
+        only_new(key, new, timestamp)
+        task.headers = before
+
+    return flushed_value
+
+
+def store_getter(context: NodeContext, store_name: str) -> ValueGetter:
+    """Reads a table from its store, uncommitted updates included."""
+    store = context.engine_store(store_name)
+    to_bytes, load, value_of = key_bytes(store), store.entry, store.value_of
+
+    def get_object(key: object) -> object:
+        return load(to_bytes(key)).value
+
+    def get_decoded(key: object) -> object:
+        return value_of(load(to_bytes(key)))
+
+    return get_object if store.values_are_objects else get_decoded

@@ -1,0 +1,162 @@
+"""Operators without state, on streams. Each is Kafka Streams' `KStream…` processor of the same name.
+
+Timestamps and headers of results are those of the record they come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from runtime.operators.base import OperatorSupplier
+from runtime.operators.context import Forward, NodeContext
+
+KeyValue = tuple[object, object]
+"""A key-value result of a user's mapper."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassThrough(OperatorSupplier):
+    """Hands on what it gets: the node of a `merge`, or of a source that feeds an operator of another kind."""
+
+    def build(self, context: NodeContext, forward: Forward) -> Forward:
+        return forward
+
+
+@dataclass(frozen=True, slots=True)
+class Filter(OperatorSupplier):
+    """`filter` and (negated) `filter_not`; `predicate(key, value)`."""
+
+    predicate: Callable[[object, object], object]
+    negate: bool = False
+
+    def build(self, context: NodeContext, forward: Forward) -> Forward:
+        predicate = self.predicate
+
+        def keep(key: object, value: object, timestamp: int) -> None:
+            if predicate(key, value):
+                forward(key, value, timestamp)
+
+        def drop(key: object, value: object, timestamp: int) -> None:
+            if not predicate(key, value):
+                forward(key, value, timestamp)
+
+        return drop if self.negate else keep
+
+
+@dataclass(frozen=True, slots=True)
+class Map(OperatorSupplier):
+    """`map`; `fn(key, value)` returns the new key and value as a pair."""
+
+    fn: Callable[[object, object], KeyValue]
+
+    def build(self, context: NodeContext, forward: Forward) -> Forward:
+        fn = self.fn
+
+        def map_record(key: object, value: object, timestamp: int) -> None:
+            new_key, new_value = fn(key, value)
+            forward(new_key, new_value, timestamp)
+
+        return map_record
+
+
+@dataclass(frozen=True, slots=True)
+class MapValues(OperatorSupplier):
+    """`map_values`; `fn(value)`, or `fn(key, value)` if `with_key`."""
+
+    fn: Callable[..., object]
+    with_key: bool = False
+
+    def build(self, context: NodeContext, forward: Forward) -> Forward:
+        fn = self.fn
+
+        def map_value(key: object, value: object, timestamp: int) -> None:
+            forward(key, fn(value), timestamp)
+
+        def map_value_with_key(key: object, value: object, timestamp: int) -> None:
+            forward(key, fn(key, value), timestamp)
+
+        return map_value_with_key if self.with_key else map_value
+
+
+@dataclass(frozen=True, slots=True)
+class FlatMap(OperatorSupplier):
+    """`flat_map`; `fn(key, value)` returns the pairs that take the record's place."""
+
+    fn: Callable[[object, object], Iterable[KeyValue]]
+
+    def build(self, context: NodeContext, forward: Forward) -> Forward:
+        fn = self.fn
+
+        def flat_map(key: object, value: object, timestamp: int) -> None:
+            for new_key, new_value in fn(key, value):
+                forward(new_key, new_value, timestamp)
+
+        return flat_map
+
+
+@dataclass(frozen=True, slots=True)
+class FlatMapValues(OperatorSupplier):
+    """`flat_map_values`; `fn(value)`, or `fn(key, value)` if `with_key`, returns the values that take the record's place."""
+
+    fn: Callable[..., Iterable[object]]
+    with_key: bool = False
+
+    def build(self, context: NodeContext, forward: Forward) -> Forward:
+        fn = self.fn
+
+        def flat_map_values(key: object, value: object, timestamp: int) -> None:
+            for new_value in fn(value):
+                forward(key, new_value, timestamp)
+
+        def flat_map_values_with_key(key: object, value: object, timestamp: int) -> None:
+            for new_value in fn(key, value):
+                forward(key, new_value, timestamp)
+
+        return flat_map_values_with_key if self.with_key else flat_map_values
+
+
+@dataclass(frozen=True, slots=True)
+class SelectKey(OperatorSupplier):
+    """`select_key` and the key of `group_by`; `fn(key, value)` returns the new key."""
+
+    fn: Callable[[object, object], object]
+
+    def build(self, context: NodeContext, forward: Forward) -> Forward:
+        fn = self.fn
+
+        def select_key(key: object, value: object, timestamp: int) -> None:
+            forward(fn(key, value), value, timestamp)
+
+        return select_key
+
+
+@dataclass(frozen=True, slots=True)
+class Peek(OperatorSupplier):
+    """`peek`; `fn(key, value)` is called for its effect, then the record goes on."""
+
+    fn: Callable[[object, object], object]
+
+    def build(self, context: NodeContext, forward: Forward) -> Forward:
+        fn = self.fn
+
+        def peek(key: object, value: object, timestamp: int) -> None:
+            fn(key, value)
+            forward(key, value, timestamp)
+
+        return peek
+
+
+@dataclass(frozen=True, slots=True)
+class Foreach(OperatorSupplier):
+    """`foreach`; `fn(key, value)` is called for its effect; nothing follows."""
+
+    fn: Callable[[object, object], object]
+
+    def build(self, context: NodeContext, forward: Forward) -> Forward:
+        fn = self.fn
+
+        def foreach(key: object, value: object, timestamp: int) -> None:
+            fn(key, value)
+
+        return foreach

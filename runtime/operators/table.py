@@ -1,0 +1,284 @@
+"""Operators on tables that compute one row from one row (Kafka Streams' `KTableSource`, `KTableFilter`, `KTableMapValues`,
+`KTableRepartitionMap`, and the node of `toStream`).
+
+What comes in and goes out is a `Change`. A derived table without a store of its own is computed from its parent when somebody joins
+with it (value getters). When old values are to be had, a filter says nothing about rows that neither passed before nor pass now;
+when they are not (a source table without a store), it sends a tombstone for each row that does not pass, as Kafka Streams does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from runtime.operators.base import OperatorSupplier, of_changes
+from runtime.operators.context import Forward, NodeContext, ValueGetter
+from runtime.operators.materialized import materialize, store_getter
+from runtime.record import Change
+
+Compute = Callable[[object, object], object]
+"""The row's value in a derived table, from key and value; never asked about None."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableSource(OperatorSupplier):
+    """The head of a table: turns a topic's records into changes. Records without a key are dropped and counted.
+
+    With a store, an update that changes nothing (same bytes, not older) is suppressed (KIP-557), and so is a tombstone for an absent key.
+    """
+
+    store_name: str | None
+
+    def can_send_old(self, parent_can: bool) -> bool:
+        return self.store_name is not None
+
+    def build(self, context: NodeContext, forward: Forward) -> Forward:
+        if self.store_name is None:
+            return _unmaterialized_source(context, forward)
+        table = materialize(context, forward, self.store_name)
+        to_bytes, load, update, value_of, objects, emit, store = table
+        value_to_bytes = store.value_to_bytes
+        task, drop, send_old = context.task, context.task.dropped.add, context.send_old
+
+        def update_table(key: object, value: object, timestamp: int) -> None:
+            if key is None:
+                drop()
+                return
+            raw = to_bytes(key)
+            entry = load(raw)
+            stored = entry.value
+            if stored is None:
+                if value is None:
+                    return
+            elif value is not None and timestamp >= entry.timestamp:
+                before = value_to_bytes(stored) if objects else stored
+                if before == value_to_bytes(value):
+                    return
+            if emit is None:
+                update(raw, key, entry, value, timestamp, task.headers)
+            else:
+                old = (stored if objects else value_of(entry)) if send_old else None
+                update(raw, key, entry, value, timestamp, task.headers)
+                emit(key, value, old, timestamp)
+
+        return update_table
+
+    def value_getter(self, context: NodeContext, parent: ValueGetter | None) -> ValueGetter:
+        if self.store_name is None:
+            raise TypeError(f"table {context.name} is read by a join but has no store")
+        return store_getter(context, self.store_name)
+
+
+def _unmaterialized_source(context: NodeContext, forward: Forward) -> Forward:
+    drop, plain = context.task.dropped.add, context.plain_forward
+
+    def to_change(key: object, value: object, timestamp: int) -> None:
+        if key is None:
+            drop()
+        elif plain is not None:
+            plain(key, value, timestamp)
+        else:
+            forward(key, Change(value, None), timestamp)
+
+    return to_change
+
+
+class _DerivedTable(OperatorSupplier):
+    """A table whose rows are computed one by one from its parent's."""
+
+    __slots__ = ()
+
+    def _compute(self) -> Compute:
+        raise NotImplementedError
+
+    def _store_name(self) -> str | None:
+        raise NotImplementedError
+
+    def can_send_old(self, parent_can: bool) -> bool:
+        return self._store_name() is not None or parent_can
+
+    def build(self, context: NodeContext, forward: Forward) -> Forward:
+        store_name = self._store_name()
+        return self._build_computed(context, forward) if store_name is None else self._build_stored(context, forward, store_name)
+
+    def _build_stored(self, context: NodeContext, forward: Forward, store_name: str) -> Forward:
+        to_bytes, load, update, value_of, objects, emit, _ = materialize(context, forward, store_name)
+        compute, task = self._compute(), context.task
+
+        def store_computed(key: object, change: Change, timestamp: int) -> None:
+            value = change[0]
+            new = None if value is None else compute(key, value)
+            raw = to_bytes(key)
+            entry = load(raw)
+            if new is None and entry.value is None:
+                return
+            old = None if emit is None else entry.value if objects else value_of(entry)
+            update(raw, key, entry, new, timestamp, task.headers)
+            if emit is not None:
+                emit(key, new, old, timestamp)
+
+        return of_changes(store_computed)
+
+    def _build_computed(self, context: NodeContext, forward: Forward) -> Forward:
+        raise NotImplementedError
+
+    def build_plain(self, context: NodeContext, forward: Forward) -> Forward | None:
+        if context.gets_old or self._store_name() is not None:
+            return None
+        compute, plain = self._compute(), context.plain_forward
+
+        def computed(key: object, value: object, timestamp: int) -> None:
+            new = None if value is None else compute(key, value)
+            if plain is not None:
+                plain(key, new, timestamp)
+            else:
+                forward(key, Change(new, None), timestamp)
+
+        return computed
+
+    def value_getter(self, context: NodeContext, parent: ValueGetter | None) -> ValueGetter:
+        store_name = self._store_name()
+        if store_name is not None:
+            return store_getter(context, store_name)
+        if parent is None:
+            raise TypeError(f"table {context.name} has neither a store nor a table above it")
+        read, compute = parent, self._compute()
+
+        def get_computed(key: object) -> object:
+            value = read(key)
+            return None if value is None else compute(key, value)
+
+        return get_computed
+
+
+@dataclass(frozen=True, slots=True)
+class TableFilter(_DerivedTable):
+    """`filter` and (negated) `filter_not` of a table; `predicate(key, value)`. A row that does not pass is absent."""
+
+    predicate: Callable[[object, object], object]
+    store_name: str | None = None
+    negate: bool = False
+
+    def _store_name(self) -> str | None:
+        return self.store_name
+
+    def _compute(self) -> Compute:
+        predicate, negate = self.predicate, self.negate
+        return lambda key, value: value if bool(predicate(key, value)) is not negate else None
+
+    def wants_old(self, wanted_below: bool) -> bool:
+        return True
+
+    def _build_computed(self, context: NodeContext, forward: Forward) -> Forward:
+        compute, gets_old, send_old = self._compute(), context.gets_old, context.send_old
+
+        def filter_row(key: object, change: Change, timestamp: int) -> None:
+            new, old = change
+            new = None if new is None else compute(key, new)
+            old = None if old is None else compute(key, old)
+            if new is not None or old is not None or not gets_old:
+                forward(key, Change(new, old if send_old else None), timestamp)
+
+        return of_changes(filter_row)
+
+
+@dataclass(frozen=True, slots=True)
+class TableMapValues(_DerivedTable):
+    """`map_values` of a table; `fn(value)`, or `fn(key, value)` if `with_key`. Tombstones go through unmapped."""
+
+    fn: Callable[..., object]
+    with_key: bool = False
+    store_name: str | None = None
+
+    def _store_name(self) -> str | None:
+        return self.store_name
+
+    def _compute(self) -> Compute:
+        fn = self.fn
+        return fn if self.with_key else lambda key, value: fn(value)
+
+    def wants_old(self, wanted_below: bool) -> bool:
+        return wanted_below and self.store_name is None
+
+    def _build_computed(self, context: NodeContext, forward: Forward) -> Forward:
+        compute, send_old = self._compute(), context.send_old
+
+        def map_row(key: object, change: Change, timestamp: int) -> None:
+            new, old = change
+            new = None if new is None else compute(key, new)
+            old = compute(key, old) if send_old and old is not None else None
+            forward(key, Change(new, old), timestamp)
+
+        return of_changes(map_row)
+
+
+@dataclass(frozen=True, slots=True)
+class ToStream(OperatorSupplier):
+    """`to_stream`: each change becomes a record with the new value; `key_fn(key, value)` gives it another key."""
+
+    key_fn: Callable[[object, object], object] | None = None
+
+    def build(self, context: NodeContext, forward: Forward) -> Forward:
+        key_fn = self.key_fn
+
+        def to_stream(key: object, change: Change, timestamp: int) -> None:
+            forward(key, change[0], timestamp)
+
+        if key_fn is None:
+            return of_changes(to_stream)
+        select = key_fn
+
+        def to_stream_with_key(key: object, change: Change, timestamp: int) -> None:
+            value = change[0]
+            forward(select(key, value), value, timestamp)
+
+        return of_changes(to_stream_with_key)
+
+    def build_plain(self, context: NodeContext, forward: Forward) -> Forward | None:
+        key_fn = self.key_fn
+        if key_fn is None:
+            return forward
+        select = key_fn
+
+        def select_key(key: object, value: object, timestamp: int) -> None:
+            forward(select(key, value), value, timestamp)
+
+        return select_key
+
+
+@dataclass(frozen=True, slots=True)
+class TableGroupBy(OperatorSupplier):
+    """`group_by` of a table: what a change means to the groups. `selector(key, value)` gives the pair of group and value; None, or a
+    pair with None in it, leaves the row out.
+
+    The old group hears of the old value before the new group hears of the new one; if they are the same, both go in one change, so
+    that the aggregate subtracts before it adds in one step (KIP-904).
+    """
+
+    selector: Callable[[object, object], tuple[object, object] | None]
+
+    def wants_old(self, wanted_below: bool) -> bool:
+        return True
+
+    def can_send_old(self, parent_can: bool) -> bool:
+        return parent_can
+
+    def build(self, context: NodeContext, forward: Forward) -> Forward:
+        select = self.selector
+
+        def pair(key: object, value: object) -> tuple[object, object] | None:
+            found = None if value is None else select(key, value)
+            return None if found is None or found[0] is None or found[1] is None else found
+
+        def regroup(key: object, change: Change, timestamp: int) -> None:
+            new, old = change
+            old_pair, new_pair = pair(key, old), pair(key, new)
+            if old_pair is not None and new_pair is not None and old_pair[0] == new_pair[0]:
+                forward(new_pair[0], Change(new_pair[1], old_pair[1]), timestamp)
+                return
+            if old_pair is not None:
+                forward(old_pair[0], Change(None, old_pair[1]), timestamp)
+            if new_pair is not None:
+                forward(new_pair[0], Change(new_pair[1], None), timestamp)
+
+        return of_changes(regroup)

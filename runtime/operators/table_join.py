@@ -1,0 +1,88 @@
+"""Joins of a stream with a table, at the moment of the stream's record (Kafka Streams' `KStreamKTableJoinProcessor`).
+
+A record without a value is dropped and counted: there is nothing to join. So is one without a key (for a global table: whose mapped key is
+None), except that a left join with a table goes on with None on the right (KIP-962). The joined record keeps key, timestamp and headers
+of the stream's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from runtime.operators.base import OperatorSupplier
+from runtime.operators.context import Forward, NodeContext
+from runtime.operators.materialized import store_getter
+
+Joiner = Callable[..., object]
+"""(left, right), or (key, left, right) with `with_key`."""
+
+
+def _with_key(joiner: Joiner, with_key: bool) -> Callable[[object, object, object], object]:
+    return joiner if with_key else lambda key, left, right: joiner(left, right)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamTableJoin(OperatorSupplier):
+    """`join` and `left_join` of a stream with a table. `table` is the name of the table's node, in the same sub-topology."""
+
+    table: str
+    joiner: Joiner
+    left: bool = False
+    with_key: bool = False
+
+    def build(self, context: NodeContext, forward: Forward) -> Forward:
+        get, joiner, drop = context.getter(self.table), self.joiner, context.task.dropped.add
+        join_with_key = _with_key(joiner, self.with_key)
+
+        def join(key: object, value: object, timestamp: int) -> None:
+            if key is None or value is None:
+                drop()
+                return
+            other = get(key)
+            if other is not None:
+                forward(key, joiner(value, other), timestamp)
+
+        def join_key(key: object, value: object, timestamp: int) -> None:
+            if key is None or value is None:
+                drop()
+                return
+            other = get(key)
+            if other is not None:
+                forward(key, join_with_key(key, value, other), timestamp)
+
+        def left_join(key: object, value: object, timestamp: int) -> None:
+            if value is None:
+                drop()
+                return
+            forward(key, join_with_key(key, value, None if key is None else get(key)), timestamp)
+
+        if self.left:
+            return left_join
+        return join_key if self.with_key else join
+
+
+@dataclass(frozen=True, slots=True)
+class StreamGlobalTableJoin(OperatorSupplier):
+    """`join` and `left_join` of a stream with a global table; `key_mapper(key, value)` gives the table's key."""
+
+    store_name: str
+    key_mapper: Callable[[object, object], object]
+    joiner: Joiner
+    left: bool = False
+    with_key: bool = False
+
+    def build(self, context: NodeContext, forward: Forward) -> Forward:
+        get, mapper, left, drop = store_getter(context, self.store_name), self.key_mapper, self.left, context.task.dropped.add
+        joiner, with_key = self.joiner, self.with_key
+
+        def join(key: object, value: object, timestamp: int) -> None:
+            mapped = None if value is None else mapper(key, value)
+            if mapped is None:
+                drop()
+                return
+            other = get(mapped)
+            if left or other is not None:
+                forward(key, joiner(key, value, other) if with_key else joiner(value, other), timestamp)
+
+        return join

@@ -1,0 +1,87 @@
+"""The serde of changes on a grouped table's repartition topic (Kafka Streams' `ChangedSerializer`, `ChangedDeserializer`; KIP-904).
+
+    old value · 0                                   the row left the group
+    new value · 1                                   the row came into the group
+    varint (zigzag) n · new value · old value · 2   the row stays and changes; n is the new value's length
+
+Records that Kafka Streams writes with a flag for the latest version (3, 4, 5) are read too.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from runtime.record import Change, Headers
+from runtime.serdes.serde import CurrentHeaders, Deserializer, Serde, Serializer
+
+
+class ChangedSerde(Serde):
+    """Changes of values of the inner serde."""
+
+    __slots__ = ("_inner",)
+
+    def __init__(self, inner: Serde) -> None:
+        super().__init__(self._write_with, self._read_with, declares=inner.declares, name=f"changed({inner.name})")
+        self._inner = inner
+
+    def serializer(self, topic: str, headers: CurrentHeaders | None = None) -> Serializer:
+        write = self._inner.serializer(topic, headers)
+
+        def changed(data: object) -> bytes:
+            new, old = cast(Change, data)
+            new_bytes = None if new is None else write(new)
+            old_bytes = None if old is None else write(old)
+            if new_bytes is None:
+                if old_bytes is None:
+                    raise ValueError("a change on a repartition topic has an old value, a new one, or both")
+                return old_bytes + b"\x00"
+            if old_bytes is None:
+                return new_bytes + b"\x01"
+            return _varint(len(new_bytes)) + new_bytes + old_bytes + b"\x02"
+
+        return changed
+
+    def deserializer(self, topic: str, headers: CurrentHeaders | None = None) -> Deserializer:
+        read = self._inner.deserializer(topic, headers)
+
+        def changed(data: bytes) -> object:
+            flag = data[-1]
+            if flag > 5:
+                raise ValueError(f"a change on a repartition topic ends with a flag from 0 to 5, not {flag}")
+            body = data[:-1] if flag < 3 else data[:-2]
+            kind = flag % 3
+            if kind == 0:
+                return Change(None, read(body))
+            if kind == 1:
+                return Change(read(body), None)
+            length, start = _read_varint(body)
+            return Change(read(body[start : start + length]), read(body[start + length :]))
+
+        return changed
+
+    def _write_with(self, topic: str, headers: Headers | None, data: object) -> bytes | None:
+        return self.serializer(topic)(data)
+
+    def _read_with(self, topic: str, headers: Headers | None, data: bytes) -> object:
+        return self.deserializer(topic)(data)
+
+
+def _varint(number: int) -> bytes:
+    """Kafka's `ByteUtils.writeVarint` of a number that is not negative."""
+    rest = number << 1
+    out = bytearray()
+    while rest > 0x7F:
+        out.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    out.append(rest)
+    return bytes(out)
+
+
+def _read_varint(data: bytes) -> tuple[int, int]:
+    """The number at the start of `data`, and where it ends. Raises ValueError when it has no end."""
+    rest = 0
+    for i, byte in enumerate(data[:5]):
+        rest |= (byte & 0x7F) << 7 * i
+        if byte < 0x80:
+            return rest >> 1, i + 1
+    raise ValueError("a change on a repartition topic has no length")
