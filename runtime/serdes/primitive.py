@@ -78,8 +78,8 @@ def json(kind: type) -> Serde:
     Reading what does not fit raises msgspec.ValidationError, which says where. A frozen `msgspec.Struct` is trusted to be immutable.
     """
     write: Callable[[object], bytes] = msgspec.json.Encoder().encode
-    read = msgspec.json.Decoder(kind).decode
-    return PlainSerde(f"json({kind.__name__})", write, cast(Deserializer, read), immutable=_all_frozen(kind))
+    read: Callable[[bytes], object] = msgspec.json.Decoder(kind).decode
+    return PlainSerde(f"json({kind.__name__})", write, read, immutable=_all_frozen(kind))
 
 
 def _all_frozen(kind: type) -> bool:

@@ -51,7 +51,7 @@ class Serde:
         self._deserialize: Callable[[str, Headers | None, bytes], object] = deserialize
         self.immutable = immutable
         self.declares = tuple(declares)
-        self.name = name or getattr(serialize, "__qualname__", type(serialize).__name__)
+        self.name: str = name or str(getattr(serialize, "__qualname__", type(serialize).__name__))
 
     def serializer(self, topic: str, headers: CurrentHeaders | None = None) -> Serializer:
         """A function of the object alone, for one topic. `headers` gives the current record's headers (default: none)."""

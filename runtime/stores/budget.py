@@ -14,15 +14,16 @@ DEFAULT_WRITE_BUFFER_BYTES = 64 * MIB
 
 
 class Budget:
-    """Bytes that several stores share. Plain attributes: it is read on the hot path, by one thread."""
+    """Bytes that several stores share; `holders` is how many. Plain attributes: it is read on the hot path, by one thread."""
 
-    __slots__ = ("limit", "used")
+    __slots__ = ("holders", "limit", "used")
 
     def __init__(self, limit: int) -> None:
         if limit < 0:
             raise ValueError(f"a budget of bytes must not be negative: {limit}")
         self.limit = limit
         self.used = 0
+        self.holders = 0
 
 
 class StoreMemory:

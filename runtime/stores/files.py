@@ -6,16 +6,13 @@ of processes may read one snapshot at a time.
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from runtime.serdes.keys import TIMESTAMP, split_timestamp, split_window_store_key
 from runtime.stores.base import StoreLayout
 from runtime.stores.rocks import read_files
-
-_WINDOW_SUFFIX = struct.Struct(">qi")
-_TIMESTAMP_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +42,14 @@ def _columns(entries: list[tuple[bytes, bytes]], layout: StoreLayout) -> StoreRo
     timestamps: list[int] | None = None
     window_starts: list[int] | None = None
     if layout.timestamped:
-        timestamps = [int.from_bytes(value[:_TIMESTAMP_BYTES], "big", signed=True) for value in values]
-        values = [value[_TIMESTAMP_BYTES:] for value in values]
+        timestamps = [split_timestamp(value)[0] for value in values]
+        values = [value[TIMESTAMP:] for value in values]
     if layout.kind == "window":
-        suffix = _WINDOW_SUFFIX.size
-        window_starts = [_WINDOW_SUFFIX.unpack_from(key, len(key) - suffix)[0] for key in keys]
-        keys = [key[:-suffix] for key in keys]
+        keys, window_starts = split_window_keys(keys)
     return StoreRows(keys, values, timestamps, window_starts)
+
+
+def split_window_keys(keys: Iterable[bytes]) -> tuple[list[bytes], list[int]]:
+    """Record keys and window starts (ms) of window store keys."""
+    pairs = [split_window_store_key(key) for key in keys]
+    return [key for key, _ in pairs], [start for _, start in pairs]

@@ -1,0 +1,472 @@
+"""Staging: the uncommitted updates of a store, its record cache and its read cache, in one map (KIP-892).
+
+The problem: every update must be seen by the next read, must reach the changelog once per key and commit, must be forwarded
+downstream either at once or folded, must vanish on an abort, and must reach RocksDB in one atomic batch; and all that in a few
+hundred nanoseconds of Python per record.
+
+The way taken: one `Entry` per key that carries two marks, *not yet committed* (staging) and *not yet forwarded* (cache). The hot path
+is a look-up in one dict and a few assignments. Everything that costs (serialising, the changelog, RocksDB) happens once per key
+and commit. After a commit the entries stay as a read cache, so a hot key is not read and decoded again every 100 ms.
+
+    _entries        key -> Entry: all uncommitted ones, and the clean ones of this generation
+    _older          key -> Entry: clean ones of the generation before
+    _uncommitted    key -> Entry, in the order of the first update since the commit
+    _unforwarded    key -> Entry, in the order of the last update (as Kafka Streams' `NamedCache`, so that time runs forward downstream)
+
+The read cache gives way by generations: when `_entries` has grown to half of its share, it becomes `_older` and the generation before is
+dropped; a hit in `_older` moves the entry back. That is nearly LRU and costs nothing on a hit. As long as nothing has been dropped and the
+backend was empty at the start, the map is known to hold *every* key, and an absent key costs no read at all (`_complete`).
+
+Ways rejected: a WriteBatchWithIndex (rocksdict has none, and every read would cross into RocksDB and be decoded again); an LRU list
+(a move per read); copies of the map per commit (a pause, and twice the memory); staging mutable values as objects (user code that
+changes a dict in place would change state that was not put).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from bisect import bisect_left, insort
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from struct import Struct
+from typing import Generic, TypeVar
+
+from runtime.errors import InvalidStateStoreError, StreamsError
+from runtime.ids import NextOffset, Partition
+from runtime.record import Headers, ValueAndTimestamp
+from runtime.serdes.serde import Deserializer, PlainSerde, Serde, Serializer
+from runtime.stores.base import Backend, ChangelogRecord, EngineStore, Entry, FlushListener, StoreContext, StoreLayout
+from runtime.stores.reading import Reader, StagedRow
+from runtime.stores.settings import StoreSettings
+
+_TIMESTAMP = Struct(">q")
+ENTRY_BYTES = 330
+"""Python memory of an entry besides key and value: the object, its timestamp, its place in a dict, the headers of key and value objects."""
+UPDATE_BYTES = 64
+"""Bytes that an update counts for besides key and value, about what Kafka Streams' `LRUCacheEntry` counts."""
+_LOADS_PER_LOOK = 256
+"""Loads after which the size of the read cache is looked at."""
+_INSORT = 64
+"""New keys up to which the sorted view is kept up key by key; above, it is sorted anew."""
+
+
+B = TypeVar("B", bound=Backend)
+
+
+class StagedStore(EngineStore, Generic[B]):
+    """What key-value and window stores have in common: everything but the typed reads."""
+
+    def __init__(self, settings: StoreSettings) -> None:
+        self._settings = settings
+        self.persistent = settings.persistent
+        self._listener: FlushListener | None = None
+        self._backend: B | None = None
+        self._directory: Path | None = None
+        self._context: StoreContext | None = None
+
+    # --- identity -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        return self._settings.name
+
+    @property
+    def layout(self) -> StoreLayout:
+        return self._settings.layout()
+
+    @property
+    def is_open(self) -> bool:
+        return self._backend is not None
+
+    @property
+    def logging_enabled(self) -> bool:
+        return self._settings.logging
+
+    @property
+    def caching(self) -> bool:
+        return self._settings.caching and self._context is not None and self._cache.limit > 0
+
+    @property
+    def values_are_objects(self) -> bool:
+        return self._encode is None
+
+    @property
+    def key_to_bytes(self) -> Serializer:
+        return self._write_key
+
+    @property
+    def value_to_bytes(self) -> Serializer:
+        return self._write_value
+
+    def changelog_config(self) -> Mapping[str, str]:
+        return self._settings.changelog_config()
+
+    # --- life ---------------------------------------------------------------------------------------------------------------
+
+    def open(self, directory: Path, context: StoreContext) -> None:
+        if self._backend is not None:
+            raise StreamsError(f"store {self.name} is already open")
+        self._directory, self._context = directory, context
+        self._record_time = context.record_time
+        topic = context.changelog.topic if context.changelog else f"{context.application_id}-{self.name}-changelog"
+        self._bind_serdes(topic)
+        self._cache = context.memory.cache
+        self._read_cache = context.memory.read_cache
+        self._reset_staging()
+        self._backend = self._open_backend(directory, context)
+        self._read_cache.holders += 1
+        self._loaded_from_backend()
+
+    @abstractmethod
+    def _open_backend(self, directory: Path, context: StoreContext) -> B:
+        """The store's backend under the task's folder."""
+
+    def _bind_serdes(self, topic: str) -> None:
+        key, value = self._settings.key_serde, self._settings.value_serde
+        self._write_key, self._read_key = key.serializer(topic), key.deserializer(topic)
+        write, read = value.serializer(topic), value.deserializer(topic)
+        self._write_value: Serializer = write
+        self._read_value: Deserializer = read
+        self._encode: Serializer | None = None if value.immutable else write  # before staging
+        self._decode: Deserializer | None = read if value.immutable else None  # after loading
+        self._fixed_size = _fixed_size(value)
+        self._timestamped = self._settings.timestamped
+        self._reader = Reader(
+            read_key=self._read_key,
+            write_key=self._write_key,
+            read_value=read,
+            staged_as_objects=value.immutable,
+            stored_with_time=self._timestamped,
+            give_time=self._timestamped,
+            store=self.name,
+        )
+
+    def _reset_staging(self) -> None:
+        self._entries: dict[bytes, Entry] = {}
+        self._older: dict[bytes, Entry] = {}
+        self._uncommitted: dict[bytes, Entry] = {}
+        self._unforwarded: OrderedDict[bytes, Entry] = OrderedDict()
+        self._sorted: list[bytes] = []
+        self._staged_meta: dict[str, bytes] = {}
+        self._prepared: list[ChangelogRecord] | None = None
+        self._held_bytes = 0
+        self._uncommitted_bytes = 0
+        self._loads = 0
+        self._value_bytes = 0
+        self._counted = 0
+        self._complete = False
+
+    def _loaded_from_backend(self) -> None:
+        """After the backend was opened or emptied: what is kept of it in memory."""
+        backend = self._opened()
+        self._offsets = backend.offsets()
+        self._complete = backend.is_empty()
+
+    def _opened(self) -> B:
+        if self._backend is None:
+            raise InvalidStateStoreError(f"store {self.name} is not open")
+        return self._backend
+
+    def close(self) -> None:
+        if self._backend is None:
+            return
+        backend, self._backend = self._backend, None
+        self._listener = None
+        self._forget()
+        self._read_cache.holders -= 1
+        backend.close()
+
+    def _forget(self) -> None:
+        """Drops all of staging and gives its memory back to the shared budgets."""
+        self._cache.used -= self._held_bytes
+        self._read_cache.used -= self._counted
+        self._reset_staging()
+
+    def wipe(self) -> None:
+        if self._directory is None or self._context is None:
+            raise InvalidStateStoreError(f"store {self.name} was never opened")
+        if self._backend is None:
+            self._settings.destroy(self._directory)
+            self.open(self._directory, self._context)
+            return
+        self._forget()
+        self._backend.wipe()
+        self._loaded_from_backend()
+
+    def flush(self) -> None:
+        self._opened().flush()
+
+    def checkpoint(self, path: Path) -> None:
+        self._opened().checkpoint(path)
+
+    # --- hot path -----------------------------------------------------------------------------------------------------------
+
+    def entry(self, key: bytes) -> Entry:
+        found = self._entries.get(key)
+        return found if found is not None else self._load(key)
+
+    def update(self, key: bytes, key_object: object, entry: Entry, value: object, timestamp: int, headers: Headers | None) -> None:
+        size = self._fixed_size
+        if size is None:
+            if value is not None and self._encode is not None:
+                value = self._encode(value)
+            size = len(value) if value is not None else 0  # type: ignore[arg-type]  # without a fixed size it is bytes or str
+            if entry.uncommitted:
+                old = entry.value
+                grown = size - (len(old) if old is not None else 0)  # type: ignore[arg-type]  # as above
+                self._uncommitted_bytes += grown
+                self._value_bytes += grown
+                if entry.unforwarded:
+                    self._held_bytes += grown
+                    self._cache.used += grown
+        if not entry.uncommitted:
+            entry.uncommitted = True
+            self._uncommitted[key] = entry
+            self._uncommitted_bytes += UPDATE_BYTES + len(key) + size
+        if self._listener is not None:
+            if entry.unforwarded:
+                self._unforwarded.move_to_end(key)
+            else:
+                entry.unforwarded = True
+                entry.forwarded_value = entry.value
+                entry.forwarded_timestamp = entry.timestamp
+                self._unforwarded[key] = entry
+                size += UPDATE_BYTES + len(key)
+                self._held_bytes += size
+                self._cache.used += size
+            entry.key = key_object
+            entry.headers = headers
+            entry.value = value
+            entry.timestamp = timestamp
+            if self._cache.used > self._cache.limit:
+                self._evict()
+        else:
+            entry.value = value
+            entry.timestamp = timestamp
+
+    def value_of(self, entry: Entry) -> object:
+        value = entry.value
+        if value is None or self._encode is None:
+            return value
+        return self._read_value(value)  # type: ignore[arg-type]  # staged as bytes
+
+    def _load(self, key: bytes) -> Entry:
+        older = self._older.pop(key, None) if self._older else None
+        if older is not None:
+            self._entries[key] = older
+            return older
+        data = None if self._complete else self._opened().get(key)
+        if data is None:
+            entry = Entry(None, -1)
+        else:
+            timestamp = 0
+            if self._timestamped:
+                timestamp, data = _TIMESTAMP.unpack_from(data)[0], data[8:]
+            entry = Entry(data if self._decode is None else self._decode(data), timestamp)
+            self._value_bytes += len(data)
+        self._loads += 1
+        if self._loads >= _LOADS_PER_LOOK:
+            self._look_at_read_cache()
+        self._entries[key] = entry
+        return entry
+
+    def _taken(self, value: object) -> tuple[object, int]:
+        """What a user's `put` was given, as (value, timestamp)."""
+        if not self._timestamped or value is None:
+            return value, self._record_time()
+        if not isinstance(value, ValueAndTimestamp):
+            raise TypeError(f"store {self.name} is timestamped: it takes ValueAndTimestamp, not {type(value).__name__}")
+        return value
+
+    # --- memory -------------------------------------------------------------------------------------------------------------
+
+    def _look_at_read_cache(self) -> None:
+        """Counts this generation, and begins a new one if all stores together have used up their half of the budget and this store its share."""
+        self._loads = 0
+        budget = self._read_cache
+        counted = len(self._entries) * ENTRY_BYTES + self._value_bytes
+        budget.used += counted - self._counted
+        self._counted = counted
+        half = budget.limit // 2
+        if budget.used > half and counted > half // budget.holders:
+            self._complete = self._complete and not self._older
+            self._older = self._entries
+            self._entries = dict(self._uncommitted)
+            for key in self._uncommitted:
+                self._older.pop(key, None)
+            self._value_bytes = 0
+            budget.used -= counted
+            self._counted = 0
+
+    def _evict(self) -> None:
+        """Forwards the oldest entries until the cache is within its budget; they stay staged (rules.md, 9)."""
+        cache, unforwarded = self._cache, self._unforwarded
+        while cache.used > cache.limit and unforwarded:
+            key, entry = unforwarded.popitem(last=False)
+            size = self._fixed_size
+            if size is None:
+                size = len(entry.value) if entry.value is not None else 0  # type: ignore[arg-type]  # without a fixed size it is bytes or str
+            size += UPDATE_BYTES + len(key)
+            self._held_bytes -= size
+            cache.used -= size
+            self._forward(key, entry)
+
+    def _forward(self, key: bytes, entry: Entry) -> None:
+        entry.unforwarded = False
+        new, old = entry.value, entry.forwarded_value
+        if new is None and old is None:
+            return  # came and went between two flushes: downstream never knew of it (Kafka Streams' CachingKeyValueStore)
+        if self._encode is not None:
+            new = self._read_value(new) if new is not None else None  # type: ignore[arg-type]  # staged as bytes
+            old = self._read_value(old) if old is not None else None  # type: ignore[arg-type]  # staged as bytes
+        key_object, headers = entry.key, entry.headers
+        if key_object is None:
+            key_object = self._key_object(key)
+        if headers is not None:
+            entry.headers = None
+        if self._listener is not None:
+            self._listener(key_object, new, old, entry.timestamp, headers)
+
+    def _key_object(self, key: bytes) -> object:
+        """The key as an object, as the flush listener and iterators show it."""
+        return self._read_key(key)
+
+    # --- commit -------------------------------------------------------------------------------------------------------------
+
+    def set_flush_listener(self, listener: FlushListener | None) -> None:
+        if self._context is None or self._backend is None:
+            raise InvalidStateStoreError(f"store {self.name} is not open")
+        self._listener = listener if self.caching else None
+
+    def flush_cache(self) -> bool:
+        unforwarded, forward = self._unforwarded, self._forward
+        waiting = len(unforwarded)
+        self._release_held()
+        for _ in range(waiting):
+            if not unforwarded:  # an operator downstream writes to this store too, and made it evict
+                break
+            key, entry = unforwarded.popitem(last=False)
+            forward(key, entry)
+        if not unforwarded:
+            self._release_held()  # what such an operator did to the count
+        return waiting > 0
+
+    def _release_held(self) -> None:
+        self._cache.used -= self._held_bytes
+        self._held_bytes = 0
+
+    def changelog_records(self) -> Iterator[ChangelogRecord]:
+        if self._prepared is None:
+            self._prepared = self._prepare()
+        return iter(self._prepared)
+
+    def _prepare(self) -> list[ChangelogRecord]:
+        items = self._uncommitted.items()
+        if self._encode is not None:
+            return [(key, entry.value, entry.timestamp) for key, entry in items]  # type: ignore[misc]  # staged as bytes
+        write = self._write_value
+        return [(key, write(value) if (value := entry.value) is not None else None, entry.timestamp) for key, entry in items]
+
+    def commit(self, offsets: Mapping[Partition, NextOffset]) -> None:
+        backend = self._opened()
+        if self._unforwarded:
+            raise StreamsError(f"store {self.name} was to be committed while {len(self._unforwarded)} updates were not forwarded")
+        moved = {partition: offset for partition, offset in offsets.items() if self._offsets.get(partition) != offset}
+        if not (moved or self._uncommitted or self._staged_meta):
+            return
+        prepared = self._prepared if self._prepared is not None else self._prepare()
+        backend.write(self._stored(prepared), moved, self._staged_meta)
+        self._committed(moved)
+
+    def _stored(self, records: Sequence[ChangelogRecord]) -> Iterator[tuple[bytes, bytes | None]]:
+        """Changelog records as the backend keeps them."""
+        if not self._timestamped:
+            return ((key, value) for key, value, _ in records)
+        pack = _TIMESTAMP.pack
+        return ((key, pack(timestamp) + value if value is not None else None) for key, value, timestamp in records)
+
+    def _committed(self, offsets: Mapping[Partition, NextOffset]) -> None:
+        for entry in self._uncommitted.values():
+            entry.uncommitted = False
+        self._uncommitted.clear()
+        self._uncommitted_bytes = 0
+        self._sorted = []
+        self._prepared = None
+        self._staged_meta.clear()
+        self._offsets.update(offsets)
+        self._look_at_read_cache()
+
+    def rollback(self) -> None:
+        backend = self._opened()
+        for key in self._uncommitted:
+            self._entries.pop(key, None)
+            self._older.pop(key, None)  # where a caller held the entry while the generations changed
+        if self._uncommitted:
+            self._complete = self._complete and backend.is_empty()
+        self._release_held()
+        self._uncommitted.clear()
+        self._unforwarded.clear()
+        self._uncommitted_bytes = 0
+        self._sorted = []
+        self._prepared = None
+        self._staged_meta.clear()
+
+    def restore(self, records: Sequence[ChangelogRecord], offsets: Mapping[Partition, NextOffset]) -> None:
+        if self._uncommitted:
+            raise StreamsError(f"store {self.name} was to be restored while it holds {len(self._uncommitted)} uncommitted updates")
+        self._opened().write(self._stored(records), offsets, self._staged_meta)
+        self._staged_meta.clear()
+        self._offsets.update(offsets)
+        self._complete = False
+        if self._entries or self._older:
+            for key, _, _ in records:
+                self._entries.pop(key, None)
+                self._older.pop(key, None)
+
+    # --- offsets and metas --------------------------------------------------------------------------------------------------
+
+    def committed_offset(self, topic_partition: Partition) -> NextOffset | None:
+        return self._offsets.get(topic_partition)
+
+    def committed_offsets(self) -> dict[Partition, NextOffset]:
+        return dict(self._offsets)
+
+    def set_meta(self, name: str, value: bytes) -> None:
+        self._staged_meta[name] = value
+
+    def get_meta(self, name: str) -> bytes | None:
+        staged = self._staged_meta.get(name)
+        return staged if staged is not None else self._opened().meta(name)
+
+    @property
+    def approximate_num_uncommitted_bytes(self) -> int:
+        return self._uncommitted_bytes
+
+    # --- ranges -------------------------------------------------------------------------------------------------------------
+
+    def _staged_range(self, lo: bytes | None, hi: bytes | None) -> list[StagedRow]:
+        """(key, staged value, timestamp) of the uncommitted entries with lo <= key < hi, in the order of the keys.
+
+        The sorted view is built when a range first asks and then follows: the dict keeps the order of insertion and loses nothing
+        before the commit, so the keys that are new since the last range are its last ones.
+        """
+        uncommitted, keys = self._uncommitted, self._sorted
+        new = len(uncommitted) - len(keys)
+        if new > _INSORT:
+            keys[:] = sorted(uncommitted)
+        elif new:
+            for key, _ in zip(reversed(uncommitted), range(new), strict=False):
+                insort(keys, key)
+        first = 0 if lo is None else bisect_left(keys, lo)
+        last = len(keys) if hi is None else bisect_left(keys, hi)
+        return [(key, (entry := uncommitted[key]).value, entry.timestamp) for key in keys[first:last]]
+
+
+def _fixed_size(serde: Serde) -> int | None:
+    """Bytes of each staged value where they need not be counted one by one; None where `len` of the staged value gives them."""
+    if not serde.immutable:
+        return None
+    if isinstance(serde, PlainSerde) and serde.size is not None:
+        return serde.size
+    return None if serde.name in ("STRING", "BYTES") else UPDATE_BYTES

@@ -1,0 +1,160 @@
+"""Suppliers and builders of stores, under the names of Kafka Streams' `Stores`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+from runtime.durations import Duration, to_ms
+from runtime.serdes.serde import Serde
+from runtime.stores.base import EngineStore
+from runtime.stores.key_value import StagedKeyValueStore
+from runtime.stores.settings import StoreSettings, WindowSettings
+from runtime.stores.window import StagedWindowStore
+
+
+@dataclass(frozen=True, slots=True)
+class KeyValueSupplier:
+    """Where a key-value store keeps its entries (`KeyValueBytesStoreSupplier`)."""
+
+    name: str
+    persistent: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WindowSupplier:
+    """Where a window store keeps its windows, for how long and how large they are, in ms (`WindowBytesStoreSupplier`)."""
+
+    name: str
+    persistent: bool
+    retention_ms: int
+    window_size_ms: int
+
+    @property
+    def segment_interval_ms(self) -> int:
+        """Length of a segment in ms."""
+        return WindowSettings(self.window_size_ms, self.retention_ms).segment_ms
+
+
+S = TypeVar("S", bound=EngineStore)
+
+
+@dataclass(frozen=True, slots=True)
+class Builder(Generic[S]):
+    """Settings of a store, and how to make one. Each `with_` returns another builder."""
+
+    settings: StoreSettings
+    make: Callable[[StoreSettings], S]
+
+    @property
+    def name(self) -> str:
+        return self.settings.name
+
+    @property
+    def logging_enabled(self) -> bool:
+        return self.settings.logging
+
+    @property
+    def caching_enabled(self) -> bool:
+        return self.settings.caching
+
+    def changelog_config(self) -> Mapping[str, str]:
+        """Topic settings of the changelog."""
+        return self.settings.changelog_config()
+
+    def with_caching_enabled(self) -> Builder[S]:
+        """Updates are folded by key before they are forwarded."""
+        return replace(self, settings=replace(self.settings, caching=True))
+
+    def with_caching_disabled(self) -> Builder[S]:
+        """Every update is forwarded."""
+        return replace(self, settings=replace(self.settings, caching=False))
+
+    def with_logging_enabled(self, config: Mapping[str, str] | None = None) -> Builder[S]:
+        """With a changelog topic; `config` adds to its settings or overrides them."""
+        return replace(self, settings=replace(self.settings, logging=True, logging_config=dict(config or {})))
+
+    def with_logging_disabled(self) -> Builder[S]:
+        """Without a changelog: the state cannot be restored."""
+        return replace(self, settings=replace(self.settings, logging=False, logging_config={}))
+
+    def build(self) -> S:
+        """A new store, closed."""
+        return self.make(self.settings)
+
+
+class Stores:
+    """The factories of Kafka Streams' `Stores`. Names follow Kafka's rules for topics, because a changelog is named after its store."""
+
+    @staticmethod
+    def persistent_key_value_store(name: str) -> KeyValueSupplier:
+        """In RocksDB."""
+        return KeyValueSupplier(_checked(name), True)
+
+    @staticmethod
+    def persistent_timestamped_key_value_store(name: str) -> KeyValueSupplier:
+        """In RocksDB; for `timestamped_key_value_store_builder`."""
+        return KeyValueSupplier(_checked(name), True)
+
+    @staticmethod
+    def in_memory_key_value_store(name: str) -> KeyValueSupplier:
+        """In memory: rebuilt from the changelog at each start."""
+        return KeyValueSupplier(_checked(name), False)
+
+    @staticmethod
+    def persistent_window_store(name: str, retention_period: Duration, window_size: Duration) -> WindowSupplier:
+        """In RocksDB. Raises ValueError when the retention is shorter than a window."""
+        return _window_supplier(name, True, retention_period, window_size)
+
+    @staticmethod
+    def persistent_timestamped_window_store(name: str, retention_period: Duration, window_size: Duration) -> WindowSupplier:
+        """In RocksDB; for `timestamped_window_store_builder`."""
+        return _window_supplier(name, True, retention_period, window_size)
+
+    @staticmethod
+    def in_memory_window_store(name: str, retention_period: Duration, window_size: Duration) -> WindowSupplier:
+        """In memory: rebuilt from the changelog at each start."""
+        return _window_supplier(name, False, retention_period, window_size)
+
+    @staticmethod
+    def key_value_store_builder(supplier: KeyValueSupplier, key_serde: Serde, value_serde: Serde) -> Builder[StagedKeyValueStore]:
+        """Plain values."""
+        return Builder(StoreSettings(supplier.name, supplier.persistent, key_serde, value_serde), StagedKeyValueStore)
+
+    @staticmethod
+    def timestamped_key_value_store_builder(
+        supplier: KeyValueSupplier, key_serde: Serde, value_serde: Serde
+    ) -> Builder[StagedKeyValueStore]:
+        """Values with their timestamp, as the stores of tables are."""
+        settings = StoreSettings(supplier.name, supplier.persistent, key_serde, value_serde, timestamped=True)
+        return Builder(settings, StagedKeyValueStore)
+
+    @staticmethod
+    def window_store_builder(supplier: WindowSupplier, key_serde: Serde, value_serde: Serde) -> Builder[StagedWindowStore]:
+        """Plain values."""
+        return Builder(_window_settings(supplier, key_serde, value_serde, False), StagedWindowStore)
+
+    @staticmethod
+    def timestamped_window_store_builder(supplier: WindowSupplier, key_serde: Serde, value_serde: Serde) -> Builder[StagedWindowStore]:
+        """Values with their timestamp, as the stores of windowed tables are."""
+        return Builder(_window_settings(supplier, key_serde, value_serde, True), StagedWindowStore)
+
+
+def _window_settings(supplier: WindowSupplier, key_serde: Serde, value_serde: Serde, timestamped: bool) -> StoreSettings:
+    window = WindowSettings(supplier.window_size_ms, supplier.retention_ms)
+    return StoreSettings(supplier.name, supplier.persistent, key_serde, value_serde, timestamped=timestamped, window=window)
+
+
+def _window_supplier(name: str, persistent: bool, retention: Duration, size: Duration) -> WindowSupplier:
+    retention_ms, size_ms = to_ms(retention, "the retention period"), to_ms(size, "the window size")
+    if retention_ms < size_ms or size_ms == 0:
+        raise ValueError(f"store {name}: the retention ({retention_ms} ms) is shorter than a window ({size_ms} ms), or the window is empty")
+    return WindowSupplier(_checked(name), persistent, retention_ms, size_ms)
+
+
+def _checked(name: str) -> str:
+    """The name, if a topic may carry it (Kafka's `Topic.validate`). Raises ValueError."""
+    if not name or name in (".", "..") or len(name) > 249 or not all(c.isascii() and (c.isalnum() or c in "._-") for c in name):
+        raise ValueError(f"{name!r} cannot name a store: 1 to 249 characters of a-z, A-Z, 0-9, '.', '_' and '-'")
+    return name
