@@ -56,7 +56,7 @@ class AtLeastOnce:
         number = -1 if partition is None else partition
         while True:
             try:
-                self._producer.produce(topic, value, key, number, None, self._delivered, timestamp or 1, headers)
+                self._producer.produce(topic, value, key, number, self._delivered, None, timestamp or 1, headers)
                 return
             except BufferError:
                 self._producer.poll(POLL_SECONDS)

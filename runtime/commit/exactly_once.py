@@ -76,7 +76,7 @@ class ExactlyOnce:
         rows.append(last)
         while True:
             try:
-                produce(topic, last[1], last[0], number, None, self._delivered, last[2] or 1)
+                produce(topic, last[1], last[0], number, self._delivered, None, last[2] or 1)
                 return
             except BufferError:
                 self._transactions.producer.poll(POLL_SECONDS)
@@ -106,6 +106,7 @@ class ExactlyOnce:
 
         Raises TransactionAbortedError (nothing of it is visible, `abort()` is due) or TaskMigratedError.
         """
+        self._transactions.flush()
         guard = self._guard()
         if offsets:
             self._transactions.send_offsets(offsets)

@@ -77,9 +77,14 @@ class TransactionalProducer:
         metadata = self._consumer.consumer_group_metadata() if group is None else group
         self._until_answered(lambda: self.producer.send_offsets_to_transaction(positions, metadata, CALL_SECONDS))
 
+    def flush(self) -> None:
+        """Serves the delivery reports of what was sent. Bounded: if the transaction has failed, only the commit will say so."""
+        self.producer.flush(CALL_SECONDS)
+
     def commit(self) -> None:
         """Commits what was sent since `begin()`, and begins anew."""
         self._until_answered(lambda: self.producer.commit_transaction(CALL_SECONDS))
+        self.producer.poll(0)
         self._open = False
         self.begin()
 

@@ -115,7 +115,7 @@ class PartitionQueue:
         if stop == len(batch.timestamps):
             self.next_offset = NextOffset(batch.end)
             self._batch = None
-            if self.at_end and not self.buffered:
+            if not self.buffered:
                 self.next_offset = NextOffset(max(self.next_offset, self._end))
         else:
             self.next_offset = NextOffset(batch.offsets[stop])
@@ -137,6 +137,11 @@ class PartitionQueue:
         """The record at the head is passed over; it counts as processed."""
         if self._batch is not None:
             self.take(self._batch, self._row + 1)
+
+    def jump(self, offset: int) -> None:
+        """Nothing lies between what was added and `offset`, where reading goes on."""
+        self.reached_end(offset)
+        self.at_end = False
 
     def clear(self, start: NextOffset) -> None:
         """Forgets what was read; the next record will be the one at `start`. Partition time stays (rules.md, 17)."""

@@ -97,7 +97,7 @@ class Reader:
         if not messages:
             return _NOTHING
         errors = [message.error() for message in messages]
-        if errors.count(None) == len(errors):
+        if not any(error is not None for error in errors):  # KafkaError cannot be compared with None
             return Polled(self._split(messages), [], [])
         good = [message for message, error in zip(messages, errors, strict=True) if error is None]
         polled = Polled(self._split(good), [], [])

@@ -1,0 +1,111 @@
+"""What a task is made of, apart from where it stands: its part of the topology, its input, and how to open its stores."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from runtime.changelog.checkpoint import write_checkpoint
+from runtime.changelog.writer import changelog_partition
+from runtime.clock import Clock
+from runtime.commit.collector import WorkerCollector
+from runtime.errors import StoreDamagedError, TaskCorruptedError
+from runtime.ids import NextOffset, Partition, TaskId
+from runtime.intake.verdict import Decoder
+from runtime.metrics import Metrics
+from runtime.operators.context import GlobalStores, TaskContext
+from runtime.stores.base import EngineStore, StoreContext
+from runtime.stores.budget import StoreMemory
+from runtime.topology.nodes import SourceNode
+from runtime.topology.topology import SubTopology
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPlan:
+    """Everything a task needs from outside. `sources` is by topic; `hold_outputs`: outputs wait until a record's chain has returned."""
+
+    task_id: TaskId
+    application_id: str
+    config: Mapping[str, object]
+    subtopology: SubTopology
+    sources: Mapping[str, SourceNode]
+    directory: Path
+    memory: StoreMemory
+    clock: Clock
+    metrics: Metrics
+    collector: WorkerCollector
+    global_stores: GlobalStores | None
+    hold_outputs: bool
+    max_task_idle_ms: int
+    default_offset_reset: str
+    default_timestamp_extractor: object
+
+    @property
+    def inputs(self) -> tuple[Partition, ...]:
+        """The task's partition of each source topic."""
+        return tuple(Partition(topic, self.task_id.partition) for topic in sorted(self.sources))
+
+    def decoder(self, topic: str) -> Decoder:
+        """A decoder of one source topic."""
+        source = self.sources[topic]
+        extractor = source.timestamp_extractor or self.default_timestamp_extractor
+        return Decoder(topic, source.key_serde, source.value_serde, extractor)
+
+    def offset_reset(self, topic: str) -> str:
+        """`earliest`, `latest` or `none`."""
+        return self.sources[topic].offset_reset or self.default_offset_reset
+
+    def open_stores(self) -> tuple[dict[str, EngineStore], list[EngineStore]]:
+        """Opens every store of the task; those whose files are damaged are emptied, and named in the second part.
+
+        Raises StateDirectoryError.
+        """
+        stores: dict[str, EngineStore] = {}
+        wiped: list[EngineStore] = []
+        for builder in self.subtopology.stores:
+            store = builder.build()
+            changelog = changelog_partition(self.application_id, store.name, self.task_id) if store.logging_enabled else None
+            try:
+                store.open(self.directory, StoreContext(self.application_id, self.directory, self.task_id, changelog, self.memory))
+            except (StoreDamagedError, TaskCorruptedError) as error:
+                logger.warning("task %s: %s", self.task_id, error)
+                store.wipe()
+                wiped.append(store)
+            stores[store.name] = store
+        return stores, wiped
+
+    def context(self, stores: Mapping[str, EngineStore], stream_time: int) -> TaskContext:
+        """The context of one life of the pipeline."""
+        return TaskContext(
+            task_id=self.task_id,
+            application_id=self.application_id,
+            config=self.config,
+            clock=self.clock,
+            metrics=self.metrics,
+            collector=self.collector,
+            stores=stores,
+            global_stores=self.global_stores,
+            state_dir=self.directory,
+            stream_time=stream_time,
+        )
+
+    def checkpoint(self, stores: Mapping[str, EngineStore], changelogs: Mapping[str, Partition]) -> dict[str, dict[str, int]]:
+        """Flushes the stores, then writes `.checkpoint` with the changelog offsets of the persistent ones. Returns them by store and partition."""
+        offsets: dict[Partition, NextOffset | None] = {}
+        told: dict[str, dict[str, int]] = {}
+        for name, partition in changelogs.items():
+            store = stores[name]
+            if store.persistent:
+                store.flush()
+                offset = store.committed_offset(partition)
+                offsets[partition] = offset
+                told[name] = {str(partition): offset or 0}
+        if offsets:
+            write_checkpoint(self.directory, offsets)
+        return told
+
+

@@ -1,0 +1,146 @@
+"""Commands from the coordination topic, carried out by the owner of the task, who alone writes its offsets (rules.md, 20)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from runtime.changelog.snapshot import snapshots_directory, write_snapshot
+from runtime.clock import Clock
+from runtime.commit.metadata import OffsetAndMetadata
+from runtime.errors import StreamsError
+from runtime.ids import NextOffset, Partition, TaskId
+from runtime.states import TaskState
+from runtime.tasks.active import ActiveTask
+from runtime.worker.tasks import TaskSet
+
+logger = logging.getLogger(__name__)
+
+
+class Answer(NamedTuple):
+    """How a command ended: `ok`, and if not, why; `data` is for the one who sent it."""
+
+    ok: bool
+    reason: str = ""
+    data: Mapping[str, object] = {}
+
+
+class Commands:
+    """What each kind of command does. Belongs to the worker's thread; called between two batches."""
+
+    def __init__(
+        self,
+        *,
+        application_id: str,
+        directory: Path,
+        tasks: Callable[[], TaskSet],
+        commit: Callable[[Mapping[Partition, OffsetAndMetadata]], object],
+        close: Callable[[], None],
+        clock: Clock,
+    ) -> None:
+        """`directory` is `<state.dir>/<application.id>`. `commit` commits all tasks, and further offsets with them."""
+        self._application_id = application_id
+        self._directory = directory
+        self._tasks = tasks
+        self._commit = commit
+        self._close = close
+        self._clock = clock
+        self._kinds: dict[str, Callable[[TaskId | None, Mapping[str, object]], Answer]] = {
+            "resume": self._resume,
+            "pause": self._pause,
+            "shift": self._shift,
+            "snapshot": self._snapshot,
+            "close": self._close_instance,
+        }
+
+    def run(self, kind: str, task: TaskId | None, args: Mapping[str, object]) -> Answer:
+        """Carries out a command. What goes wrong with it is its answer; what goes wrong with a commit is raised."""
+        handle = self._kinds.get(kind)
+        if handle is None:
+            return Answer(False, f"unknown command {kind!r}: known are {', '.join(sorted(self._kinds))}")
+        try:
+            return handle(task, args)
+        except (KeyError, ValueError) as error:
+            return Answer(False, f"command {kind}: wrong or missing argument: {error}")
+
+    def _find(self, task: TaskId | None) -> ActiveTask | str:
+        if task is None:
+            return "which task? The command names none"
+        return self._tasks().get(task) or f"task {task} is not here"
+
+    def _resume(self, task: TaskId | None, args: Mapping[str, object]) -> Answer:
+        found = self._find(task)
+        if isinstance(found, str):
+            return Answer(False, found)
+        if found.state is TaskState.RUNNING:
+            return Answer(True, f"task {found.id} was running already")
+        try:
+            return Answer(True) if self._tasks().resume(found.id) else Answer(False, f"task {found.id} is {found.state.value}, not PAUSED")
+        except StreamsError as error:
+            return Answer(False, str(error))
+
+    def _pause(self, task: TaskId | None, args: Mapping[str, object]) -> Answer:
+        found = self._find(task)
+        if isinstance(found, str):
+            return Answer(False, found)
+        if found.state is TaskState.PAUSED:
+            return Answer(True, f"task {found.id} was paused already")
+        if found.state is not TaskState.RUNNING:
+            return Answer(False, f"task {found.id} is {found.state.value}: only a running task can be paused")
+        self._tasks().want_pause(found.id)
+        self._commit({})
+        return Answer(True)
+
+    def _shift(self, task: TaskId | None, args: Mapping[str, object]) -> Answer:
+        """Compare-and-set of a committed offset: to `to`, only if it is `from` and the task is paused; `to` already is success."""
+        found = self._find(task)
+        if isinstance(found, str):
+            return Answer(False, found)
+        partition = Partition(str(args["topic"]), int(str(args["partition"])))
+        old, new = int(str(args["from"])), int(str(args["to"]))
+        if partition not in found.inputs:
+            return Answer(False, f"{partition} is not an input of task {found.id}")
+        if new < 0:
+            return Answer(False, f"{new} is not an offset")
+        try:
+            committed = self._tasks().committed([partition]).get(partition)
+        except StreamsError as error:
+            return Answer(False, str(error))
+        at = None if committed is None else committed.offset
+        if at == new:
+            return Answer(True, f"{partition} was at {new} already", {"committed": new})
+        if found.state is not TaskState.PAUSED:
+            return Answer(False, f"task {found.id} is {found.state.value}, not PAUSED: its offsets are its own")
+        if at != old:
+            return Answer(False, f"{partition} is at {at}, not at {old}: somebody moved it meanwhile", {"committed": at})
+        self._commit({partition: OffsetAndMetadata(new, "" if committed is None else committed.metadata)})
+        logger.info("task %s: committed offset of %s shifted from %d to %d", found.id, partition, old, new)
+        return Answer(True, "", {"committed": new})
+
+    def _snapshot(self, task: TaskId | None, args: Mapping[str, object]) -> Answer:
+        """A snapshot of every active task's stores (of one task, where the command names it) as of a commit made for it."""
+        snapshot_id = str(args["snapshot_id"])
+        snapshots = snapshots_directory(self._directory)
+        wanted = [each for each in self._tasks().in_state(TaskState.RUNNING, TaskState.PAUSED) if each.stores and task in (None, each.id)]
+        self._commit({})
+        try:
+            for each in wanted:
+                write_snapshot(
+                    snapshots,
+                    snapshot_id,
+                    application=self._application_id,
+                    task=each.id,
+                    stores={store: each.changelogs.get(name) for name, store in each.stores.items()},
+                    input_offsets={partition: NextOffset(at.offset) for partition, at in each.committed_offsets.items()},
+                    stream_time=each.stream_time,
+                    at_ms=self._clock.wall_ms(),
+                )
+        except StreamsError as error:
+            return Answer(False, str(error))
+        return Answer(True, "", {"directory": str(snapshots / snapshot_id), "tasks": [str(each.id) for each in wanted]})
+
+    def _close_instance(self, task: TaskId | None, args: Mapping[str, object]) -> Answer:
+        self._close()
+        return Answer(True)

@@ -1,0 +1,245 @@
+"""The worker's loop (Kafka Streams' `StreamThread`): one thread that reads, processes, commits, restores, and listens.
+
+A turn of the loop does a bounded amount of each, so that nothing starves: commands and grants, a round of the global task, a round of the
+restore, one poll, one run of records per task, punctuation, and a commit if one is due.
+
+What can go wrong escapes a turn as one of three errors, and each has one way back (rules.md, 10):
+
+    TransactionAbortedError   roll back to the last commit and go on; tasks, producer and member id stay
+    TaskCorruptedError        empty the stores of these tasks and restore them; the others go on
+    TaskMigratedError         others may own the tasks now: close all dirty, begin a new incarnation, wait to be granted tasks again
+
+Anything else ends the worker: tasks are closed dirty, and `run` raises.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import Empty, SimpleQueue
+from typing import TypeVar
+
+from runtime.changelog.restore import StateRestoreListener
+from runtime.clock import Clock
+from runtime.config import StreamsConfig
+from runtime.errors import StreamsError, TaskCorruptedError, TaskMigratedError, TransactionAbortedError
+from runtime.events import EventKind, EventSink
+from runtime.metrics import Metrics
+from runtime.states import State
+from runtime.stores.directory import StateDirectory
+from runtime.topology.topology import Topology
+from runtime.worker.parts import Parts
+from runtime.worker.queries import StoreQuery
+from runtime.worker.tasks import TaskSet
+from runtime.worker.view import TaskInfo, WorkerMetadata
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+__all__ = ["TaskInfo", "Worker", "WorkerMetadata"]
+
+LONGEST_WAIT_SECONDS = 0.05
+"""How long a turn waits for input: bounds how late a command or a call of another thread is noticed."""
+LISTEN_EVERY_MS = 50
+STOP_MS = 30_000
+"""How long a stop waits for a broker that does not answer, unless the caller said otherwise."""
+SMALLEST_BACKOFF_MS, LARGEST_BACKOFF_MS = 100, 5_000
+TURN_MS = 40
+"""How long the tasks of one turn should take; the number of records per turn follows from it."""
+FEWEST, MOST = 10, 20_000
+
+
+class Worker:
+    """One worker of a client. `run()` blocks in a thread of the client's; everything else is safe to call from any thread."""
+
+    def __init__(
+        self,
+        *,
+        config: StreamsConfig,
+        topology: Topology,
+        directory: StateDirectory,
+        instance: str,
+        clock: Clock,
+        metrics: Metrics,
+        events: EventSink,
+        on_state: Callable[[State], None],
+        restore_listener: StateRestoreListener | None = None,
+        log_path: str | None = None,
+    ) -> None:
+        self.events = events
+        self._clock = clock
+        self._on_state = on_state
+        self._log_path = log_path
+        self._stopping = threading.Event()
+        self._stop_at_ms: int | None = None
+        self._leave_group = True
+        self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._ended = False
+        self._parts = Parts(
+            config=config,
+            topology=topology,
+            directory=directory,
+            instance=instance,
+            clock=clock,
+            metrics=metrics,
+            events=events,
+            restore_listener=restore_listener,
+            log_path=log_path,
+            give_up=self._gives_up,
+        )
+        self._state = State.CREATED
+        self._limit = 1000
+        self._listen_at_ms = 0
+        self._failures = 0
+
+    # -- from other threads ----------------------------------------------------------------------------------------------------
+
+    def request_stop(self, timeout_ms: int | None = None, leave_group: bool = True) -> None:
+        """Asks the worker to commit, close and end. `timeout_ms` bounds how long it waits for a broker that does not answer."""
+        self._stop_at_ms = self._clock.monotonic_ms() + (STOP_MS if timeout_ms is None else timeout_ms)
+        self._leave_group = leave_group
+        self._stopping.set()
+
+    def _gives_up(self) -> bool:
+        return self._stop_at_ms is not None and self._clock.monotonic_ms() >= self._stop_at_ms
+
+    def call(self, function: Callable[[TaskSet], T]) -> Future[T]:
+        """Runs `function` on the worker's thread, between two batches. The future fails with StreamsError if the worker has ended."""
+        future: Future[T] = Future()
+
+        def run() -> None:
+            if self._ended:
+                future.set_exception(StreamsError("the stream thread has ended"))
+                return
+            try:
+                future.set_result(function(self._parts.tasks))
+            except Exception as error:  # noqa: BLE001 (it belongs to the caller)
+                future.set_exception(error)
+
+        self._inbox.put(run)
+        if self._ended:
+            self._serve_inbox()
+        return future
+
+    def metadata(self) -> WorkerMetadata:
+        """The worker and its tasks, as of the last commit or change."""
+        return self._parts.view.metadata
+
+    def query(self, name: str) -> StoreQuery:
+        """A store of this worker, over all of its tasks. Raises InvalidStateStoreError."""
+        return self._parts.view.query(name)
+
+    def instance_state(self, old: State, new: State) -> dict[str, object]:
+        """The payload of INSTANCE_STATE."""
+        return self._parts.instance_state(old, new)
+
+    # -- the worker's thread ---------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Runs until a stop is requested. Raises what ended the worker otherwise; its tasks are closed dirty then."""
+        clean = False
+        try:
+            self._parts.start()
+            while not self._stopping.is_set():
+                self._guarded(self._turn)
+            self._guarded(self._parts.commit)
+            clean = True
+        except TaskMigratedError:
+            if not self._stopping.is_set():
+                raise
+            logger.warning("closing without a last commit: the tasks were lost, or the broker did not answer")
+        except Exception as error:
+            self.events.emit(EventKind.SHUTDOWN, {"reason": f"{type(error).__name__}: {error}"})
+            raise
+        finally:
+            self._parts.close(clean=clean, leave_group=self._leave_group)
+            self._ended = True
+            self._serve_inbox()
+
+    def _guarded(self, step: Callable[[], object]) -> None:
+        """One step, and the way back from what it raises."""
+        try:
+            step()
+            self._failures = 0
+        except TransactionAbortedError as error:
+            self._recover(self._parts.roll_back, error)
+        except TaskCorruptedError as error:
+            corrupted = error
+            self._recover(lambda: self._parts.wipe(corrupted), error)
+        except TaskMigratedError as error:
+            if self._gives_up():
+                raise
+            self._recover(self._parts.begin_incarnation, error)
+
+    def _recover(self, way_back: Callable[[], None], error: StreamsError) -> None:
+        """Tries the way back until it works; the broker may be away. Raises TaskMigratedError when a stop's time is up."""
+        while True:
+            logger.warning("%s", error)
+            self._failures += 1
+            pause_ms = min(LARGEST_BACKOFF_MS, SMALLEST_BACKOFF_MS << min(self._failures - 1, 6))
+            if self._failures > 1 and self._stopping.wait(pause_ms / 1000) and self._gives_up():
+                raise TaskMigratedError(f"closing: {error}") from error
+            try:
+                way_back()
+            except TaskMigratedError as next_error:
+                way_back, error = self._parts.begin_incarnation, next_error
+            except TransactionAbortedError as next_error:
+                way_back, error = self._parts.roll_back, next_error
+            else:
+                return
+
+    def _turn(self) -> None:
+        parts, clock = self._parts, self._clock
+        tasks = parts.tasks
+        now_ms = clock.monotonic_ms()
+        self._serve_inbox()
+        if now_ms >= self._listen_at_ms:
+            self._listen_at_ms = now_ms + LISTEN_EVERY_MS
+            parts.listen(now_ms, self._request_close)
+        global_moved = parts.step_global()
+        idle = not tasks.buffered or tasks.halted
+        busy_restoring = bool(parts.restorer.restoring)
+        tasks.advance(LONGEST_WAIT_SECONDS if busy_restoring and idle and not parts.reader.assigned else 0.0)
+        if parts.reader.assigned and not tasks.halted:
+            wait = 0.0 if busy_restoring or global_moved or not idle else parts.wait_seconds(now_ms, LONGEST_WAIT_SECONDS)
+            tasks.take(parts.reader.poll(wait))
+            tasks.balance(parts.most_buffered)
+        elif not busy_restoring:
+            self._stopping.wait(LONGEST_WAIT_SECONDS)
+        self._process(tasks)
+        parts.transport.poll()
+        tasks.punctuate(clock.wall_ms())
+        parts.commit_if_due(clock.monotonic_ms())
+        parts.chores(clock.monotonic_ms())
+        self._show(parts.state())
+
+    def _process(self, tasks: TaskSet) -> None:
+        """One run of records per task, of a size that takes about `TURN_MS`."""
+        before = self._clock.monotonic_ms()
+        done = tasks.process(self._limit, before)
+        took = self._clock.monotonic_ms() - before
+        if took > TURN_MS:
+            self._limit = max(FEWEST, self._limit * TURN_MS // took)
+        elif done >= self._limit:
+            self._limit = min(MOST, self._limit * 2)
+
+    def _serve_inbox(self) -> None:
+        while True:
+            try:
+                call = self._inbox.get_nowait()
+            except Empty:
+                return
+            call()
+
+    def _request_close(self) -> None:
+        """A `close` command: as a call of `KafkaStreams.close`."""
+        self.request_stop(None, True)
+
+    def _show(self, state: State) -> None:
+        self._parts.publish(state)
+        if state is not self._state:
+            self._state = state
+            self._on_state(state)

@@ -1,0 +1,407 @@
+"""What a worker is made of, how it is put together, and how it is put together again after a failure.
+
+    consumer ── Reader ──► TaskSet ──► Commit ──► Transport ── producer(s)      Coordination: who runs what, and commands
+                            ▲   ▲                                               GlobalTask: global tables
+                      Planner   Restorer                                        TopicAdmin: topics, ends, ids
+
+Consumer, restorer, admin and stores' memory live as long as the worker. A transport (with its transactional id) lives as long as an
+*incarnation*: after a fence it is dropped, all tasks with it, and a new one joins under a new name (rules.md, 21).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Callable, Mapping
+
+from runtime.changelog.restore import Restorer, StateRestoreListener
+from runtime.clock import Clock
+from runtime.commit.at_least_once import AtLeastOnce
+from runtime.commit.exactly_once import ExactlyOnce
+from runtime.commit.metadata import OffsetAndMetadata
+from runtime.commit.order import Commit, Transport
+from runtime.commit.transactions import TransactionalProducer
+from runtime.config import StreamsConfig
+from runtime.coordination import Command, CommandResult, Coordination, Granted, Lost, Member, PausedAt, Revoked, TaskReport
+from runtime.errors import StreamsError, TaskCorruptedError, TaskMigratedError, TransactionAbortedError
+from runtime.events import Event, EventKind, EventSink
+from runtime.ids import Partition, TaskId
+from runtime.intake.reader import Reader
+from runtime.metrics import THREAD, Metrics
+from runtime.states import State, TaskKind, TaskState
+from runtime.stores.budget import StoreMemory
+from runtime.stores.directory import StateDirectory
+from runtime.tasks.active import ActiveTask
+from runtime.tasks.global_build import build_global_task
+from runtime.tasks.incidents import Incidents
+from runtime.topics import TopicAdmin
+from runtime.topology.topology import Topology
+from runtime.worker.chores import MOVED_OFFSETS_MS, RECOMMIT_MS, Chores
+from runtime.worker.clients import await_broker, input_consumer
+from runtime.worker.commands import Answer, Commands
+from runtime.worker.plans import Planner
+from runtime.worker.tasks import TaskSet
+from runtime.worker.view import View, task_info
+
+logger = logging.getLogger(__name__)
+
+GLOBAL_STEP_SECONDS = 0.1
+EVENTS_WAIT_MS = 500
+"""How long an event waits for a commit at most, however long the commit interval."""
+REPORT_MS = 1_000
+"""How often the worker's tasks are reported while nothing but their lag changes."""
+
+
+class Parts:
+    """The parts of one worker, and the operations that need several of them. Belongs to the worker's thread but for `view`."""
+
+    def __init__(
+        self,
+        *,
+        config: StreamsConfig,
+        topology: Topology,
+        directory: StateDirectory,
+        instance: str,
+        clock: Clock,
+        metrics: Metrics,
+        events: EventSink,
+        restore_listener: StateRestoreListener | None,
+        log_path: str | None,
+        give_up: Callable[[], bool],
+    ) -> None:
+        """Contacts nobody. Raises StreamsConfigError if a handler cannot be made."""
+        self._config = config
+        self._topology = topology
+        self._directory = directory
+        self._instance = instance
+        self._clock = clock
+        self._metrics = metrics
+        self._events = events
+        self._log_path = log_path
+        self._give_up = give_up
+        self._listeners = () if restore_listener is None else (restore_listener,)
+        self._incidents = Incidents(config, events, metrics)
+        self._commit_interval_ms = int(config["commit.interval.ms"])
+        self._uncommitted_max = int(config["statestore.uncommitted.max.bytes"])
+        self._checkpoint_interval_ms = int(config["statestore.checkpoint.interval.ms"])
+        self.most_buffered = int(config["buffered.records.per.partition"])
+        self._exactly_once = config["processing.guarantee"] != "at_least_once"
+        self._commits = metrics.latency("commit-latency", THREAD)
+        self._committed_at_ms = clock.monotonic_ms()
+        self._checkpointed_at_ms = clock.monotonic_ms()
+        self._reported_at_ms = 0
+        self._granted = False
+        self._state = State.CREATED
+        self.view = View()
+        self._chores = Chores()
+        self._started: list[Callable[[], None]] = []
+        """How to close what was opened, in the order of opening."""
+
+    # -- start and end ---------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Connects, checks and makes topics, builds global tables, joins. Raises BrokerUnavailableError, MissingSourceTopicError,
+        WrongPartitionsError, StreamsConfigError, StateDirectoryError."""
+        config, clock = self._config, self._clock
+        consumer = input_consumer(config)
+        self._consumer = consumer
+        self._started.append(consumer.close)
+        await_broker(consumer, config, self._give_up)
+        self.topics = TopicAdmin(config)
+        layout = self.topics.prepare(self._topology)
+        self._layout = layout
+        self.global_task = build_global_task(
+            self._topology, config, self._directory, self.topics, clock, self._metrics, self._events, self._listeners
+        )
+        memory = StoreMemory(int(config["statestore.cache.max.bytes"]))
+        self._planner = Planner(
+            config=config,
+            topology=self._topology,
+            layout=layout,
+            directory=self._directory,
+            topics=self.topics,
+            incidents=self._incidents,
+            memory=memory,
+            global_stores=self.global_task,
+            clock=clock,
+            metrics=self._metrics,
+        )
+        self.reader = Reader(consumer)
+        self.restorer = Restorer(config.consumer_properties("restore"), clock, self._metrics, self._events, self._listeners)
+        self._started.append(self.restorer.close)
+        self.tasks = TaskSet(self._planner, self.reader, self.restorer, self.global_task, self._events, clock)
+        self._started.append(self.tasks.drop)
+        if self.global_task is not None:
+            self._build_global_tables()
+        self._coordination = Coordination(config, self._topology, layout, self._directory, clock)
+        self._started.append(self._coordination.close)
+        self.commands: Commands | None = None
+        self._join()
+        self._plan_chores()
+
+    def _build_global_tables(self) -> None:
+        """Global tables are whole before any task processes: a task's `init` may read them."""
+        assert self.global_task is not None
+        self._started.append(self.global_task.close)
+        self.global_task.start()
+        while self.global_task.restoring and not self._give_up():
+            self.global_task.step(GLOBAL_STEP_SECONDS)
+
+    def _plan_chores(self) -> None:
+        now_ms = self._clock.monotonic_ms()
+        self._chores.add("look for moved offsets", MOVED_OFFSETS_MS, self.tasks.moved_offsets, now_ms)
+        self._chores.add("commit idle offsets again", RECOMMIT_MS, self._recommit, now_ms)
+        purge_ms = int(self._config["repartition.purge.interval.ms"])
+        self._chores.add("purge repartition topics", purge_ms, self._purge, now_ms)
+
+    def _join(self) -> None:
+        """Begins an incarnation: a transactional id of its own, announced after it was initialised (coordination.md, 7)."""
+        incarnation = self._clock.wall_ms()
+        transactional_id = f"{self._config.application_id}-{self._instance}-{incarnation}-1"
+        self._events.begin_incarnation(incarnation)
+        self.transport = self._new_transport(transactional_id)
+        self.transport.start()
+        self._planner.attach(self.transport)
+        self._commit = Commit(self.transport, self._events, self._config.application_id)
+        self._granted = False
+        self._coordination.start(self._member(incarnation, transactional_id))
+
+    def _new_transport(self, transactional_id: str) -> Transport:
+        properties = self._config.producer_properties()
+        transactions = TransactionalProducer(properties, transactional_id, self._consumer, self._give_up)
+        guard = self._coordination.guard
+        refused = self._incidents.refused
+        if self._exactly_once:
+            return ExactlyOnce(transactions, guard, self._layout.guard, refused)
+        return AtLeastOnce(properties, transactions, guard, self._layout.guard, refused, self._give_up)
+
+    def _member(self, incarnation: int, transactional_id: str) -> Member:
+        return Member(
+            instance=self._instance,
+            incarnation=incarnation,
+            transactional_id=transactional_id,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            log_path=self._log_path,
+            state_dir=str(self._config.state_dir),
+            metrics_port=self._config.metrics_port,
+        )
+
+    def close(self, *, clean: bool, leave_group: bool) -> None:
+        """Closes everything that was opened, last first; what fails to close is logged."""
+        if clean:
+            self.tasks.close([task.id for task in self.tasks.all()])
+            self._coordination.leave(leave_group)
+        for close in reversed(self._started):
+            try:
+                close()
+            except Exception:
+                logger.exception("a part of the worker could not be closed")
+        transport = getattr(self, "transport", None)
+        if transport is not None:
+            transport.close()
+
+    # -- commit ----------------------------------------------------------------------------------------------------------------
+
+    def commit(self, extra: Mapping[Partition, OffsetAndMetadata] | None = None) -> bool:
+        """Commits all tasks in the one order; tasks that want to pause are paused by it. False if there was nothing to commit.
+
+        Raises TransactionAbortedError (then `roll_back`) or TaskMigratedError (then `begin_incarnation`).
+        """
+        started = self._clock.monotonic_ms()
+        pausing = self.tasks.wanting_pause()
+        for task in pausing:
+            self.tasks.announce_pause(task)
+        try:
+            done = self._commit(self.tasks.in_state(TaskState.RUNNING), extra)
+        except (TransactionAbortedError, TaskMigratedError):
+            self._forget_untrue_events()
+            raise
+        for task in pausing:
+            self.tasks.pause(task)
+        self._committed_at_ms = self._clock.monotonic_ms()
+        if done:
+            self._commits.record(self._committed_at_ms - started)
+            self._checkpoint_if_due()
+        return done
+
+    def _forget_untrue_events(self) -> None:
+        """What was told of records since the last commit is not true after a rollback, and is told again when it comes to pass."""
+        untrue = (EventKind.TASK_PAUSED, EventKind.RECORD_SKIPPED)
+        kept: list[Event] = [event for event in self._events.drain() if event.kind not in untrue]
+        self._events.put_back(kept)
+
+    def commit_if_due(self, now_ms: int) -> None:
+        """Commits when the interval has passed, when too much is staged, when a processor asked for it, or when a task is to be paused."""
+        waited = now_ms - self._committed_at_ms
+        tasks = self.tasks
+        if (
+            waited >= self._commit_interval_ms
+            or (waited >= EVENTS_WAIT_MS and self._events)
+            or tasks.uncommitted_bytes > self._uncommitted_max
+            or tasks.commit_requested
+            or tasks.wanting_pause()
+        ):
+            self.commit()
+
+    def _checkpoint_if_due(self) -> None:
+        """KIP-116: looked at on commit, so it acts in multiples of the commit interval."""
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - self._checkpointed_at_ms < self._checkpoint_interval_ms:
+            return
+        self._checkpointed_at_ms = now_ms
+        for task in self.tasks.in_state(TaskState.RUNNING, TaskState.PAUSED):
+            if task.stores:
+                offsets = task.checkpoint(self._clock.wall_ms())
+                self._events.emit(EventKind.CHECKPOINT, {"stores": offsets}, task.id)
+        if self.global_task is not None:
+            self.global_task.checkpoint()
+
+    # -- the ways back ---------------------------------------------------------------------------------------------------------
+
+    def roll_back(self) -> None:
+        """Aborts the transaction and takes every task back to the last commit (rules.md, 10). Raises TaskMigratedError, or
+        TransactionAbortedError if the broker does not answer: call it again then."""
+        self._metrics.counter("rollback-total", THREAD).add()
+        self._forget_untrue_events()
+        self.transport.abort()
+        try:
+            self.tasks.rollback()
+        except StreamsError as error:
+            raise TransactionAbortedError(f"the tasks cannot go back to their last commit yet: {error}") from error
+
+    def wipe(self, error: TaskCorruptedError) -> None:
+        """Empties and restores the tasks that the error names; the others go back to the last commit."""
+        self.roll_back()
+        self.tasks.wipe(error)
+
+    def begin_incarnation(self) -> None:
+        """Others may own the tasks: closes all of them dirty, and joins under a new name."""
+        self.tasks.drop()
+        self._forget_untrue_events()
+        self.transport.close()
+        self._join()
+
+    # -- listening -------------------------------------------------------------------------------------------------------------
+
+    def listen(self, now_ms: int, close: Callable[[], None]) -> None:
+        """Grants, revocations and commands from the coordination topic, and the report of this worker's tasks to it."""
+        if self.commands is None:
+            self.commands = Commands(
+                application_id=self._config.application_id,
+                directory=self._directory.path,
+                tasks=lambda: self.tasks,
+                commit=self.commit,
+                close=close,
+                clock=self._clock,
+            )
+        for told in self._coordination.poll():
+            match told:
+                case Granted():
+                    self._grant(told)
+                case Revoked():
+                    self._hand_over(told.tasks)
+                case Lost():
+                    raise TaskMigratedError(f"this worker is no longer a member: {told.reason}")
+                case Command():
+                    self._carry_out(told)
+        if self.tasks.changed or now_ms - self._reported_at_ms >= REPORT_MS:
+            self._reported_at_ms = now_ms
+            self._coordination.report({task.id: self._report(task) for task in self.tasks.all()}, self._state)
+
+    def _grant(self, grant: Granted) -> None:
+        gone = [task.id for task in self.tasks.all() if task.id not in grant.active]
+        if gone:
+            self._hand_over(gone)
+        new = [task for task in sorted(grant.active) if task not in self.tasks]
+        if new or not self._granted:
+            self._events.emit(EventKind.TASKS_ASSIGNED, {"active": [str(task) for task in sorted(grant.active)]})
+        self._granted = True
+        self.tasks.create(grant.active)
+
+    def _hand_over(self, tasks: list[TaskId] | frozenset[TaskId]) -> None:
+        """Commit, close, say so: only then may another be granted them (coordination.md, 3)."""
+        self.commit()
+        self.tasks.close(tasks)
+        self._coordination.released(tasks)
+
+    def _carry_out(self, command: Command) -> None:
+        assert self.commands is not None
+        try:
+            answer = self.commands.run(command.kind, command.task, command.args)
+        except (TransactionAbortedError, TaskMigratedError) as error:
+            self._answer(command, Answer(False, f"rolled back, nothing was done: {error}"))
+            raise
+        self._answer(command, answer)
+
+    def _answer(self, command: Command, answer: Answer) -> None:
+        self._coordination.result(CommandResult(id=command.id, ok=answer.ok, reason=answer.reason, data=dict(answer.data), by=self._instance))
+
+    def _report(self, task: ActiveTask) -> TaskReport:
+        info = task_info(task, self.reader)
+        ends = sum(info.ends.values())
+        point = task.paused_at
+        return TaskReport(
+            kind=TaskKind.ACTIVE,
+            state=task.state,
+            offset_sum=sum(info.committed.values()),
+            end_sum=ends,
+            lag=info.lag,
+            checkpoint_ms=task.checkpoint_ms,
+            paused=None
+            if point is None
+            else PausedAt(
+                topic=point.partition.topic, partition=point.partition.number, offset=point.offset, error_type=point.error_type, error=point.error
+            ),
+        )
+
+    # -- now and then ----------------------------------------------------------------------------------------------------------
+
+    def step_global(self) -> bool:
+        """A round of the global task; True if it moved."""
+        return self.global_task is not None and self.global_task.step(0)
+
+    def chores(self, now_ms: int) -> None:
+        """What is due of the chores."""
+        self._chores.run(now_ms)
+
+    def _recommit(self) -> None:
+        self.commit(self.tasks.held_offsets())
+
+    def _purge(self) -> None:
+        """What has been processed of repartition topics is deleted (Kafka Streams' purge): nobody else reads them."""
+        done: dict[Partition, int] = {}
+        for task in self.tasks.in_state(TaskState.RUNNING):
+            for partition, at in task.committed_offsets.items():
+                if partition.topic in self._layout.repartition_topics:
+                    done[partition] = at.offset
+        if done:
+            self.topics.delete_records(done)
+
+    def wait_seconds(self, now_ms: int, longest: float) -> float:
+        """How long a poll may wait: not beyond the next commit, if there is something to commit."""
+        if not self.transport.pending and not self._events:
+            return longest
+        left = (self._committed_at_ms + self._commit_interval_ms - now_ms) / 1000
+        return max(0.0, min(longest, left))
+
+    def state(self) -> State:
+        """What the client's state should be (rules.md, 1)."""
+        if not self._granted:
+            return State.REBALANCING
+        if self.tasks.restoring or (self.global_task is not None and self.global_task.restoring):
+            return State.RESTORING
+        return State.RUNNING
+
+    def publish(self, state: State) -> None:
+        """Swaps in what other threads see, if it changed or a commit was made."""
+        if state is not self._state or self.tasks.changed or self.view.published_ms < self._committed_at_ms:
+            self._state = state
+            self.view.publish(state, self.tasks.all(), self.reader, self.global_task, self._committed_at_ms)
+            self.tasks.changed = False
+
+    def instance_state(self, old: State, new: State) -> dict[str, object]:
+        """The payload of INSTANCE_STATE."""
+        return {"old": old.value, "new": new.value, "pid": os.getpid(), "log_path": self._log_path}
+

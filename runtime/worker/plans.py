@@ -1,0 +1,113 @@
+"""From a topology to tasks: which tasks there are, what each reads, and what the brokers say about its changelogs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from runtime.changelog.staleness import Changelog
+from runtime.clock import Clock
+from runtime.commit.collector import WorkerCollector
+from runtime.commit.order import Transport
+from runtime.config import StreamsConfig
+from runtime.errors import MissingSourceTopicError
+from runtime.handlers import LogAndContinueProcessingExceptionHandler, LogAndFailProcessingExceptionHandler
+from runtime.ids import NextOffset, Partition, TaskId
+from runtime.metrics import Metrics
+from runtime.operators.context import GlobalStores
+from runtime.stores.budget import StoreMemory
+from runtime.stores.directory import StateDirectory
+from runtime.tasks.active import ActiveTask
+from runtime.tasks.incidents import Incidents
+from runtime.tasks.plan import TaskPlan
+from runtime.topics import TopicAdmin
+from runtime.topology.topology import Topology
+
+
+class Planner:
+    """Makes tasks of the topology. Belongs to the worker's thread."""
+
+    def __init__(
+        self,
+        *,
+        config: StreamsConfig,
+        topology: Topology,
+        directory: StateDirectory,
+        topics: TopicAdmin,
+        incidents: Incidents,
+        memory: StoreMemory,
+        global_stores: GlobalStores | None,
+        clock: Clock,
+        metrics: Metrics,
+    ) -> None:
+        self._config = config
+        self._directory = directory
+        self._topics = topics
+        self._memory = memory
+        self._global_stores = global_stores
+        self._clock = clock
+        self._metrics = metrics
+        self._subtopologies = {subtopology.id: subtopology for subtopology in topology.sub_topologies()}
+        self._application_id = config.application_id
+        self._collector: WorkerCollector | None = None
+        self.incidents = incidents
+
+    def attach(self, transport: Transport) -> None:
+        """Tasks made from now on send their outputs there."""
+        known = (LogAndFailProcessingExceptionHandler, LogAndContinueProcessingExceptionHandler)
+        # Under exactly-once the transaction takes a failed record's outputs back; otherwise they are held until it is through.
+        self._hold = self._config["processing.guarantee"] == "at_least_once" and type(self.incidents.processing) not in known
+        self._collector = WorkerCollector(transport, self._topics.partition_count, hold=self._hold)
+        self.incidents.attach(transport)
+
+    def task(self, task_id: TaskId) -> ActiveTask:
+        """A new task, in state CREATED."""
+        assert self._collector is not None
+        subtopology = self._subtopologies[task_id.subtopology]
+        sources = {topic: source for source in subtopology.sources for topic in source.topics}
+        config = self._config
+        plan = TaskPlan(
+            task_id=task_id,
+            application_id=self._application_id,
+            config=config,
+            subtopology=subtopology,
+            sources=sources,
+            directory=self._directory.task_directory(task_id),
+            memory=self._memory,
+            clock=self._clock,
+            metrics=self._metrics,
+            collector=self._collector,
+            global_stores=self._global_stores,
+            hold_outputs=self._hold,
+            max_task_idle_ms=int(config["max.task.idle.ms"]),
+            default_offset_reset=str(config["auto.offset.reset"]),
+            default_timestamp_extractor=config["default.timestamp.extractor"],
+        )
+        return ActiveTask(plan, self.incidents)
+
+    def changelogs(self, partitions: Sequence[Partition]) -> dict[Partition, Changelog]:
+        """What the brokers say about changelogs now: id, retention of deletions, and end. Raises MissingSourceTopicError, StreamsError."""
+        if not partitions:
+            return {}
+        facts = self._topics.describe({partition.topic for partition in partitions})
+        missing = sorted({partition.topic for partition in partitions} - set(facts))
+        if missing:
+            raise MissingSourceTopicError(f"changelog {', '.join(missing)} does not exist any more: restart the application to have it made again")
+        ends = self._topics.end_offsets(partitions)
+        return {
+            partition: Changelog(partition, NextOffset(ends[partition]), facts[partition.topic].topic_id, facts[partition.topic].delete_retention_ms)
+            for partition in partitions
+        }
+
+    def state_lost_message(self, task: TaskId, lost: Mapping[Partition, NextOffset]) -> str:
+        """What to tell, and the command that helps (rules.md, 14)."""
+        servers, group = self._config["bootstrap.servers"], self._application_id
+        commands = "\n".join(
+            f"  kafka-consumer-groups --bootstrap-server {servers} --group {group} --topic {partition.topic}:{partition.number} "
+            f"--reset-offsets --to-offset {offset} --execute"
+            for partition, offset in sorted(lost.items())
+        )
+        return (
+            f"task {task} has state, but group {group} has no committed offset for {', '.join(map(str, sorted(lost)))}: they expired or were deleted. "
+            f"Going on would count records twice. The state was built up to these offsets; to go on from there:\n{commands}\n"
+            "or delete the state (KafkaStreams.clean_up() and the changelog topics) to begin anew"
+        )

@@ -1,0 +1,391 @@
+"""The set of tasks of a worker (Kafka Streams' `TaskManager`): makes them, restores them, moves them through pause, rollback and close.
+
+Operations here are on one task or on the set as a whole, between two batches, on the worker's thread. What is written to the broker is the
+loop's business (`loop.py`); what happens inside a task is the task's (`tasks/active.py`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping
+
+from runtime.changelog.restore import Restorer
+from runtime.clock import Clock
+from runtime.commit.metadata import OffsetAndMetadata
+from runtime.errors import StateLostError, StreamsError, TaskCorruptedError
+from runtime.events import EventKind, EventSink
+from runtime.ids import NextOffset, Partition, TaskId
+from runtime.intake.reader import Polled, Reader
+from runtime.states import TaskState
+from runtime.tasks.active import ActiveTask
+from runtime.tasks.global_ import GlobalTask
+from runtime.tasks.incidents import PausePoint
+from runtime.worker.plans import Planner
+
+logger = logging.getLogger(__name__)
+
+OFFSETS_SECONDS = 10.0
+"""How long an answer about committed offsets or ends of partitions may take."""
+
+
+class TaskSet:
+    """All active tasks of one worker."""
+
+    def __init__(self, planner: Planner, reader: Reader, restorer: Restorer, global_task: GlobalTask | None, events: EventSink, clock: Clock) -> None:
+        self._planner = planner
+        self._reader = reader
+        self._restorer = restorer
+        self._global = global_task
+        self._events = events
+        self._clock = clock
+        self._tasks: dict[TaskId, ActiveTask] = {}
+        self._by_partition: dict[Partition, ActiveTask] = {}
+        self._turn: list[TaskId] = []
+        self.halted = False
+        """True between `pause_all` and `resume_all`: nothing is processed (KIP-834)."""
+        self.changed = True
+        """Set when a task came, went or changed its state; whoever publishes that resets it."""
+
+    # -- looking ---------------------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def __contains__(self, task: object) -> bool:
+        return task in self._tasks
+
+    def all(self) -> list[ActiveTask]:
+        """Every task, in the order of ids."""
+        return [self._tasks[task] for task in sorted(self._tasks)]
+
+    def get(self, task: TaskId) -> ActiveTask | None:
+        return self._tasks.get(task)
+
+    def in_state(self, *states: TaskState) -> list[ActiveTask]:
+        return [task for task in self.all() if task.state in states]
+
+    def paused(self) -> list[TaskId]:
+        """The tasks that are PAUSED."""
+        return [task.id for task in self.in_state(TaskState.PAUSED)]
+
+    @property
+    def restoring(self) -> bool:
+        """True while the store of a task is being restored (rules.md, 1)."""
+        return any(task.state in (TaskState.CREATED, TaskState.RESTORING) and task.changelogs for task in self._tasks.values())
+
+    @property
+    def buffered(self) -> int:
+        """Records read and not yet processed, of tasks that may process."""
+        return sum(task.queues.buffered for task in self._tasks.values() if task.queues is not None and task.state is TaskState.RUNNING)
+
+    @property
+    def uncommitted_bytes(self) -> int:
+        return sum(task.uncommitted_bytes for task in self._tasks.values())
+
+    @property
+    def commit_requested(self) -> bool:
+        """True if a processor called `context.commit()`."""
+        return any(task.commit_requested for task in self._tasks.values())
+
+    def store_positions(self) -> dict[str, dict[int, tuple[int, int]]]:
+        """By store and partition: position and end of its changelog, as next offsets (KIP-535). Of a running store both are its position."""
+        positions: dict[str, dict[int, tuple[int, int]]] = {}
+        for task in self._tasks.values():
+            for name, changelog in task.changelogs.items():
+                at = task.stores[name].committed_offset(changelog) or 0
+                positions.setdefault(name, {})[changelog.number] = (at, at)
+        for progress in self._restorer.progress():
+            positions.setdefault(progress.store, {})[progress.partition.number] = (progress.position, progress.end)
+        return positions
+
+    # -- coming ----------------------------------------------------------------------------------------------------------------
+
+    def create(self, ids: Collection[TaskId]) -> None:
+        """Opens tasks that are not here yet and starts their restore. Order as in rules.md, 22: committed offsets first (this waits until what a
+        fenced predecessor left open has ended), then the ends of the changelogs.
+
+        Raises StateLostError (rules.md, 14), StreamsError if the broker does not answer; what was opened by then is kept and tried again.
+        """
+        for task_id in sorted(ids):
+            if task_id not in self._tasks:
+                self._tasks[task_id] = self._planner.task(task_id)
+                self._turn = []
+                self.changed = True
+        for task in self.in_state(TaskState.CREATED):
+            wiped = task.open()
+            for store in wiped:
+                logger.warning("task %s: the files of store %s were damaged; it is restored from its changelog", task.id, store.name)
+        waiting = [task for task in self.in_state(TaskState.RESTORING) if task.id not in self._restorer.restoring]
+        self._restore(waiting)
+
+    def _restore(self, tasks: list[ActiveTask]) -> None:
+        committed = self._reader.committed([partition for task in tasks for partition in task.inputs], OFFSETS_SECONDS)
+        for task in tasks:
+            self._refuse_lost_state(task, committed)
+        changelogs = self._planner.changelogs([partition for task in tasks for partition in task.changelogs.values()])
+        for task in tasks:
+            task.topic_ids = {partition.topic: changelogs[partition].topic_id for partition in task.changelogs.values()}
+            self._restorer.add(task.id, [(task.stores[name], changelogs[partition]) for name, partition in task.changelogs.items()])
+
+    def _refuse_lost_state(self, task: ActiveTask, committed: Mapping[Partition, OffsetAndMetadata]) -> None:
+        """State without committed offsets would be counted into twice (rules.md, 14)."""
+        lost = {partition: offset for partition, offset in task.stored_inputs().items() if partition not in committed}
+        if lost:
+            raise StateLostError(self._planner.state_lost_message(task.id, lost))
+
+    def advance(self, timeout: float) -> None:
+        """Restores a little, and lets tasks that are complete process. Raises TaskCorruptedError and what `create` raises."""
+        for task_id in self._restorer.step(timeout):
+            task = self._tasks.get(task_id)
+            if task is not None:
+                self._begin([task])
+                self.changed = True
+
+    def _begin(self, tasks: list[ActiveTask]) -> None:
+        """Takes up processing at the committed offsets."""
+        committed = self._reader.committed([partition for task in tasks for partition in task.inputs], OFFSETS_SECONDS)
+        for task in tasks:
+            own = {partition: committed[partition] for partition in task.inputs if partition in committed}
+            self._refuse_lost_state(task, own)
+            starts = self._starts(task, own)
+            task.begin(own, starts)
+            self._by_partition.update(dict.fromkeys(task.inputs, task))
+            self._reader.assign(starts)
+            logger.info("task %s runs from %s", task.id, _text(starts), extra={"task": task.id})
+
+    def _starts(self, task: ActiveTask, committed: Mapping[Partition, OffsetAndMetadata]) -> dict[Partition, NextOffset]:
+        return {
+            partition: NextOffset(committed[partition].offset) if partition in committed else self._reset_position(task, partition, "no committed offset")
+            for partition in task.inputs
+        }
+
+    def _reset_position(self, task: ActiveTask, partition: Partition, why: str) -> NextOffset:
+        """Where `auto.offset.reset`, or the source's own policy, says to begin. Raises StreamsError for `none`."""
+        policy = task.plan.offset_reset(partition.topic)
+        if policy == "none":
+            raise StreamsError(
+                f"{partition}: {why}, and auto.offset.reset = none: set the offset with kafka-consumer-groups --reset-offsets, or choose earliest or latest"
+            )
+        low, high = self._reader.bounds(partition, OFFSETS_SECONDS)
+        return low if policy == "earliest" else high
+
+    # -- input -----------------------------------------------------------------------------------------------------------------
+
+    def take(self, polled: Polled) -> None:
+        """Hands what was read to the tasks."""
+        for partition, messages in polled.runs:
+            task = self._by_partition.get(partition)
+            if task is not None:
+                task.add(partition, messages)
+        for partition, offset in polled.ends:
+            task = self._by_partition.get(partition)
+            if task is not None and task.queues is not None:
+                task.queues[partition].reached_end(offset)
+        for partition, position in polled.lost:
+            self._reset(partition, position)
+
+    def _reset(self, partition: Partition, position: int | None) -> None:
+        """The position is not on the log (any more): goes on where the policy says, and tells (kafka-facts, D)."""
+        task = self._by_partition.get(partition)
+        if task is None or task.queues is None:
+            return
+        start = self._reset_position(task, partition, f"offset {position} is out of range")
+        queue = task.queues[partition]
+        policy = task.plan.offset_reset(partition.topic)
+        logger.warning("%s: offset %s is out of range; going on at %d (%s)", partition, position, start, policy, extra={"task": task.id})
+        payload = {"topic": partition.topic, "partition": partition.number, "from": position, "to": start, "policy": policy}
+        self._events.emit(EventKind.OFFSET_RESET, payload, task.id, f"{partition}@{position}")
+        if queue.buffered and start >= queue.next_offset:
+            queue.jump(start)
+        else:
+            queue.clear(start)
+        self._reader.assign({partition: start})
+
+    def balance(self, most: int) -> None:
+        """Stops fetching partitions whose queue holds more than `most` records, and fetches them again when it has come down."""
+        for partition, task in self._by_partition.items():
+            if task.queues is None or len(task.inputs) == 1:
+                continue
+            queue = task.queues[partition]
+            if queue.buffered > most:
+                self._reader.hold(partition)
+            elif queue.buffered <= most // 2:
+                self._reader.release(partition)
+            if not queue.buffered and not queue.at_end and 0 <= self._reader.known_end(partition) <= queue.next_offset:
+                queue.at_end = True
+
+    def process(self, limit: int, now_ms: int) -> int:
+        """Lets each task process at most `limit` records, a different one first each time. Returns how many in all."""
+        if self.halted:
+            return 0
+        order = self._turn or self._reorder()
+        done = 0
+        for task_id in order:
+            task = self._tasks.get(task_id)
+            if task is not None and task.state is TaskState.RUNNING and self._may_process(task_id):
+                self._planner.incidents.task = task_id
+                done += task.process(limit, now_ms)
+        if order:
+            order.append(order.pop(0))
+        return done
+
+    def _reorder(self) -> list[TaskId]:
+        self._turn = sorted(self._tasks)
+        return self._turn
+
+    def _may_process(self, task: TaskId) -> bool:
+        return self._global is None or self._global.may_process(task)
+
+    def punctuate(self, now_ms: int) -> None:
+        """Runs what is due, wall-clock and stream time."""
+        if not self.halted:
+            for task in self._tasks.values():
+                if task.state is TaskState.RUNNING and self._may_process(task.id):
+                    task.punctuate(now_ms)
+
+    # -- pause -----------------------------------------------------------------------------------------------------------------
+
+    def wanting_pause(self) -> list[ActiveTask]:
+        """Tasks whose handler said PAUSE."""
+        return [task for task in self._tasks.values() if task.pause_wanted is not None]
+
+    def announce_pause(self, task: ActiveTask) -> None:
+        """Queues TASK_PAUSED, to ride in the commit that makes it true (rules.md, 26)."""
+        point = task.pause_wanted
+        if point is not None:
+            self._events.emit(EventKind.TASK_PAUSED, point.payload(), task.id, f"{point.partition}@{point.offset}")
+
+    def pause(self, task: ActiveTask) -> None:
+        """After the commit: the task holds its input until `resume`."""
+        point = task.pause_wanted
+        if point is None:
+            return
+        task.pause(point)
+        self._reader.unassign(task.inputs)
+        self.changed = True
+        logger.warning("task %s is paused before %s@%d (%s): %s", task.id, point.partition, point.offset, point.reason, point.error, extra={"task": task.id})
+
+    def want_pause(self, task_id: TaskId) -> None:
+        """An operator's pause: taken up with the next commit. Raises StreamsError if the task is not running."""
+        task = self._tasks.get(task_id)
+        if task is None or task.state is not TaskState.RUNNING or task.queues is None:
+            raise StreamsError(f"task {task_id} is {'not here' if task is None else task.state.value}: only a running task can be paused")
+        partition = task.inputs[0]
+        task.pause_wanted = PausePoint.command(partition, task.queues[partition].next_offset)
+
+    def resume(self, task_id: TaskId) -> bool:
+        """Reads the task's committed offsets again (somebody may have moved them) and runs on from there. True once it has left PAUSED, False if
+        it was not paused or is not here. Raises StreamsError if the offsets cannot be read: it stays PAUSED (rules.md, 2 and 17)."""
+        task = self._tasks.get(task_id)
+        if task is None or task.state is not TaskState.PAUSED:
+            return False
+        committed = self._reader.committed(task.inputs, OFFSETS_SECONDS)
+        self._refuse_lost_state(task, committed)
+        starts = self._starts(task, committed)
+        task.resume(committed, starts)
+        self._reader.assign(starts)
+        self.changed = True
+        offsets = {str(partition): offset for partition, offset in starts.items()}
+        self._events.emit(EventKind.TASK_RESUMED, {"offsets": offsets}, task_id)
+        logger.info("task %s is resumed at %s", task_id, _text(starts), extra={"task": task_id})
+        return True
+
+    def pause_all(self) -> None:
+        """Nothing is processed until `resume_all` (KIP-834)."""
+        self.halted = True
+        self.changed = True
+
+    def resume_all(self) -> None:
+        """Ends `pause_all`. Tasks that met a bad record stay PAUSED."""
+        self.halted = False
+        self.changed = True
+
+    # -- offsets of the group --------------------------------------------------------------------------------------------------
+
+    def committed(self, partitions: Iterable[Partition]) -> dict[Partition, OffsetAndMetadata]:
+        """What the group holds now. Raises StreamsError."""
+        return self._reader.committed(partitions, OFFSETS_SECONDS)
+
+    def moved_offsets(self) -> None:
+        """Compares what the group holds with what running tasks committed last; a difference is told once, and the next commit overwrites it
+        (rules.md, 19). Raises StreamsError if the offsets cannot be read."""
+        running = self.in_state(TaskState.RUNNING)
+        found = self.committed([partition for task in running for partition in task.committed_offsets])
+        for task in running:
+            for partition, expected in list(task.committed_offsets.items()):
+                at = found.get(partition)
+                if at is None or at.offset == expected.offset:
+                    continue
+                payload = {"topic": partition.topic, "partition": partition.number, "committed": at.offset, "expected": expected.offset}
+                self._events.emit(EventKind.OFFSET_MOVED, payload, task.id, f"{partition}@{at.offset}")
+                logger.warning("%s: committed offset is %d, not %d as committed last, while its task runs", partition, at.offset, expected.offset)
+                task.committed_offsets[partition] = at
+
+    def held_offsets(self) -> dict[Partition, OffsetAndMetadata]:
+        """What to commit again so that offsets of idle and paused partitions do not expire (rules.md, 20): of paused tasks what the group holds
+        now, since an operator may have moved it."""
+        tasks = self.in_state(TaskState.RUNNING, TaskState.PAUSED)
+        found = self.committed([partition for task in tasks for partition in task.inputs])
+        running = {partition for task in tasks if task.state is TaskState.RUNNING for partition in task.offsets_to_commit()}
+        return {partition: at for partition, at in found.items() if partition not in running}
+
+    # -- going -----------------------------------------------------------------------------------------------------------------
+
+    def rollback(self) -> None:
+        """Every task that processes goes back to the last commit: stores, queues, processors, input (rules.md, 10). Paused and restoring tasks
+        have nothing to roll back. Raises StreamsError if the broker does not answer; call it again then."""
+        tasks = self.in_state(TaskState.RUNNING)
+        for task in tasks:
+            self._reader.unassign(task.inputs)
+            if self._global is not None:
+                self._global.unregister_reader(task.id)
+            task.rollback()
+        self._begin(tasks)
+
+    def wipe(self, error: TaskCorruptedError) -> None:
+        """The state of these tasks does not fit their changelog: closed dirty, emptied, and restored from the start."""
+        for task_id in sorted(error.tasks):
+            if task_id in self._tasks:
+                self._events.emit(EventKind.TASK_CORRUPTED, {"reason": str(error)}, task_id)
+                self.drop([task_id])
+                task = self._planner.task(task_id)
+                self._tasks[task_id] = task
+                task.open()
+                for store in task.stores.values():
+                    store.wipe()
+        self.changed = True
+        self.create(())
+
+    def close(self, ids: Iterable[TaskId]) -> None:
+        """Closes tasks whose work is committed."""
+        self._remove(ids, clean=True)
+
+    def drop(self, ids: Iterable[TaskId] | None = None) -> None:
+        """Closes tasks dirty: what is not committed is forgotten. All of them without `ids`."""
+        self._remove(list(self._tasks) if ids is None else ids, clean=False)
+
+    def _remove(self, ids: Iterable[TaskId], *, clean: bool) -> None:
+        for task_id in list(ids):
+            task = self._tasks.pop(task_id, None)
+            if task is None:
+                continue
+            self._restorer.remove(task_id)
+            self._reader.unassign(task.inputs)
+            for partition in task.inputs:
+                self._by_partition.pop(partition, None)
+            if self._global is not None:
+                self._global.unregister_reader(task_id)
+            try:
+                task.close(clean=clean)
+            except Exception:
+                if clean:
+                    raise
+                logger.exception("task %s could not be closed", task_id, extra={"task": task_id})
+        self._turn = []
+        self.changed = True
+
+
+def _text(starts: Mapping[Partition, NextOffset]) -> str:
+    return ", ".join(f"{partition}@{offset}" for partition, offset in sorted(starts.items()))
+
+
