@@ -1,8 +1,9 @@
 """`<app>-dead-letter`: the records that a run-book took out of the way, raw and complete, each exactly once.
 
-Under its own key, value, timestamp and headers, plus KIP-1034's headers (`__streams.errors.topic`, `.partition`, `.offset`, `.exception`, `.message`), which are
-the record's identity here. *Exactly once*, however often and by however many it is tried: the writer's transactional id is made of the coordinates, so
-beginning fences whoever tries the same; then the topic is read to its end, and the record is written only if it is not there.
+Under its own key, value, timestamp and headers, plus those of KIP-1034 (`__streams.errors.topic`, `.partition`, `.offset`, `.exception`,
+`.message`), whose coordinates are the record's identity here. *Exactly once*, however often and by however many it is tried: the writer's
+transactional id is made of the partition, so beginning fences whoever tries the same; then the topic is read to its end, and the record is
+written only if it is not there.
 (Rejected: a note in the database that it was written. It can be lost between the two writes, in either order.)
 
 The topic is read whole for it. It holds what a budget allows per hour, and a thousand records take milliseconds.
@@ -16,7 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 _PREFIX = "__streams.errors."
 _FOREVER = {"retention.ms": "-1", "cleanup.policy": "delete"}
@@ -37,7 +39,7 @@ class RawRecord:
     key: bytes | None
     value: bytes | None
     timestamp_ms: int | None
-    headers: tuple[tuple[str, bytes | None], ...]
+    headers: tuple[tuple[str, str | bytes | None], ...]
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}@{self.offset}"
@@ -94,9 +96,15 @@ def keep(bootstrap_servers: str, application_id: str, record: RawRecord, error_t
             delivered.append(message.offset() or 0)
 
     producer.begin_transaction()
-    headers = [*record.headers, *_error_headers(record, error_type, error)]
-    timestamp = {} if record.timestamp_ms is None else {"timestamp": record.timestamp_ms}
-    producer.produce(topic, key=record.key, value=record.value, partition=0, headers=headers, on_delivery=report, **timestamp)
+    producer.produce(
+        topic,
+        key=record.key,
+        value=record.value,
+        partition=0,
+        timestamp=record.timestamp_ms or 0,  # 0: the broker's time
+        headers=[*record.headers, *_error_headers(record, error_type, error)],
+        on_delivery=report,
+    )
     try:
         producer.commit_transaction(_SECONDS)
     except KafkaException as problem:
@@ -105,26 +113,37 @@ def keep(bootstrap_servers: str, application_id: str, record: RawRecord, error_t
     return Kept(topic, delivered[0], already=False)
 
 
+def is_kept(bootstrap_servers: str, application_id: str, topic: str, partition: int, offset: int) -> bool:
+    """True if the record of these coordinates is on the application's dead-letter topic."""
+    dead_letters = dead_letter_topic(application_id)
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 2})
+    if dead_letters not in admin.list_topics(timeout=_SECONDS).topics:
+        return False
+    return find(bootstrap_servers, dead_letters, topic, partition, offset) is not None
+
+
 def find(bootstrap_servers: str, dead_letters: str, topic: str, partition: int, offset: int) -> int | None:
     """The offset on the dead-letter topic at which the record of these coordinates is kept; None if it is not."""
     wanted = (topic.encode(), str(partition).encode(), str(offset).encode())
     with _reader(bootstrap_servers) as consumer:
         consumer.assign([TopicPartition(dead_letters, 0, OFFSET_BEGINNING)])
         for message in _to_end(consumer, _SECONDS):
-            headers = dict(message.headers() or [])
+            headers = dict(_headers(message))
             if tuple(headers.get(_PREFIX + name) for name in ("topic", "partition", "offset")) == wanted:
                 return message.offset()
     return None
 
 
 def _error_headers(record: RawRecord, error_type: str, error: str) -> list[tuple[str, bytes]]:
-    fields = {"exception": error_type, "message": error, "topic": record.topic, "partition": str(record.partition), "offset": str(record.offset)}
+    coordinates = {"topic": record.topic, "partition": str(record.partition), "offset": str(record.offset)}
+    fields = {"exception": error_type, "message": error, **coordinates}
     return [(_PREFIX + name, text.encode()) for name, text in fields.items()]
 
 
 def _ensure_topic(bootstrap_servers: str, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 2})
-    future = admin.create_topics([NewTopic(topic, num_partitions=1, replication_factor=-1, config=_FOREVER)], operation_timeout=_SECONDS)[topic]
+    new = NewTopic(topic, num_partitions=1, replication_factor=-1, config=_FOREVER)
+    future = admin.create_topics([new], operation_timeout=_SECONDS)[topic]
     try:
         future.result(timeout=_SECONDS)
     except KafkaException as error:
@@ -179,8 +198,13 @@ def _raw(message: Message) -> RawRecord:
         key=_bytes(message.key()),
         value=_bytes(message.value()),
         timestamp_ms=timestamp if kind else None,
-        headers=tuple((name, _bytes(value)) for name, value in message.headers() or []),
+        headers=_headers(message),
     )
+
+
+def _headers(message: Message) -> tuple[tuple[str, str | bytes | None], ...]:
+    headers = message.headers() or []
+    return tuple(headers.items() if isinstance(headers, dict) else headers)
 
 
 def _bytes(data: str | bytes | None) -> bytes | None:

@@ -1,6 +1,6 @@
 """The feed: what an application wrote to `<app>-events` and `<app>-coordination` becomes rows of the control plane, exactly once.
 
-One step reads what is new and stores it; where it goes on (the next offset of each topic) is stored *in the same SQL transaction as the rows*.
+One step reads what is new and stores it; where it goes on (the next offset of each topic) is stored *in the SQL transaction of the rows*.
 So a step that is killed anywhere has either happened or not, and two steps at once do no harm: the second one to get the lock of a topic's
 row finds that the offset has moved, and drops what it read. Nothing is committed to Kafka. An event's id is checked as well, because under
 at-least-once the same event may stand on the topic twice.

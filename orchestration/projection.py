@@ -1,7 +1,7 @@
 """What one record of `<app>-events` or `<app>-coordination` changes in the control plane. SQL only; `orchestration.feed` reads and commits.
 
-MEMBER records are the truth about instances and tasks, events are the history. Both tell of pauses, and they travel on two topics: whichever
-is newer by the instance's own clock holds, so the order in which the two are read does not matter.
+MEMBER records are the truth about instances and tasks, events are the history. Both tell of pauses, and they travel on two topics: the
+newer one by the instance's own clock holds, so the order in which the two are read does not matter.
 
 A record that cannot be read (a newer version wrote it, or somebody's test) is logged and left out: one such record must not stop the feed
 for ever.
@@ -155,6 +155,7 @@ def _apply_report(session: Session, task: Task, report: records.TaskReport, at: 
         return
     if task.offset_sum != report.offset_sum:
         task.moved_at = at
+        task.first_moved_at = task.first_moved_at or at
     task.kind, task.state, task.lag = report.kind.value, report.state.value, report.lag
     task.offset_sum, task.end_sum, task.updated_at = report.offset_sum, report.end_sum, at
     if report.checkpoint_ms is not None:

@@ -71,10 +71,12 @@ class Instance(Base):
     metrics_port: Mapped[int | None]
     heartbeat_at: Mapped[datetime | None]
     started_at: Mapped[datetime | None]
+    start_requested_at: Mapped[datetime | None]
+    """When somebody last set out to start a process for it: until that has had time to come up, nobody else does."""
     deaths: Mapped[int] = mapped_column(default=0)
     """Deaths in a row: since it last ran for long enough to count as healthy."""
     died_at: Mapped[datetime | None]
-    dead_pid: Mapped[int | None]
+    dead_process: Mapped[str | None]
     """The process whose death was counted last, so that one death counts once."""
 
 
@@ -93,6 +95,8 @@ class Task(Base):
     end_sum: Mapped[int | None] = mapped_column(BigInteger)
     moved_at: Mapped[datetime | None]
     """When `offset_sum` last changed: work after the last checkpoint is what a power loss would repeat."""
+    first_moved_at: Mapped[datetime | None]
+    """When `offset_sum` first changed, for a task that has no checkpoint yet."""
     checkpoint_at: Mapped[datetime | None]
     paused_topic: Mapped[str | None]
     paused_partition: Mapped[int | None]

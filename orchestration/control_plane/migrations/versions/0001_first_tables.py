@@ -92,9 +92,10 @@ def upgrade() -> None:
         sa.Column("metrics_port", sa.Integer(), nullable=True),
         sa.Column("heartbeat_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("started_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("start_requested_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("deaths", sa.Integer(), nullable=False),
         sa.Column("died_at", sa.DateTime(timezone=True), nullable=True),
-        sa.Column("dead_pid", sa.Integer(), nullable=True),
+        sa.Column("dead_process", sa.String(length=255), nullable=True),
         sa.PrimaryKeyConstraint("application", "name", name=op.f("pk_instances")),
     )
     op.create_table(
@@ -132,6 +133,7 @@ def upgrade() -> None:
         sa.Column("offset_sum", sa.BigInteger(), nullable=True),
         sa.Column("end_sum", sa.BigInteger(), nullable=True),
         sa.Column("moved_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("first_moved_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("checkpoint_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("paused_topic", sa.String(length=255), nullable=True),
         sa.Column("paused_partition", sa.Integer(), nullable=True),

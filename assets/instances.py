@@ -1,0 +1,81 @@
+"""The asset `instances`: one partition for each declared instance. Materialised means: it is wanted, and it runs.
+
+The run starts the process unless it lives, waits until it says RUNNING, records what somebody wants to know, and ends. The process is
+detached and lives on without Dagster; stopping it is a job.
+"""
+
+import shlex
+
+import dagster as dg
+
+from orchestration.applications import Applications
+from orchestration.audit import now
+from orchestration.control_plane.models import Instance, Task
+from orchestration.operations import Started
+from orchestration.places import Places
+from orchestration.resources import PenstockResource
+
+INSTANCES = dg.AssetKey("instances")
+GROUP = "streams"
+
+
+def instances_asset(applications: Applications) -> dg.AssetsDefinition:
+    """The asset over all instances that are declared."""
+
+    @dg.asset(
+        key=INSTANCES,
+        partitions_def=dg.StaticPartitionsDefinition(list(applications.instances)),
+        group_name=GROUP,
+        kinds={"kafka", "python"},
+        description="Running instances of the applications in `streams.toml`, one partition each. Materialise one to start it; the jobs "
+        "`stop_instance`, `restart_instance`, `resume_task` and `skip_record` do the rest. The process outlives Dagster.",
+    )
+    def instances(context: dg.AssetExecutionContext, penstock: PenstockResource) -> dg.MaterializeResult[None]:
+        operations = penstock.operations
+        started = operations.start(context.partition_key, actor=f"dagster run {context.run_id[:8]}", progress=context.log.info)
+        return dg.MaterializeResult(metadata=instance_metadata(operations.places, started))
+
+    return instances
+
+
+def instance_metadata(places: Places, started: Started) -> dict[str, dg.MetadataValue]:
+    """What a materialisation of an instance shows. Numbers have stable names, so that Dagster plots them over time."""
+    row, tasks, at = started.instance, started.tasks, now()
+    ages = [(at - task.checkpoint_at).total_seconds() for task in tasks if task.checkpoint_at is not None]
+    metadata: dict[str, dg.MetadataValue] = {
+        "state": dg.MetadataValue.text(row.state or "unknown"),
+        "pid": dg.MetadataValue.int(started.process.pid),
+        "started_by_this_run": dg.MetadataValue.bool(started.started),
+        "tasks": tasks_table(tasks, row),
+        "task_count": dg.MetadataValue.int(len(tasks)),
+        "lag": dg.MetadataValue.int(sum(task.lag or 0 for task in tasks)),
+        "log": dg.MetadataValue.path(str(places.log_path(row.name))),
+        "state_folder": dg.MetadataValue.path(str(places.state_dir(row.name))),
+        "next_command": dg.MetadataValue.md(f"`penstock status {shlex.quote(row.name)}`"),
+    }
+    if ages:
+        metadata["oldest_checkpoint_age_s"] = dg.MetadataValue.float(max(ages))
+    if row.metrics_port:
+        metadata["metrics"] = dg.MetadataValue.url(f"http://127.0.0.1:{row.metrics_port}/metrics")
+    return metadata
+
+
+def tasks_table(tasks: tuple[Task, ...], row: Instance) -> dg.TableMetadataValue:
+    """A row for each task of the instance."""
+    at = now()
+    columns = {"task": "string", "kind": "string", "state": "string", "lag": "int", "checkpoint_age_s": "float", "paused_at": "string"}
+    records = [
+        dg.TableRecord(
+            {
+                "task": task.task,
+                "kind": task.kind,
+                "state": task.state,
+                "lag": task.lag if task.lag is not None else -1,
+                "checkpoint_age_s": -1.0 if task.checkpoint_at is None else round((at - task.checkpoint_at).total_seconds(), 1),
+                "paused_at": "" if task.paused_topic is None else f"{task.paused_topic}-{task.paused_partition}@{task.paused_offset}",
+            }
+        )
+        for task in tasks
+    ]
+    schema = dg.TableSchema(columns=[dg.TableColumn(name, kind) for name, kind in columns.items()])
+    return dg.MetadataValue.table(records=records, schema=schema)

@@ -1,0 +1,193 @@
+"""From what happened to who must know: which events open alerts, and what closes them again.
+
+    kind of alert                opened by                        resolved by
+    TASK_PAUSED                  the event                        the run-book; the task runs again; it pauses again (a new alert)
+    TASK_CORRUPTED               the event                        the task runs again
+    OFFSET_MOVED, OFFSET_RESET   the event                        a person
+    GLOBAL_RECOVERY              GLOBAL_RECOVERY_STARTED          the instance is RUNNING
+    GLOBAL_TOPIC_NOT_COMPACTED   the event, once per topic        a person
+    INSTANCE_DIED                the sensor on instances          the instance is RUNNING
+
+Every function works within the caller's transaction and may be repeated: an alert is named by the event's id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from orchestration import alerts
+from orchestration.alerts import NewAlert
+from orchestration.applications import Application, Severity
+from orchestration.control_plane.models import Alert, AlertState, Event, Instance, RunBookRun, Task
+from orchestration.run_books import reserve
+from runtime.events import EventKind
+from runtime.states import State, TaskState
+
+TASK_KINDS = (EventKind.TASK_PAUSED, EventKind.TASK_CORRUPTED, EventKind.OFFSET_MOVED, EventKind.OFFSET_RESET)
+GLOBAL_KINDS = (EventKind.GLOBAL_RECOVERY_STARTED, EventKind.GLOBAL_RECOVERY_ENDED, EventKind.GLOBAL_TOPIC_NOT_COMPACTED)
+GLOBAL_RECOVERY = "GLOBAL_RECOVERY"
+INSTANCE_DIED = "INSTANCE_DIED"
+_MENDED_BY_RUNNING = (EventKind.TASK_PAUSED.value, EventKind.TASK_CORRUPTED.value)
+ACTOR = "sensor"
+
+
+def of_tasks(session: Session, application: Application, events: Sequence[Event], at: datetime) -> list[RunBookRun]:
+    """Opens the alerts of these events; returns the run-books that the policy starts, each reserved and in the database."""
+    runs: list[RunBookRun] = []
+    for event in events:
+        if event.kind != EventKind.TASK_PAUSED.value:
+            alerts.open_alert(session, _task_alert(event), actor=ACTOR, at=at)
+            continue
+        alert, _ = alerts.open_alert(session, _pause_alert(event), actor=ACTOR, at=at)
+        if alert.state == AlertState.RESOLVED.value or not _is_current(session, event):
+            continue
+        _supersede(session, application, alert, at)
+        run = reserve(session, application, event, at=at)
+        if isinstance(run, RunBookRun):
+            runs.append(run)
+        else:
+            alert.detail = {**alert.detail, "run-book": run}
+    resolve_running(session, application, at)
+    return runs
+
+
+def resolve_running(session: Session, application: Application, at: datetime) -> None:
+    """Closes the alerts of tasks that have been reported RUNNING since: resumed by hand, or restarted with code that reads the record."""
+    for alert in alerts.unresolved(session, application=application.id, kinds=_MENDED_BY_RUNNING):
+        query = select(Task).where(Task.application == application.id, Task.task == alert.task).order_by(Task.updated_at.desc()).limit(1)
+        task = session.scalar(query)
+        event = session.get(Event, alert.occurrence)
+        happened = event.at if event is not None else alert.opened_at
+        if task is not None and task.state == TaskState.RUNNING.value and task.updated_at > happened:
+            alerts.resolve(session, alert, actor=ACTOR, at=at, resolution=f"the task runs on {task.instance}")
+
+
+def of_globals(session: Session, application: Application, events: Sequence[Event], at: datetime) -> None:
+    """Opens the alerts of these events, and closes those on recoveries of instances that are RUNNING again."""
+    for event in events:
+        if event.kind == EventKind.GLOBAL_RECOVERY_STARTED.value:
+            alerts.open_alert(session, _recovery_alert(event), actor=ACTOR, at=at)
+        elif event.kind == EventKind.GLOBAL_TOPIC_NOT_COMPACTED.value:
+            new = _compaction_alert(application, event)
+            alerts.open_alert(session, new, actor=ACTOR, at=at)
+    for alert in alerts.unresolved(session, application=application.id, kinds=[GLOBAL_RECOVERY]):
+        ended = _recovery_ended(session, application, alert)
+        if ended is not None:
+            alerts.resolve(session, alert, actor=ACTOR, at=at, resolution=ended)
+
+
+def resolve_instance_alerts(session: Session, instance: Instance, at: datetime) -> None:
+    """Closes the alerts on the deaths of an instance that is RUNNING in another process."""
+    for alert in alerts.unresolved(session, application=instance.application, kinds=[INSTANCE_DIED], instance=instance.name):
+        if instance.state == State.RUNNING.value and instance.pid != alert.detail.get("pid"):
+            alerts.resolve(session, alert, actor=ACTOR, at=at, resolution=f"runs again as process {instance.pid}")
+
+
+def _is_current(session: Session, event: Event) -> bool:
+    """False if the task was resumed, or paused again, after this pause."""
+    later = select(Event.id).where(
+        Event.application == event.application,
+        Event.task == event.task,
+        Event.sequence > event.sequence,
+        Event.kind.in_([EventKind.TASK_PAUSED.value, EventKind.TASK_RESUMED.value]),
+    )
+    return session.scalar(later.limit(1)) is None
+
+
+def _supersede(session: Session, application: Application, alert: Alert, at: datetime) -> None:
+    for older in alerts.unresolved(session, application=application.id, kinds=[EventKind.TASK_PAUSED.value], task=alert.task):
+        if older.id < alert.id:
+            alerts.resolve(session, older, actor=ACTOR, at=at, resolution=f"the task paused again: alert {alert.id}")
+
+
+def _pause_alert(event: Event) -> NewAlert:
+    payload = event.payload
+    place = f"{payload.get('topic')}-{payload.get('partition')}@{payload.get('offset')}"
+    return NewAlert(
+        occurrence=event.id,
+        kind=event.kind,
+        severity=Severity.ERROR,
+        application=event.application,
+        instance=event.instance,
+        task=event.task,
+        title=f"task {event.task} is paused at {place}: {payload.get('error')}",
+        detail={key: payload.get(key) for key in ("topic", "partition", "offset", "timestamp_ms", "error_type", "error", "reason")},
+    )
+
+
+def _task_alert(event: Event) -> NewAlert:
+    payload = event.payload
+    place = f"{payload.get('topic')}-{payload.get('partition')}"
+    titles = {
+        EventKind.TASK_CORRUPTED.value: f"task {event.task}: its state does not fit its changelog and is restored: {payload.get('reason')}",
+        EventKind.OFFSET_MOVED.value: f"the committed offset of {place} is {payload.get('committed')}, not {payload.get('expected')} as "
+        f"the instance left it: somebody moved it while task {event.task} ran, where it counts for paused tasks only",
+        EventKind.OFFSET_RESET.value: f"{place} goes on at {payload.get('to')}, not at {payload.get('from')}, which is no longer there "
+        f"(policy {payload.get('policy')}): records in between were not processed",
+    }
+    return NewAlert(
+        occurrence=event.id,
+        kind=event.kind,
+        severity=Severity.WARN,
+        application=event.application,
+        instance=event.instance,
+        task=event.task,
+        title=titles[event.kind],
+        detail=payload,
+    )
+
+
+def _recovery_alert(event: Event) -> NewAlert:
+    payload = event.payload
+    return NewAlert(
+        occurrence=event.id,
+        kind=GLOBAL_RECOVERY,
+        severity=Severity.WARN,
+        application=event.application,
+        instance=event.instance,
+        title=f"global store {payload.get('store')} on {event.instance} is rebuilt from {payload.get('topic')}: {payload.get('reason')}; "
+        "tasks that read it wait",
+        detail=payload,
+    )
+
+
+def _compaction_alert(application: Application, event: Event) -> NewAlert:
+    topic = event.payload.get("topic")
+    return NewAlert(
+        occurrence=f"{application.id}/{event.kind}/{topic}",
+        kind=event.kind,
+        severity=Severity.WARN,
+        application=application.id,
+        instance=event.instance,
+        title=f"global topic {topic} is not compacted (cleanup.policy={event.payload.get('cleanup_policy')}): what retention deletes is "
+        f"lost to new instances. kafka-configs --alter --topic {topic} --add-config cleanup.policy=compact",
+        detail=event.payload,
+    )
+
+
+def _recovery_ended(session: Session, application: Application, alert: Alert) -> str | None:
+    """Why a recovery is over: the instance was RUNNING after it began; None while it was not."""
+    began = session.get(Event, alert.occurrence)
+    if began is None:
+        return "its event is no longer known"
+    query = (
+        select(Event)
+        .where(
+            Event.application == application.id,
+            Event.instance == began.instance,
+            Event.sequence > began.sequence,
+            Event.kind.in_([EventKind.INSTANCE_STATE.value, EventKind.GLOBAL_RECOVERY_ENDED.value]),
+        )
+        .order_by(Event.sequence)
+    )
+    seconds = ""
+    for event in session.scalars(query):
+        if event.kind == EventKind.GLOBAL_RECOVERY_ENDED.value and event.payload.get("store") == began.payload.get("store"):
+            seconds = f" after {event.payload.get('records')} records in {event.payload.get('seconds')} s"
+        elif event.payload.get("new") == State.RUNNING.value:
+            return f"{began.instance} is RUNNING{seconds}"
+    return None

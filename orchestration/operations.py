@@ -1,0 +1,177 @@
+"""What people and Dagster do with instances: start, stop, restart, look. The command line and the Dagster jobs are two faces of this.
+
+Wanted and running are two things. What is wanted is written down first (`wanted` in the database, and a compacted DESIRED record on
+`<app>-coordination`, from which a lost database is rebuilt); then the process is started or stopped. Whoever is killed in between leaves a
+difference, which the sensor on instances mends. When no broker answers, a stop still stops: the record is written later by that sensor.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sqlalchemy import select
+
+from orchestration import audit, projection
+from orchestration.applications import Application, Applications
+from orchestration.control_plane import ControlPlane
+from orchestration.control_plane.models import Instance, Task
+from orchestration.feed import Feed
+from orchestration.launcher import Launcher, LaunchError, Process
+from orchestration.places import Places
+from runtime.coordination.commands import CommandClient
+from runtime.errors import BrokerUnavailableError
+from runtime.states import State
+
+logger = logging.getLogger(__name__)
+
+START_SECONDS = 120.0
+STOP_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """An instance that runs: its process, whether it was started by this call, and its row once it said RUNNING."""
+
+    process: Process
+    started: bool
+    instance: Instance
+    tasks: tuple[Task, ...]
+
+
+class Operations:
+    """One project: what is declared, its database, its processes."""
+
+    def __init__(self, places: Places, applications: Applications, control_plane: ControlPlane) -> None:
+        self.places = places
+        self.applications = applications
+        self.control_plane = control_plane
+        self.launcher = Launcher(places)
+
+    @classmethod
+    def find(cls) -> Operations:
+        """The project that the environment names (see `Places.find`). Raises WrongDeclarationError, ControlPlaneError."""
+        places = Places.find()
+        return cls(places, Applications.read(places.streams_toml), ControlPlane(places.database_url))
+
+    def feed(self, application: Application) -> Feed:
+        return Feed(application, self.control_plane)
+
+    def start(
+        self,
+        name: str,
+        *,
+        actor: str,
+        timeout_s: float = START_SECONDS,
+        progress: Callable[[str], None] = lambda _: None,
+    ) -> Started:
+        """Makes the instance wanted, starts it unless it runs, waits until it says RUNNING.
+
+        Raises WrongDeclarationError, BrokerUnavailableError (nothing was started), LaunchError with the last line of its log.
+        """
+        application = self.applications.of_instance(name)
+        with self.feed(application) as feed:
+            feed.step()  # a broker that is away shows here, before anything is promised
+            self.mark_starting(name)
+            self._want(application, name, True, actor)
+            process, started = self.launcher.start(application, name)
+            progress(f"process {process.pid} {'started' if started else 'runs already'}; its log: {self.places.log_path(name)}")
+            if started:
+                self._audit(application, name, actor, "instance started", {"pid": process.pid})
+            self._wait_until_running(feed, name, process, timeout_s, progress)
+        return Started(process, started, *self.look(name))
+
+    def stop(self, name: str, *, actor: str, timeout_s: float = STOP_SECONDS, kill: bool = False) -> bool:
+        """Makes the instance unwanted and closes it. False if it did not run. Raises WrongDeclarationError, LaunchError."""
+        application = self.applications.of_instance(name)
+        self._want(application, name, False, actor)
+        return self._stop_process(application, name, actor, timeout_s, kill)
+
+    def restart(self, name: str, *, actor: str, progress: Callable[[str], None] = lambda _: None) -> Started:
+        """Closes the process cleanly, its tasks stay reserved for it, and starts it anew, with the code and configuration of now."""
+        application = self.applications.of_instance(name)
+        self.mark_starting(name)
+        self._want(application, name, True, actor)
+        if self._stop_process(application, name, actor, STOP_SECONDS, kill=False):
+            progress("closed cleanly")
+        return self.start(name, actor=actor, progress=progress)
+
+    def look(self, name: str) -> tuple[Instance, tuple[Task, ...]]:
+        """What the control plane knows of an instance: its row (a new one, if it never ran) and its tasks."""
+        application = self.applications.of_instance(name)
+        with self.control_plane.reading() as session:
+            row = session.get(Instance, (application.id, name))
+            query = select(Task).where(Task.application == application.id, Task.instance == name).order_by(Task.task)
+            tasks = tuple(session.scalars(query))
+        return row or Instance(application=application.id, name=name, wanted=False, wanted_published=True, deaths=0), tasks
+
+    def mark_starting(self, name: str) -> None:
+        """Tells the sensor that somebody is about to start the instance: a process that is gone for it has not died."""
+        application = self.applications.of_instance(name)
+        with self.control_plane.writing() as session:
+            projection.instance_row(session, application.id, name).start_requested_at = audit.now()
+
+    def publish_wanted(self, application: Application) -> None:
+        """Writes the DESIRED records that could not be written when no broker answered. Raises BrokerUnavailableError."""
+        query = select(Instance).where(Instance.application == application.id, Instance.wanted_published.is_(False))
+        with self.control_plane.reading() as session:
+            late = list(session.scalars(query))
+        for row in late:
+            self._publish(application, row.name, row.wanted, row.wanted_by or "unknown")
+
+    def _want(self, application: Application, name: str, running: bool, actor: str) -> None:
+        at = audit.now()
+        with self.control_plane.writing() as session:
+            row = projection.instance_row(session, application.id, name)
+            if row.wanted == running and row.wanted_published and row.wanted_at is not None:
+                return
+            row.wanted, row.wanted_at, row.wanted_by, row.wanted_published = running, at, actor, False
+            action = "instance wanted" if running else "instance not wanted"
+            audit.record(session, actor, action, at=at, application=application.id, instance=name)
+        try:
+            self._publish(application, name, running, actor)
+        except BrokerUnavailableError as error:
+            if running:
+                raise
+            logger.warning("%s: that it is to stand still is recorded on Kafka later: %s", name, error)
+
+    def _publish(self, application: Application, name: str, running: bool, actor: str) -> None:
+        with CommandClient(application.id, application.bootstrap_servers, actor) as client:
+            client.want(name, running)
+        with self.control_plane.writing() as session:
+            row = projection.instance_row(session, application.id, name)
+            row.wanted_published = row.wanted == running
+
+    def _stop_process(self, application: Application, name: str, actor: str, timeout_s: float, kill: bool) -> bool:
+        process = self.launcher.running(name)
+        if not self.launcher.stop(name, timeout_s, kill=kill):
+            return False
+        self._audit(application, name, actor, "instance stopped", {"pid": process.pid if process else None})
+        return True
+
+    def _wait_until_running(self, feed: Feed, name: str, process: Process, timeout_s: float, progress: Callable[[str], None]) -> None:
+        deadline = time.monotonic() + timeout_s
+        last = None
+        while True:
+            feed.step(2.0)
+            row, _ = self.look(name)
+            state = row.state if row.pid == process.pid else None
+            if state == State.RUNNING.value:
+                return
+            if state != last and state is not None:
+                progress(f"state {state}")
+                last = state
+            if not process.alive:
+                raise LaunchError(f"instance {name} ended: {self.launcher.last_words(name)} (its log: {self.places.log_path(name)})")
+            if time.monotonic() > deadline:
+                raise LaunchError(
+                    f"instance {name} (process {process.pid}) is {state or 'silent'} after {timeout_s:g} s, not RUNNING; it goes on. Its "
+                    f"log: {self.places.log_path(name)}; penstock status shows how far its restore has come"
+                )
+            time.sleep(0.1)
+
+    def _audit(self, application: Application, name: str, actor: str, action: str, detail: dict[str, object]) -> None:
+        with self.control_plane.writing() as session:
+            audit.record(session, actor, action, at=audit.now(), application=application.id, instance=name, detail=detail)
