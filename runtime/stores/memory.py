@@ -154,6 +154,7 @@ class MemorySegments(MemoryStore):
 
     def segments(self) -> list[int]:
         """Numbers of the segments that exist, in order of time."""
+        self._check_open()
         with self._lock:
             return sorted(self._data)
 

@@ -14,13 +14,13 @@ backwards; `get` and `write` hold the GIL; `flush` flushes one family.
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from struct import Struct
 from typing import cast
+from weakref import WeakSet
 
 from rocksdict import (
     AccessType,
@@ -41,6 +41,7 @@ from runtime.errors import InvalidStateStoreError, StateDirectoryError, StateDir
 from runtime.ids import NextOffset, Partition, TaskId
 from runtime.serdes.keys import WINDOW_SUFFIX
 from runtime.stores.budget import MIB, StoreMemory
+from runtime.stores.directory import lock_holder
 
 OFFSETS = "offsets"
 SEGMENT = "segment."
@@ -107,6 +108,7 @@ class RocksStore:
             raise _open_error(self._path, error, self._task) from error
         self._families: dict[str, Rdict] = {name: self._db.get_column_family(name) for name in names}
         self._handles: dict[str, ColumnFamily] = {name: self._db.get_column_family_handle(name) for name in names}
+        self._scans: WeakSet[_Scan] = WeakSet()
         self._closed = False
 
     def _families_on_disk(self) -> list[str]:
@@ -135,34 +137,38 @@ class RocksStore:
             batch.put(_META + name.encode(), value, handle)
         try:
             self._db.write(batch, self._write_options)
-        except DbClosedError as error:
-            raise InvalidStateStoreError(f"the store in {self._path} is closed") from error
         except Exception as error:  # rocksdict raises plain Exception
-            raise StateDirectoryError(f"the store in {self._path} cannot be written: {error}") from error
+            raise self._io_error("written", error) from error
 
     # --- reads --------------------------------------------------------------------------------------------------------------
 
-    def _get(self, family: Rdict, key: bytes) -> bytes | None:
+    def _get(self, family: Rdict | None, key: bytes) -> bytes | None:
         try:
-            value: bytes | None = family.get(key)
-        except DbClosedError as error:
-            raise InvalidStateStoreError(f"the store in {self._path} is closed") from error
+            value: bytes | None = self._still_open(family).get(key)
+        except Exception as error:  # rocksdict raises plain Exception
+            raise self._io_error("read", error) from error
         return value
 
-    def _scan(self, family: Rdict, lo: bytes | None, hi: bytes | None, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
-        """lo <= key < hi; the view is taken now, not at the first step."""
-        if self._closed:
+    def _still_open(self, family: Rdict | None) -> Rdict:
+        if family is None or self._closed:
             raise InvalidStateStoreError(f"the store in {self._path} is closed")
+        return family
+
+    def _scan(self, family: Rdict | None, lo: bytes | None, hi: bytes | None, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
+        """lo <= key < hi; the view is taken now, not at the first step."""
+        family = self._still_open(family)
         options = ReadOptions()
         if hi is not None:
             options.set_iterate_upper_bound(hi)
         if reverse:
-            items = _entries(family.items(backwards=True, read_opt=options))
-            return _down_to(items, lo) if lo is not None else items
-        return _entries(family.items(from_key=lo, read_opt=options) if lo is not None else family.items(read_opt=options))
+            scan = _Scan(_entries(family.items(backwards=True, read_opt=options)), lo)
+        else:
+            scan = _Scan(_entries(family.items(from_key=lo, read_opt=options) if lo is not None else family.items(read_opt=options)))
+        self._scans.add(scan)
+        return scan
 
-    def _size(self, family: Rdict) -> int:
-        return int(family.property_int_value("rocksdb.estimate-num-keys") or 0)
+    def _size(self, family: Rdict | None) -> int:
+        return int(self._still_open(family).property_int_value("rocksdb.estimate-num-keys") or 0)
 
     # --- life ---------------------------------------------------------------------------------------------------------------
 
@@ -171,7 +177,7 @@ class RocksStore:
         try:
             self._db.flush_wal(True)
         except Exception as error:  # rocksdict raises plain Exception
-            raise StateDirectoryError(f"the store in {self._path} cannot be flushed: {error}") from error
+            raise self._io_error("flushed", error) from error
 
     def checkpoint(self, path: Path) -> None:
         try:
@@ -181,15 +187,27 @@ class RocksStore:
             raise StateDirectoryError(f"no checkpoint of {self._path} can be written to {path}: {error}") from error
 
     def close(self) -> None:
-        self._closed = True
-        self._families.clear()
-        self._handles.clear()
-        self._db.close()
+        """Closes the files, and drops every reference to a family: each of them would keep the database open."""
+        if not self._closed:
+            self._closed = True
+            for scan in list(self._scans):
+                scan.end()
+            self._families.clear()
+            self._handles.clear()
+            self._db.close()
+            del self._db
 
     def wipe(self) -> None:
         self.close()
         shutil.rmtree(self._path)
         self._open()
+
+    def _io_error(self, what: str, error: Exception) -> Exception:
+        if self._closed or isinstance(error, DbClosedError | InvalidStateStoreError):
+            return InvalidStateStoreError(f"the store in {self._path} is closed")
+        if "Corruption" in str(error):
+            return TaskCorruptedError([self._task] if self._task else [], f"the store in {self._path} cannot be {what}: {error}")
+        return StateDirectoryError(f"the store in {self._path} cannot be {what}: {error}")
 
 
 def _entries(items: Iterator[tuple[str | int | float | bytes | bool, object]]) -> Iterator[tuple[bytes, bytes]]:
@@ -197,11 +215,26 @@ def _entries(items: Iterator[tuple[str | int | float | bytes | bool, object]]) -
     return cast(Iterator[tuple[bytes, bytes]], items)
 
 
-def _down_to(items: Iterator[tuple[bytes, bytes]], lo: bytes) -> Iterator[tuple[bytes, bytes]]:
-    for item in items:
-        if item[0] < lo:
-            return
-        yield item
+class _Scan(Iterator[tuple[bytes, bytes]]):
+    """An iteration that its store can end: an iterator of RocksDB that somebody still holds would keep the database open, and its lock."""
+
+    __slots__ = ("__weakref__", "_items", "_lo")
+
+    def __init__(self, items: Iterator[tuple[bytes, bytes]], lo: bytes | None = None) -> None:
+        self._items: Iterator[tuple[bytes, bytes]] | None = items
+        self._lo = lo
+
+    def __next__(self) -> tuple[bytes, bytes]:
+        items = self._items
+        if items is None:
+            raise InvalidStateStoreError("the store was closed during an iteration")
+        item = next(items)
+        if self._lo is not None and item[0] < self._lo:
+            raise StopIteration
+        return item
+
+    def end(self) -> None:
+        self._items = None
 
 
 class RocksBackend(RocksStore):
@@ -213,8 +246,12 @@ class RocksBackend(RocksStore):
 
     def _open(self) -> None:
         super()._open()
-        self._family = self._families[self._family_name]
-        self._handle = self._handles[self._family_name]
+        self._family: Rdict | None = self._families[self._family_name]
+        self._handle: ColumnFamily | None = self._handles[self._family_name]
+
+    def close(self) -> None:
+        self._family = self._handle = None
+        super().close()
 
     def get(self, key: bytes) -> bytes | None:
         return self._get(self._family, key)
@@ -241,7 +278,7 @@ class RocksBackend(RocksStore):
         return self._size(self._family)
 
     def is_empty(self) -> bool:
-        return next(iter(self._family.keys()), None) is None
+        return next(iter(self._still_open(self._family).keys()), None) is None
 
 
 class RocksSegments(RocksStore):
@@ -262,18 +299,25 @@ class RocksSegments(RocksStore):
         }
         self._route: dict[bytes, ColumnFamily] = {}
 
+    def close(self) -> None:
+        self._segments.clear()
+        self._route.clear()
+        super().close()
+
     def segments(self) -> list[int]:
         """Numbers of the segments that exist, in order of time."""
+        if self._closed:
+            raise InvalidStateStoreError(f"the store in {self._path} is closed")
         return sorted(self._segments)
 
     def get(self, key: bytes) -> bytes | None:
         segment = self._segments.get(int.from_bytes(key[-WINDOW_SUFFIX:-4], "big", signed=True) // self._segment_ms)
-        return self._get(segment, key) if segment is not None else None
+        return self._get(segment, key) if segment is not None or self._closed else None
 
     def range_in(self, segment: int, lo: bytes | None, hi: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
         """As `Backend.range`, in one segment."""
         family = self._segments.get(segment)
-        return self._scan(family, lo, hi, reverse) if family is not None else iter(())
+        return self._scan(family, lo, hi, reverse) if family is not None or self._closed else iter(())
 
     def write(
         self,
@@ -381,20 +425,3 @@ def _open_error(path: Path, error: Exception, task: TaskId | None) -> Exception:
     if any(reason in text for reason in ("Permission denied", "Read-only file system", "No space left", "Too many open files")):
         return StateDirectoryError(f"the store's folder {path} cannot be used: {text}")
     return TaskCorruptedError([task] if task else [], f"the files of the store in {path} cannot be read: {text}")
-
-
-def lock_holder(path: Path) -> int | None:
-    """The process that holds a POSIX or flock lock on a file, where the system tells (Linux: /proc/locks). The file is not opened: closing it
-    would give up a lock that this process itself may hold."""
-    try:
-        status = os.stat(path)
-        lines = Path("/proc/locks").read_text().splitlines()
-    except OSError:
-        return None
-    wanted = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
-    for line in lines:
-        fields = line.split()
-        if wanted in fields:
-            pid = int(fields[fields.index(wanted) - 1])
-            return pid if pid > 0 else None
-    return None
