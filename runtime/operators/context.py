@@ -133,7 +133,7 @@ class TaskContext:
 
 @dataclass(slots=True)
 class Hooks:
-    """What a task's nodes want to be called for, in the order in which the nodes were built.
+    """What a task's nodes want to be called for, each with its node's name.
 
     `mark` gives a function the name of its node, so that an error in it is reported as the node's: for functions that are called from
     outside the chain (flush listeners, punctuators).
@@ -143,8 +143,8 @@ class Hooks:
     init: list[tuple[str, Callable[[], None]]] = field(default_factory=list)
     before_commit: list[Callable[[], None]] = field(default_factory=list)
     close: list[tuple[str, Callable[[], None]]] = field(default_factory=list)
-    caches: dict[str, EngineStore] = field(default_factory=dict)
-    """Stores that hold updates back, by name, parents before children."""
+    caches: list[tuple[str, EngineStore]] = field(default_factory=list)
+    """Stores that hold updates back, each with its node."""
 
 
 class NodeContext:

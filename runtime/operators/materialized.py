@@ -64,7 +64,7 @@ def materialize(context: NodeContext, forward: Forward, store_name: str) -> Mate
     store.set_flush_listener(context.hooks.mark(context.name, flush_listener(context, forward, emit)))
     cached = store.caching
     if cached:
-        context.hooks.caches[store_name] = store
+        context.hooks.caches.append((context.name, store))
     else:
         store.set_flush_listener(None)
     return Materialized(to_bytes, store.entry, store.update, store.value_of, store.values_are_objects, None if cached else emit, store)

@@ -1,0 +1,82 @@
+"""The end of a chain: a record becomes bytes and is handed to the collector (Kafka Streams' `SinkNode`, `RecordCollectorImpl`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from inspect import signature
+
+from runtime.operators.context import Forward, TaskContext
+from runtime.operators.processor import RecordMetadata
+from runtime.record import Headers
+from runtime.serdes.serde import Serde, Serializer
+
+TopicNameExtractor = Callable[..., str]
+"""(key, value) or (key, value, metadata of the input record) -> name of an existing topic (Kafka Streams' `TopicNameExtractor`)."""
+
+StreamPartitioner = Callable[[str, object, object, int], "int | Collection[int] | None"]
+"""(topic, key, value, number of partitions) -> a partition, several, none at all (empty), or None for the default (KIP-837)."""
+
+Writers = tuple[Serializer, Serializer]
+
+
+def sink(
+    task: TaskContext, topic: str | TopicNameExtractor, key_serde: Serde, value_serde: Serde, partitioner: StreamPartitioner | None
+) -> Forward:
+    """The function of a sink node. Null keys and values stay null; headers are those of the record that is being processed."""
+
+    def headers() -> Headers | None:
+        return task.headers
+
+    def writers(name: str) -> Writers:
+        return key_serde.serializer(name, headers), value_serde.serializer(name, headers)
+
+    if isinstance(topic, str) and partitioner is None:
+        return _fixed_sink(task, topic, *writers(topic))
+    extract = _always(topic) if isinstance(topic, str) else _with_metadata(topic)
+    return _general_sink(task, extract, partitioner, writers)
+
+
+def _fixed_sink(task: TaskContext, topic: str, write_key: Serializer, write_value: Serializer) -> Forward:
+    send = task.collector.send
+
+    def send_record(key: object, value: object, timestamp: int) -> None:
+        send(
+            topic,
+            None if key is None else write_key(key),
+            None if value is None else write_value(value),
+            timestamp,
+            task.headers,
+            None,
+        )
+
+    return send_record
+
+
+def _always(topic: str) -> TopicNameExtractor:
+    return lambda key, value, metadata: topic
+
+
+def _with_metadata(extract: TopicNameExtractor) -> TopicNameExtractor:
+    if len(signature(extract).parameters) >= 3:
+        return extract
+    return lambda key, value, metadata: extract(key, value)
+
+
+def _general_sink(
+    task: TaskContext, extract: TopicNameExtractor, partitioner: StreamPartitioner | None, writers: Callable[[str], Writers]
+) -> Forward:
+    send, partitions = task.collector.send, task.collector.partitions
+    bound: dict[str, Writers] = {}
+
+    def send_record(key: object, value: object, timestamp: int) -> None:
+        topic = extract(key, value, RecordMetadata(task.topic, task.partition, task.offset))
+        if topic not in bound:
+            bound[topic] = writers(topic)
+        write_key, write_value = bound[topic]
+        raw_key = None if key is None else write_key(key)
+        raw_value = None if value is None else write_value(value)
+        chosen = None if partitioner is None else partitioner(topic, key, value, partitions(topic))
+        for partition in (chosen,) if chosen is None or isinstance(chosen, int) else chosen:
+            send(topic, raw_key, raw_value, timestamp, task.headers, partition)
+
+    return send_record

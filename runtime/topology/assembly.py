@@ -1,0 +1,146 @@
+"""Puts the nodes of a sub-topology together, from the ends to the heads; used once, when a pipeline is compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from runtime.errors import TopologyError
+from runtime.operators.base import no_children
+from runtime.operators.context import Forward, Hooks, NodeContext, TaskContext, ValueGetter
+from runtime.operators.sink import sink
+from runtime.topology.nodes import Node, ProcessorNode, SinkNode, SourceNode
+from runtime.topology.subtopologies import SubTopology
+
+
+class Assembly:
+    """The nodes of one task while they are being built."""
+
+    def __init__(self, subtopology: SubTopology, task: TaskContext, hooks: Hooks) -> None:
+        self._subtopology = subtopology
+        self._task = task
+        self._hooks = hooks
+        self._children = subtopology.children
+        self._parents = subtopology.parents
+        self._nodes: dict[str, Node] = {node.name: node for node in subtopology.nodes}
+        self.names = list(self._nodes)
+        """In the order in which they were added: parents before children."""
+        self._can_send = self._who_can_send_old()
+        self._wanted = self._who_is_wanted_to()
+        self._contexts: dict[str, NodeContext] = {}
+        self._forwards: dict[str, Forward] = {}
+        self._below: dict[str, Forward] = {}
+
+    def heads(self) -> dict[str, Forward]:
+        """The function of each source topic, by the topic's name. All nodes are built then, children before parents."""
+        for name in reversed(self.names):
+            self._forwards[name] = self._build(name)
+        return {topic: self._forwards[source.name] for source in self._subtopology.sources for topic in source.topics}
+
+    # -- old values of tables --------------------------------------------------------------------------------------------------
+
+    def _who_can_send_old(self) -> dict[str, bool]:
+        can: dict[str, bool] = {}
+        for name in self.names:
+            node = self._nodes[name]
+            above = any(can[parent] for parent in self._parents[name])
+            can[name] = node.supplier.can_send_old(above) if isinstance(node, ProcessorNode) else isinstance(node, SourceNode)
+        return can
+
+    def _who_is_wanted_to(self) -> dict[str, bool]:
+        """Whether a child of the node wants old values of it."""
+        wanted: dict[str, bool] = {}
+        for name in reversed(self.names):
+            children = [(child, self._nodes[child]) for child in self._children[name]]
+            wanted[name] = any(isinstance(node, ProcessorNode) and node.supplier.wants_old(wanted[child]) for child, node in children)
+        return wanted
+
+    def _sends_old(self, name: str) -> bool:
+        return self._can_send[name] and self._wanted[name]
+
+    # -- nodes -----------------------------------------------------------------------------------------------------------------
+
+    def _build(self, name: str) -> Forward:
+        node = self._nodes[name]
+        children = self._children[name]
+        forward = _fan_out([self._forwards[child] for child in children])
+        if isinstance(node, SourceNode):
+            return forward
+        if isinstance(node, SinkNode):
+            return self._named(name, self._sink(node))
+        self._below[name] = forward
+        context = NodeContext(
+            name,
+            self._task,
+            hooks=self._hooks,
+            stores=node.stores,
+            children={child: self._forwards[child] for child in children},
+            plain_forward=self._plain_forward(name),
+            gets_old=any(self._sends_old(parent) for parent in self._parents[name]),
+            send_old=self._sends_old(name),
+            getters=self._getter,
+        )
+        self._contexts[name] = context
+        built = node.supplier.build(context, forward)
+        return built if built is forward else self._named(name, built)
+
+    def _named(self, name: str, function: Forward) -> Forward:
+        return cast(Forward, self._hooks.mark(name, function))
+
+    def _plain_forward(self, name: str) -> Forward | None:
+        """What takes this table's new values in place of changes; None unless all children do."""
+        plain: list[Forward] = []
+        for child in self._children[name]:
+            node = self._nodes[child]
+            if not isinstance(node, ProcessorNode):
+                return None
+            function = node.supplier.build_plain(self._contexts[child], self._below[child])
+            if function is None:
+                return None
+            plain.append(function if function is self._below[child] else self._named(child, function))
+        return _fan_out(plain) if plain else None
+
+    def _getter(self, table: str) -> ValueGetter:
+        node = self._nodes.get(table)
+        if not isinstance(node, ProcessorNode):
+            raise TopologyError(f"there is no table {table!r} in sub-topology {self._subtopology.id} to read from")
+        parents = [parent for parent in self._parents[table] if isinstance(self._nodes[parent], ProcessorNode)]
+        above = self._getter(parents[0]) if parents and not _keeps_store(node) else None
+        context = NodeContext(table, self._task, hooks=self._hooks, stores=node.stores)
+        return node.supplier.value_getter(context, above)
+
+    # -- sinks -----------------------------------------------------------------------------------------------------------------
+
+    def _sink(self, node: SinkNode) -> Forward:
+        if node.key_serde is None or node.value_serde is None:
+            raise TopologyError(f"sink {node.name} has no serdes yet: only a resolved topology can be compiled")
+        return sink(self._task, node.topic, node.key_serde, node.value_serde, node.partitioner)
+
+
+def _keeps_store(node: ProcessorNode) -> bool:
+    return getattr(node.supplier, "store_name", None) is not None
+
+
+def _fan_out(forwards: Sequence[Forward]) -> Forward:
+    """One function that calls all, in order."""
+    if not forwards:
+        return no_children
+    if len(forwards) == 1:
+        return forwards[0]
+    if len(forwards) == 2:
+        return _both(*forwards)
+    every = tuple(forwards)
+
+    def to_all(key: object, value: object, timestamp: int) -> None:
+        for forward in every:
+            forward(key, value, timestamp)
+
+    return to_all
+
+
+def _both(first: Forward, second: Forward) -> Forward:
+    def to_both(key: object, value: object, timestamp: int) -> None:
+        first(key, value, timestamp)
+        second(key, value, timestamp)
+
+    return to_both
