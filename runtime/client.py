@@ -110,9 +110,8 @@ class KafkaStreams:
         clock: Clock | None = None,
         log_path: str | None = None,
     ) -> None:
-        self._topology = topology
         self._config = config if isinstance(config, StreamsConfig) else StreamsConfig(config)
-        topology.check(self._config)
+        self._topology = topology.resolved(self._config)
         self._clock = clock or SystemClock()
         self._log_path = log_path
         self._application = self._config.application_id

@@ -106,7 +106,8 @@ def _stop(signum: int, _frame: FrameType | None, ended: threading.Event) -> None
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m runtime.instance", description="Runs one instance of an application until it is told to stop.")
+    description = "Runs one instance of an application until it is told to stop."
+    parser = argparse.ArgumentParser(prog="python -m runtime.instance", description=description)
     parser.add_argument("--config", type=Path, required=True, help="JSON file with application, instance, factory, config and log_path")
     options = parser.parse_args(arguments)
     try:

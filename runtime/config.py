@@ -1,0 +1,288 @@
+"""StreamsConfig: the configuration, checked as a whole before anything starts (rules.md, 5).
+
+Known keys are the engine's own (`config_keys`), librdkafka's properties (bare, or with Kafka Streams' prefixes `consumer.`,
+`main.consumer.`, `restore.consumer.`, `global.consumer.`, `producer.`, `admin.`), and what a handler or serde in the configuration
+declares in its attribute `declares`. Any other key is an error that names the nearest known one: a misspelt key that is silently ignored
+is found in production.
+
+What the engine's correctness rests on (group, transactions, isolation) cannot be configured away: such a pair of settings is an error too.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from pathlib import Path
+
+import platformdirs
+
+from runtime.config_keys import AT_LEAST_ONCE, KEYS, ConfigKey, Kind
+from runtime.errors import StreamsConfigError
+from runtime.librdkafka_properties import COMMON, CONSUMER, PRODUCER
+from runtime.serdes.serde import Serde
+
+Property = str | int | float | bool
+
+_CONSUMER_PREFIXES = {
+    "main": "main.consumer.",
+    "restore": "restore.consumer.",
+    "global": "global.consumer.",
+    "membership": "main.consumer.",
+}
+_ADMITS = {
+    "main.consumer.": COMMON | CONSUMER,
+    "restore.consumer.": COMMON | CONSUMER,
+    "global.consumer.": COMMON | CONSUMER,
+    "consumer.": COMMON | CONSUMER,
+    "producer.": COMMON | PRODUCER,
+    "admin.": COMMON,
+}
+_OURS = {
+    "group.id": "the group is application.id",
+    "transactional.id": "the engine makes one per worker",
+    "enable.auto.commit": "the engine commits",
+    "enable.auto.offset.store": "the engine commits",
+    "partition.assignment.strategy": "the leader assigns tasks",
+    "group.protocol": "tasks are assigned by the leader, over the classic protocol",
+}
+_SHARED_WITH_CLIENTS = {"session.timeout.ms", "heartbeat.interval.ms", "max.poll.interval.ms"}
+
+_CONSUMER_DEFAULTS: Mapping[str, Property] = {
+    # librdkafka waits a second after its queue was full before it fetches again, which stalls a fast reader to a tenth of its rate.
+    "fetch.queue.backoff.ms": 2,
+    "queued.min.messages": 100_000,
+    "queued.max.messages.kbytes": 32_768,
+    "fetch.message.max.bytes": 4_194_304,
+}
+_PRODUCER_DEFAULTS: Mapping[str, Property] = {
+    "partitioner": "murmur2_random",  # Java's; librdkafka's own default puts keys elsewhere
+    "linger.ms": 5,
+    "batch.num.messages": 10_000,
+    "batch.size": 524_288,
+    "queue.buffering.max.messages": 500_000,
+    "queue.buffering.max.kbytes": 131_072,
+}
+_TRANSACTIONAL_DEFAULTS: Mapping[str, Property] = {
+    # The default of 100 ms is what a commit waits for when the one before is still being finished on the broker.
+    "retry.backoff.ms": 1,
+    "retry.backoff.max.ms": 10,
+    "transaction.timeout.ms": 10_000,
+}
+
+
+class StreamsConfig(Mapping[str, object]):
+    """The checked configuration. Reads like a mapping: `config[key]` is the value given or the default.
+
+    Raises StreamsConfigError at construction for an unknown key (naming the nearest), a value of the wrong type or out of range, and
+    settings that contradict each other. Durations (`….ms`) may be given as `timedelta`, numbers as their text.
+    """
+
+    def __init__(self, settings: Mapping[str, object]) -> None:
+        self._values: dict[str, object] = {key.name: key.default for key in KEYS.values()}
+        self._clients: dict[str, object] = {}
+        declared = _declared(settings)
+        for name, value in settings.items():
+            if name in KEYS:
+                self._values[name] = _checked(KEYS[name], value)
+            elif _is_client_setting(name):
+                self._clients[name] = _plain(name, value)
+            elif name in declared:
+                self._values[name] = value
+            else:
+                raise StreamsConfigError(_unknown(name, declared))
+        for key in KEYS.values():
+            if key.required and not self._values[key.name]:
+                raise StreamsConfigError(f"{key.name} is missing. {key.doc}")
+        if self._values["commit.interval.ms"] is None:
+            self._values["commit.interval.ms"] = 100 if self.exactly_once else 30_000
+        self._check_pairs()
+
+    def _check_pairs(self) -> None:
+        if self.integer("num.stream.threads") > 1:
+            raise StreamsConfigError(
+                "num.stream.threads: one worker per instance, for now; start more instances of the application to use more cores"
+            )
+        if self.integer("heartbeat.interval.ms") >= self.integer("session.timeout.ms"):
+            raise StreamsConfigError(
+                f"heartbeat.interval.ms ({self['heartbeat.interval.ms']}) must be shorter than session.timeout.ms "
+                f"({self['session.timeout.ms']}); "
+                "a third of it is usual"
+            )
+        for name, value in self._clients.items():
+            bare = _without_prefix(name)
+            if bare in _OURS:
+                raise StreamsConfigError(f"{name} cannot be set: {_OURS[bare]}")
+            text = str(value).lower()
+            if self.exactly_once and ((bare, text) in {("isolation.level", "read_uncommitted"), ("enable.idempotence", "false")}):
+                raise StreamsConfigError(f"{name}={value} contradicts processing.guarantee={self['processing.guarantee']}")
+
+    # -- a mapping -------------------------------------------------------------------------------------------------------------
+
+    def __getitem__(self, key: str) -> object:
+        return self._values[key] if key in self._values else self._clients[key]
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._values
+        yield from self._clients
+
+    def __len__(self) -> int:
+        return len(self._values) + len(self._clients)
+
+    def integer(self, key: str) -> int:
+        """The value of an integer key."""
+        value = self[key]
+        assert isinstance(value, int), key
+        return value
+
+    def text(self, key: str) -> str:
+        """The value of a string key that has one."""
+        return str(self[key])
+
+    # -- what the engine asks often ----------------------------------------------------------------------------------------------
+
+    @property
+    def application_id(self) -> str:
+        return self.text("application.id")
+
+    @property
+    def client_id(self) -> str | None:
+        """The instance's name, if it was given one."""
+        value = self["client.id"]
+        return None if value is None else str(value)
+
+    @property
+    def exactly_once(self) -> bool:
+        return self["processing.guarantee"] != AT_LEAST_ONCE
+
+    @property
+    def state_dir(self) -> Path:
+        """`state.dir`, or a folder of the user's data folder."""
+        value = self["state.dir"]
+        return Path(str(value)) if value else Path(platformdirs.user_data_dir("penstock")) / "state"
+
+    @property
+    def metrics_port(self) -> int:
+        return self.integer("metrics.port")
+
+    @property
+    def default_key_serde(self) -> Serde | None:
+        return self._serde("default.key.serde")
+
+    @property
+    def default_value_serde(self) -> Serde | None:
+        return self._serde("default.value.serde")
+
+    def _serde(self, key: str) -> Serde | None:
+        setting = self[key]
+        if setting is None or isinstance(setting, Serde):
+            return setting
+        found = _imported(key, str(setting), "runtime.serdes") if isinstance(setting, str) else setting
+        if not isinstance(found, Serde):
+            raise StreamsConfigError(f"{key} = {setting!r} is not a Serde; for example runtime.serdes.STRING")
+        return found
+
+    # -- clients -----------------------------------------------------------------------------------------------------------------
+
+    def consumer_properties(self, role: str) -> dict[str, Property]:
+        """librdkafka properties of the consumer `main`, `restore`, `global` or `membership`: our defaults, then the user's bare settings,
+        then those with `consumer.`, then those of the role's own prefix."""
+        properties = {**_CONSUMER_DEFAULTS, "isolation.level": "read_committed"}
+        if role == "membership":
+            properties = {name: self.integer(name) for name in sorted(_SHARED_WITH_CLIENTS)}
+        return self._client(properties, COMMON | CONSUMER, ("consumer.", _CONSUMER_PREFIXES[role]))
+
+    def producer_properties(self) -> dict[str, Property]:
+        """librdkafka properties of the worker's producer; the transactional id is the engine's to add."""
+        properties = {**_PRODUCER_DEFAULTS, **(_TRANSACTIONAL_DEFAULTS if self.exactly_once else {}), "enable.idempotence": True}
+        return self._client(properties, COMMON | PRODUCER, ("producer.",))
+
+    def admin_properties(self) -> dict[str, Property]:
+        """librdkafka properties of clients that ask and set things on the brokers."""
+        return self._client({}, COMMON, ("admin.",))
+
+    def _client(self, defaults: Mapping[str, Property], admitted: frozenset[str], prefixes: tuple[str, ...]) -> dict[str, Property]:
+        properties: dict[str, Property] = {"bootstrap.servers": self.text("bootstrap.servers"), **defaults}
+        if self.client_id is not None:
+            properties["client.id"] = self.client_id
+        bare = {name: value for name, value in self._clients.items() if name in admitted}
+        for settings in (bare, *(self._prefixed(prefix) for prefix in prefixes)):
+            properties.update(settings)  # type: ignore[arg-type]  # `_plain` has checked them
+        return properties
+
+    def _prefixed(self, prefix: str) -> dict[str, object]:
+        return {name.removeprefix(prefix): value for name, value in self._clients.items() if name.startswith(prefix)}
+
+
+def _declared(settings: Mapping[str, object]) -> set[str]:
+    """Keys that handlers, extractors and serdes in the configuration say they read."""
+    names: set[str] = set()
+    for key, value in settings.items():
+        if key in KEYS and KEYS[key].kind is Kind.OBJECT and value is not None:
+            found = _imported(key, value, "runtime.handlers") if isinstance(value, str) else value
+            names.update(str(name) for name in getattr(found, "declares", ()))
+    return names
+
+
+def _imported(key: str, path: str, default_module: str) -> object:
+    module, _, name = path.replace(":", ".").rpartition(".")
+    try:
+        found: object = getattr(importlib.import_module(module or default_module), name)
+    except (ImportError, AttributeError) as error:
+        raise StreamsConfigError(f"{key} = {path!r} cannot be imported: {error}") from error
+    return found
+
+
+def _without_prefix(name: str) -> str:
+    return next((name.removeprefix(prefix) for prefix in _ADMITS if name.startswith(prefix)), name)
+
+
+def _is_client_setting(name: str) -> bool:
+    for prefix, admitted in _ADMITS.items():
+        if name.startswith(prefix):
+            return name.removeprefix(prefix) in admitted
+    return name in COMMON | CONSUMER | PRODUCER
+
+
+def _unknown(name: str, declared: set[str]) -> str:
+    prefix = next((prefix for prefix in _ADMITS if name.startswith(prefix)), "")
+    known = [prefix + each for each in _ADMITS[prefix]] if prefix else [*KEYS, *declared, *COMMON, *CONSUMER, *PRODUCER]
+    nearest = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.4)
+    return f"unknown configuration key {name!r}" + (f"; did you mean {nearest[0]!r}?" if nearest else "")
+
+
+def _checked(key: ConfigKey, value: object) -> object:
+    """The value in the key's type. Raises StreamsConfigError that says what would be right."""
+    if value is None and not key.required:
+        return key.default
+    if key.kind is Kind.OBJECT:
+        return value
+    if key.kind is Kind.STRING:
+        if not isinstance(value, str | Path):
+            raise StreamsConfigError(f"{key.name} = {value!r} must be {key.kind.value}. {key.doc}")
+        if key.choices and value not in key.choices:
+            raise StreamsConfigError(f"{key.name} = {value!r} must be one of {', '.join(key.choices)}. {key.doc}")
+        return str(value)
+    number = _integer(value)
+    if number is None:
+        raise StreamsConfigError(f"{key.name} = {value!r} must be {key.kind.value}. {key.doc}")
+    if key.minimum is not None and number < key.minimum:
+        raise StreamsConfigError(f"{key.name} = {value!r} must be at least {key.minimum}. {key.doc}")
+    return number
+
+
+def _integer(value: object) -> int | None:
+    if isinstance(value, timedelta):
+        return value // timedelta(milliseconds=1)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.strip().lstrip("-").isdigit():
+        return int(value)
+    return None
+
+
+def _plain(name: str, value: object) -> Property:
+    if isinstance(value, str | int | float | bool):
+        return value
+    raise StreamsConfigError(f"{name} = {value!r} must be a string, a number or a boolean: it is a setting of the Kafka client")

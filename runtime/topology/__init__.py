@@ -1,0 +1,1 @@
+"""What users describe: nodes, how they hang together, and how a part of them becomes one chain of calls."""

@@ -1,0 +1,91 @@
+"""The topics that an application makes for itself: their names and settings, and how many partitions each must have.
+
+Names and settings are Kafka Streams' (`RepartitionTopicConfig`, `*ChangelogTopicConfig`), so that its tools and an application moved from
+it find what they expect. The number of partitions follows from the input: a repartition topic has as many as the widest topic that flows
+into it, unless it was told or is joined with something; a changelog has one per task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from runtime.errors import WrongPartitionsError
+from runtime.topology.nodes import InternalTopic
+from runtime.topology.subtopologies import SubTopology
+
+REPARTITION_CONFIG: Mapping[str, str] = {
+    "cleanup.policy": "delete",
+    "message.timestamp.type": "CreateTime",
+    "retention.ms": "-1",
+    "segment.bytes": "52428800",
+}
+
+
+def repartition_topics(parts: Sequence[SubTopology], repartitions: Mapping[str, int | None]) -> list[InternalTopic]:
+    """The repartition topics, given the number of partitions that each was told to have."""
+    readers = {topic: part.id for part in parts for topic in part.source_topics}
+    return [
+        InternalTopic(
+            name=topic,
+            kind="repartition",
+            config=REPARTITION_CONFIG,
+            partitions=partitions,
+            subtopology=readers[topic],
+            writers=tuple(part.id for part in parts if any(sink.topic == topic for sink in part.sinks)),
+        )
+        for topic, partitions in repartitions.items()
+        if topic in readers
+    ]
+
+
+def changelog_topics(parts: Sequence[SubTopology], application_id: str) -> list[InternalTopic]:
+    """The changelog of each store that is logged."""
+    return [
+        InternalTopic(f"{application_id}-{store.name}-changelog", "changelog", store.changelog_config(), None, part.id)
+        for part in parts
+        for store in part.stores
+        if store.logging_enabled
+    ]
+
+
+def plan_partitions(
+    parts: Sequence[SubTopology],
+    internal: Sequence[InternalTopic],
+    copartitioned: Sequence[frozenset[str]],
+    existing: Mapping[str, int],
+) -> dict[str, int]:
+    """Partitions of every topic: those that exist, and each internal topic as it must be. `existing` has the source topics at least.
+
+    Raises WrongPartitionsError if topics that are joined have different numbers, naming them.
+    """
+    repartitions = {topic.name: topic for topic in internal if topic.kind == "repartition"}
+    found = {topic: number for topic, number in existing.items() if topic not in repartitions}
+    found.update({name: topic.partitions for name, topic in repartitions.items() if topic.partitions is not None})
+    by_id = {part.id: part for part in parts}
+    for _ in range(len(repartitions) + 1):  # a repartition topic may follow another one; each round settles at least one
+        for name, topic in repartitions.items():
+            above = [found.get(source) for writer in topic.writers for source in by_id[writer].source_topics]
+            if name not in found and above and all(number is not None for number in above):
+                found[name] = max(number for number in above if number is not None)
+    _join(repartitions, copartitioned, found)
+    for topic in internal:
+        if topic.kind == "changelog":
+            found[topic.name] = task_count(by_id[topic.subtopology], found)
+    return found
+
+
+def _join(repartitions: Mapping[str, InternalTopic], copartitioned: Sequence[frozenset[str]], found: dict[str, int]) -> None:
+    """Topics that are joined get one number; raises WrongPartitionsError where that cannot be."""
+    for group in copartitioned:
+        fixed = {topic for topic in group if topic not in repartitions or repartitions[topic].partitions is not None}
+        counts = {topic: found[topic] for topic in sorted(fixed) if topic in found}
+        if len(set(counts.values())) > 1:
+            told = ", ".join(f"{topic} has {number}" for topic, number in counts.items())
+            raise WrongPartitionsError(f"topics that are joined must have the same number of partitions: {told}; repartition one of them")
+        wanted = next(iter(counts.values()), max((found[topic] for topic in group if topic in found), default=1))
+        found.update(dict.fromkeys(group - fixed, wanted))
+
+
+def task_count(part: SubTopology, partitions: Mapping[str, int]) -> int:
+    """How many tasks a sub-topology has: as many as its widest input has partitions."""
+    return max((partitions[topic] for topic in part.source_topics), default=0)

@@ -1,0 +1,71 @@
+"""The nodes of a topology: what was asked for, as data. Nothing here runs; `pipeline.py` compiles a sub-topology of them into calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from runtime.serdes.serde import Serde
+
+if TYPE_CHECKING:
+    from runtime.operators.base import OperatorSupplier
+
+Partitioner: TypeAlias = Callable[[str, object, object, int], int | Collection[int] | None]
+"""`(topic, key, value, number of partitions) -> partition`, or several, or none (empty); None leaves it to the key's murmur2 hash
+(`StreamPartitioner`, KIP-837)."""
+
+TopicNameExtractor: TypeAlias = Callable[..., str]
+"""`(key, value) -> topic`, or `(key, value, record metadata) -> topic`: a sink that chooses the topic per record."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceNode:
+    """Where records of topics enter. `offset_reset` is `earliest`, `latest`, `none`, or None for the configured default;
+    a serde that is None is the configured default one."""
+
+    name: str
+    topics: tuple[str, ...]
+    key_serde: Serde | None
+    value_serde: Serde | None
+    timestamp_extractor: object | None = None
+    offset_reset: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorNode:
+    """What is done to a record, and the stores that it may use."""
+
+    name: str
+    supplier: OperatorSupplier
+    stores: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SinkNode:
+    """Where records leave for a topic, fixed or chosen per record."""
+
+    name: str
+    topic: str | TopicNameExtractor
+    key_serde: Serde | None
+    value_serde: Serde | None
+    partitioner: Partitioner | None = None
+
+
+Node: TypeAlias = SourceNode | ProcessorNode | SinkNode
+
+
+@dataclass(frozen=True, slots=True)
+class InternalTopic:
+    """A topic that the application makes for itself, with Kafka Streams' name and settings.
+
+    `partitions` is None where it follows from others: for a repartition topic the largest of what flows into it, for a changelog one per
+    task of `subtopology`. For a repartition topic `subtopology` is the one that reads it, `writers` those that write it.
+    """
+
+    name: str
+    kind: str
+    config: Mapping[str, str]
+    partitions: int | None
+    subtopology: int
+    writers: tuple[int, ...] = ()

@@ -1,0 +1,83 @@
+"""Which nodes belong together: the connected parts of a topology, each of which becomes one task per partition of its input.
+
+Two nodes are connected if one feeds the other, or if they share a store (union-find, as Kafka Streams' `InternalTopologyBuilder`). A part
+gets its number in the order of its source nodes' names, as there, so that task ids and state directories are the same. A part that only
+fills a global store has a number too, but no tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from runtime.stores.base import EngineStore, StoreBuilder
+from runtime.topology.nodes import Node, ProcessorNode, SinkNode, SourceNode
+
+
+@dataclass(frozen=True, slots=True)
+class SubTopology:
+    """A connected part. `nodes` stand in the order in which they were added; `children` and `parents` are by node name, in order."""
+
+    id: int
+    nodes: tuple[Node, ...]
+    children: Mapping[str, tuple[str, ...]]
+    parents: Mapping[str, tuple[str, ...]]
+    stores: tuple[StoreBuilder[EngineStore], ...]
+
+    @property
+    def sources(self) -> tuple[SourceNode, ...]:
+        return tuple(node for node in self.nodes if isinstance(node, SourceNode))
+
+    @property
+    def processors(self) -> tuple[ProcessorNode, ...]:
+        return tuple(node for node in self.nodes if isinstance(node, ProcessorNode))
+
+    @property
+    def sinks(self) -> tuple[SinkNode, ...]:
+        return tuple(node for node in self.nodes if isinstance(node, SinkNode))
+
+    @property
+    def source_topics(self) -> tuple[str, ...]:
+        """Every topic that its tasks read, sorted."""
+        return tuple(sorted({topic for source in self.sources for topic in source.topics}))
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalStoreTopology:
+    """A global store, the topic that fills it, and how. `own_processor`: filled by a processor of the user's (`add_global_store`)."""
+
+    id: int
+    source: SourceNode
+    processor: ProcessorNode
+    store: StoreBuilder[EngineStore]
+    own_processor: bool
+
+    @property
+    def topic(self) -> str:
+        return self.source.topics[0]
+
+
+def node_groups(nodes: Mapping[str, Node], parents: Mapping[str, Iterable[str]]) -> list[list[str]]:
+    """Names of connected nodes, a list per part, in the order of the parts' numbers; names in the order of `nodes`."""
+    root = {name: name for name in nodes}
+
+    def find(name: str) -> str:
+        while root[name] != name:
+            root[name] = root[root[name]]
+            name = root[name]
+        return name
+
+    by_store: dict[str, str] = {}
+    for name, node in nodes.items():
+        for parent in parents.get(name, ()):
+            root[find(name)] = find(parent)
+        for store in node.stores if isinstance(node, ProcessorNode) else ():
+            root[find(name)] = find(by_store.setdefault(store, name))
+    sources = sorted(name for name, node in nodes.items() if isinstance(node, SourceNode))
+    order: dict[str, int] = {}
+    for name in (*sources, *sorted(nodes)):
+        order.setdefault(find(name), len(order))
+    groups: list[list[str]] = [[] for _ in order]
+    for name in nodes:
+        groups[order[find(name)]].append(name)
+    return groups

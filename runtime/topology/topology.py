@@ -1,0 +1,316 @@
+"""Topology: the graph of sources, processors, sinks and stores that an application runs (Kafka Streams' class of the same name).
+
+It is written either by the DSL or by hand with the methods here, and is data: building it starts nothing. What depends on the
+configuration (the application's id in the names of internal topics, default serdes) is filled in once, by `resolved`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from runtime.config import StreamsConfig
+from runtime.errors import TopologyError
+from runtime.operators.base import OperatorSupplier
+from runtime.operators.processor import ProcessorSupplier, UserProcessor
+from runtime.serdes.serde import Serde
+from runtime.stores.base import EngineStore, StoreBuilder
+from runtime.topology.describe import TopologyDescription, describe
+from runtime.topology.internal_topics import changelog_topics, repartition_topics
+from runtime.topology.nodes import InternalTopic, Node, Partitioner, ProcessorNode, SinkNode, SourceNode, TopicNameExtractor
+from runtime.topology.subtopologies import GlobalStoreTopology, SubTopology, node_groups
+
+StoreFactory = Callable[[Serde | None, Serde | None], StoreBuilder[EngineStore]]
+"""Makes a store's builder, given the configured default serdes. Raises TopologyError if one is needed and missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class _GlobalStore:
+    source: str
+    processor: str
+    store: str
+    own_processor: bool
+
+
+class Topology:
+    """Build it with `StreamsBuilder`, or with `add_source`, `add_processor`, `add_sink` and `add_state_store`. Names must be unique."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, Node] = {}
+        self._parents: dict[str, tuple[str, ...]] = {}
+        self._children: dict[str, tuple[str, ...]] = {}
+        self._stores: dict[str, StoreFactory] = {}
+        self._repartitions: dict[str, int | None] = {}
+        self._copartitioned: list[frozenset[str]] = []
+        self._global_stores: list[_GlobalStore] = []
+        self._application_id: str | None = None
+
+    # -- building --------------------------------------------------------------------------------------------------------------
+
+    def add_source(
+        self,
+        name: str,
+        topics: str | Iterable[str],
+        *,
+        key_serde: Serde | None = None,
+        value_serde: Serde | None = None,
+        timestamp_extractor: object | None = None,
+        offset_reset: str | None = None,
+    ) -> Topology:
+        """Adds a node that reads topics. A serde that is None is the configured default one. Raises TopologyError."""
+        read = (topics,) if isinstance(topics, str) else tuple(topics)
+        if not read:
+            raise TopologyError(f"source {name}: at least one topic is needed")
+        if offset_reset not in (None, "earliest", "latest", "none"):
+            raise TopologyError(f"source {name}: offset_reset is earliest, latest or none, not {offset_reset!r}")
+        for other in self._nodes.values():
+            taken = set(read) & set(other.topics) if isinstance(other, SourceNode) else set()
+            if taken:
+                raise TopologyError(f"source {name}: topic {', '.join(sorted(taken))} is already read by source {other.name}")
+        return self._add(SourceNode(name, read, key_serde, value_serde, timestamp_extractor, offset_reset), ())
+
+    def add_processor(self, name: str, supplier: ProcessorSupplier, *parents: str, stores: Iterable[str] = ()) -> Topology:
+        """Adds a processor of the user's below `parents`. `supplier` is a `Processor` class or a callable that makes one.
+
+        Raises TopologyError.
+        """
+        return self.add_operator(name, UserProcessor(supplier), parents, stores)
+
+    def add_operator(self, name: str, supplier: OperatorSupplier, parents: Iterable[str], stores: Iterable[str] = ()) -> Topology:
+        """Adds an operator of the DSL below `parents`."""
+        parents = tuple(parents)
+        if not parents:
+            raise TopologyError(f"processor {name}: at least one parent is needed")
+        wanted = tuple(dict.fromkeys(stores))
+        self._check_stores(name, wanted)
+        return self._add(ProcessorNode(name, supplier, wanted), parents)
+
+    def add_sink(
+        self,
+        name: str,
+        topic: str | TopicNameExtractor,
+        *parents: str,
+        key_serde: Serde | None = None,
+        value_serde: Serde | None = None,
+        partitioner: Partitioner | None = None,
+    ) -> Topology:
+        """Adds a node that writes to a topic, or to the one that `topic(key, value)` names. Raises TopologyError."""
+        if not parents:
+            raise TopologyError(f"sink {name}: at least one parent is needed")
+        return self._add(SinkNode(name, topic, key_serde, value_serde, partitioner), parents)
+
+    def add_state_store(self, builder: StoreBuilder[EngineStore], *processors: str) -> Topology:
+        """Adds a store and connects it to processors. Raises TopologyError if its name is taken."""
+        self.add_store_factory(builder.name, lambda _key, _value: builder)
+        for processor in processors:
+            self.connect_processor_and_state_stores(processor, builder.name)
+        return self
+
+    def add_store_factory(self, name: str, factory: StoreFactory) -> None:
+        """Adds a store whose builder is made when the configuration is known."""
+        if name in self._stores:
+            raise TopologyError(f"store {name!r} was added before: names of stores are unique in a topology")
+        self._stores[name] = factory
+
+    def connect_processor_and_state_stores(self, processor: str, *stores: str) -> Topology:
+        """Lets a processor use stores that were added. Raises TopologyError."""
+        node = self._nodes.get(processor)
+        if not isinstance(node, ProcessorNode):
+            raise TopologyError(f"{processor!r} is not a processor of this topology: stores can be connected to processors only")
+        self._check_stores(processor, stores)
+        self._nodes[processor] = replace(node, stores=tuple(dict.fromkeys((*node.stores, *stores))))
+        return self
+
+    def add_global_store(
+        self,
+        builder: StoreBuilder[EngineStore],
+        source_name: str,
+        topic: str,
+        processor_name: str,
+        supplier: ProcessorSupplier,
+        *,
+        key_serde: Serde | None = None,
+        value_serde: Serde | None = None,
+        timestamp_extractor: object | None = None,
+    ) -> Topology:
+        """Adds a store that every instance keeps whole, filled from all partitions of `topic` by a processor of the user's.
+
+        The topic should be compacted, or a rebuild of the store (KIP-406) finds only what retention has left.
+        """
+        self.add_source(source_name, topic, key_serde=key_serde, value_serde=value_serde, timestamp_extractor=timestamp_extractor)
+        self.add_state_store(builder)
+        self.add_processor(processor_name, supplier, source_name, stores=(builder.name,))
+        return self.mark_global(source_name, processor_name, builder.name, own_processor=True)
+
+    def mark_global(self, source: str, processor: str, store: str, *, own_processor: bool) -> Topology:
+        """The store that `processor` fills from `source` is global."""
+        self._global_stores.append(_GlobalStore(source, processor, store, own_processor))
+        return self
+
+    def add_repartition_topic(self, topic: str, partitions: int | None) -> None:
+        """`topic` (without the application's id) is made by the application itself, with so many partitions, or as many as flow in."""
+        self._repartitions[topic] = partitions
+
+    def copartition(self, sources: Iterable[str]) -> None:
+        """The topics of these source nodes must have the same number of partitions."""
+        group = frozenset(sources)
+        if len(group) > 1:
+            self._copartitioned.append(group)
+
+    def _add(self, node: Node, parents: tuple[str, ...]) -> Topology:
+        if not node.name:
+            raise TopologyError("a node's name must not be empty")
+        if node.name in self._nodes:
+            raise TopologyError(f"node {node.name!r} was added before: names of nodes are unique in a topology")
+        for parent in parents:
+            above = self._nodes.get(parent)
+            if above is None:
+                raise TopologyError(f"node {node.name}: its parent {parent!r} was not added")
+            if isinstance(above, SinkNode):
+                raise TopologyError(f"node {node.name}: its parent {parent!r} is a sink, which has no children")
+        self._nodes[node.name] = node
+        self._parents[node.name] = parents
+        self._children[node.name] = ()
+        for parent in parents:
+            self._children[parent] += (node.name,)
+        return self
+
+    def _check_stores(self, name: str, stores: Iterable[str]) -> None:
+        global_stores = {found.store for found in self._global_stores}
+        for store in stores:
+            if store not in self._stores:
+                raise TopologyError(f"node {name}: store {store!r} was not added")
+            if store in global_stores:
+                raise TopologyError(f"node {name}: store {store!r} is global; every processor may read it without being connected")
+
+    # -- reading ---------------------------------------------------------------------------------------------------------------
+
+    def resolved(self, config: StreamsConfig) -> Topology:
+        """This topology as it runs under a configuration: internal topics carry the application's id, and every node has its serdes.
+
+        Raises TopologyError naming the node or store that lacks a serde.
+        """
+        if self._application_id is not None:
+            return self
+        if not any(isinstance(node, SourceNode) for node in self._nodes.values()):
+            raise TopologyError("the topology reads no topic: add a stream, a table or a source")
+        key, value = config.default_key_serde, config.default_value_serde
+        made = Topology()
+        made._nodes = {name: self._resolve(node, config.application_id, key, value) for name, node in self._nodes.items()}
+        made._parents, made._children = dict(self._parents), dict(self._children)
+        builders = {name: factory(key, value) for name, factory in self._stores.items()}
+        made._stores = {name: _constant(builder) for name, builder in builders.items()}
+        made._repartitions = {f"{config.application_id}-{topic}": partitions for topic, partitions in self._repartitions.items()}
+        made._copartitioned, made._global_stores = list(self._copartitioned), list(self._global_stores)
+        made._application_id = config.application_id
+        return made
+
+    def _resolve(self, node: Node, application_id: str, key: Serde | None, value: Serde | None) -> Node:
+        if isinstance(node, ProcessorNode):
+            return node
+        key_serde = required_serde(node.key_serde or key, "key", f"node {node.name}")
+        value_serde = required_serde(node.value_serde or value, "value", f"node {node.name}")
+        if isinstance(node, SourceNode):
+            topics = tuple(self._decorated(topic, application_id) for topic in node.topics)
+            return replace(node, topics=topics, key_serde=key_serde, value_serde=value_serde)
+        topic = self._decorated(node.topic, application_id) if isinstance(node.topic, str) else node.topic
+        return replace(node, topic=topic, key_serde=key_serde, value_serde=value_serde)
+
+    def _decorated(self, topic: str, application_id: str) -> str:
+        return f"{application_id}-{topic}" if topic in self._repartitions else topic
+
+    def _groups(self) -> list[list[str]]:
+        return node_groups(self._nodes, self._parents)
+
+    def sub_topologies(self) -> tuple[SubTopology, ...]:
+        """The parts that have tasks, in the order of their ids (which are not dense: parts of global stores take numbers too)."""
+        global_sources = {found.source for found in self._global_stores}
+        return tuple(
+            SubTopology(
+                id=number,
+                nodes=tuple(self._nodes[name] for name in names),
+                children={name: self._children[name] for name in names},
+                parents={name: self._parents[name] for name in names},
+                stores=tuple(self._builder(store) for store in self._stores_of(names)),
+            )
+            for number, names in enumerate(self._groups())
+            if not global_sources & set(names)
+        )
+
+    def global_stores(self) -> tuple[GlobalStoreTopology, ...]:
+        """The global stores, in the order of their numbers."""
+        numbers = {name: number for number, names in enumerate(self._groups()) for name in names}
+        found = (
+            GlobalStoreTopology(
+                id=numbers[entry.source],
+                source=self._source(entry.source),
+                processor=self._processor(entry.processor),
+                store=self._builder(entry.store),
+                own_processor=entry.own_processor,
+            )
+            for entry in self._global_stores
+        )
+        return tuple(sorted(found, key=lambda entry: entry.id))
+
+    def _source(self, name: str) -> SourceNode:
+        node = self._nodes[name]
+        assert isinstance(node, SourceNode)
+        return node
+
+    def _processor(self, name: str) -> ProcessorNode:
+        node = self._nodes[name]
+        assert isinstance(node, ProcessorNode)
+        return node
+
+    def _builder(self, store: str) -> StoreBuilder[EngineStore]:
+        return self._stores[store](None, None)
+
+    def _stores_of(self, names: Iterable[str]) -> list[str]:
+        nodes = (self._nodes[name] for name in names)
+        return list(dict.fromkeys(store for node in nodes if isinstance(node, ProcessorNode) for store in node.stores))
+
+    @property
+    def source_topics(self) -> tuple[str, ...]:
+        """Every topic that must exist before the start: those that tasks and global stores read, repartition topics excepted. Sorted."""
+        read = {topic for node in self._nodes.values() if isinstance(node, SourceNode) for topic in node.topics}
+        return tuple(sorted(read - set(self._repartitions)))
+
+    @property
+    def global_topics(self) -> tuple[str, ...]:
+        """The topics of the global stores, sorted."""
+        return tuple(sorted({topic for entry in self._global_stores for topic in self._source(entry.source).topics}))
+
+    def internal_topics(self) -> tuple[InternalTopic, ...]:
+        """The repartition and changelog topics of a resolved topology, sorted by name."""
+        if self._application_id is None:
+            raise TopologyError("internal topics carry the application's id: call resolved(config) first")
+        parts = self.sub_topologies()
+        found = (*repartition_topics(parts, self._repartitions), *changelog_topics(parts, self._application_id))
+        return tuple(sorted(found, key=lambda topic: topic.name))
+
+    def copartition_groups(self) -> tuple[frozenset[str], ...]:
+        """Sets of topics that must have the same number of partitions."""
+        return tuple(frozenset(topic for source in group for topic in self._source(source).topics) for group in self._copartitioned)
+
+    def describe(self) -> TopologyDescription:
+        """What `str()` prints as Kafka Streams does."""
+        return describe(self._groups(), self._nodes, self._parents, self._children, {entry.source for entry in self._global_stores})
+
+    def hash(self) -> str:
+        """Equal for topologies whose tasks and state fit each other: SHA-256, hexadecimal, of description and repartition topics."""
+        text = f"{self.describe()}\n{sorted(self._repartitions.items(), key=lambda item: item[0])}"
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def required_serde(serde: Serde | None, what: str, where: str) -> Serde:
+    """The serde, or TopologyError that says where it is missing and how to give it."""
+    if serde is None:
+        raise TopologyError(
+            f"{where} has no {what} serde: give it one (Consumed, Produced, Grouped, Materialized), or set default.{what}.serde"
+        )
+    return serde
+
+
+def _constant(builder: StoreBuilder[EngineStore]) -> StoreFactory:
+    return lambda _key, _value: builder
