@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
-import apprise
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -145,19 +144,20 @@ class NotificationError(Exception):
 class Apprise:
     """Messages through apprise: mail, chats, web hooks, by URL."""
 
-    _TYPES: Mapping[Severity, apprise.NotifyType] = {
-        Severity.INFO: apprise.NotifyType.INFO,
-        Severity.WARN: apprise.NotifyType.WARNING,
-        Severity.ERROR: apprise.NotifyType.FAILURE,
-    }
-
     def send(self, urls: Sequence[str], title: str, body: str, severity: Severity) -> None:
+        import apprise  # half a second of imports, for the few processes that have a message to send
+
+        kinds = {
+            Severity.INFO: apprise.NotifyType.INFO,
+            Severity.WARN: apprise.NotifyType.WARNING,
+            Severity.ERROR: apprise.NotifyType.FAILURE,
+        }
         messenger = apprise.Apprise()
         for url in urls:
             address = _with_environment(url)
             if not messenger.add(address):
                 raise NotificationError(f"{address.split('://', 1)[0]}://… is not an address that apprise knows")
-        if not messenger.notify(title=title, body=body, notify_type=self._TYPES[severity]):
+        if not messenger.notify(title=title, body=body, notify_type=kinds[severity]):
             raise NotificationError("at least one address did not take the message; the log says which")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from orchestration.commands import broker
+from orchestration.commands import alerts, broker, instances, trail
 from orchestration.commands.dev import dev
 
 app = typer.Typer(
@@ -28,3 +28,18 @@ What is kept goes to `.penstock/` in the project's folder, or to where the envir
 )
 app.add_typer(broker.app, name="broker", help="The embedded Kafka: start it, stop it, run Kafka's own tools on it.")
 app.command()(dev)
+for command in (
+    instances.start,
+    instances.stop,
+    instances.restart,
+    instances.status,
+    instances.tasks,
+    instances.resume,
+    instances.pause,
+    instances.skip,
+    trail.events,
+    trail.audit,
+    trail.run_books,
+):
+    app.command()(command)
+app.add_typer(alerts.app, name="alerts", help="What went wrong, who looks after it, what became of it.")

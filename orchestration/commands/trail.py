@@ -1,0 +1,56 @@
+"""`penstock events|audit|run-books`: what the applications told, and what people and run-books did."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from sqlalchemy import select
+
+from orchestration import audit as trail
+from orchestration.commands.common import brief, catch_up, clock, out, project
+from orchestration.control_plane.models import Event, RunBookRun
+
+Application = Annotated[str | None, typer.Argument(help="The application.id. Default: all.")]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many, the newest.")]
+
+
+def events(
+    application: Application = None,
+    kind: Annotated[str | None, typer.Option(help="Only of this kind: `TASK_PAUSED`.")] = None,
+    limit: Limit = 50,
+) -> None:
+    """Show what the applications told, oldest first: states, assignments, restores, pauses, checkpoints."""
+    with project() as operations:
+        declared = [operations.applications.named(application)] if application else list(operations.applications.applications)
+        catch_up(operations, *declared)
+        query = select(Event).where(Event.application.in_([each.id for each in declared])).order_by(Event.at.desc()).limit(limit)
+        if kind is not None:
+            query = query.where(Event.kind == kind.upper())
+        with operations.control_plane.reading() as session:
+            for event in reversed(session.scalars(query).all()):
+                subject = f"{event.application} {event.instance}" + (f" {event.task}" if event.task else "")
+                out.print(f"{clock(event.at)}  {subject}  {event.kind}  {brief(event.payload)}", markup=False)
+
+
+def audit(application: Application = None, limit: Limit = 50) -> None:
+    """Show who did what, oldest first: starts, stops, alerts, every step of every run-book."""
+    with project() as operations, operations.control_plane.reading() as session:
+        for entry in trail.latest(session, application=application, limit=limit):
+            subject = " ".join(filter(None, (entry.application, entry.instance, entry.task)))
+            out.print(f"{clock(entry.at)}  {subject}  {entry.actor}: {entry.action}  {brief(entry.detail)}", markup=False)
+
+
+def run_books(application: Application = None, limit: Limit = 20) -> None:
+    """Show runs of run-books with their steps, oldest first."""
+    query = select(RunBookRun).order_by(RunBookRun.id.desc()).limit(limit)
+    if application is not None:
+        query = query.where(RunBookRun.application == application)
+    with project() as operations, operations.control_plane.reading() as session:
+        for run in reversed(session.scalars(query).all()):
+            record = f"{run.application} {run.task} {run.topic}-{run.partition}@{run.offset}"
+            out.print(f"[bold]run {run.id}[/bold]  {clock(run.requested_at)}  {run.run_book} {record}  {run.state}")
+            for step in run.steps:
+                out.print(f"    {step.number}. {step.name}: {step.state}  {brief(step.detail)}", markup=False)
+            if run.reason:
+                out.print(f"    {run.reason}", markup=False)
