@@ -85,9 +85,12 @@ class ActiveTask:
         """The input partitions."""
         return self.plan.inputs
 
+    def _record_time(self) -> int:
+        return self._context.timestamp if self._pipeline is not None else 0
+
     def open(self) -> list[EngineStore]:
         """Opens the stores. Returns those whose files were damaged and that are empty now. CREATED → RESTORING."""
-        self.stores, wiped = self.plan.open_stores()
+        self.stores, wiped = self.plan.open_stores(self._record_time)
         self._writer = ChangelogWriter(self.plan.application_id, self.id, list(self.stores.values()))
         self._move(TaskState.RESTORING)
         return wiped

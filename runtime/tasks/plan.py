@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from runtime.changelog.checkpoint import write_checkpoint
 from runtime.changelog.writer import changelog_partition
 from runtime.clock import Clock
 from runtime.commit.collector import WorkerCollector
-from runtime.errors import StoreDamagedError, TaskCorruptedError
+from runtime.errors import TaskCorruptedError
 from runtime.ids import NextOffset, Partition, TaskId
 from runtime.intake.verdict import Decoder
 from runtime.metrics import Metrics
@@ -59,8 +59,9 @@ class TaskPlan:
         """`earliest`, `latest` or `none`."""
         return self.sources[topic].offset_reset or self.default_offset_reset
 
-    def open_stores(self) -> tuple[dict[str, EngineStore], list[EngineStore]]:
-        """Opens every store of the task; those whose files are damaged are emptied, and named in the second part.
+    def open_stores(self, record_time: Callable[[], int]) -> tuple[dict[str, EngineStore], list[EngineStore]]:
+        """Opens every store of the task; those whose files are damaged are emptied, and named in the second part. `record_time` gives the
+        timestamp of the record that is being processed.
 
         Raises StateDirectoryError.
         """
@@ -70,8 +71,8 @@ class TaskPlan:
             store = builder.build()
             changelog = changelog_partition(self.application_id, store.name, self.task_id) if store.logging_enabled else None
             try:
-                store.open(self.directory, StoreContext(self.application_id, self.directory, self.task_id, changelog, self.memory))
-            except (StoreDamagedError, TaskCorruptedError) as error:
+                store.open(self.directory, StoreContext(self.application_id, self.directory, self.task_id, changelog, self.memory, record_time))
+            except TaskCorruptedError as error:
                 logger.warning("task %s: %s", self.task_id, error)
                 store.wipe()
                 wiped.append(store)

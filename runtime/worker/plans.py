@@ -19,7 +19,7 @@ from runtime.stores.directory import StateDirectory
 from runtime.tasks.active import ActiveTask
 from runtime.tasks.incidents import Incidents
 from runtime.tasks.plan import TaskPlan
-from runtime.topics import TopicAdmin
+from runtime.topics import TopicAdmin, TopicLayout
 from runtime.topology.topology import Topology
 
 
@@ -31,6 +31,7 @@ class Planner:
         *,
         config: StreamsConfig,
         topology: Topology,
+        layout: TopicLayout,
         directory: StateDirectory,
         topics: TopicAdmin,
         incidents: Incidents,
@@ -40,6 +41,7 @@ class Planner:
         metrics: Metrics,
     ) -> None:
         self._config = config
+        self._layout = layout
         self._directory = directory
         self._topics = topics
         self._memory = memory
@@ -63,7 +65,12 @@ class Planner:
         """A new task, in state CREATED."""
         assert self._collector is not None
         subtopology = self._subtopologies[task_id.subtopology]
-        sources = {topic: source for source in subtopology.sources for topic in source.topics}
+        sources = {
+            topic: source
+            for source in subtopology.sources
+            for topic in source.topics
+            if task_id.partition < self._layout.partitions[topic]  # merged topics may differ: the narrow one feeds the first tasks only
+        }
         config = self._config
         plan = TaskPlan(
             task_id=task_id,

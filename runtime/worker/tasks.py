@@ -135,23 +135,24 @@ class TaskSet:
 
     def advance(self, timeout: float) -> None:
         """Restores a little, and lets tasks that are complete process. Raises TaskCorruptedError and what `create` raises."""
-        for task_id in self._restorer.step(timeout):
-            task = self._tasks.get(task_id)
-            if task is not None:
-                self._begin([task])
-                self.changed = True
+        ready = [self._tasks[task_id] for task_id in self._restorer.step(timeout) if task_id in self._tasks]
+        if ready:
+            self._begin(ready)
+            self.changed = True
 
     def _begin(self, tasks: list[ActiveTask]) -> None:
         """Takes up processing at the committed offsets."""
         committed = self._reader.committed([partition for task in tasks for partition in task.inputs], OFFSETS_SECONDS)
+        everywhere: dict[Partition, NextOffset] = {}
         for task in tasks:
             own = {partition: committed[partition] for partition in task.inputs if partition in committed}
             self._refuse_lost_state(task, own)
             starts = self._starts(task, own)
             task.begin(own, starts)
             self._by_partition.update(dict.fromkeys(task.inputs, task))
-            self._reader.assign(starts)
+            everywhere.update(starts)
             logger.info("task %s runs from %s", task.id, _text(starts), extra={"task": task.id})
+        self._reader.assign(everywhere)
 
     def _starts(self, task: ActiveTask, committed: Mapping[Partition, OffsetAndMetadata]) -> dict[Partition, NextOffset]:
         return {

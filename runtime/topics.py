@@ -1,0 +1,240 @@
+"""Topics as the brokers know them: looked at, checked, and made (Kafka Streams' `InternalTopicManager`).
+
+Everything here asks the brokers and waits for the answer. An answer that does not come in time is BrokerUnavailableError, and nothing is
+half done: making a topic that exists is no error, so a start that failed can be repeated.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass
+from typing import TypeVar
+
+from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec
+
+from runtime.config import StreamsConfig
+from runtime.errors import BrokerUnavailableError, MissingSourceTopicError, StreamsError, WrongPartitionsError
+from runtime.events import events_topic
+from runtime.ids import NextOffset, Partition, TaskId
+from runtime.topology.internal_topics import plan_partitions, task_count
+from runtime.topology.topology import Topology
+
+logger = logging.getLogger(__name__)
+
+ANSWER_SECONDS = 30.0
+"""How long one question to the brokers may take."""
+
+_AWAY = {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT, KafkaError._RESOLVE}
+
+COORDINATION_CONFIG: Mapping[str, str] = {"cleanup.policy": "compact"}
+EVENTS_CONFIG: Mapping[str, str] = {"cleanup.policy": "delete", "retention.ms": "2592000000"}
+GUARD_CONFIG: Mapping[str, str] = {"cleanup.policy": "delete"}
+
+Answer = TypeVar("Answer")
+
+
+def coordination_topic(application_id: str) -> str:
+    """The topic on which the workers of an application agree who runs what."""
+    return f"{application_id}-coordination"
+
+
+def guard_topic(application_id: str) -> str:
+    """The topic whose offsets are committed with each transaction, to the members' group (rules.md, 23). Nothing is written to it."""
+    return f"{application_id}-members-guard"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """A topic now. `config` holds all of its settings, defaults included."""
+
+    name: str
+    partitions: int
+    topic_id: str
+    config: Mapping[str, str]
+
+    @property
+    def compacted(self) -> bool:
+        return "compact" in self.config.get("cleanup.policy", "")
+
+    @property
+    def delete_retention_ms(self) -> int | None:
+        """How long a tombstone can be seen; None where the topic is not compacted."""
+        return int(self.config.get("delete.retention.ms", "86400000")) if self.compacted else None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLayout:
+    """What a topology means on these brokers: the partitions of every topic, and so the tasks."""
+
+    partitions: Mapping[str, int]
+    tasks: frozenset[TaskId]
+    repartition_topics: frozenset[str]
+    guard: Partition
+
+
+class TopicAdmin:
+    """Questions and orders about topics. Safe to use from several threads."""
+
+    def __init__(self, config: StreamsConfig) -> None:
+        """Contacts nobody."""
+        self._config = config
+        self._client = AdminClient(config.admin_properties())
+        self._servers = str(config["bootstrap.servers"])
+        self._counts: dict[str, int] = {}
+
+    # -- questions -------------------------------------------------------------------------------------------------------------
+
+    def describe(self, topics: Iterable[str]) -> dict[str, TopicDescription]:
+        """The topics that exist, of those asked for. Raises BrokerUnavailableError, StreamsError."""
+        names = sorted(set(topics))
+        if not names:
+            return {}
+        found: dict[str, tuple[int, str]] = {}
+        for name, future in self._ask("describe topics", lambda: self._client.describe_topics(TopicCollection(names))).items():
+            description = self._unless_missing(f"describe topic {name}", future)
+            if description is not None:
+                found[name] = (len(description.partitions), str(description.topic_id))
+        configs = self._configs(found)
+        return {name: TopicDescription(name, partitions, topic_id, configs.get(name, {})) for name, (partitions, topic_id) in found.items()}
+
+    def _configs(self, topics: Collection[str]) -> dict[str, dict[str, str]]:
+        if not topics:
+            return {}
+        resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in topics]
+        answers = self._ask("describe configurations", lambda: self._client.describe_configs(resources))
+        configs: dict[str, dict[str, str]] = {}
+        for resource, future in answers.items():
+            entries = self._unless_missing(f"describe configuration of {resource.name}", future)
+            if entries is not None:
+                configs[resource.name] = {name: entry.value for name, entry in entries.items() if entry.value is not None}
+        return configs
+
+    def end_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, NextOffset]:
+        """The last stable offsets: what a `read_committed` reader can reach. Raises BrokerUnavailableError, StreamsError (unknown partition)."""
+        return self._offsets(partitions, OffsetSpec.latest())
+
+    def start_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, NextOffset]:
+        """The first offsets that are still there. Raises as `end_offsets`."""
+        return self._offsets(partitions, OffsetSpec.earliest())
+
+    def _offsets(self, partitions: Iterable[Partition], spec: OffsetSpec) -> dict[Partition, NextOffset]:
+        wanted = {TopicPartition(partition.topic, partition.number): spec for partition in partitions}
+        if not wanted:
+            return {}
+        answers = self._ask("list offsets", lambda: self._client.list_offsets(wanted, isolation_level=IsolationLevel.READ_COMMITTED))
+        return {
+            Partition(at.topic, at.partition): NextOffset(self._wait(f"list offsets of {at.topic}-{at.partition}", future).offset)
+            for at, future in answers.items()
+        }
+
+    def committed_offsets(self, group: str) -> dict[Partition, NextOffset]:
+        """All committed offsets of a group, stable ones only. Raises BrokerUnavailableError, StreamsError (a transaction holds one)."""
+        request = [ConsumerGroupTopicPartitions(group)]
+        answers = self._ask("list offsets of a group", lambda: self._client.list_consumer_group_offsets(request, require_stable=True))
+        found: dict[Partition, NextOffset] = {}
+        for future in answers.values():
+            for at in self._wait(f"list offsets of group {group}", future).topic_partitions:
+                if at.error is not None:
+                    raise StreamsError(f"the committed offset of {at.topic}-{at.partition} in group {group} cannot be read: {at.error.str()}")
+                if at.offset >= 0:
+                    found[Partition(at.topic, at.partition)] = NextOffset(at.offset)
+        return found
+
+    def partition_count(self, topic: str) -> int:
+        """Number of partitions; remembered, since it only grows by hand. Raises MissingSourceTopicError."""
+        count = self._counts.get(topic)
+        if count is None:
+            found = self.describe([topic]).get(topic)
+            if found is None:
+                raise MissingSourceTopicError(f"topic {topic} does not exist")
+            count = self._counts[topic] = found.partitions
+        return count
+
+    # -- orders ----------------------------------------------------------------------------------------------------------------
+
+    def create(self, topic: str, partitions: int, config: Mapping[str, str]) -> None:
+        """Makes a topic; one that exists is left as it is."""
+        self._create({topic: (partitions, config)})
+
+    def _create(self, topics: Mapping[str, tuple[int, Mapping[str, str]]]) -> None:
+        if not topics:
+            return
+        replicas = int(self._config["replication.factor"])
+        new = [NewTopic(name, count, replicas, config=dict(config)) for name, (count, config) in topics.items()]
+        for name, future in self._ask("create topics", lambda: self._client.create_topics(new)).items():
+            try:
+                future.result(ANSWER_SECONDS)
+                logger.info("topic %s made with %d partitions", name, topics[name][0])
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise self._translate(f"create topic {name}", error) from error
+
+    def delete_records(self, before: Mapping[Partition, int]) -> None:
+        """Deletes what lies before these offsets. Raises BrokerUnavailableError, StreamsError."""
+        wanted = [TopicPartition(partition.topic, partition.number, offset) for partition, offset in before.items()]
+        for at, future in self._ask("delete records", lambda: self._client.delete_records(wanted)).items():
+            self._wait(f"delete records of {at.topic}-{at.partition}", future)
+
+    def prepare(self, topology: Topology) -> TopicLayout:
+        """Checks the topics that a resolved topology reads, and makes those that the application needs for itself.
+
+        Raises MissingSourceTopicError, WrongPartitionsError (topics that are joined differ, or an internal topic does not fit its input any
+        more), BrokerUnavailableError.
+        """
+        application_id = self._config.application_id
+        internal = topology.internal_topics()
+        parts = topology.sub_topologies()
+        existing = {name: found.partitions for name, found in self.describe([*topology.source_topics, *(topic.name for topic in internal)]).items()}
+        missing = [topic for topic in topology.source_topics if topic not in existing]
+        if missing:
+            raise MissingSourceTopicError(f"source topic {', '.join(missing)} does not exist on {self._servers}: create it, then start again")
+        planned = plan_partitions(parts, internal, topology.copartition_groups(), existing)
+        for topic in internal:
+            if topic.name in existing and existing[topic.name] != planned[topic.name]:
+                raise WrongPartitionsError(
+                    f"internal topic {topic.name} has {existing[topic.name]} partitions, but its input asks for {planned[topic.name]}: "
+                    "the number of partitions of an input was changed; reset the application (delete its internal topics and state) to go on"
+                )
+        wanted = {topic.name: (planned[topic.name], topic.config) for topic in internal if topic.name not in existing}
+        wanted[coordination_topic(application_id)] = (1, COORDINATION_CONFIG)
+        wanted[guard_topic(application_id)] = (1, GUARD_CONFIG)
+        wanted[events_topic(application_id)] = (1, EVENTS_CONFIG)
+        self._create(wanted)
+        tasks = frozenset(TaskId(part.id, number) for part in parts for number in range(task_count(part, planned)))
+        repartition = frozenset(topic.name for topic in internal if topic.kind == "repartition")
+        return TopicLayout(planned, tasks, repartition, Partition(guard_topic(application_id), 0))
+
+    # -- answers ---------------------------------------------------------------------------------------------------------------
+
+    def _ask(self, what: str, question: Callable[[], Answer]) -> Answer:
+        try:
+            return question()
+        except KafkaException as error:
+            raise self._translate(what, error) from error
+
+    def _wait(self, what: str, future: Future[Answer]) -> Answer:
+        try:
+            return future.result(ANSWER_SECONDS)
+        except KafkaException as error:
+            raise self._translate(what, error) from error
+        except FutureTimeoutError as error:
+            raise BrokerUnavailableError(f"bootstrap.servers = {self._servers}: no answer within {ANSWER_SECONDS:.0f} s ({what})") from error
+
+    def _unless_missing(self, what: str, future: Future[Answer]) -> Answer | None:
+        try:
+            return self._wait(what, future)
+        except StreamsError as error:
+            cause = error.__cause__
+            if isinstance(cause, KafkaException) and cause.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                return None
+            raise
+
+    def _translate(self, what: str, error: KafkaException) -> StreamsError:
+        inner: KafkaError = error.args[0]
+        if inner.code() in _AWAY:
+            return BrokerUnavailableError(f"bootstrap.servers = {self._servers}: no broker answered ({what}: {inner.str()})")
+        return StreamsError(f"{what}: {inner.name()}: {inner.str()}")
