@@ -27,7 +27,8 @@ from runtime.errors import InvalidStateStoreError, StreamsError
 from runtime.events import EventKind, EventSink
 from runtime.ids import TaskId
 from runtime.metrics import CLIENT, MetricName, Metrics, MetricsServer
-from runtime.states import CLIENT_MOVES, State, TaskKind, TaskState
+from runtime.states import CLIENT_MOVES, TaskKind, TaskState
+from runtime.states import State as ClientState
 from runtime.stores.directory import StateDirectory
 from runtime.topology.topology import Topology
 from runtime.worker.loop import TaskInfo, Worker
@@ -45,7 +46,7 @@ class StreamThreadExceptionResponse(Enum):
     SHUTDOWN_CLIENT = "SHUTDOWN_CLIENT"
 
 
-StateListener = Callable[[State, State], None]
+StateListener = Callable[[ClientState, ClientState], None]
 ExceptionHandler = Callable[[BaseException], StreamThreadExceptionResponse]
 
 
@@ -100,7 +101,7 @@ class KafkaStreams:
     before `start()`. `log_path` is only told on (MEMBER records and events), so that an operator finds the log of a process.
     """
 
-    State = State
+    State = ClientState
 
     def __init__(
         self,
@@ -116,7 +117,7 @@ class KafkaStreams:
         self._log_path = log_path
         self._application = self._config.application_id
         self._directory = StateDirectory(self._config.state_dir, self._application)
-        self._state = State.CREATED
+        self._state = ClientState.CREATED
         self._state_changed = threading.Condition(threading.RLock())
         self._listener: StateListener | None = None
         self._exception_handler: ExceptionHandler | None = None
@@ -126,7 +127,7 @@ class KafkaStreams:
         self._server: MetricsServer | None = None
         self._failure: BaseException | None = None
         self._metrics = Metrics(client_id=self._config.client_id or self._application)
-        self._metrics.gauge_of("client-state", CLIENT, lambda: float(list(State).index(self._state)))
+        self._metrics.gauge_of("client-state", CLIENT, lambda: float(list(ClientState).index(self._state)))
 
     # -- life cycle ------------------------------------------------------------------------------------------------------------
 
@@ -137,7 +138,7 @@ class KafkaStreams:
         started before or the metrics port is in use. What fails later goes to the uncaught-exception handler and ends in ERROR.
         """
         with self._state_changed:
-            if self._state is not State.CREATED:
+            if self._state is not ClientState.CREATED:
                 raise StreamsError(f"the client was started before (state {self._state.value}): make a new KafkaStreams to start again")
             self._directory.lock()
             instance = self._config.client_id or f"{self._application}-{self._directory.process_id[:8]}"
@@ -149,7 +150,7 @@ class KafkaStreams:
                 self._directory.unlock()
                 raise
             self._worker = self._new_worker(instance)
-            self._move(State.REBALANCING)
+            self._move(ClientState.REBALANCING)
         self._thread = threading.Thread(target=self._run, args=(instance,), name=f"{instance}-StreamThread-1", daemon=True)
         self._thread.start()
 
@@ -195,7 +196,7 @@ class KafkaStreams:
             return StreamThreadExceptionResponse.SHUTDOWN_CLIENT
 
     def _ending(self) -> bool:
-        return self._state in (State.PENDING_SHUTDOWN, State.PENDING_ERROR) or self._state.has_completed_shutdown()
+        return self._state in (ClientState.PENDING_SHUTDOWN, ClientState.PENDING_ERROR) or self._state.has_completed_shutdown()
 
     def _release(self) -> None:
         self._metrics.gauge("alive-stream-threads", CLIENT).set(0)
@@ -204,15 +205,15 @@ class KafkaStreams:
         self._directory.unlock()
 
     def _finish(self) -> None:
-        self._move(State.PENDING_SHUTDOWN)
+        self._move(ClientState.PENDING_SHUTDOWN)
         self._release()
-        self._move(State.NOT_RUNNING)
+        self._move(ClientState.NOT_RUNNING)
 
     def _fail(self, error: BaseException) -> None:
         self._failure = error
-        self._move(State.PENDING_ERROR)
+        self._move(ClientState.PENDING_ERROR)
         self._release()
-        self._move(State.ERROR)
+        self._move(ClientState.ERROR)
 
     def close(self, timeout: timedelta | int | None = None, leave_group: bool = True) -> bool:
         """Stops processing, commits, and closes. Returns True once it is closed, False if `timeout` (ms or timedelta; None waits for
@@ -223,12 +224,12 @@ class KafkaStreams:
         """
         milliseconds = int(timeout.total_seconds() * 1000) if isinstance(timeout, timedelta) else timeout
         with self._state_changed:
-            if self._state is State.CREATED:
-                self._move(State.PENDING_SHUTDOWN)
-                self._move(State.NOT_RUNNING)
+            if self._state is ClientState.CREATED:
+                self._move(ClientState.PENDING_SHUTDOWN)
+                self._move(ClientState.NOT_RUNNING)
                 return True
             if not self._ending():
-                self._move(State.PENDING_SHUTDOWN)
+                self._move(ClientState.PENDING_SHUTDOWN)
                 if self._worker is not None:
                     self._worker.request_stop(milliseconds, leave_group)
         thread = self._thread
@@ -238,7 +239,7 @@ class KafkaStreams:
 
     def clean_up(self) -> None:
         """Deletes the local state of this application. Only before `start()` and after `close()`: raises StreamsError otherwise."""
-        if self._state is not State.CREATED and not self._state.has_completed_shutdown():
+        if self._state is not ClientState.CREATED and not self._state.has_completed_shutdown():
             raise StreamsError(f"clean_up() deletes local state: close the client first (state {self._state.value})")
         self._directory.lock()
         try:
@@ -255,7 +256,7 @@ class KafkaStreams:
     # -- states ----------------------------------------------------------------------------------------------------------------
 
     @property
-    def state(self) -> State:
+    def state(self) -> ClientState:
         return self._state
 
     @property
@@ -263,12 +264,12 @@ class KafkaStreams:
         """What ended the client, when its state is ERROR."""
         return self._failure
 
-    def _worker_state(self, new: State) -> None:
+    def _worker_state(self, new: ClientState) -> None:
         with self._state_changed:
             if not self._ending():
                 self._move(new)
 
-    def _move(self, new: State) -> None:
+    def _move(self, new: ClientState) -> None:
         """Moves to a state if that is legal. A move that is not is ignored, as in Kafka Streams: two ends may race for the state."""
         with self._state_changed:
             old = self._state
@@ -284,7 +285,7 @@ class KafkaStreams:
         if listener is not None:
             listener(new, old)
 
-    def wait_for(self, state: State, timeout: timedelta | int) -> bool:
+    def wait_for(self, state: ClientState, timeout: timedelta | int) -> bool:
         """Waits until the client is in `state`; False if `timeout` (ms or timedelta) ran out or the client ended in another state."""
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout / 1000
         with self._state_changed:
@@ -307,7 +308,7 @@ class KafkaStreams:
         self._restore_listener = listener
 
     def _require_created(self, name: str) -> None:
-        if self._state is not State.CREATED:
+        if self._state is not ClientState.CREATED:
             raise StreamsError(f"{name} is only possible before start() (state {self._state.value})")
 
     # -- tasks -----------------------------------------------------------------------------------------------------------------
@@ -368,7 +369,7 @@ class KafkaStreams:
         """A read-only view of a store's committed content on this client, global tables included (KIP-67). Reading never waits for
         processing. Raises InvalidStateStoreError if the store is unknown, or not here, or still being restored.
         """
-        if self._state not in (State.RUNNING, State.REBALANCING, State.RESTORING) or self._worker is None:
+        if self._state not in (ClientState.RUNNING, ClientState.REBALANCING, ClientState.RESTORING) or self._worker is None:
             raise InvalidStateStoreError(f"store {name!r}: the client is {self._state.value}, stores can be read while it runs")
         return self._worker.query(name)
 

@@ -10,8 +10,6 @@ from pathlib import Path
 from runtime.serdes.serde import Serde
 from runtime.stores.base import StoreLayout
 
-CHANGELOG_EXTRA_RETENTION_MS = 86_400_000
-"""`windowstore.changelog.additional.retention.ms` of Kafka Streams: brokers delete by their own clock, so they are given a day more."""
 _SHORTEST_SEGMENT_MS = 60_000
 
 
@@ -42,11 +40,12 @@ class StoreSettings:
     logging_config: Mapping[str, str] = field(default_factory=dict)
 
     def changelog_config(self) -> dict[str, str]:
-        """Topic settings as Kafka Streams makes them (`InternalTopicConfig`): windows are deleted after their retention and a day."""
+        """Topic settings as Kafka Streams makes them (`InternalTopicConfig`): windows are deleted after
+        their retention, to which `windowstore.changelog.additional.retention.ms` is added when the topic is made."""
         config = {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime"}
         if self.window is not None:
             config["cleanup.policy"] = "compact,delete"
-            config["retention.ms"] = str(self.window.retention_ms + CHANGELOG_EXTRA_RETENTION_MS)
+            config["retention.ms"] = str(self.window.retention_ms)
         return {**config, **self.logging_config}
 
     def layout(self) -> StoreLayout:

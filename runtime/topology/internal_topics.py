@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from runtime.errors import WrongPartitionsError
+from runtime.stores.base import EngineStore, StoreBuilder
 from runtime.topology.nodes import InternalTopic
 from runtime.topology.subtopologies import SubTopology
 
@@ -38,10 +39,18 @@ def repartition_topics(parts: Sequence[SubTopology], repartitions: Mapping[str, 
     ]
 
 
-def changelog_topics(parts: Sequence[SubTopology], application_id: str) -> list[InternalTopic]:
-    """The changelog of each store that is logged."""
+def changelog_topics(parts: Sequence[SubTopology], application_id: str, additional_retention_ms: int) -> list[InternalTopic]:
+    """The changelog of each store that is logged. Brokers delete windows by their own clock, so they keep them a while longer than the store:
+    `windowstore.changelog.additional.retention.ms`."""
+
+    def config(store: StoreBuilder[EngineStore]) -> dict[str, str]:
+        settings = dict(store.changelog_config())
+        if "retention.ms" in settings and "delete" in settings["cleanup.policy"]:
+            settings["retention.ms"] = str(int(settings["retention.ms"]) + additional_retention_ms)
+        return settings
+
     return [
-        InternalTopic(f"{application_id}-{store.name}-changelog", "changelog", store.changelog_config(), None, part.id)
+        InternalTopic(f"{application_id}-{store.name}-changelog", "changelog", config(store), None, part.id)
         for part in parts
         for store in part.stores
         if store.logging_enabled

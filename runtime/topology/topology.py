@@ -45,6 +45,7 @@ class Topology:
         self._copartitioned: list[frozenset[str]] = []
         self._global_stores: list[_GlobalStore] = []
         self._application_id: str | None = None
+        self._additional_retention_ms = 0
 
     # -- building --------------------------------------------------------------------------------------------------------------
 
@@ -204,6 +205,7 @@ class Topology:
         made._repartitions = {f"{config.application_id}-{topic}": partitions for topic, partitions in self._repartitions.items()}
         made._copartitioned, made._global_stores = list(self._copartitioned), list(self._global_stores)
         made._application_id = config.application_id
+        made._additional_retention_ms = config.integer("windowstore.changelog.additional.retention.ms")
         return made
 
     def _resolve(self, node: Node, application_id: str, key: Serde | None, value: Serde | None) -> Node:
@@ -286,7 +288,7 @@ class Topology:
         if self._application_id is None:
             raise TopologyError("internal topics carry the application's id: call resolved(config) first")
         parts = self.sub_topologies()
-        found = (*repartition_topics(parts, self._repartitions), *changelog_topics(parts, self._application_id))
+        found = (*repartition_topics(parts, self._repartitions), *changelog_topics(parts, self._application_id, self._additional_retention_ms))
         return tuple(sorted(found, key=lambda topic: topic.name))
 
     def copartition_groups(self) -> tuple[frozenset[str], ...]:
