@@ -44,7 +44,7 @@ def test_a_python_without_ensurepip_is_told_which_package_to_install(project: Pa
 
 
 @pytest.mark.parametrize("version", ["(3, 10)", "(3, 14)"])
-def test_a_python_that_pyspark_does_not_know_is_refused(project: Path, version: str) -> None:
+def test_rule_31_a_python_that_pyspark_does_not_know_is_refused(project: Path, version: str) -> None:
     done = build(project, str(interpreter(project, f"import sys; sys.version_info = {version}")))
     assert done.returncode == 1
     assert "Python 3.11, 3.12 or 3.13 is needed" in done.stderr

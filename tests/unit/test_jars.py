@@ -37,7 +37,7 @@ def lock(monkeypatch: pytest.MonkeyPatch, files: dict[str, bytes]) -> None:
 
 
 @pytest.mark.parametrize("jar_set", jars.JAR_SETS)
-def test_the_locks_are_complete_and_name_no_address(jar_set: str) -> None:
+def test_rule_31_the_locks_are_complete_and_name_no_address(jar_set: str) -> None:
     locked = jars.read_lock(jar_set)
     assert len({jar.name for jar in locked}) == len(locked) > 3
     assert all(len(jar.sha256) == 64 and jar.size > 0 and jar.name.endswith(".jar") for jar in locked)
@@ -63,7 +63,7 @@ def test_what_was_downloaded_is_used_again(monkeypatch: pytest.MonkeyPatch, cach
         ({"a-1.jar": b"a", "evil.jar": b""}, r"does not name: evil\.jar"),
     ],
 )
-def test_jars_that_are_not_the_locked_ones_are_not_used(
+def test_rule_31_jars_that_are_not_the_locked_ones_are_not_used(
     monkeypatch: pytest.MonkeyPatch, cache: Path, brought: dict[str, bytes], message: str
 ) -> None:
     lock(monkeypatch, {"a-1.jar": b"a"})
@@ -81,7 +81,7 @@ def test_a_download_that_fails_shows_the_end_of_its_output(monkeypatch: pytest.M
         jars.ensure_jars("kafka")
 
 
-def test_a_certificate_that_java_does_not_trust_is_explained(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+def test_rule_31_a_certificate_that_java_does_not_trust_is_explained(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     lock(monkeypatch, {"a-1.jar": b"a"})
     monkeypatch.setattr(truststore, "write_trust_store", lambda path: 0)  # Python trusts nobody either
     bring(monkeypatch, {}, status=1, output="PKIX path building failed")

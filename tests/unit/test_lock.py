@@ -15,7 +15,7 @@ def names(text: str) -> set[str]:
     return {re.sub(r"[-_.]+", "-", name).lower() for name in found}
 
 
-def test_it_names_no_address() -> None:
+def test_rule_31_it_names_no_address() -> None:
     assert not re.search(r"://|--(extra-)?index-url|--find-links|--trusted-host| @ ", LOCK)
 
 
