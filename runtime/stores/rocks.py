@@ -9,7 +9,7 @@ no longer fits the CPU's cache), a bloom filter over the buffer (an absent key c
 shared by all stores of the process (`StoreMemory`).
 
 Traps of rocksdict 0.3: `ReadOptions.set_iterate_lower_bound` sets the upper bound, so lower bounds are `from_key` forwards and a comparison
-backwards; `get` and `write` hold the GIL; `flush` flushes one family.
+backwards; an iterator does not keep its `ReadOptions` alive, and without them its upper bound is freed memory; `get` and `write` hold the GIL; `flush` flushes one family.
 """
 
 from __future__ import annotations
@@ -161,9 +161,10 @@ class RocksStore:
         if hi is not None:
             options.set_iterate_upper_bound(hi)
         if reverse:
-            scan = _Scan(_entries(family.items(backwards=True, read_opt=options)), lo)
+            items = _entries(family.items(backwards=True, read_opt=options))
         else:
-            scan = _Scan(_entries(family.items(from_key=lo, read_opt=options) if lo is not None else family.items(read_opt=options)))
+            items = _entries(family.items(from_key=lo, read_opt=options) if lo is not None else family.items(read_opt=options))
+        scan = _Scan(items, options, lo if reverse else None)
         self._scans.add(scan)
         return scan
 
@@ -218,10 +219,11 @@ def _entries(items: Iterator[tuple[str | int | float | bytes | bool, object]]) -
 class _Scan(Iterator[tuple[bytes, bytes]]):
     """An iteration that its store can end: an iterator of RocksDB that somebody still holds would keep the database open, and its lock."""
 
-    __slots__ = ("__weakref__", "_items", "_lo")
+    __slots__ = ("__weakref__", "_items", "_lo", "_options")
 
-    def __init__(self, items: Iterator[tuple[bytes, bytes]], lo: bytes | None = None) -> None:
+    def __init__(self, items: Iterator[tuple[bytes, bytes]], options: ReadOptions, lo: bytes | None) -> None:
         self._items: Iterator[tuple[bytes, bytes]] | None = items
+        self._options = options  # they own the memory of the upper bound
         self._lo = lo
 
     def __next__(self) -> tuple[bytes, bytes]:
