@@ -40,8 +40,8 @@ lock: $(ENV) ## write requirements.txt from requirements.in (names no index, so 
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-strip-extras --no-header --no-emit-index-url \
 		--quiet --output-file requirements.txt requirements.in
 
-clean: ## stop the embedded Kafka and delete what was built and kept, but for .venv
-	@if [ -x $(BIN)/penstock ]; then $(BIN)/penstock broker stop; fi
+clean: ## stop instances and the embedded Kafka, and delete what was built and kept, but for .venv
+	@if [ -d .penstock ]; then $(BIN)/penstock stop --kill --timeout 20 && $(BIN)/penstock broker stop; fi
 	rm -rf .penstock .dagster build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis \
 		spark-warehouse test-artefacts
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

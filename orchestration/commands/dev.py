@@ -26,7 +26,7 @@ def dev(
     """Open Dagster's UI on the applications that `streams.toml` declares. Ctrl-C ends it.
 
     Dagster's own state is kept in `.dagster/`. Kafka and the instances that were started run on after Ctrl-C: they do not depend on
-    Dagster. Stop them with `penstock broker stop` and with the job that stops an instance.
+    Dagster. Stop them with `penstock stop` and `penstock broker stop`.
     """
     out = Console(stderr=True, highlight=False, soft_wrap=True)
     if not is_free(port):
