@@ -7,12 +7,14 @@ first). The result is milliseconds since the epoch; a negative one drops the rec
 
 from __future__ import annotations
 
+import importlib
+import importlib
 import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from runtime.errors import StreamsError
+from runtime.errors import StreamsConfigError, StreamsError
 from runtime.serdes.serde import Headers
 
 logger = logging.getLogger(__name__)
@@ -81,7 +83,16 @@ class WallclockTimestampExtractor:
 
 
 def extractor_function(extractor: object) -> TimestampExtractor | None:
-    """The callable behind an extractor, an extractor's class or a plain function; None for the default, which needs no call per record."""
+    """The callable behind an extractor, its class, its dotted path or a plain function; None for the default, which needs no call per
+    record. Raises StreamsError for anything else."""
+    if isinstance(extractor, str):
+        module_name, _, name = extractor.replace(":", ".").rpartition(".")
+        try:
+            extractor = getattr(importlib.import_module(module_name or __name__), name)
+        except (ImportError, AttributeError) as error:
+            raise StreamsError(f"timestamp extractor {extractor!r} cannot be imported: {error}") from error
+    if isinstance(extractor, str):
+        extractor = _imported(extractor)
     if isinstance(extractor, type):
         extractor = extractor()
     if extractor is None or type(extractor) is FailOnInvalidTimestamp:
@@ -91,3 +102,12 @@ def extractor_function(extractor: object) -> TimestampExtractor | None:
         raise StreamsError(f"{extractor!r} is not a timestamp extractor: neither callable nor with a method extract(record, partition_time)")
     function: TimestampExtractor = extract
     return function
+
+
+def _imported(path: str) -> object:
+    module, _, name = path.replace(":", ".").rpartition(".")
+    try:
+        found: object = getattr(importlib.import_module(module or __name__), name)
+    except (ImportError, AttributeError) as error:
+        raise StreamsConfigError(f"default.timestamp.extractor = {path!r} cannot be imported: {error}") from error
+    return found
