@@ -1,0 +1,207 @@
+"""`TopologyTestDriver`: a topology run record by record, without a broker (Kafka Streams' class of the same name).
+
+The same pipeline, operators, stores, serdes and handlers as the real runtime; only the log, the clock and the loop are the driver's.
+Topics have one partition. After each record the task commits, so caches hold nothing back; what was written to a topic that the topology
+reads (repartition, an output that is an input elsewhere, a global table's) is processed before `pipe_input` returns. State lives in a
+folder of its own that `close` removes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import cast
+
+from runtime.config import StreamsConfig
+from runtime.durations import Duration, to_ms
+from runtime.errors import InvalidStateStoreError
+from runtime.metrics import MetricName, Metrics
+from runtime.record import Headers
+from runtime.serdes.serde import Serde
+from runtime.stores.base import EngineStore, KeyValueStore, WindowStore
+from runtime.stores.budget import StoreMemory
+from runtime.testing.clock import ManualClock
+from runtime.testing.log import LogRecord, MemoryLog
+from runtime.testing.stores import plain_key_value_store, plain_window_store
+from runtime.testing.tasks import DriverGlobalStores, DriverTask, Surroundings
+from runtime.testing.topics import TestInputTopic, TestOutputTopic
+from runtime.topology.topology import Topology
+
+
+class TopologyTestDriver:
+    """Runs a topology synchronously. A context manager; not safe for several threads.
+
+    `config` may be left out; an application id and bootstrap servers are filled in. `initial_wall_clock_time` is in ms since the epoch,
+    or a datetime with a zone; default now. The clock moves by `advance_wall_clock_time` only.
+    """
+
+    __test__ = False  # not a test, whatever its name says to pytest
+
+    def __init__(
+        self, topology: Topology, config: Mapping[str, object] | None = None, initial_wall_clock_time: int | datetime | None = None
+    ) -> None:
+        """Raises TopologyError, StreamsConfigError, and ProcessingError where a processor of the user's fails to start."""
+        settings = StreamsConfig({"application.id": "topology-test", "bootstrap.servers": "localhost:9092", **(config or {})})
+        resolved = topology.resolved(settings)
+        self._clock = ManualClock(_wall_ms(initial_wall_clock_time))
+        self._metrics = Metrics()
+        self._waiting: deque[LogRecord] = deque()
+        self._log = MemoryLog(self._written)
+        self._folder = TemporaryDirectory(prefix="topology-test-")
+        around = Surroundings(
+            settings,
+            self._clock,
+            self._metrics,
+            self._log,
+            Path(self._folder.name),
+            StoreMemory(cast(int, settings["statestore.cache.max.bytes"])),
+        )
+        self._globals = DriverGlobalStores(resolved, around)
+        self._tasks = [DriverTask(part, around, self._globals) for part in resolved.sub_topologies()]
+        self._readers = {topic: task for task in self._tasks for topic in task.topics}
+        for task in self._tasks:
+            task.start()
+
+    # -- records ---------------------------------------------------------------------------------------------------------------
+
+    def create_input_topic(
+        self,
+        name: str,
+        key_serde: Serde,
+        value_serde: Serde,
+        start_timestamp: int | datetime | None = None,
+        auto_advance: Duration = 0,
+    ) -> TestInputTopic:
+        """A topic to pipe records into. Records without a timestamp get `start_timestamp` (ms or datetime; default: the driver's clock),
+        and `auto_advance` more for each record after the first."""
+        start = self._clock.wall_ms() if start_timestamp is None else _wall_ms(start_timestamp)
+
+        def pipe(key: bytes | None, value: bytes | None, timestamp: int, headers: Headers) -> None:
+            self._pipe(name, key, value, timestamp, headers)
+
+        return TestInputTopic(name, key_serde, value_serde, pipe, start, to_ms(auto_advance))
+
+    def create_output_topic(self, name: str, key_serde: Serde, value_serde: Serde) -> TestOutputTopic:
+        """A topic to read from: what the topology writes to it, also before this call. Internal topics go by their full names."""
+        return TestOutputTopic(name, key_serde, value_serde, self._log.unread(name))
+
+    def produced_topic_names(self) -> set[str]:
+        """Every topic that the topology has written to, internal ones included."""
+        return self._log.written()
+
+    def _pipe(self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers) -> None:
+        if topic not in self._readers and topic not in self._globals.topics:
+            known = ", ".join(sorted({*self._readers, *self._globals.topics}))
+            raise ValueError(f"the topology does not read topic {topic!r} (it reads: {known})")
+        self._waiting.append(self._log.append(topic, key, value, timestamp, headers))
+        self._run()
+
+    def _written(self, record: LogRecord) -> None:
+        """A task wrote to a topic: if the topology reads it, the record waits for its turn."""
+        if record.topic_name in self._readers or record.topic_name in self._globals.topics:
+            self._waiting.append(record)
+
+    def _run(self) -> None:
+        waiting = self._waiting
+        while waiting:
+            record = waiting.popleft()
+            try:
+                if record.topic_name in self._globals.topics:
+                    self._globals.process(record)
+                if record.topic_name in self._readers:
+                    self._readers[record.topic_name].process(record)
+            except Exception:
+                # What waited behind a record that failed is not to surprise the next call.
+                waiting.clear()
+                raise
+
+    # -- time ------------------------------------------------------------------------------------------------------------------
+
+    def advance_wall_clock_time(self, duration: Duration) -> None:
+        """Moves the clock and runs the wall-clock punctuators that are then due, once each, as the real runtime does."""
+        self._clock.advance(to_ms(duration))
+        for task in self._tasks:
+            task.punctuate(self._clock.wall_ms())
+        self._run()
+
+    # -- state -----------------------------------------------------------------------------------------------------------------
+
+    def get_all_state_stores(self) -> dict[str, EngineStore]:
+        """All stores by name, the global ones included."""
+        found = dict(self._globals.stores)
+        for task in self._tasks:
+            found.update(task.stores)
+        return found
+
+    def get_state_store(self, name: str) -> EngineStore:
+        """The store as processors see it: a timestamped one gives ValueAndTimestamp. Raises InvalidStateStoreError if there is none."""
+        stores = self.get_all_state_stores()
+        if name not in stores:
+            raise InvalidStateStoreError(f"the topology has no store {name!r} (its stores: {', '.join(sorted(stores)) or 'none'})")
+        return stores[name]
+
+    def _store(self, name: str, kind: str) -> EngineStore:
+        store = self.get_state_store(name)
+        if store.layout.kind != kind:
+            raise InvalidStateStoreError(f"store {name!r} is a {store.layout.kind} store, not a {kind} store")
+        return store
+
+    def get_key_value_store(self, name: str) -> KeyValueStore:
+        """A key-value store with plain values. Raises InvalidStateStoreError if there is none of that name and kind."""
+        store = self._store(name, "key_value")
+        return plain_key_value_store(store, store.layout.timestamped)
+
+    def get_timestamped_key_value_store(self, name: str) -> KeyValueStore:
+        """A key-value store with values as ValueAndTimestamp. Raises InvalidStateStoreError if there is none of that name and kind."""
+        store = self._store(name, "key_value")
+        if not store.layout.timestamped:
+            raise InvalidStateStoreError(f"store {name!r} keeps no timestamps")
+        return cast(KeyValueStore, store)
+
+    def get_window_store(self, name: str) -> WindowStore:
+        """A window store with plain values. Raises InvalidStateStoreError if there is none of that name and kind."""
+        store = self._store(name, "window")
+        return plain_window_store(store, store.layout.timestamped)
+
+    def get_timestamped_window_store(self, name: str) -> WindowStore:
+        """A window store with values as ValueAndTimestamp. Raises InvalidStateStoreError if there is none of that name and kind."""
+        store = self._store(name, "window")
+        if not store.layout.timestamped:
+            raise InvalidStateStoreError(f"store {name!r} keeps no timestamps")
+        return cast(WindowStore, store)
+
+    def metrics(self) -> dict[MetricName, float]:
+        """All metrics now, as `KafkaStreams.metrics()`."""
+        return self._metrics.values()
+
+    # -- end -------------------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Closes processors and stores and removes the state. Raises ProcessingError where a processor fails to close."""
+        try:
+            for task in self._tasks:
+                task.close()
+        finally:
+            self._globals.close()
+            self._folder.cleanup()
+
+    def __enter__(self) -> TopologyTestDriver:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.close()
+
+
+def _wall_ms(moment: int | datetime | None) -> int:
+    if moment is None:
+        return time.time_ns() // 1_000_000
+    if isinstance(moment, datetime):
+        if moment.tzinfo is None:
+            raise ValueError(f"{moment!r} has no time zone: give one, or ms since the epoch")
+        return round(moment.timestamp() * 1000)
+    return moment

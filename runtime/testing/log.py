@@ -1,0 +1,79 @@
+"""An in-memory log in place of the broker: one partition per topic, and what was written stays to be read."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from runtime.record import Headers
+
+_CREATE_TIME = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LogRecord:
+    """A record on the log. Reads like confluent-kafka's `Message`, as the intake wants it."""
+
+    topic_name: str
+    position: int
+    raw_key: bytes | None
+    raw_value: bytes | None
+    time_ms: int
+    record_headers: Headers | None
+
+    def topic(self) -> str:
+        return self.topic_name
+
+    def partition(self) -> int:
+        return 0
+
+    def offset(self) -> int:
+        return self.position
+
+    def key(self) -> bytes | None:
+        return self.raw_key
+
+    def value(self) -> bytes | None:
+        return self.raw_value
+
+    def timestamp(self) -> tuple[int, int]:
+        return _CREATE_TIME, self.time_ms
+
+    def headers(self) -> Headers | None:
+        return self.record_headers
+
+
+class MemoryLog:
+    """Topics of one partition. It is the collector of the driver's tasks: `on_append` is told of every record that they write."""
+
+    def __init__(self, on_append: Callable[[LogRecord], None]) -> None:
+        self._ends: dict[str, int] = {}
+        self._unread: dict[str, deque[LogRecord]] = {}
+        self._on_append = on_append
+
+    def send(
+        self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers | None, partition: int | None
+    ) -> None:
+        """Appends an output; it can be read from `unread` and goes to whoever reads the topic."""
+        record = self.append(topic, key, value, timestamp, headers)
+        self.unread(topic).append(record)
+        self._on_append(record)
+
+    def append(self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers | None) -> LogRecord:
+        """A record at the end of a topic."""
+        offset = self._ends.get(topic, 0)
+        self._ends[topic] = offset + 1
+        return LogRecord(topic, offset, key, value, timestamp, list(headers) if headers else None)
+
+    def unread(self, topic: str) -> deque[LogRecord]:
+        """Outputs on a topic that nobody has taken yet, oldest first."""
+        return self._unread.setdefault(topic, deque())
+
+    def partitions(self, topic: str) -> int:
+        """Always 1."""
+        return 1
+
+    def written(self) -> set[str]:
+        """Topics with outputs, read or not."""
+        return set(self._unread)

@@ -1,0 +1,104 @@
+"""Stores as tests want to see them: plain values, whether or not the store keeps timestamps (Kafka Streams' facades of the test driver)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import cast
+
+from runtime.record import ValueAndTimestamp, Windowed
+from runtime.stores.base import KeyValueStore, WindowStore
+
+NO_TIMESTAMP = -1
+"""The time of a value that a test put by hand."""
+
+
+def _plain(value: object) -> object:
+    return value.value if isinstance(value, ValueAndTimestamp) else value
+
+
+class PlainKeyValueStore:
+    """A timestamped key-value store without its timestamps."""
+
+    def __init__(self, store: KeyValueStore) -> None:
+        self._store = store
+
+    def get(self, key: object) -> object:
+        """The value, or None."""
+        return _plain(self._store.get(key))
+
+    def put(self, key: object, value: object) -> None:
+        """Sets a value; None deletes. It counts as older than any record."""
+        self._store.put(key, None if value is None else ValueAndTimestamp(value, NO_TIMESTAMP))
+
+    def put_if_absent(self, key: object, value: object) -> object:
+        """Sets a value where there is none; returns the one that is there, or None."""
+        present = self.get(key)
+        if present is None:
+            self.put(key, value)
+        return present
+
+    def put_all(self, entries: Iterable[tuple[object, object]]) -> None:
+        """`put` of each."""
+        for key, value in entries:
+            self.put(key, value)
+
+    def delete(self, key: object) -> object:
+        """Removes a key; returns the value that it had, or None."""
+        return _plain(self._store.delete(key))
+
+    def range(self, from_key: object | None, to_key: object | None) -> Iterator[tuple[object, object]]:
+        """Entries from one key to another, both inclusive, in the order of their bytes."""
+        return ((key, _plain(value)) for key, value in self._store.range(from_key, to_key))
+
+    def reverse_range(self, from_key: object | None, to_key: object | None) -> Iterator[tuple[object, object]]:
+        """`range`, from the largest key down."""
+        return ((key, _plain(value)) for key, value in self._store.reverse_range(from_key, to_key))
+
+    def all(self) -> Iterator[tuple[object, object]]:
+        """All entries in the order of their keys' bytes."""
+        return ((key, _plain(value)) for key, value in self._store.all())
+
+    def reverse_all(self) -> Iterator[tuple[object, object]]:
+        """All entries, from the largest key down."""
+        return ((key, _plain(value)) for key, value in self._store.reverse_all())
+
+    def approximate_num_entries(self) -> int:
+        """An estimate."""
+        return self._store.approximate_num_entries()
+
+
+class PlainWindowStore:
+    """A timestamped window store without its timestamps. Times are window starts in ms, both ends inclusive."""
+
+    def __init__(self, store: WindowStore) -> None:
+        self._store = store
+
+    def put(self, key: object, value: object, window_start: int) -> None:
+        """Sets a window's value; None deletes."""
+        self._store.put(key, None if value is None else ValueAndTimestamp(value, NO_TIMESTAMP), window_start)
+
+    def fetch(self, key: object, time_from: int, time_to: int | None = None) -> object:
+        """The value of one window or None; with `time_to`, an iterator of (window start, value)."""
+        if time_to is None:
+            return _plain(self._store.fetch(key, time_from))
+        return ((start, _plain(value)) for start, value in self._store.fetch(key, time_from, time_to))
+
+    def fetch_all(self, time_from: int, time_to: int) -> Iterator[tuple[Windowed, object]]:
+        """(windowed key, value) of the windows that start between the two times."""
+        return ((key, _plain(value)) for key, value in self._store.fetch_all(time_from, time_to))
+
+    def all(self) -> Iterator[tuple[Windowed, object]]:
+        """(windowed key, value) of all windows."""
+        return ((key, _plain(value)) for key, value in self._store.all())
+
+
+def plain_key_value_store(store: object, timestamped: bool) -> KeyValueStore:
+    """The store itself if it keeps plain values, else a view without timestamps."""
+    found = cast(KeyValueStore, store)
+    return cast(KeyValueStore, PlainKeyValueStore(found)) if timestamped else found
+
+
+def plain_window_store(store: object, timestamped: bool) -> WindowStore:
+    """The store itself if it keeps plain values, else a view without timestamps."""
+    found = cast(WindowStore, store)
+    return cast(WindowStore, PlainWindowStore(found)) if timestamped else found
