@@ -163,7 +163,7 @@ class TopicAdmin:
     def _create(self, topics: Mapping[str, tuple[int, Mapping[str, str]]]) -> None:
         if not topics:
             return
-        replicas = int(self._config["replication.factor"])
+        replicas = self._config.integer("replication.factor")
         new = [NewTopic(name, count, replicas, config=dict(config)) for name, (count, config) in topics.items()]
         for name, future in self._ask("create topics", lambda: self._client.create_topics(new)).items():
             try:

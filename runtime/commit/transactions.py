@@ -28,6 +28,14 @@ CALL_SECONDS = 5.0
 """One call's time limit; a retriable time-out is followed by the same call, so this bounds only how soon a stop is noticed."""
 
 
+DEFAULTS: Mapping[str, object] = {
+    # 100 ms, librdkafka's default, is what a commit waits for while the broker still finishes the one before.
+    "retry.backoff.ms": 1,
+    "retry.backoff.max.ms": 10,
+    "transaction.timeout.ms": 10_000,
+}
+
+
 class GroupMetadata:
     """confluent-kafka's opaque `ConsumerGroupMetadata`, which it does not export."""
 
@@ -55,7 +63,7 @@ class TransactionalProducer:
     """The transactions of one incarnation of a worker. `give_up()` is asked between the attempts while the broker does not answer."""
 
     def __init__(self, properties: Mapping[str, object], transactional_id: str, consumer: Consumer, give_up: Callable[[], bool]) -> None:
-        self.producer = Producer({**properties, "transactional.id": transactional_id})
+        self.producer = Producer({**DEFAULTS, **properties, "transactional.id": transactional_id})
         self._transactional_id = transactional_id
         self._consumer = consumer
         self._give_up = give_up

@@ -82,10 +82,10 @@ class Parts:
         self._give_up = give_up
         self._listeners = () if restore_listener is None else (restore_listener,)
         self._incidents = Incidents(config, events, metrics)
-        self._commit_interval_ms = int(config["commit.interval.ms"])
-        self._uncommitted_max = int(config["statestore.uncommitted.max.bytes"])
-        self._checkpoint_interval_ms = int(config["statestore.checkpoint.interval.ms"])
-        self.most_buffered = int(config["buffered.records.per.partition"])
+        self._commit_interval_ms = config.integer("commit.interval.ms")
+        self._uncommitted_max = config.integer("statestore.uncommitted.max.bytes")
+        self._checkpoint_interval_ms = config.integer("statestore.checkpoint.interval.ms")
+        self.most_buffered = config.integer("buffered.records.per.partition")
         self._exactly_once = config["processing.guarantee"] != "at_least_once"
         self._commits = metrics.latency("commit-latency", THREAD)
         self._committed_at_ms = clock.monotonic_ms()
@@ -114,7 +114,7 @@ class Parts:
         self.global_task = build_global_task(
             self._topology, config, self._directory, self.topics, clock, self._metrics, self._events, self._listeners
         )
-        memory = StoreMemory(int(config["statestore.cache.max.bytes"]))
+        memory = StoreMemory(config.integer("statestore.cache.max.bytes"))
         self._planner = Planner(
             config=config,
             topology=self._topology,
@@ -152,7 +152,7 @@ class Parts:
         now_ms = self._clock.monotonic_ms()
         self._chores.add("look for moved offsets", MOVED_OFFSETS_MS, self.tasks.moved_offsets, now_ms)
         self._chores.add("commit idle offsets again", RECOMMIT_MS, self._recommit, now_ms)
-        purge_ms = int(self._config["repartition.purge.interval.ms"])
+        purge_ms = self._config.integer("repartition.purge.interval.ms")
         self._chores.add("purge repartition topics", purge_ms, self._purge, now_ms)
 
     def _join(self) -> None:
@@ -223,7 +223,6 @@ class Parts:
         self._committed_at_ms = self._clock.monotonic_ms()
         if done:
             self._commits.record(self._committed_at_ms - started)
-            self._checkpoint_if_due()
         return done
 
     def _forget_untrue_events(self) -> None:
@@ -244,15 +243,16 @@ class Parts:
             or tasks.wanting_pause()
         ):
             self.commit()
+            self._checkpoint_if_due(now_ms)
 
-    def _checkpoint_if_due(self) -> None:
-        """KIP-116: looked at on commit, so it acts in multiples of the commit interval."""
-        now_ms = self._clock.monotonic_ms()
+    def _checkpoint_if_due(self, now_ms: int) -> None:
+        """KIP-116: looked at when a commit is due, so it acts in multiples of the commit interval. Tasks that have committed nothing since their
+        last one keep it."""
         if now_ms - self._checkpointed_at_ms < self._checkpoint_interval_ms:
             return
         self._checkpointed_at_ms = now_ms
         for task in self.tasks.in_state(TaskState.RUNNING, TaskState.PAUSED):
-            if task.stores:
+            if task.stores and task.committed_ms > (task.checkpoint_ms or 0):
                 offsets = task.checkpoint(self._clock.wall_ms())
                 self._events.emit(EventKind.CHECKPOINT, {"stores": offsets}, task.id)
         if self.global_task is not None:

@@ -85,7 +85,7 @@ class Planner:
             collector=self._collector,
             global_stores=self._global_stores,
             hold_outputs=self._hold,
-            max_task_idle_ms=int(config["max.task.idle.ms"]),
+            max_task_idle_ms=config.integer("max.task.idle.ms"),
             default_offset_reset=str(config["auto.offset.reset"]),
             default_timestamp_extractor=config["default.timestamp.extractor"],
         )
