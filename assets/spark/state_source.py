@@ -29,7 +29,6 @@ from assets.spark.formats import row_schema, to_arrow
 from runtime.changelog.snapshot import StoreManifest, TaskManifest, read_manifest, task_snapshots
 from runtime.errors import StateDirectoryError
 from runtime.ids import TaskId
-from runtime.stores.base import StoreLayout
 from runtime.stores.files import StoreRows, read_store
 
 
@@ -51,11 +50,6 @@ class StoreSnapshot:
         if self.store.retention_ms is None:
             return None
         return self.task.stream_time - self.store.retention_ms + 1
-
-
-def layout_of(store: StoreManifest) -> StoreLayout:
-    """The layout that the manifest describes."""
-    return StoreLayout(store.kind, store.timestamped, store.key_format, store.value_format, store.window_size_ms, store.retention_ms)
 
 
 def find_store(path: str, store: str, tasks: frozenset[str] = frozenset()) -> list[StoreSnapshot]:
@@ -108,7 +102,7 @@ class StateReader(DataSourceReader):
         assert isinstance(partition, TaskPartition)
         directory = Path(partition.directory)
         manifest = read_manifest(directory.parent)
-        layout = layout_of(next(store for store in manifest.stores if store.name == partition.store))
+        layout = next(store for store in manifest.stores if store.name == partition.store).layout
         for rows in read_store(directory, layout):
             yield to_arrow(layout, partition.partition, alive(rows, partition.horizon))
 
@@ -145,7 +139,7 @@ class StateDataSource(DataSource):
         return options["path"], options["store"], tasks
 
     def schema(self) -> StructType:
-        return row_schema(layout_of(find_store(*self._store())[0].store))
+        return row_schema(find_store(*self._store())[0].store.layout)
 
     def reader(self, schema: StructType) -> StateReader:
         return StateReader(*self._store())

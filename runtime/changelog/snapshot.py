@@ -24,7 +24,7 @@ import msgspec
 
 from runtime.errors import StateDirectoryError
 from runtime.ids import NextOffset, Partition, TaskId
-from runtime.stores.base import EngineStore
+from runtime.stores.base import EngineStore, StoreLayout
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +56,11 @@ class StoreManifest(msgspec.Struct, frozen=True, kw_only=True):
     changelog: PartitionOffset | None
     window_size_ms: int | None = None
     retention_ms: int | None = None
+
+    @property
+    def layout(self) -> StoreLayout:
+        """How the store's files are to be read."""
+        return StoreLayout(self.kind, self.timestamped, self.key_format, self.value_format, self.window_size_ms, self.retention_ms)
 
 
 class TaskManifest(msgspec.Struct, frozen=True, kw_only=True):

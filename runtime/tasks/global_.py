@@ -24,20 +24,23 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, cast
 
 from runtime.changelog.log_reader import ClientProperties, LogReader, Poll
 from runtime.changelog.restore import StateRestoreListener
 from runtime.changelog.staleness import Changelog, mark_at_end, stale_reason
 from runtime.clock import Clock
-from runtime.errors import BrokerUnavailableError, MissingSourceTopicError, StreamsConfigError, TaskCorruptedError
+from runtime.errors import MissingSourceTopicError, StreamsConfigError, StreamsError, TaskCorruptedError
 from runtime.events import EventKind, EventSink
 from runtime.ids import NextOffset, Partition, TaskId
 from runtime.stores.base import EngineStore
+from runtime.tasks.global_apply import Apply
 from runtime.tasks.topic_watch import Sight, TopicFacts, TopicWatch
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
+
+    from runtime.intake.verdict import RawMessage
 
 log = logging.getLogger(__name__)
 
@@ -50,12 +53,6 @@ class CompactionCheck(Enum):
     WARN = "warn"
     ERROR = "error"
     OFF = "off"
-
-
-class Apply(Protocol):
-    """Brings a run of one partition into a store. See `global_apply.py`."""
-
-    def __call__(self, partition: Partition, messages: Sequence[Message], next_offset: NextOffset) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +182,7 @@ class GlobalTask:
         if self._states:
             self._checkpoint_now()
         for state in self._states.values():
+            state.spec.apply.close()
             state.spec.store.close()
         self._states.clear()
 
@@ -205,6 +203,8 @@ class GlobalTask:
         self._take_poll(poll)
         for state in self._states.values():
             self._settle(state)
+            if state.phase is not Phase.GONE:
+                state.spec.apply.punctuate(self._clock.wall_ms())
         return bool(poll.runs)
 
     def _take_poll(self, poll: Poll) -> None:
@@ -227,7 +227,7 @@ class GlobalTask:
         assert last is not None
         next_offset = NextOffset(last + 1)
         try:
-            state.spec.apply(partition, messages, next_offset)
+            state.spec.apply.run(partition, cast("Sequence[RawMessage]", messages), next_offset)
         except TaskCorruptedError as error:
             if state.phase is Phase.RESTORING:
                 raise  # a store that breaks while it is rebuilt has a disk that does not work: wiping it again would never end
@@ -288,6 +288,7 @@ class GlobalTask:
             # Until the end is reached, what the store knows is as old as the moment at which reading began.
             mark_at_end(store, state.facts.topic_id, asked_ms)
             store.commit({})
+        state.spec.apply.begin()
         for partition, start in starts.items():
             state.positions[partition] = start or NextOffset(0)
             self._reader.assign(partition, start)
@@ -326,8 +327,8 @@ class GlobalTask:
         asked_ms = self._clock.wall_ms()
         try:
             facts = self._look([state.spec.topic]).get(state.spec.topic)
-        except BrokerUnavailableError as error:
-            log.warning("global store %s waits for a broker: %s", store.name, error)
+        except StreamsError as error:
+            log.warning("global store %s waits for its topic: %s", store.name, error)
             return
         if facts is not None:
             state.facts = facts

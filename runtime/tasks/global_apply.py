@@ -8,8 +8,7 @@ looks it up; here each record is decoded once, the handler is asked at once, and
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
 from runtime.changelog.staleness import RestorableStore
 from runtime.errors import DeserializationError
@@ -18,7 +17,8 @@ from runtime.handlers import DeserializationExceptionHandler, DeserializationHan
 from runtime.ids import NextOffset, Partition, TaskId
 from runtime.intake.verdict import Batch, Decoder, Failure, RawMessage, judge
 from runtime.metrics import TASK, Metrics
-from runtime.record import Headers
+from runtime.stores.base import EngineStore
+from runtime.topology.pipeline import Pipeline
 
 log = logging.getLogger(__name__)
 
@@ -26,20 +26,21 @@ GLOBAL_TASK = TaskId(-1, -1)
 """What handlers and processors of global stores see as their task, as in Kafka Streams."""
 
 
-class ProcessRun(Protocol):
-    """`Pipeline.process_run`."""
+class Apply:
+    """Brings runs of one partition into a global store."""
 
-    def __call__(
-        self,
-        topic: str,
-        keys: Sequence[object],
-        values: Sequence[object],
-        timestamps: Sequence[int],
-        headers: Sequence[Headers | None] | None,
-        offsets: Sequence[int],
-        start: int,
-        stop: int,
-    ) -> None: ...
+    def begin(self) -> None:
+        """Called when reading begins or begins again: at the start, and after the store was wiped."""
+
+    def run(self, partition: Partition, messages: Sequence[RawMessage], next_offset: NextOffset) -> None:
+        """Applies a run, and `next_offset` with it in one atomic step."""
+        raise NotImplementedError
+
+    def punctuate(self, wall_ms: int) -> None:
+        """Called once a round."""
+
+    def close(self) -> None:
+        """Nothing comes any more."""
 
 
 class Verdict:
@@ -92,14 +93,15 @@ class Verdict:
         self._events.emit(EventKind.RECORD_SKIPPED, payload, coordinates=f"{partition}@{failure.message.offset()}")
 
 
-class TableCopy:
+class TableCopy(Apply):
     """The topic's bytes, latest record of each key; a record without a key is left out and counted."""
 
     def __init__(self, store: RestorableStore, verdict: Verdict) -> None:
         self._store = store
         self._verdict = verdict
 
-    def __call__(self, partition: Partition, messages: Sequence[RawMessage], next_offset: NextOffset) -> None:
+    def run(self, partition: Partition, messages: Sequence[RawMessage], next_offset: NextOffset) -> None:
+        """Raises DeserializationError where the handler says so."""
         latest: dict[bytes, tuple[bytes | None, int]] = {}
         for batch in self._verdict.batches(partition, messages):
             for message, timestamp in zip(batch.messages, batch.timestamps, strict=True):
@@ -112,39 +114,54 @@ class TableCopy:
         self._store.restore([(key, value, timestamp) for key, (value, timestamp) in latest.items()], {partition: next_offset})
 
 
-class Processed:
-    """Each record goes through the user's processor; what it writes is committed together with the offset."""
+class Processed(Apply):
+    """Each record goes through the user's processor; what it writes is committed together with the offset.
 
-    def __init__(
-        self, store: RestorableStore, verdict: Verdict, process_run: ProcessRun, rollback: Rollback, context: RecordContext
-    ) -> None:
+    The processor is made anew each time that reading begins, so what it remembers in its fields never outlives the store that it was
+    learnt from. It has no children and no outputs.
+    """
+
+    def __init__(self, store: EngineStore, verdict: Verdict, make: Callable[[], Pipeline]) -> None:
+        """`make` compiles the pipeline; the store is open when it is called."""
         self._store = store
         self._verdict = verdict
-        self._process_run = process_run
-        self._rollback = rollback
-        self._context = context
+        self._make = make
+        self._pipeline: Pipeline | None = None
 
-    def __call__(self, partition: Partition, messages: Sequence[RawMessage], next_offset: NextOffset) -> None:
-        """Raises ProcessingError where the processor does; nothing of the run is kept then."""
-        self._context.topic, self._context.partition = partition
+    def begin(self) -> None:
+        """Raises ProcessingError where the processor's `close` or `init` does."""
+        self.close()
+        self._pipeline = self._make()
+        self._pipeline.init()
+
+    def run(self, partition: Partition, messages: Sequence[RawMessage], next_offset: NextOffset) -> None:
+        """Raises ProcessingError where the processor does, DeserializationError where the handler says so; nothing of the run is kept
+        then."""
+        pipeline = self._begun()
+        pipeline.context.topic, pipeline.context.partition = partition
         try:
             for batch in self._verdict.batches(partition, messages):
-                rows = len(batch.keys)
-                self._process_run(partition.topic, batch.keys, batch.values, batch.timestamps, batch.headers, batch.offsets, 0, rows)
+                columns = (batch.keys, batch.values, batch.timestamps, batch.headers, batch.offsets)
+                pipeline.process_run(partition.topic, *columns, 0, len(batch.keys))
+            pipeline.flush_caches()
         except BaseException:
-            self._rollback()
+            self._store.rollback()
             raise
         self._store.commit({partition: next_offset})
 
+    def punctuate(self, wall_ms: int) -> None:
+        """Raises ProcessingError where a punctuator does."""
+        pipeline = self._begun()
+        if pipeline.punctuate(wall_ms):
+            pipeline.flush_caches()
+            self._store.commit({})
 
-class Rollback(Protocol):
-    """Drops what is staged."""
+    def _begun(self) -> Pipeline:
+        assert self._pipeline is not None, "begin comes first"
+        return self._pipeline
 
-    def __call__(self) -> None: ...
-
-
-class RecordContext(Protocol):
-    """The part of a `TaskContext` that says where the current record comes from."""
-
-    topic: str
-    partition: int
+    def close(self) -> None:
+        """Raises ProcessingError where the processor's `close` does."""
+        if self._pipeline is not None:
+            pipeline, self._pipeline = self._pipeline, None
+            pipeline.close()

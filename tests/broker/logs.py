@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from confluent_kafka import KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, OffsetSpec, ResourceType
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin._resource import ResourceType
 
 from tests.support import Kafka, unique, wait_until
 
@@ -41,9 +42,7 @@ def cut(kafka: Kafka, topic: str, before: int, partition: int = 0) -> None:
 
 def end_of(kafka: Kafka, topic: str, partition: int = 0) -> int:
     """The high watermark: what a restorer is told after the fence."""
-    admin = kafka.admin
-    (future,) = admin.list_offsets({TopicPartition(topic, partition): OffsetSpec.latest()}).values()
-    return int(future.result(30).offset)
+    return kafka.end_offsets(topic)[partition]
 
 
 def create_anew(kafka: Kafka, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:

@@ -16,6 +16,7 @@ from runtime.errors import TaskCorruptedError
 from runtime.events import EventKind, EventSink
 from runtime.ids import NextOffset, Partition, TaskId
 from runtime.metrics import Metrics
+from runtime.record import ValueAndTimestamp
 from runtime.stores import Stores
 from runtime.stores.base import EngineStore, StoreContext
 from tests.broker.logs import create_anew, cut, end_of, open_transaction, transaction
@@ -107,7 +108,7 @@ def test_latest_value_of_each_key_with_its_timestamp(bench: Bench) -> None:
     store = bench.open()
     bench.restore(store)
     assert content(store) == {"a": "2", "c": "3"}
-    assert store.query_view(timestamped=True).get("a").timestamp == 3
+    assert dict(store.query_view(timestamped=True).all())["a"] == ValueAndTimestamp("2", 3)
     assert store.committed_offset(bench.partition) == 5
     assert [call[0] for call in bench.listener.calls] == ["start", "batch", "end"]
     store.close()
@@ -196,10 +197,15 @@ def test_out_of_range_is_a_corrupted_task_and_the_others_go_on(bench: Bench, top
     restorer.add(TASK, [(store, bench.changelog())])
     restorer.add(TaskId(0, 1), [(other, Changelog(Partition(other_topic, 0), NextOffset(1), "id", None))])
     done: list[TaskId] = []
+
+    def step() -> bool:
+        done.extend(restorer.step(0.1))
+        return not restorer.restoring
+
     with pytest.raises(TaskCorruptedError, match=r"offset 4 of .* no longer there") as raised:
-        wait_until(lambda: done.extend(restorer.step(0.1)), what="the error")
+        wait_until(step, what="the error")
     assert raised.value.tasks == {TASK}
-    wait_until(lambda: done.extend(restorer.step(0.1)) or not restorer.restoring, what="the other task")
+    wait_until(step, what="the other task")
     assert done == [TaskId(0, 1)] and content(other) == {"b": "1"}
 
     store.wipe()

@@ -1,0 +1,111 @@
+"""The other witness: a store's content as its changelog tells it, read by Spark's own Kafka connector.
+
+It needs nothing but the brokers, so it scales with the cluster, and it shares no code with the path from changelog to store to
+snapshot. What it says about a store at offset S (the next offset, in the snapshot's manifest) is the latest record of each key below
+S. The changelog goes on and is compacted, so three things have to be told apart (rules.md, 29):
+
+  - a key whose latest record below S is a value: it is in the store, with that value;
+  - a key whose latest record below S is a tombstone: it is not in the store;
+  - a key with no record below S but with one from S on has *moved on*: compaction took the record that the snapshot was made of.
+    Nothing can be said
+    about it; it is counted and left out of the comparison, on both sides.
+
+Windows that had expired at the snapshot's stream time are left out: the broker and the store drop them each at its own time.
+Only committed records are read: an aborted one was never in the store.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from assets.spark.formats import row_schema, to_arrow
+from assets.spark.state_source import StoreSnapshot, alive
+from runtime.errors import StateDirectoryError
+from runtime.stores.base import StoreLayout
+from runtime.stores.files import StoreRows, split_window_keys
+
+
+@dataclass(frozen=True, slots=True)
+class ChangelogView:
+    """`rows`: what the store must hold, with the columns of `formats.row_schema`. `moved_on`: `partition` and raw `key` of the keys
+    about which the changelog no longer tells."""
+
+    rows: DataFrame
+    moved_on: DataFrame
+
+
+def read_changelog(spark: SparkSession, bootstrap_servers: str, snapshots: Sequence[StoreSnapshot]) -> ChangelogView:
+    """The content of a store at its snapshots' offsets, by the changelog. `snapshots`: the store's parts, one per task.
+
+    Raises StateDirectoryError for a store without a changelog.
+    """
+    latest = _latest(_records(spark, bootstrap_servers, snapshots), _upto(snapshots))
+    layout = snapshots[0].store.layout
+    horizons = {each.partition: each.horizon for each in snapshots}
+    known = latest.where("before IS NOT NULL AND before.value IS NOT NULL").select(
+        "partition", "key", "before.value", (F.unix_micros("before.timestamp") / 1000).cast("long").alias("timestamp")
+    )
+
+    def decode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield from _decode(batch, layout, horizons)
+
+    moved_on = latest.where("before IS NULL").select("partition", "key")
+    return ChangelogView(known.mapInArrow(decode, row_schema(layout)), moved_on)
+
+
+def _upto(snapshots: Sequence[StoreSnapshot]) -> dict[int, int]:
+    upto: dict[int, int] = {}
+    for each in snapshots:
+        if each.store.changelog is None:
+            raise StateDirectoryError(f"store {each.store.name} of task {each.task.task} has no changelog: nothing can be held against it")
+        upto[each.store.changelog.partition] = each.store.changelog.next_offset
+    return upto
+
+
+def _records(spark: SparkSession, bootstrap_servers: str, snapshots: Sequence[StoreSnapshot]) -> DataFrame:
+    first = snapshots[0].store.changelog
+    assert first is not None
+    partitions = sorted(_upto(snapshots))
+    return (
+        spark.read.format("kafka")
+        .option("kafka.bootstrap.servers", bootstrap_servers)
+        .option("kafka.isolation.level", "read_committed")
+        .option("assign", json.dumps({first.topic: partitions}))
+        .option("startingOffsets", json.dumps({first.topic: {str(each): -2 for each in partitions}}))
+        .option("endingOffsets", json.dumps({first.topic: {str(each): -1 for each in partitions}}))
+        .load()
+        .where("key IS NOT NULL")
+    )
+
+
+def _latest(records: DataFrame, upto: Mapping[int, int]) -> DataFrame:
+    """Per partition and key: `before`, the latest record below the snapshot's offset (null: there is none)."""
+    limits = F.create_map(*[F.lit(number) for pair in sorted(upto.items()) for number in pair])
+    below = F.col("offset") < limits[F.col("partition")]
+    record = F.struct("value", "timestamp")
+    return (
+        records.withColumn("below", below)
+        .groupBy("partition", "key")
+        # max_by skips rows whose order is null: records from S on count for nothing but the key's existence.
+        .agg(F.max_by(record, F.when(F.col("below"), F.col("offset"))).alias("before"))
+    )
+
+
+def _decode(batch: pa.RecordBatch, layout: StoreLayout, horizons: Mapping[int, int | None]) -> Iterator[pa.RecordBatch]:
+    """Changelog rows in the columns of the store, one batch per partition of the topic."""
+    for partition in sorted(set(batch.column("partition").to_pylist())):
+        part = batch.filter(pa.compute.equal(batch.column("partition"), partition))
+        keys = part.column("key").to_pylist()
+        starts: list[int] | None = None
+        if layout.kind == "window":
+            keys, starts = split_window_keys(keys)
+        timestamps = part.column("timestamp").to_pylist() if layout.timestamped else None
+        rows = StoreRows(keys, part.column("value").to_pylist(), timestamps, starts)
+        yield to_arrow(layout, partition, alive(rows, horizons[partition]))
