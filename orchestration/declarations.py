@@ -136,8 +136,9 @@ def _line_of(text: str, at: tuple[str, ...]) -> int:
             here = (*header, *_split(stripped.split("=", 1)[0]))
         else:
             continue
-        if at[: len(here)] == here and len(here) > depth:
-            best, depth = number, len(here)
+        shared = min(len(here), len(at))
+        if at[:shared] == here[:shared] and shared > depth:
+            best, depth = number, shared
     return best
 
 

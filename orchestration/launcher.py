@@ -69,6 +69,10 @@ class Launcher:
         except (OSError, msgspec.DecodeError) as error:
             raise LaunchError(f"{self._places.process_path(instance)}: {error}. Delete it if the instance is stopped.") from error
 
+    def known(self) -> list[str]:
+        """The instances that were ever started in this project, declared or no longer."""
+        return sorted(path.name.removesuffix(".process.json") for path in (self._places.home / "instances").glob("*.process.json"))
+
     def running(self, instance: str) -> Process | None:
         """The process of the instance, if it is alive."""
         process = self.last(instance)

@@ -13,12 +13,13 @@ from rich.console import Console
 from rich.table import Table
 
 from orchestration.alerts import UnknownAlertError
-from orchestration.applications import Application, WrongDeclarationError
+from orchestration.applications import Application, Applications, WrongDeclarationError
 from orchestration.audit import now
-from orchestration.control_plane import ControlPlaneError
+from orchestration.control_plane import ControlPlane, ControlPlaneError
 from orchestration.dead_letter import DeadLetterError
 from orchestration.launcher import LaunchError
 from orchestration.operations import Operations
+from orchestration.places import Places
 from orchestration.run_books import RunBookError
 from orchestration.tasks import RefusedError
 from runtime.errors import BrokerUnavailableError, StreamsError
@@ -46,10 +47,13 @@ def fail(message: str, status: int = 1) -> NoReturn:
 
 
 @contextmanager
-def project() -> Iterator[Operations]:
-    """The project that the environment names. An error that has an explanation ends the command with it, and status 1."""
+def project(*, undeclared: bool = False) -> Iterator[Operations]:
+    """The project that the environment names. An error that has an explanation ends the command with it, and status 1.
+
+    With `undeclared`, a `streams.toml` that cannot be read is a warning: nothing is declared then.
+    """
     try:
-        operations = Operations.find()
+        operations = _find(undeclared)
         try:
             yield operations
         finally:
@@ -58,6 +62,17 @@ def project() -> Iterator[Operations]:
         fail(f"Kafka: {error.args[0].str()}")
     except _EXPECTED as error:
         fail(str(error))
+
+
+def _find(undeclared: bool) -> Operations:
+    try:
+        return Operations.find()
+    except WrongDeclarationError as error:
+        if not undeclared:
+            raise
+        err.print(str(error), style="yellow", markup=False)
+    places = Places.find()
+    return Operations(places, Applications(source=places.streams_toml), ControlPlane(places.database_url))
 
 
 def catch_up(operations: Operations, *applications: Application) -> None:

@@ -11,7 +11,9 @@ from orchestration import audit
 from orchestration.applications import Application
 from orchestration.commands.common import ago, catch_up, err, fail, out, project, table, task_id
 from orchestration.control_plane.models import RunBookState, Task
+from orchestration.launcher import Launcher
 from orchestration.operations import Operations
+from orchestration.places import Places
 from orchestration.run_books import RecordInTheWay, Request, SkipRecord
 from orchestration.tasks import TaskCommands
 from runtime.ids import TaskId
@@ -40,11 +42,18 @@ def stop(
     kill: Annotated[bool, typer.Option("--kill", help="End the process by force if it does not close in time.")] = False,
     timeout: Annotated[float, typer.Option(help="Seconds that a clean close may take.")] = 60.0,
 ) -> None:
-    """Close instances cleanly. They stay stopped until somebody starts them; their state is kept."""
-    with project() as operations:
-        for name in instances or operations.applications.instances:
+    """Close instances cleanly. They stay stopped until somebody starts them; their state is kept.
+
+    Works without a broker, and for instances that are no longer declared.
+    """
+    launcher = Launcher(Places.find())
+    with project(undeclared=True) as operations:
+        for name in instances or launcher.known():
             with err.status(f"Stopping {name} …"):
-                ran = operations.stop(name, actor=audit.this_user(), timeout_s=timeout, kill=kill)
+                if name in operations.applications.instances or instances:
+                    ran = operations.stop(name, actor=audit.this_user(), timeout_s=timeout, kill=kill)
+                else:
+                    ran = launcher.stop(name, timeout, kill=kill)
             out.print(f"{name} has {'closed' if ran else 'not been running'}")
 
 

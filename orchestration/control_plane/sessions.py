@@ -22,7 +22,7 @@ import sqlalchemy
 from filelock import FileLock
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, OperationalError
+from sqlalchemy.exc import ArgumentError, DatabaseError, OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 
 from orchestration.control_plane import migrate
@@ -84,7 +84,9 @@ class ControlPlane:
             bound = engine.execution_options(**{_READING: True}) if reading else engine
             with sessionmaker(bound, expire_on_commit=False)() as session:
                 yield session
-        except OperationalError as error:
+        except DatabaseError as error:
+            if type(error) not in (OperationalError, DatabaseError):  # what is wrong with a statement is a mistake of ours: not translated
+                raise
             raise ControlPlaneError(f"database {self.name}: {error.orig}") from error
 
     def _ready(self) -> Engine:

@@ -1,0 +1,123 @@
+"""`streams.toml`: what is right is read, and each kind of mistake is reported with file, line, key and what would be right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestration.applications import Applications, RunBook, Severity, WrongDeclarationError
+
+FILE = Path("/project/streams.toml")
+RIGHT = """
+[applications.flight-board]
+factory = "examples.flight_board.topology:build"
+instances = ["flight-board-1", "flight-board-2"]
+
+[applications.flight-board.config]
+"bootstrap.servers" = "broker:9092"
+"commit.interval.ms" = 200
+
+[applications.flight-board.paused]
+run-book = "skip-record"
+budget-per-hour = 3
+
+[applications.flight-board.checkpoint-freshness]
+warn-seconds = 60
+error-seconds = 120
+
+[applications.flight-board.tables.hourly_delay]
+store = "hourly-delay"
+value-schema = "flights BIGINT"
+
+[[notifications]]
+urls = ["json://localhost"]
+severity = "ERROR"
+kinds = ["TASK_PAUSED"]
+applications = ["flight-board"]
+"""
+
+
+def parse(text: str) -> Applications:
+    return Applications.parse(text, FILE)
+
+
+def test_everything_that_can_be_declared_is_read() -> None:
+    declared = parse(RIGHT)
+    (application,) = declared.applications
+    assert declared.instances == ("flight-board-1", "flight-board-2")
+    assert application.bootstrap_servers == "broker:9092"
+    assert application.config["commit.interval.ms"] == 200
+    assert application.paused.run_book is RunBook.SKIP_RECORD
+    assert application.paused.budget_per_hour == 3
+    assert (application.freshness.warn_seconds, application.freshness.error_seconds) == (60, 120)
+    assert [(table.name, table.store, table.settings) for table in application.tables] == [
+        ("hourly_delay", "hourly-delay", {"value-schema": "flights BIGINT"})
+    ]
+    assert declared.notifications[0].severity is Severity.ERROR
+    assert declared.of_instance("flight-board-2") is application
+
+
+def test_defaults_are_the_embedded_broker_and_no_run_book() -> None:
+    (application,) = parse('[applications.a]\nfactory = "m:f"\ninstances = ["a-1"]\n').applications
+    assert application.bootstrap_servers == "127.0.0.1:9092"
+    assert application.paused.run_book is RunBook.NONE
+
+
+def test_nothing_declared_is_right() -> None:
+    assert parse("").instances == ()
+
+
+HEAD = '[applications.a]\nfactory = "m:f"\ninstances = ["a-1"]\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[applications.a\n", ["not TOML", "line 1"]),
+        (HEAD + 'factori = "x:y"\n', ["line 4", "applications.a.factori", "did you mean 'factory'"]),
+        ("aplications = 1\n", ["line 1", "aplications", "did you mean 'applications'"]),
+        ('[applications.a]\ninstances = ["a-1"]\n', ["line 1", "applications.a.factory", "is missing", "expected for example factory ="]),
+        (
+            '[applications.a]\nfactory = "no colon"\ninstances = ["a-1"]\n',
+            ["line 2", "applications.a.factory", "examples.flight_board.topology:build"],
+        ),
+        ('[applications.a]\nfactory = "m:f"\ninstances = "a-1"\n', ["line 3", "applications.a.instances", "expected a list"]),
+        ('[applications.a]\nfactory = "m:f"\ninstances = []\n', ["line 3", "the list is empty"]),
+        ('[applications.a]\nfactory = "m:f"\ninstances = ["a/1"]\n', ["line 3", "'a/1' is not possible"]),
+        (HEAD + '[applications.b]\nfactory = "m:f"\ninstances = ["a-1"]\n', ["line 6", "declared twice", "'a'"]),
+        (HEAD + '[applications.a.config]\nbootstrap.servers = "x:1"\n', ["line 5", '"bootstrap.servers"', "quoted"]),
+        (HEAD + '[applications.a.config]\n"state.dir" = "/tmp"\n', ["line 5", '"state.dir"', "PENSTOCK_HOME"]),
+        (HEAD + '[applications.a.config]\n"application.id" = "b"\n', ["line 5", '"application.id"', "name of the table"]),
+        (HEAD + '[applications.a.config]\n"commit.interval.mss" = 5\n', ["line 5", "commit.interval.mss", "commit.interval.ms"]),
+        (HEAD + '[applications.a.config]\n"commit.interval.ms" = "soon"\n', ["line 5", "commit.interval.ms"]),
+        (HEAD + '[applications.a.paused]\nrun-book = "skip"\n', ["line 5", "applications.a.paused.run-book", "'skip-record'"]),
+        (HEAD + "[applications.a.paused]\nbudget-per-hour = -1\n", ["line 5", "budget-per-hour", "at least 0", "-1"]),
+        (HEAD + "[applications.a.paused]\nbudget-per-hour = true\n", ["line 5", "a whole number"]),
+        (
+            HEAD + "[applications.a.checkpoint-freshness]\nwarn-seconds = 900\nerror-seconds = 60\n",
+            ["line 6", "at least warn-seconds (900)"],
+        ),
+        (HEAD + "[applications.a.tables.t]\n", ["line 4", "applications.a.tables.t.store", "is missing"]),
+        ('[[notifications]]\nurls = ["x"]\n', ["line 2", "notifications.urls", "mailto://"]),
+        ('[[notifications]]\nurls = ["json://x"]\napplications = ["b"]\n', ["line 3", "no application 'b'"]),
+        ("[applications]\na = 1\n", ["line 2", "applications.a", "expected a table"]),
+    ],
+)
+def test_a_mistake_is_reported_with_its_place_and_what_would_be_right(text: str, says: list[str]) -> None:
+    with pytest.raises(WrongDeclarationError) as caught:
+        parse(text)
+    message = str(caught.value)
+    assert str(FILE) in message
+    for part in says:
+        assert part in message
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(WrongDeclarationError, match=r"nowhere\.toml: cannot be read .*PENSTOCK_STREAMS"):
+        Applications.read(tmp_path / "nowhere.toml")
+
+
+def test_an_unknown_instance_is_answered_with_those_that_are_declared() -> None:
+    with pytest.raises(WrongDeclarationError, match="flight-board-1, flight-board-2"):
+        parse(RIGHT).of_instance("flight-board-9")
