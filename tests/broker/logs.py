@@ -41,7 +41,7 @@ def cut(kafka: Kafka, topic: str, before: int, partition: int = 0) -> None:
 
 
 def end_of(kafka: Kafka, topic: str, partition: int = 0) -> int:
-    """The high watermark: what a restorer is told after the fence."""
+    """The last stable offset."""
     return kafka.end_offsets(topic)[partition]
 
 

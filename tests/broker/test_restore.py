@@ -171,7 +171,7 @@ def test_it_waits_for_an_open_transaction_below_the_end(bench: Bench) -> None:
     bench.kafka.produce(bench.topic, [("a", "1")], partition=0)
     producer = open_transaction(bench.kafka, bench.topic, [("a", "2")])
     store, restorer = bench.open(), bench.restorer()
-    restorer.add(TASK, [(store, bench.changelog())])
+    restorer.add(TASK, [(store, bench.changelog(end=2))])
     for _ in range(10):
         assert restorer.step(0.1) == []
     producer.commit_transaction(30)
