@@ -19,9 +19,9 @@ from runtime.operators.materialized import materialize, store_getter
 from runtime.record import Change
 
 Initializer = Callable[[], object]
-Aggregator = Callable[[object, object, object], object]
+Aggregator = Callable[..., object]
 """(key, value, aggregate) -> aggregate."""
-Reducer = Callable[[object, object], object]
+Reducer = Callable[..., object]
 """(aggregate, value) -> aggregate."""
 
 

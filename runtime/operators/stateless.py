@@ -27,7 +27,7 @@ class PassThrough(OperatorSupplier):
 class Filter(OperatorSupplier):
     """`filter` and (negated) `filter_not`; `predicate(key, value)`."""
 
-    predicate: Callable[[object, object], object]
+    predicate: Callable[..., object]
     negate: bool = False
 
     def build(self, context: NodeContext, forward: Forward) -> Forward:
@@ -48,7 +48,7 @@ class Filter(OperatorSupplier):
 class Map(OperatorSupplier):
     """`map`; `fn(key, value)` returns the new key and value as a pair."""
 
-    fn: Callable[[object, object], KeyValue]
+    fn: Callable[..., KeyValue]
 
     def build(self, context: NodeContext, forward: Forward) -> Forward:
         fn = self.fn
@@ -83,7 +83,7 @@ class MapValues(OperatorSupplier):
 class FlatMap(OperatorSupplier):
     """`flat_map`; `fn(key, value)` returns the pairs that take the record's place."""
 
-    fn: Callable[[object, object], Iterable[KeyValue]]
+    fn: Callable[..., Iterable[KeyValue]]
 
     def build(self, context: NodeContext, forward: Forward) -> Forward:
         fn = self.fn
@@ -120,7 +120,7 @@ class FlatMapValues(OperatorSupplier):
 class SelectKey(OperatorSupplier):
     """`select_key` and the key of `group_by`; `fn(key, value)` returns the new key."""
 
-    fn: Callable[[object, object], object]
+    fn: Callable[..., object]
 
     def build(self, context: NodeContext, forward: Forward) -> Forward:
         fn = self.fn
@@ -135,7 +135,7 @@ class SelectKey(OperatorSupplier):
 class Peek(OperatorSupplier):
     """`peek`; `fn(key, value)` is called for its effect, then the record goes on."""
 
-    fn: Callable[[object, object], object]
+    fn: Callable[..., object]
 
     def build(self, context: NodeContext, forward: Forward) -> Forward:
         fn = self.fn
@@ -151,7 +151,7 @@ class Peek(OperatorSupplier):
 class Foreach(OperatorSupplier):
     """`foreach`; `fn(key, value)` is called for its effect; nothing follows."""
 
-    fn: Callable[[object, object], object]
+    fn: Callable[..., object]
 
     def build(self, context: NodeContext, forward: Forward) -> Forward:
         fn = self.fn

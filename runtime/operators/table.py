@@ -155,7 +155,7 @@ class _DerivedTable(OperatorSupplier):
 class TableFilter(_DerivedTable):
     """`filter` and (negated) `filter_not` of a table; `predicate(key, value)`. A row that does not pass is absent."""
 
-    predicate: Callable[[object, object], object]
+    predicate: Callable[..., object]
     store_name: str | None = None
     negate: bool = False
 
@@ -216,7 +216,7 @@ class TableMapValues(_DerivedTable):
 class ToStream(OperatorSupplier):
     """`to_stream`: each change becomes a record with the new value; `key_fn(key, value)` gives it another key."""
 
-    key_fn: Callable[[object, object], object] | None = None
+    key_fn: Callable[..., object] | None = None
 
     def build(self, context: NodeContext, forward: Forward) -> Forward:
         key_fn = self.key_fn
@@ -255,7 +255,7 @@ class TableGroupBy(OperatorSupplier):
     that the aggregate subtracts before it adds in one step (KIP-904).
     """
 
-    selector: Callable[[object, object], tuple[object, object] | None]
+    selector: Callable[..., tuple[object, object] | None]
 
     def wants_old(self, wanted_below: bool) -> bool:
         return True

@@ -67,7 +67,7 @@ class StreamGlobalTableJoin(OperatorSupplier):
     """`join` and `left_join` of a stream with a global table; `key_mapper(key, value)` gives the table's key."""
 
     store_name: str
-    key_mapper: Callable[[object, object], object]
+    key_mapper: Callable[..., object]
     joiner: Joiner
     left: bool = False
     with_key: bool = False

@@ -125,6 +125,7 @@ class TopologyTestDriver:
     def advance_wall_clock_time(self, duration: Duration) -> None:
         """Moves the clock and runs the wall-clock punctuators that are then due, once each, as the real runtime does."""
         self._clock.advance(to_ms(duration))
+        self._globals.punctuate(self._clock.wall_ms())
         for task in self._tasks:
             task.punctuate(self._clock.wall_ms())
         self._run()

@@ -24,7 +24,7 @@ from runtime.operators.context import TaskContext
 from runtime.serdes.serde import Serde
 from runtime.stores.base import EngineStore, StoreBuilder, StoreContext
 from runtime.stores.budget import StoreMemory
-from runtime.tasks.global_apply import GLOBAL_TASK, Processed, TableCopy, Verdict
+from runtime.tasks.global_apply import GLOBAL_TASK, Apply, Processed, TableCopy, Verdict
 from runtime.testing.clock import ManualClock
 from runtime.testing.log import LogRecord, MemoryLog
 from runtime.topology.nodes import SourceNode
@@ -172,17 +172,18 @@ class DriverGlobalStores:
 
     def __init__(self, topology: Topology, around: Surroundings) -> None:
         self.stores: dict[str, EngineStore] = {}
-        self._pipelines: list[Pipeline] = []
-        self._feeds: dict[str, list[TableCopy | Processed]] = {}
+        self._feeds: dict[str, list[Apply]] = {}
         for entry in topology.global_stores():
-            self._feeds.setdefault(entry.topic, []).append(self._feed(entry, around))
+            feed = self._feed(entry, around)
+            feed.begin()
+            self._feeds.setdefault(entry.topic, []).append(feed)
 
     @property
     def topics(self) -> set[str]:
         """The topics that fill global stores."""
         return set(self._feeds)
 
-    def _feed(self, entry: GlobalStoreTopology, around: Surroundings) -> TableCopy | Processed:
+    def _feed(self, entry: GlobalStoreTopology, around: Surroundings) -> Apply:
         stores: dict[str, EngineStore] = {}
         context = around.context(GLOBAL_TASK, "global", stores, None)
         store = around.open(entry.store, "global", None, False, lambda: context.timestamp)
@@ -191,15 +192,18 @@ class DriverGlobalStores:
         verdict = Verdict(around.decoder(entry.source, entry.topic), around.deserialization_handler(), around.metrics, events)
         if not entry.own_processor:
             return TableCopy(store, verdict)
-        pipeline = compile_pipeline(_alone(entry), context)
-        pipeline.init()
-        self._pipelines.append(pipeline)
-        return Processed(store, verdict, pipeline.process_run, store.rollback, context)
+        return Processed(store, verdict, lambda: compile_pipeline(_alone(entry), context))
 
     def process(self, record: LogRecord) -> None:
         """Applies a record to the stores of its topic."""
         for feed in self._feeds[record.topic_name]:
-            feed(Partition(record.topic_name, 0), [record], NextOffset(record.position + 1))
+            feed.run(Partition(record.topic_name, 0), [record], NextOffset(record.position + 1))
+
+    def punctuate(self, now_ms: int) -> None:
+        """Runs the punctuators of global processors that are due."""
+        for feeds in self._feeds.values():
+            for feed in feeds:
+                feed.punctuate(now_ms)
 
     def store(self, name: str) -> EngineStore | None:
         """The store, or None if there is no global store of that name."""
@@ -210,10 +214,13 @@ class DriverGlobalStores:
 
     def close(self) -> None:
         """Closes processors and stores."""
-        for pipeline in self._pipelines:
-            pipeline.close()
-        for store in self.stores.values():
-            store.close()
+        try:
+            for feeds in self._feeds.values():
+                for feed in feeds:
+                    feed.close()
+        finally:
+            for store in self.stores.values():
+                store.close()
 
 
 def _alone(entry: GlobalStoreTopology) -> SubTopology:

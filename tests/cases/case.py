@@ -1,0 +1,59 @@
+"""A case: a topology, what goes in, and what Kafka Streams would put out, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from runtime import serdes
+from runtime.metrics import TASK
+from runtime.record import Record
+from runtime.serdes import Serde
+from runtime.testing import TopologyTestDriver
+from runtime.topology.topology import Topology
+
+Row = tuple[object, object, int]
+"""Key, value, timestamp in ms."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """`given` are rows of (topic, key, value, timestamp) in the order in which they are piped; `expected` the rows of each output topic.
+
+    Topics are strings to strings unless `serdes` says otherwise; `dropped` is the count of `dropped-records-total` afterwards.
+    """
+
+    name: str
+    build: Callable[[], Topology]
+    given: Sequence[tuple[str, object, object, int]]
+    expected: Mapping[str, Sequence[Row]]
+    serdes: Mapping[str, tuple[Serde, Serde]] = field(default_factory=dict)
+    dropped: int = 0
+    config: Mapping[str, object] = field(default_factory=dict)
+
+
+def outcome(case: Case) -> tuple[dict[str, list[Row]], int]:
+    """What the topology of a case puts out, and how many records it dropped."""
+    strings = (serdes.STRING, serdes.STRING)
+    with TopologyTestDriver(case.build(), case.config, 0) as driver:
+        inputs = {topic: driver.create_input_topic(topic, *case.serdes.get(topic, strings)) for topic, _, _, _ in case.given}
+        for topic, key, value, timestamp in case.given:
+            inputs[topic].pipe_input(key, value, timestamp)
+        found: dict[str, list[Row]] = {}
+        for topic in case.expected:
+            records = driver.create_output_topic(topic, *case.serdes.get(topic, strings)).read_records_to_list()
+            found[topic] = [row(record) for record in records]
+        dropped = sum(value for name, value in driver.metrics().items() if name.name == "dropped-records-total" and name.group == TASK)
+    return found, int(dropped)
+
+
+def row(record: Record) -> Row:
+    """A record without its headers."""
+    return record.key, record.value, record.timestamp
+
+
+def check(case: Case) -> None:
+    """Runs the case. Fails where outputs or the number of dropped records are others than expected."""
+    found, dropped = outcome(case)
+    assert found == {topic: list(rows) for topic, rows in case.expected.items()}
+    assert dropped == case.dropped
