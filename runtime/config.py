@@ -47,6 +47,15 @@ _OURS = {
     "partition.assignment.strategy": "the leader assigns tasks",
     "group.protocol": "tasks are assigned by the leader, over the classic protocol",
 }
+_HOME = {
+    "default.key.serde": "runtime.serdes",
+    "default.value.serde": "runtime.serdes",
+    "default.timestamp.extractor": "runtime.timestamps",
+    "deserialization.exception.handler": "runtime.handlers",
+    "processing.exception.handler": "runtime.handlers",
+    "production.exception.handler": "runtime.handlers",
+}
+"""Where the bare name of an object is looked for."""
 _SHARED_WITH_CLIENTS = {"session.timeout.ms", "heartbeat.interval.ms", "max.poll.interval.ms"}
 
 _CONSUMER_DEFAULTS: Mapping[str, Property] = {
@@ -178,7 +187,7 @@ class StreamsConfig(Mapping[str, object]):
         setting = self[key]
         if setting is None or isinstance(setting, Serde):
             return setting
-        found = _imported(key, str(setting), "runtime.serdes") if isinstance(setting, str) else setting
+        found = _imported(key, setting, _HOME[key]) if isinstance(setting, str) else setting
         if not isinstance(found, Serde):
             raise StreamsConfigError(f"{key} = {setting!r} is not a Serde; for example runtime.serdes.STRING")
         return found
@@ -220,7 +229,7 @@ def _declared(settings: Mapping[str, object]) -> set[str]:
     names: set[str] = set()
     for key, value in settings.items():
         if key in KEYS and KEYS[key].kind is Kind.OBJECT and value is not None:
-            found = _imported(key, value, "runtime.handlers") if isinstance(value, str) else value
+            found = _imported(key, value, _HOME[key]) if isinstance(value, str) else value
             names.update(str(name) for name in getattr(found, "declares", ()))
     return names
 

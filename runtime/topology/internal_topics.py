@@ -40,8 +40,8 @@ def repartition_topics(parts: Sequence[SubTopology], repartitions: Mapping[str, 
 
 
 def changelog_topics(parts: Sequence[SubTopology], application_id: str, additional_retention_ms: int) -> list[InternalTopic]:
-    """The changelog of each store that is logged. Brokers delete windows by their own clock, so they keep them a while longer than the store:
-    `windowstore.changelog.additional.retention.ms`."""
+    """The changelog of each store that is logged. Brokers delete windows by their own clock, so they keep them a while longer than the
+    store: `windowstore.changelog.additional.retention.ms`."""
 
     def config(store: StoreBuilder[EngineStore]) -> dict[str, str]:
         settings = dict(store.changelog_config())

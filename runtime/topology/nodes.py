@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Never, TypeAlias
 
 from runtime.serdes.serde import Serde
 
@@ -17,6 +17,25 @@ Partitioner: TypeAlias = Callable[[str, object, object, int], int | Collection[i
 
 TopicNameExtractor: TypeAlias = Callable[..., str]
 """`(key, value) -> topic`, or `(key, value, record metadata) -> topic`: a sink that chooses the topic per record."""
+
+
+class PendingSerde(Serde):
+    """Stands for a serde around the configured default one, until the configuration is known (`Topology.resolved`)."""
+
+    __slots__ = ("wrap",)
+
+    def __init__(self, wrap: Callable[[Serde], Serde]) -> None:
+        super().__init__(_never, _never, name="pending")
+        self.wrap = wrap
+
+
+def _never(_topic: str, _headers: object, data: object) -> Never:
+    raise AssertionError(f"a serde that waits for the configuration was asked for {data!r}")
+
+
+def wrapped(inner: Serde | None, wrap: Callable[[Serde], Serde]) -> Serde:
+    """`wrap(inner)`, or its promise where the inner serde will be the default one."""
+    return PendingSerde(wrap) if inner is None else wrap(inner)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from runtime.serdes.serde import Serde
 from runtime.stores.base import EngineStore, StoreBuilder
 from runtime.topology.describe import TopologyDescription, describe
 from runtime.topology.internal_topics import changelog_topics, repartition_topics
-from runtime.topology.nodes import InternalTopic, Node, Partitioner, ProcessorNode, SinkNode, SourceNode, TopicNameExtractor
+from runtime.topology.nodes import InternalTopic, Node, Partitioner, PendingSerde, ProcessorNode, SinkNode, SourceNode, TopicNameExtractor
 from runtime.topology.subtopologies import GlobalStoreTopology, SubTopology, node_groups
 
 StoreFactory = Callable[[Serde | None, Serde | None], StoreBuilder[EngineStore]]
@@ -113,6 +113,16 @@ class Topology:
         if name in self._stores:
             raise TopologyError(f"store {name!r} was added before: names of stores are unique in a topology")
         self._stores[name] = factory
+
+    def has_store(self, name: str) -> bool:
+        """Whether a store of this name was added."""
+        return name in self._stores
+
+    def replace_operator(self, name: str, supplier: OperatorSupplier, stores: tuple[str, ...]) -> None:
+        """Gives a node of the DSL another operator and stores, as when a table turns out to need its rows."""
+        node = self._nodes[name]
+        assert isinstance(node, ProcessorNode), name
+        self._nodes[name] = replace(node, supplier=supplier, stores=stores)
 
     def connect_processor_and_state_stores(self, processor: str, *stores: str) -> Topology:
         """Lets a processor use stores that were added. Raises TopologyError."""
@@ -211,8 +221,8 @@ class Topology:
     def _resolve(self, node: Node, application_id: str, key: Serde | None, value: Serde | None) -> Node:
         if isinstance(node, ProcessorNode):
             return node
-        key_serde = required_serde(node.key_serde or key, "key", f"node {node.name}")
-        value_serde = required_serde(node.value_serde or value, "value", f"node {node.name}")
+        key_serde = _resolved_serde(node.key_serde, key, "key", f"node {node.name}")
+        value_serde = _resolved_serde(node.value_serde, value, "value", f"node {node.name}")
         if isinstance(node, SourceNode):
             topics = tuple(self._decorated(topic, application_id) for topic in node.topics)
             return replace(node, topics=topics, key_serde=key_serde, value_serde=value_serde)
@@ -288,7 +298,10 @@ class Topology:
         if self._application_id is None:
             raise TopologyError("internal topics carry the application's id: call resolved(config) first")
         parts = self.sub_topologies()
-        found = (*repartition_topics(parts, self._repartitions), *changelog_topics(parts, self._application_id, self._additional_retention_ms))
+        found = (
+            *repartition_topics(parts, self._repartitions),
+            *changelog_topics(parts, self._application_id, self._additional_retention_ms),
+        )
         return tuple(sorted(found, key=lambda topic: topic.name))
 
     def copartition_groups(self) -> tuple[frozenset[str], ...]:
@@ -312,6 +325,12 @@ def required_serde(serde: Serde | None, what: str, where: str) -> Serde:
             f"{where} has no {what} serde: give it one (Consumed, Produced, Grouped, Materialized), or set default.{what}.serde"
         )
     return serde
+
+
+def _resolved_serde(serde: Serde | None, default: Serde | None, what: str, where: str) -> Serde:
+    if isinstance(serde, PendingSerde):
+        return serde.wrap(required_serde(default, what, where))
+    return required_serde(serde or default, what, where)
 
 
 def _constant(builder: StoreBuilder[EngineStore]) -> StoreFactory:

@@ -1,0 +1,96 @@
+"""StreamsBuilder: where a topology begins (Kafka Streams' class of the same name)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from runtime.config import StreamsConfig
+from runtime.dsl.graph import Graph, key_value_store
+from runtime.dsl.kstream import KStream
+from runtime.dsl.ktable import GlobalKTable, KTable, TableRoot, table_from
+from runtime.dsl.options import Consumed, MaterializedOrStr, materialized_of
+from runtime.operators.processor import ProcessorSupplier
+from runtime.operators.table import TableSource
+from runtime.stores.base import EngineStore, StoreBuilder
+from runtime.topology.topology import StoreFactory, Topology
+
+
+class StreamsBuilder:
+    """Builds a topology from streams and tables. `build()` gives the topology; building starts nothing."""
+
+    def __init__(self) -> None:
+        self._graph = Graph()
+
+    def stream(self, topics: str | Iterable[str], consumed: Consumed | None = None) -> KStream:
+        """The records of one or more topics."""
+        how = consumed or Consumed()
+        name = self._source(self._graph.name("KSTREAM-SOURCE-", how.name), topics, how)
+        return KStream(self._graph, name, how.key, how.value, frozenset((name,)))
+
+    def table(self, topic: str, consumed: Consumed | None = None, materialized: MaterializedOrStr = None) -> KTable:
+        """The latest value per key of a topic; a record without a value deletes its key, one without a key is dropped. Without a
+        name in `materialized` the rows are kept only if something reads them."""
+        graph, how, kept = self._graph, consumed or Consumed(), materialized_of(materialized)
+        root = TableRoot(graph.store_name(f"{topic}-", kept), kept)
+        source = self._source(graph.name("KSTREAM-SOURCE-", how.name, "-source"), topic, how)
+        node = graph.name("KTABLE-SOURCE-", how.name)
+        return table_from(graph, source, node, (how.key, how.value), root, queryable=kept.name is not None)
+
+    def global_table(self, topic: str, consumed: Consumed | None = None, materialized: MaterializedOrStr = None) -> GlobalKTable:
+        """A table of which every instance keeps all partitions. The topic should be compacted: a store that must be rebuilt (KIP-406) holds
+        what the topic still has, and retention by time would silently lose rows (`global.topic.compaction.check`)."""
+        graph, how, kept = self._graph, consumed or Consumed(), materialized_of(materialized)
+        store = graph.store_name(f"{topic}-", kept)
+        source = self._source(graph.name("KSTREAM-SOURCE-", how.name, "-source"), topic, how)
+        node = graph.name("KTABLE-SOURCE-", how.name)
+        graph.topology.add_store_factory(store, _global_store(key_value_store(store, kept, how.key, how.value)))
+        graph.operator(node, TableSource(store), (source,), (store,))
+        graph.topology.mark_global(source, node, store, own_processor=False)
+        return GlobalKTable(store)
+
+    def add_state_store(self, builder: StoreBuilder[EngineStore]) -> StreamsBuilder:
+        """Adds a store, for processors to be connected to by its name."""
+        self._graph.topology.add_state_store(builder)
+        return self
+
+    def add_global_store(
+        self, builder: StoreBuilder[EngineStore], topic: str, consumed: Consumed | None, supplier: ProcessorSupplier
+    ) -> StreamsBuilder:
+        """Adds a store that every instance keeps whole, filled from all partitions of `topic` by a processor of the user's. The topic
+        should be compacted."""
+        graph, how = self._graph, consumed or Consumed()
+        source = graph.name("KSTREAM-SOURCE-", how.name, "-source")
+        graph.topology.add_global_store(
+            builder,
+            source,
+            topic,
+            graph.name("KTABLE-SOURCE-", how.name),
+            supplier,
+            key_serde=how.key,
+            value_serde=how.value,
+            timestamp_extractor=how.timestamp_extractor,
+        )
+        return self
+
+    def build(self, config: Mapping[str, object] | StreamsConfig | None = None) -> Topology:
+        """The topology. With a configuration it is checked against it at once, as `KafkaStreams` does: raises TopologyError naming the node
+        that lacks a serde."""
+        if config is not None:
+            self._graph.topology.resolved(config if isinstance(config, StreamsConfig) else StreamsConfig(config))
+        return self._graph.topology
+
+    def _source(self, name: str, topics: str | Iterable[str], how: Consumed) -> str:
+        self._graph.topology.add_source(
+            name,
+            topics,
+            key_serde=how.key,
+            value_serde=how.value,
+            timestamp_extractor=how.timestamp_extractor,
+            offset_reset=how.offset_reset_policy,
+        )
+        return name
+
+
+def _global_store(factory: StoreFactory) -> StoreFactory:
+    """A global store is its own topic's copy: it needs no changelog, and its readers want every update at once."""
+    return lambda key, value: factory(key, value).with_logging_disabled().with_caching_disabled()

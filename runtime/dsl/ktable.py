@@ -1,0 +1,159 @@
+"""KTable and GlobalKTable: the latest value per key (Kafka Streams' classes of the same names)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from runtime.dsl.arity import takes_key
+from runtime.dsl.graph import Graph, key_value_store
+from runtime.dsl.kstream import KStream
+from runtime.dsl.options import GroupedOrStr, Materialized, MaterializedOrStr, NamedOrStr, grouped_of, materialized_of
+from runtime.errors import TopologyError
+from runtime.operators.base import OperatorSupplier
+from runtime.operators.table import TableFilter, TableGroupBy, TableMapValues, TableSource, ToStream
+from runtime.serdes.serde import Serde
+
+if TYPE_CHECKING:
+    from runtime.dsl.grouped import KGroupedTable
+
+
+@dataclass(frozen=True, slots=True)
+class TableRoot:
+    """How a table read straight from a topic gets its store, the first time that something needs one: until then it is a mere stream of
+    changes, and has no changelog."""
+
+    store: str
+    materialized: Materialized
+
+
+@dataclass(frozen=True, slots=True)
+class KTable:
+    """A table; made by `StreamsBuilder.table` and by aggregations. Every method adds a node and returns a new table or stream."""
+
+    _graph: Graph
+    node: str
+    """Name of the node that is this table."""
+    _key: Serde | None
+    _value: Serde | None
+    sources: frozenset[str]
+    """Names of the source nodes that feed it."""
+    _store: str | None = None
+    _queryable: bool = False
+    _parent: KTable | None = None
+    _root: TableRoot | None = None
+
+    @property
+    def queryable_store_name(self) -> str | None:
+        """The store's name, if it was given one."""
+        return self._store if self._queryable else None
+
+    def readable_stores(self) -> tuple[str, ...]:
+        """The stores behind this table's rows; a table from a topic gets its store now."""
+        if self._store is not None:
+            return (self._store,)
+        if self._parent is not None:
+            return self._parent.readable_stores()
+        assert self._root is not None, self.node
+        topology = self._graph.topology
+        if not topology.has_store(self._root.store):
+            topology.add_store_factory(self._root.store, key_value_store(self._root.store, self._root.materialized, self._key, self._value))
+            topology.replace_operator(self.node, TableSource(self._root.store), (self._root.store,))
+        return (self._root.store,)
+
+    def filter(
+        self, predicate: Callable[[object, object], object], named: NamedOrStr | Materialized = None, materialized: MaterializedOrStr = None
+    ) -> KTable:
+        """The rows for which `predicate(key, value)` is true; a row that stops matching is deleted."""
+        return self._filter(predicate, named, materialized, negate=False)
+
+    def filter_not(
+        self, predicate: Callable[[object, object], object], named: NamedOrStr | Materialized = None, materialized: MaterializedOrStr = None
+    ) -> KTable:
+        """The rows for which `predicate(key, value)` is false."""
+        return self._filter(predicate, named, materialized, negate=True)
+
+    def _filter(
+        self,
+        predicate: Callable[[object, object], object],
+        named: NamedOrStr | Materialized,
+        materialized: MaterializedOrStr,
+        *,
+        negate: bool,
+    ) -> KTable:
+        def supplier(_name: str, store: str | None) -> OperatorSupplier:
+            return TableFilter(predicate, store, negate)
+
+        return self._derived("KTABLE-FILTER-", supplier, self._value, named, materialized)
+
+    def map_values(
+        self, mapper: Callable[..., object], named: NamedOrStr | Materialized = None, materialized: MaterializedOrStr = None
+    ) -> KTable:
+        """`mapper(value)` or `mapper(key, value)` gives the new value of each row."""
+
+        def supplier(name: str, store: str | None) -> OperatorSupplier:
+            return TableMapValues(mapper, takes_key(mapper, 1, name), store)
+
+        return self._derived("KTABLE-MAPVALUES-", supplier, None, named, materialized)
+
+    def _derived(
+        self,
+        prefix: str,
+        supplier: Callable[[str, str | None], OperatorSupplier],
+        value: Serde | None,
+        named: NamedOrStr | Materialized,
+        materialized: MaterializedOrStr,
+    ) -> KTable:
+        """A table computed from this one: kept in a store of its own only where `Materialized` asks for it."""
+        if isinstance(named, Materialized):  # Kafka Streams has the overload without a name
+            named, materialized = None, named
+        graph, how = self._graph, materialized_of(materialized)
+        key, value = how.key or self._key, how.value or value
+        store = None
+        if materialized is not None:
+            store = graph.store_name(prefix, how)
+            graph.topology.add_store_factory(store, key_value_store(store, how, key, value))
+        name = graph.name(prefix, named)
+        graph.operator(name, supplier(name, store), (self.node,), () if store is None else (store,))
+        return KTable(graph, name, key, value, self.sources, store, how.name is not None, self)
+
+    def to_stream(self, mapper: Callable[[object, object], object] | NamedOrStr = None, named: NamedOrStr = None) -> KStream:
+        """The changes of the table as a stream of its new values; `mapper(key, value)`, if given, gives each record a new key."""
+        if mapper is not None and not callable(mapper):  # Kafka Streams has the overload with a name alone
+            mapper, named = None, mapper
+        name = self._graph.operator(self._graph.name("KTABLE-TOSTREAM-", named), ToStream(), (self.node,))
+        stream = KStream(self._graph, name, self._key, self._value, self.sources)
+        return stream if mapper is None else stream.select_key(mapper)
+
+    def group_by(self, selector: Callable[[object, object], tuple[object, object] | None], grouped: GroupedOrStr = None) -> KGroupedTable:
+        """Groups the rows by `selector(key, value)`, a pair of a new key and value; None leaves the row out."""
+        from runtime.dsl.grouped import KGroupedTable
+
+        how = grouped_of(grouped)
+        self.readable_stores()  # a change must carry the old row, for it to be taken out of its old group
+        name = self._graph.operator(self._graph.name("KTABLE-SELECT-", how.name), TableGroupBy(selector), (self.node,))
+        return KGroupedTable(self._graph, name, how)
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalKTable:
+    """A table of which every instance keeps the whole, for joins by any key. Made by `StreamsBuilder.global_table`."""
+
+    queryable_store_name: str
+    """The name of its store."""
+
+
+def table_from(
+    graph: Graph, source: str, node: str, serdes: tuple[Serde | None, Serde | None], root: TableRoot, *, queryable: bool
+) -> KTable:
+    """A table that a topic is. With a name it has its store at once."""
+    if not root.store:
+        raise TopologyError("a table's store must have a name")
+    graph.operator(node, TableSource(None), (source,))
+    key, value = (root.materialized.key or serdes[0], root.materialized.value or serdes[1])
+    table = KTable(graph, node, key, value, frozenset((source,)), None, False, None, root)
+    if not queryable:
+        return table
+    table.readable_stores()
+    return replace(table, _store=root.store, _queryable=True)
