@@ -21,10 +21,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
-from assets.spark.formats import row_schema, to_arrow
+from assets.spark.formats import key_columns, keys_to_arrow, row_schema, to_arrow
 from assets.spark.state_source import StoreSnapshot, alive
 from runtime.errors import StateDirectoryError
 from runtime.stores.base import StoreLayout
@@ -48,16 +50,24 @@ def read_changelog(spark: SparkSession, bootstrap_servers: str, snapshots: Seque
     latest = _latest(_records(spark, bootstrap_servers, snapshots), _upto(snapshots))
     layout = snapshots[0].store.layout
     horizons = {each.partition: each.horizon for each in snapshots}
-    known = latest.where("before IS NOT NULL AND before.value IS NOT NULL").select(
-        "partition", "key", "before.value", (F.unix_micros("before.timestamp") / 1000).cast("long").alias("timestamp")
-    )
+    schema = row_schema(layout)
+    key_schema = StructType([schema[name] for name in key_columns(layout)])
 
     def decode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            yield from _decode(batch, layout, horizons)
+            for partition, rows in _rows(batch, layout, horizons):
+                yield to_arrow(layout, partition, rows)
 
-    moved_on = latest.where("before IS NULL").select("partition", "key")
-    return ChangelogView(known.mapInArrow(decode, row_schema(layout)), moved_on)
+    def decode_keys(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for partition, rows in _rows(batch, layout, horizons):
+                yield keys_to_arrow(layout, partition, rows)
+
+    milliseconds = (F.unix_micros("before.timestamp") / 1000).cast("long")
+    columns = ["partition", "key", "before.value", milliseconds.alias("timestamp")]
+    known = latest.where("before.value IS NOT NULL").select(*columns)
+    moved_on = latest.where("before IS NULL").select(*columns)
+    return ChangelogView(known.mapInArrow(decode, schema), moved_on.mapInArrow(decode_keys, key_schema))
 
 
 def _upto(snapshots: Sequence[StoreSnapshot]) -> dict[int, int]:
@@ -98,8 +108,8 @@ def _latest(records: DataFrame, upto: Mapping[int, int]) -> DataFrame:
     )
 
 
-def _decode(batch: pa.RecordBatch, layout: StoreLayout, horizons: Mapping[int, int | None]) -> Iterator[pa.RecordBatch]:
-    """Changelog rows in the columns of the store, one batch per partition of the topic."""
+def _rows(batch: pa.RecordBatch, layout: StoreLayout, horizons: Mapping[int, int | None]) -> Iterator[tuple[int, StoreRows]]:
+    """Changelog rows as rows of the store, by partition of the topic, without those that have expired."""
     for partition in sorted(set(batch.column("partition").to_pylist())):
         part = batch.filter(pa.compute.equal(batch.column("partition"), partition))
         keys = part.column("key").to_pylist()
@@ -107,5 +117,4 @@ def _decode(batch: pa.RecordBatch, layout: StoreLayout, horizons: Mapping[int, i
         if layout.kind == "window":
             keys, starts = split_window_keys(keys)
         timestamps = part.column("timestamp").to_pylist() if layout.timestamped else None
-        rows = StoreRows(keys, part.column("value").to_pylist(), timestamps, starts)
-        yield to_arrow(layout, partition, alive(rows, horizons[partition]))
+        yield partition, alive(StoreRows(keys, part.column("value").to_pylist(), timestamps, starts), horizons[partition])

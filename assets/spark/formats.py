@@ -92,20 +92,36 @@ def row_schema(layout: StoreLayout) -> StructType:
     return StructType(fields)
 
 
+def key_columns(layout: StoreLayout) -> list[str]:
+    """The columns that name a row."""
+    return ["partition", "key", *(["window_start"] if layout.kind == "window" else [])]
+
+
+def keys_to_arrow(layout: StoreLayout, partition: int, rows: StoreRows) -> pa.RecordBatch:
+    """The columns that name the rows. Raises ValueError where bytes do not fit the format."""
+    return pa.RecordBatch.from_pydict(_key_arrays(layout, partition, rows))
+
+
 def to_arrow(layout: StoreLayout, partition: int, rows: StoreRows) -> pa.RecordBatch:
     """Rows of a store as one Arrow batch with the columns of `row_schema`. Raises ValueError where bytes do not fit the format."""
-    columns: dict[str, pa.Array] = {
-        "partition": pa.array([partition] * len(rows.keys), pa.int32()),
-        "key": format_of(layout.key_serde).decode(rows.keys),
-    }
+    columns = _key_arrays(layout, partition, rows)
     if rows.window_starts is not None:
         size = layout.window_size_ms or 0
-        columns["window_start"] = _times(rows.window_starts)
         columns["window_end"] = _times([start + size for start in rows.window_starts])
     columns["value"] = format_of(layout.value_serde).decode(rows.values)
     if rows.timestamps is not None:
         columns["timestamp"] = _times(rows.timestamps)
     return pa.RecordBatch.from_pydict(columns)
+
+
+def _key_arrays(layout: StoreLayout, partition: int, rows: StoreRows) -> dict[str, pa.Array]:
+    columns = {
+        "partition": pa.array([partition] * len(rows.keys), pa.int32()),
+        "key": format_of(layout.key_serde).decode(rows.keys),
+    }
+    if rows.window_starts is not None:
+        columns["window_start"] = _times(rows.window_starts)
+    return columns
 
 
 def _times(milliseconds: Sequence[int]) -> pa.Array:

@@ -18,9 +18,9 @@ twice (measured: counts of 10, 1, 1). Options say the same and cannot go wrong.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
@@ -32,11 +32,10 @@ from runtime.ids import TaskId
 from runtime.stores.files import StoreRows, read_store
 
 
-@dataclass(frozen=True, slots=True)
-class StoreSnapshot:
-    """One task's part of a store in a snapshot."""
+class StoreSnapshot(msgspec.Struct, frozen=True):
+    """One task's part of a store in a snapshot; `directory` is the task's folder."""
 
-    directory: Path
+    directory: str
     task: TaskManifest
     store: StoreManifest
 
@@ -63,7 +62,7 @@ def find_store(path: str, store: str, tasks: frozenset[str] = frozenset()) -> li
         for directory in task_snapshots(Path(folder.strip())):
             manifest = read_manifest(directory)
             stores.update(each.name for each in manifest.stores)
-            found += [StoreSnapshot(directory, manifest, each) for each in manifest.stores if each.name == store]
+            found += [StoreSnapshot(str(directory), manifest, each) for each in manifest.stores if each.name == store]
     if not found:
         raise StateDirectoryError(f"no task in the snapshot {path} has a store {store!r}; there are {', '.join(sorted(stores)) or 'none'}")
     found.sort(key=lambda each: TaskId.parse(each.task.task))
@@ -94,7 +93,7 @@ class StateReader(DataSourceReader):
 
     def partitions(self) -> list[TaskPartition]:
         return [
-            TaskPartition(str(each.directory / each.store.directory), self._store, each.partition, each.horizon)
+            TaskPartition(str(Path(each.directory) / each.store.directory), self._store, each.partition, each.horizon)
             for each in find_store(self._path, self._store, self._tasks)
         ]
 
