@@ -63,16 +63,24 @@ class PunctuationQueue:
         """Calls what is due at `now_ms`. Returns how many punctuators ran."""
         ran = 0
         heap = self._heap
-        while heap and heap[0][0] <= now_ms:
-            due, number, interval, punctuator, handle = heapq.heappop(heap)
-            if not handle.cancelled:
-                # The next time is known before the call, so that a punctuator that raises keeps its place.
-                following = due + ((now_ms - due) // interval + 1) * interval
-                heapq.heappush(heap, (following, number, interval, punctuator, handle))
-                punctuator(now_ms)
-                ran += 1
-        self.due = heap[0][0] if heap else NEVER
+        try:
+            while heap and heap[0][0] <= now_ms:
+                due, number, interval, punctuator, handle = heapq.heappop(heap)
+                if not handle.cancelled:
+                    # The next time is known before the call, so that a punctuator that raises keeps its place.
+                    following = due + ((now_ms - due) // interval + 1) * interval
+                    heapq.heappush(heap, (following, number, interval, punctuator, handle))
+                    punctuator(now_ms)
+                    ran += 1
+        finally:
+            self._drop_cancelled()
         return ran
+
+    def _drop_cancelled(self) -> None:
+        heap = self._heap
+        while heap and heap[0][4].cancelled:
+            heapq.heappop(heap)
+        self.due = heap[0][0] if heap else NEVER
 
     def clear(self) -> None:
         """Forgets all schedules."""

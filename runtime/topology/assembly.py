@@ -27,6 +27,8 @@ class Assembly:
         """In the order in which they were added: parents before children."""
         self._can_send = self._who_can_send_old()
         self._wanted = self._who_is_wanted_to()
+        self.building: str | None = None
+        """The node that is being built, for errors of the user's suppliers."""
         self._contexts: dict[str, NodeContext] = {}
         self._forwards: dict[str, Forward] = {}
         self._below: dict[str, Forward] = {}
@@ -34,6 +36,7 @@ class Assembly:
     def heads(self) -> dict[str, Forward]:
         """The function of each source topic, by the topic's name. All nodes are built then, children before parents."""
         for name in reversed(self.names):
+            self.building = name
             self._forwards[name] = self._build(name)
         return {topic: self._forwards[source.name] for source in self._subtopology.sources for topic in source.topics}
 

@@ -62,13 +62,13 @@ class Pipeline:
         self.context = context
         self._codes: dict[CodeType, str] = {}
         self._hooks = Hooks(self._named)
+        assembly = Assembly(subtopology, context, self._hooks)
         try:
-            assembly = Assembly(subtopology, context, self._hooks)
             self._heads = assembly.heads()
         except StreamsError:
             raise
         except Exception as error:
-            raise self._error(error, "while it was built") from error
+            raise self._error(error, "while it was built", assembly.building) from error
         order = {name: place for place, name in enumerate(assembly.names)}
         self._hooks.init.sort(key=lambda hook: order[hook[0]])
         self._hooks.close.sort(key=lambda hook: order[hook[0]])

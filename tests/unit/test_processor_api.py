@@ -1,0 +1,264 @@
+"""Processors of the user's own: context, children, stores, punctuators, life."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from runtime import serdes
+from runtime.errors import ProcessingError, StreamsError
+from runtime.ids import TaskId
+from runtime.operators.processor import AnyProcessor, Processor, ProcessorContext, PunctuationType, UserProcessor
+from runtime.record import Record
+from runtime.stores import EngineStore, KeyValueStore, Stores
+from runtime.topology.topology import Topology
+from tests.unit.pipelines import Compiled
+
+S = serdes.STRING
+
+
+class Calls(Processor):
+    """Does what it is told per record, and keeps its context."""
+
+    def __init__(self, process: Callable[[ProcessorContext, Record], None], init: Callable[[ProcessorContext], None] | None = None) -> None:
+        self._process = process
+        self._init = init
+
+    def init(self, context: ProcessorContext) -> None:
+        self.context = context
+        if self._init is not None:
+            self._init(context)
+
+    def process(self, record: Record) -> None:
+        self._process(self.context, record)
+
+
+def topology(supplier: Callable[[], AnyProcessor], *, fixed_key: bool = False) -> Topology:
+    built = Topology().add_source("source", "in", key_serde=S, value_serde=S)
+    built.add_operator("mine", UserProcessor(supplier, fixed_key), ["source"])
+    built.add_sink("left", "left", "mine", key_serde=S, value_serde=S)
+    return built.add_sink("right", "right", "mine", key_serde=S, value_serde=S)
+
+
+def test_forward_reaches_all_children_or_the_one_named(tmp_path: Path) -> None:
+    def process(context: ProcessorContext, record: Record) -> None:
+        if record.value == "all":
+            context.forward(record.with_timestamp(77))
+        else:
+            context.forward(record.with_headers([("h", b"1")]), "right")
+
+    compiled = Compiled(topology(lambda: Calls(process)), tmp_path)
+    compiled.run(("a", "all", 1), ("b", "one", 2))
+    assert compiled.outputs.sent == [
+        ("left", b"a", b"all", 77, None, None),
+        ("right", b"a", b"all", 77, None, None),
+        ("right", b"b", b"one", 2, [("h", b"1")], None),
+    ]
+
+
+def test_a_child_that_is_not_there_is_named_with_those_that_are(tmp_path: Path) -> None:
+    compiled = Compiled(topology(lambda: Calls(lambda context, record: context.forward(record, "up"))), tmp_path)
+    with pytest.raises(ProcessingError, match=r"no child 'up' \(its children: left, right\)"):
+        compiled.run(("a", "x", 1))
+
+
+def test_the_context_tells_where_and_when(tmp_path: Path) -> None:
+    seen: list[object] = []
+
+    def process(context: ProcessorContext, record: Record) -> None:
+        seen.append((context.record_metadata, context.current_stream_time_ms(), context.current_system_time_ms(), record.headers))
+
+    def init(context: ProcessorContext) -> None:
+        seen.append((context.application_id, context.task_id, context.record_metadata, context.app_configs()["application.id"]))
+
+    compiled = Compiled(topology(lambda: Calls(process, init)), tmp_path)
+    compiled.run(("a", "x", 9), ("a", "y", 5))
+    assert seen == [("app", TaskId(0, 3), None, "app"), (("in", 3, 100), 9, 1_000_000, []), (("in", 3, 101), 9, 1_000_000, [])]
+
+
+def test_a_commit_is_asked_for(tmp_path: Path) -> None:
+    compiled = Compiled(topology(lambda: Calls(lambda context, record: context.commit())), tmp_path)
+    assert not compiled.context.commit_requested
+    compiled.run(("a", "x", 1))
+    assert compiled.context.commit_requested
+
+
+def test_headers_of_a_record_are_its_own_and_come_back_after_a_forward(tmp_path: Path) -> None:
+    given = [("h", b"1")]
+
+    def process(context: ProcessorContext, record: Record) -> None:
+        record.headers.append(("more", b"2"))
+        context.forward(record, "left")
+        context.forward(Record("k", "v", 5), "right")
+        context.forward(record, "right")
+
+    compiled = Compiled(topology(lambda: Calls(process)), tmp_path)
+    compiled.run(("a", "x", 1, given))
+    assert given == [("h", b"1")]
+    assert [sent[4] for sent in compiled.outputs.sent] == [[("h", b"1"), ("more", b"2")], None, [("h", b"1"), ("more", b"2")]]
+
+
+def test_process_values_keeps_keys(tmp_path: Path) -> None:
+    def process(context: ProcessorContext, record: Record) -> None:
+        context.forward(record.with_value("new") if record.value == "ok" else record.with_key("other"), "left")
+
+    compiled = Compiled(topology(lambda: Calls(process), fixed_key=True), tmp_path)
+    with pytest.raises(ProcessingError, match="process_values keeps keys"):
+        compiled.run(("a", "ok", 1), ("a", "bad", 2))
+    assert [(sent[1], sent[2]) for sent in compiled.outputs.sent] == [(b"a", b"new")]
+
+
+def test_stream_time_punctuators_run_after_the_record_that_moved_time(tmp_path: Path) -> None:
+    order: list[object] = []
+
+    def init(context: ProcessorContext) -> None:
+        context.schedule(10, PunctuationType.STREAM_TIME, order.append)
+
+    compiled = Compiled(topology(lambda: Calls(lambda context, record: order.append(record.value), init)), tmp_path)
+    assert compiled.pipeline.punctuate(5_000_000) == 0
+    compiled.run(("a", "x3", 3), ("a", "x9", 9), ("a", "x31", 31), ("a", "x12", 12), ("a", "x40", 40))
+    assert order == ["x3", 3, "x9", "x31", 31, "x12", "x40", 40]
+
+
+def test_wall_clock_punctuators_run_one_interval_after_the_start(tmp_path: Path) -> None:
+    calls: list[int] = []
+
+    def init(context: ProcessorContext) -> None:
+        context.schedule(timedelta(seconds=1), PunctuationType.WALL_CLOCK_TIME, calls.append)
+
+    compiled = Compiled(topology(lambda: Calls(lambda context, record: None, init)), tmp_path)
+    assert [compiled.pipeline.punctuate(now) for now in (1_000_999, 1_001_000, 1_001_500, 1_003_200, 1_004_000)] == [0, 1, 0, 1, 1]
+    assert calls == [1_001_000, 1_003_200, 1_004_000]
+
+
+def test_a_punctuator_may_forward_and_has_no_record(tmp_path: Path) -> None:
+    seen: list[object] = []
+
+    def init(context: ProcessorContext) -> None:
+        def punctuate(now: int) -> None:
+            seen.append(context.record_metadata)
+            context.forward(Record("p", "v", now), "left")
+
+        context.schedule(10, PunctuationType.STREAM_TIME, punctuate)
+
+    compiled = Compiled(topology(lambda: Calls(lambda context, record: None, init)), tmp_path)
+    compiled.run(("a", "x", 4, [("h", b"1")]))
+    assert seen == [None]
+    assert compiled.outputs.sent == [("left", b"p", b"v", 4, None, None)]
+
+
+def test_an_error_in_a_punctuator_names_its_processor(tmp_path: Path) -> None:
+    def init(context: ProcessorContext) -> None:
+        context.schedule(1, PunctuationType.WALL_CLOCK_TIME, lambda now: print(1 // 0))
+
+    compiled = Compiled(topology(lambda: Calls(lambda context, record: None, init)), tmp_path)
+    with pytest.raises(ProcessingError, match="task 0_3, node mine in a punctuator: ZeroDivisionError") as caught:
+        compiled.pipeline.punctuate(2_000_000)
+    assert caught.value.index is None
+
+
+class Counting(Processor):
+    """Counts per key in a store."""
+
+    def init(self, context: ProcessorContext) -> None:
+        self.store = cast(KeyValueStore, context.get_state_store("seen"))
+        self.context = context
+
+    def process(self, record: Record) -> None:
+        count = int(str(self.store.get(record.key) or 0)) + 1
+        self.store.put(record.key, str(count))
+        self.context.forward(record.with_value(str(count)), "left")
+
+
+def seen_store() -> Topology:
+    return topology(Counting).add_state_store(
+        Stores.key_value_store_builder(Stores.in_memory_key_value_store("seen"), S, S).with_logging_enabled({}), "mine"
+    )
+
+
+def test_a_store_is_read_and_written_by_its_processor(tmp_path: Path) -> None:
+    compiled = Compiled(seen_store(), tmp_path)
+    compiled.run(("a", "x", 5), ("a", "y", 3), ("b", "z", 9))
+    assert [sent[2] for sent in compiled.outputs.sent] == [b"1", b"2", b"1"]
+    # A plain store's changelog carries the time of the record that was processed when the store was written.
+    assert sorted(compiled.stores["seen"].changelog_records()) == [(b"a", b"2", 3), (b"b", b"1", 9)]
+
+
+def test_a_store_of_another_processor_is_out_of_reach(tmp_path: Path) -> None:
+    built = seen_store().add_operator("stranger", UserProcessor(Counting), ["source"])
+    with pytest.raises(ProcessingError, match="stranger has no access to store 'seen'"):
+        Compiled(built, tmp_path)
+
+
+def test_rule_27_a_task_that_asks_for_a_global_store_is_known_as_its_reader(tmp_path: Path) -> None:
+    class Globals:
+        def __init__(self) -> None:
+            self.readers: list[tuple[str, TaskId]] = []
+            self.held: EngineStore = Stores.key_value_store_builder(Stores.in_memory_key_value_store("seen"), S, S).build()
+
+        def store(self, name: str) -> EngineStore | None:
+            return self.held if name == "seen" else None
+
+        def register_reader(self, name: str, task: TaskId) -> None:
+            self.readers.append((name, task))
+
+    stores = Globals()
+    Compiled(topology(Counting), tmp_path, global_stores=stores)
+    assert stores.readers == [("seen", TaskId(0, 3))]
+
+
+def test_rule_10_a_pipeline_that_is_compiled_anew_has_new_processors(tmp_path: Path) -> None:
+    made: list[Counting] = []
+    closed: list[Counting] = []
+
+    class Watched(Counting):
+        def __init__(self) -> None:
+            made.append(self)
+
+        def close(self) -> None:
+            closed.append(self)
+
+    store = Stores.key_value_store_builder(Stores.in_memory_key_value_store("seen"), S, S)
+    compiled = Compiled(topology(Watched).add_state_store(store, "mine"), tmp_path)
+    compiled.pipeline.close()
+    compiled.compile()
+    assert len(made) == 2
+    assert closed == made[:1]
+    assert compiled.pipeline.punctuate(1 << 50) == 0
+
+
+def test_parents_are_initialised_first_and_all_are_closed_even_if_one_fails(tmp_path: Path) -> None:
+    order: list[str] = []
+
+    class Named(Processor):
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def init(self, context: ProcessorContext) -> None:
+            order.append(f"init {self.name}")
+
+        def close(self) -> None:
+            order.append(f"close {self.name}")
+            if self.name == "first":
+                raise RuntimeError("stuck")
+
+    built = Topology().add_source("source", "in", key_serde=S, value_serde=S)
+    built.add_processor("first", lambda: Named("first"), "source").add_processor("second", lambda: Named("second"), "first")
+    compiled = Compiled(built, tmp_path)
+    with pytest.raises(ProcessingError, match="node first in close: RuntimeError: stuck"):
+        compiled.pipeline.close()
+    assert order == ["init first", "init second", "close first", "close second"]
+
+
+def test_a_supplier_that_fails_or_makes_no_processor_is_named(tmp_path: Path) -> None:
+    def fail() -> Processor:
+        raise OSError("no licence")
+
+    with pytest.raises(ProcessingError, match="node mine while it was built: OSError: no licence"):
+        Compiled(topology(fail), tmp_path)
+    with pytest.raises(StreamsError, match="mine made a str, which has no method process"):
+        Compiled(topology(cast(Callable[[], AnyProcessor], lambda: "nothing")), tmp_path)
