@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -19,6 +20,18 @@ T = TypeVar("T")
 def unique(prefix: str) -> str:
     """A name that no other test, and no other run of the tests, uses."""
     return f"{prefix}-{uuid.uuid4().hex[:8]}"
+
+
+@contextmanager
+def without_root() -> Iterator[None]:
+    """Root may write everywhere: for as long as this lasts, the process is somebody else, so that missing rights are felt."""
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
 
 
 def wait_until(condition: Callable[[], T], timeout: float = 30.0, what: str = "the condition") -> T:

@@ -9,7 +9,8 @@ no longer fits the CPU's cache), a bloom filter over the buffer (an absent key c
 shared by all stores of the process (`StoreMemory`).
 
 Traps of rocksdict 0.3: `ReadOptions.set_iterate_lower_bound` sets the upper bound, so lower bounds are `from_key` forwards and a comparison
-backwards; an iterator does not keep its `ReadOptions` alive, and without them its upper bound is freed memory; `get` and `write` hold the GIL; `flush` flushes one family.
+backwards; an iterator does not keep its `ReadOptions` alive, and without them its upper bound is freed memory; `items()` ends at a damaged
+block without an error; an iterator or a family that is still referenced keeps the database open; `get` and `write` hold the GIL; `flush` flushes one family.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from rocksdict import (
     DbClosedError,
     Options,
     Rdict,
+    RdictIter,
     ReadOptions,
     WriteBatch,
     WriteBufferManager,
@@ -118,7 +120,7 @@ class RocksStore:
 
     def offsets(self) -> dict[Partition, NextOffset]:
         found: dict[Partition, NextOffset] = {}
-        for key, value in _entries(self._families[OFFSETS].items()):
+        for key, value in self._scan(self._families[OFFSETS], None, None, False):
             if not key.startswith(_META):
                 topic, _, number = key.decode().rpartition("-")
                 found[Partition(topic, int(number))] = NextOffset(_OFFSET.unpack(value)[0])
@@ -156,17 +158,24 @@ class RocksStore:
 
     def _scan(self, family: Rdict | None, lo: bytes | None, hi: bytes | None, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
         """lo <= key < hi; the view is taken now, not at the first step."""
-        family = self._still_open(family)
-        options = ReadOptions()
-        if hi is not None:
-            options.set_iterate_upper_bound(hi)
-        if reverse:
-            items = _entries(family.items(backwards=True, read_opt=options))
-        else:
-            items = _entries(family.items(from_key=lo, read_opt=options) if lo is not None else family.items(read_opt=options))
-        scan = _Scan(items, options, lo if reverse else None)
+        scan = _Scan(self, self._still_open(family), lo, hi, reverse)
         self._scans.add(scan)
         return scan
+
+    def check(self, iterator: RdictIter) -> None:
+        """Raises what made an iterator end before its time (TaskCorruptedError)."""
+        try:
+            iterator.status()
+        except Exception as error:  # rocksdict raises plain Exception
+            raise self._io_error("read", error) from error
+
+    def _has_entries(self, family: Rdict | None) -> bool:
+        iterator = self._still_open(family).iter()
+        iterator.seek_to_first()
+        if iterator.valid():
+            return True
+        self.check(iterator)
+        return False
 
     def _size(self, family: Rdict | None) -> int:
         return int(self._still_open(family).property_int_value("rocksdb.estimate-num-keys") or 0)
@@ -211,32 +220,50 @@ class RocksStore:
         return StateDirectoryError(f"the store in {self._path} cannot be {what}: {error}")
 
 
-def _entries(items: Iterator[tuple[str | int | float | bytes | bool, object]]) -> Iterator[tuple[bytes, bytes]]:
-    """In raw mode keys and values are bytes, which rocksdict's types do not say."""
-    return cast(Iterator[tuple[bytes, bytes]], items)
-
-
 class _Scan(Iterator[tuple[bytes, bytes]]):
-    """An iteration that its store can end: an iterator of RocksDB that somebody still holds would keep the database open, and its lock."""
+    """Entries with lo <= key < hi.
 
-    __slots__ = ("__weakref__", "_items", "_lo", "_options")
+    The store can end it: an iterator of RocksDB that somebody still holds would keep the database open, and its lock. And it looks at the
+    iterator's status at the end, because rocksdict's `items()` ends at a damaged block as if there were no more entries.
+    """
 
-    def __init__(self, items: Iterator[tuple[bytes, bytes]], options: ReadOptions, lo: bytes | None) -> None:
-        self._items: Iterator[tuple[bytes, bytes]] | None = items
-        self._options = options  # they own the memory of the upper bound
-        self._lo = lo
+    __slots__ = ("__weakref__", "_iterator", "_lo", "_options", "_reverse", "_store")
+
+    def __init__(self, store: RocksStore, family: Rdict, lo: bytes | None, hi: bytes | None, reverse: bool) -> None:
+        self._store = store
+        self._options = ReadOptions()  # they own the memory of the upper bound: kept as long as the iterator
+        if hi is not None:
+            self._options.set_iterate_upper_bound(hi)
+        iterator = family.iter(self._options)
+        if reverse:
+            iterator.seek_to_last()
+        elif lo is not None:
+            iterator.seek(lo)
+        else:
+            iterator.seek_to_first()
+        self._iterator: RdictIter | None = iterator
+        self._lo = lo if reverse else None
+        self._reverse = reverse
 
     def __next__(self) -> tuple[bytes, bytes]:
-        items = self._items
-        if items is None:
+        iterator = self._iterator
+        if iterator is None:
             raise InvalidStateStoreError("the store was closed during an iteration")
-        item = next(items)
-        if self._lo is not None and item[0] < self._lo:
+        if not iterator.valid():
+            self._store.check(iterator)
             raise StopIteration
-        return item
+        key: bytes = iterator.key()
+        if self._lo is not None and key < self._lo:
+            raise StopIteration
+        value: bytes = iterator.value()
+        if self._reverse:
+            iterator.prev()
+        else:
+            iterator.next()
+        return key, value
 
     def end(self) -> None:
-        self._items = None
+        self._iterator = None
 
 
 class RocksBackend(RocksStore):
@@ -280,7 +307,7 @@ class RocksBackend(RocksStore):
         return self._size(self._family)
 
     def is_empty(self) -> bool:
-        return next(iter(self._still_open(self._family).keys()), None) is None
+        return not self._has_entries(self._family)
 
 
 class RocksSegments(RocksStore):
@@ -363,7 +390,7 @@ class RocksSegments(RocksStore):
         return sum(self._size(family) for family in self._segments.values())
 
     def is_empty(self) -> bool:
-        return all(next(iter(family.keys()), None) is None for family in self._segments.values())
+        return not any(self._has_entries(family) for family in self._segments.values())
 
 
 # --- files that no store has open ---------------------------------------------------------------------------------------------------
@@ -382,15 +409,26 @@ def read_files(path: Path) -> Iterator[tuple[str, list[tuple[bytes, bytes]]]]:
         raise StateDirectoryError(f"{path} holds no store that can be read: {error}") from error
     try:
         for name in names:
-            if name == OFFSETS:
-                continue
-            options = ReadOptions()
-            options.set_readahead_size(2 * MIB)
-            items = _entries(db.get_column_family(name).items(read_opt=options))
-            while batch := list(islice(items, _READ_BATCH)):
-                yield name, batch
+            if name != OFFSETS:
+                yield from ((name, batch) for batch in _batches(db.get_column_family(name), path))
     finally:
         db.close()
+
+
+def _batches(family: Rdict, path: Path) -> Iterator[list[tuple[bytes, bytes]]]:
+    options = ReadOptions()
+    options.set_readahead_size(2 * MIB)
+    items = cast(Iterator[tuple[bytes, bytes]], family.items(read_opt=options))  # raw mode: keys and values are bytes
+    last = b""
+    while batch := list(islice(items, _READ_BATCH)):
+        last = batch[-1][0]
+        yield batch
+    check = family.iter(options)  # `items()` ends at a damaged block as if there were no more entries
+    check.seek(last + b"\0")
+    try:
+        check.status()
+    except Exception as error:  # rocksdict raises plain Exception
+        raise StateDirectoryError(f"the store in {path} cannot be read to its end: {error}") from error
 
 
 def write_files(

@@ -1,0 +1,55 @@
+import java.io.File;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.*;
+import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.serialization.*;
+import org.apache.kafka.common.utils.Bytes;
+import org.apache.kafka.common.utils.Utils;
+import org.apache.kafka.streams.kstream.TimeWindowedSerializer;
+import org.apache.kafka.streams.kstream.Windowed;
+import org.apache.kafka.streams.kstream.internals.TimeWindow;
+import org.apache.kafka.streams.state.internals.OffsetCheckpoint;
+import org.apache.kafka.streams.state.internals.WindowKeySchema;
+
+/** Writes the files under written_by_java with Kafka Streams' own classes: java -cp kafka-streams.jar:kafka-clients.jar:slf4j-api.jar WriteFormats.java FOLDER */
+public class WriteFormats {
+    static final StringBuilder lines = new StringBuilder();
+
+    static void line(String kind, String input, byte[] output) {
+        lines.append(kind).append('\t').append(input).append('\t').append(HexFormat.of().formatHex(output)).append('\n');
+    }
+
+    public static void main(String[] args) throws Exception {
+        Path folder = Path.of(args[0]);
+        for (String name : List.of("task", "global")) Files.createDirectories(folder.resolve(name));
+        Map<TopicPartition, Long> offsets = new LinkedHashMap<>();
+        offsets.put(new TopicPartition("app-counts-changelog", 0), 41L);
+        offsets.put(new TopicPartition("app-KSTREAM-AGGREGATE-STATE-STORE-0000000003-changelog", 12), 9_876_543_210L);
+        offsets.put(new TopicPartition("app-unknown-changelog", 1), -4L);
+        new OffsetCheckpoint(folder.resolve("task/.checkpoint").toFile()).write(offsets);
+        new OffsetCheckpoint(folder.resolve("global/.checkpoint").toFile()).write(Map.of(new TopicPartition("airports", 0), 1458L));
+
+        for (int n : new int[] {0, 1, -1, 42, Integer.MIN_VALUE, Integer.MAX_VALUE}) line("INTEGER", "" + n, new IntegerSerializer().serialize("t", n));
+        for (long n : new long[] {0, 1, -1, 42, Long.MIN_VALUE, Long.MAX_VALUE}) line("LONG", "" + n, new LongSerializer().serialize("t", n));
+        for (short n : new short[] {0, 1, -1, Short.MIN_VALUE, Short.MAX_VALUE}) line("SHORT", "" + n, new ShortSerializer().serialize("t", n));
+        for (float n : new float[] {0, 1.5f, -2.25f}) line("FLOAT", "" + n, new FloatSerializer().serialize("t", n));
+        for (double n : new double[] {0, 0.1, -1e300}) line("DOUBLE", "" + n, new DoubleSerializer().serialize("t", n));
+        for (String s : List.of("", "EWR", "Zürich ✈")) line("STRING", s, new StringSerializer().serialize("t", s));
+        UUID uuid = UUID.fromString("01234567-89ab-cdef-0123-456789abcdef");
+        line("UUID", uuid.toString(), new UUIDSerializer().serialize("t", uuid));
+        for (long start : new long[] {0, 3_600_000, 1_357_034_400_000L}) {
+            Windowed<String> key = new Windowed<>("EWR", new TimeWindow(start, start + 3_600_000));
+            line("time_windowed", "EWR " + start, new TimeWindowedSerializer<>(new StringSerializer()).serialize("t", key));
+            line("window_store_key", "EWR " + start, WindowKeySchema.toStoreKeyBinary(Bytes.wrap("EWR".getBytes(StandardCharsets.UTF_8)), start, 0).get());
+        }
+        Random random = new Random(7);
+        for (int length = 0; length < 40; length++) {
+            byte[] key = new byte[length];
+            random.nextBytes(key);
+            lines.append("murmur2\t").append(HexFormat.of().formatHex(key)).append('\t').append(Integer.toUnsignedString(Utils.murmur2(key))).append('\n');
+        }
+        Files.writeString(folder.resolve("bytes.tsv"), lines.toString());
+    }
+}

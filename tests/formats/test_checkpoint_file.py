@@ -1,0 +1,88 @@
+"""The `.checkpoint` file, against files that Kafka Streams' own `OffsetCheckpoint` wrote (java/WriteFormats.java)."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from runtime.changelog.checkpoint import read_checkpoint, write_checkpoint
+from runtime.errors import StateDirectoryError
+from runtime.ids import NextOffset, Partition
+from tests.support import without_root
+
+JAVA = Path(__file__).parent / "written_by_java"
+OFFSETS = {
+    Partition("app-counts-changelog", 0): NextOffset(42),
+    Partition("app-KSTREAM-AGGREGATE-STATE-STORE-0000000003-changelog", 12): NextOffset(9_876_543_211),
+    Partition("app-unknown-changelog", 1): None,
+}
+
+
+def test_a_tasks_file_holds_the_last_applied_offset() -> None:
+    assert read_checkpoint(JAVA / "task") == OFFSETS
+
+
+def test_the_global_file_holds_the_next_offset() -> None:
+    assert read_checkpoint(JAVA / "global") == {Partition("airports", 0): 1458}
+
+
+@pytest.mark.parametrize("folder", ["task", "global"])
+def test_ours_is_byte_for_byte_javas(tmp_path: Path, folder: str) -> None:
+    (tmp_path / folder).mkdir()
+    write_checkpoint(tmp_path / folder, read_checkpoint(JAVA / folder))
+    assert (tmp_path / folder / ".checkpoint").read_bytes() == (JAVA / folder / ".checkpoint").read_bytes()
+    assert [path.name for path in (tmp_path / folder).iterdir()] == [".checkpoint"]
+
+
+def test_nothing_applied_yet_is_written_as_unknown(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, {Partition("t", 0): NextOffset(0), Partition("t", 1): NextOffset(1)})
+    assert (tmp_path / ".checkpoint").read_text() == "0\n2\nt 0 -4\nt 1 0\n"
+    assert read_checkpoint(tmp_path) == {Partition("t", 0): None, Partition("t", 1): 1}
+
+
+def test_no_offsets_no_file(tmp_path: Path) -> None:
+    assert read_checkpoint(tmp_path) == {}
+    write_checkpoint(tmp_path, {Partition("t", 0): NextOffset(5)})
+    write_checkpoint(tmp_path, {})
+    assert not (tmp_path / ".checkpoint").exists()
+    write_checkpoint(tmp_path, {})
+
+
+def test_a_negative_offset_is_left_out_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / ".checkpoint").write_text("0\n2\nt 0 -2\nt 1 7\n")
+    with caplog.at_level(logging.WARNING):
+        assert read_checkpoint(tmp_path) == {Partition("t", 1): 8}
+    assert "t-0 is negative" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "version"),
+        ("1\n0\n", "version 1"),
+        ("0\n", "line 2"),
+        ("0\nx\n", "line 2"),
+        ("0\n2\nt 0 1\n", "line 2"),
+        ("0\n1\nt 0\n", "not an entry"),
+        ("0\n1\nt 0 1 2\n", "not an entry"),
+        ("0\n1\nt zero 1\n", "not an entry"),
+    ],
+)
+def test_a_broken_file_is_named(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / ".checkpoint").write_text(content)
+    with pytest.raises(StateDirectoryError, match=message) as raised:
+        read_checkpoint(tmp_path)
+    assert str(tmp_path / ".checkpoint") in str(raised.value)
+
+
+def test_a_folder_without_rights_is_named(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with without_root(), pytest.raises(StateDirectoryError, match="cannot be written"):
+        write_checkpoint(tmp_path, {Partition("t", 0): NextOffset(5)})
+
+
+def test_a_folder_that_is_gone_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StateDirectoryError, match="cannot be written"):
+        write_checkpoint(tmp_path / "gone", {Partition("t", 0): NextOffset(5)})

@@ -1,0 +1,230 @@
+"""Stores: builders, what their topics are configured as, what opening a bad folder says, and what is read of their files."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from runtime import serdes
+from runtime.errors import StateDirectoryError, StateDirectoryLockedError, TaskCorruptedError
+from runtime.ids import NextOffset, Partition, TaskId
+from runtime.stores import KeyValueSupplier, StateStore, StoreContext, StoreLayout, StoreMemory, Stores
+from runtime.stores.key_value import StagedKeyValueStore, after_prefix
+from runtime.stores.rocks import read_files
+from tests.support import without_root
+
+BUILDER = Stores.timestamped_key_value_store_builder(Stores.persistent_key_value_store("counts"), serdes.STRING, serdes.LONG)
+CHANGELOG = Partition("app-counts-changelog", 0)
+HOLD = """
+import sys
+from pathlib import Path
+from tests.unit.test_stores import open_store
+store = open_store(Path(sys.argv[1]))
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+def open_store(folder: Path, store: StagedKeyValueStore | None = None) -> StagedKeyValueStore:
+    store = store or BUILDER.build()
+    store.open(folder, StoreContext("app", folder, TaskId(0, 0), CHANGELOG))
+    return store
+
+
+def fill(store: StagedKeyValueStore, count: int) -> None:
+    for n in range(count):
+        key = f"{n:06d}".encode()
+        store.update(key, None, store.entry(key), n, 5, None)
+    store.commit({CHANGELOG: NextOffset(count)})
+
+
+def test_builders_are_immutable_and_make_new_stores() -> None:
+    cached = BUILDER.with_caching_enabled().with_logging_enabled({"min.insync.replicas": "2"})
+    assert (BUILDER.caching_enabled, BUILDER.logging_enabled, cached.caching_enabled) == (False, True, True)
+    assert cached.with_caching_disabled() == BUILDER.with_logging_enabled({"min.insync.replicas": "2"})
+    assert not cached.with_logging_disabled().logging_enabled
+    assert cached.build() is not cached.build()
+    assert isinstance(cached.build(), StateStore)
+
+
+def test_changelogs_are_configured_as_in_kafka_streams() -> None:
+    assert BUILDER.changelog_config()["cleanup.policy"] == "compact"
+    assert BUILDER.with_logging_enabled({"cleanup.policy": "delete"}).changelog_config()["cleanup.policy"] == "delete"
+    supplier = Stores.in_memory_window_store("w", timedelta(hours=2), timedelta(hours=1))
+    window = Stores.window_store_builder(supplier, serdes.STRING, serdes.LONG).changelog_config()
+    assert window["cleanup.policy"] == "compact,delete"
+    assert window["retention.ms"] == str(2 * 3_600_000)  # to which the configuration's addition comes when the topic is made
+
+
+def test_layouts_say_how_files_are_read() -> None:
+    assert BUILDER.build().layout == StoreLayout("key_value", True, "STRING", "LONG")
+    window = Stores.window_store_builder(Stores.persistent_window_store("w", 7_200_000, 3_600_000), serdes.BYTES, serdes.JSON)
+    assert window.build().layout == StoreLayout("window", False, "BYTES", "JSON", 3_600_000, 7_200_000)
+
+
+@pytest.mark.parametrize("name", ["", ".", "a/b", "ä", "x" * 250])
+def test_a_name_that_no_topic_may_have_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="cannot name a store"):
+        Stores.persistent_key_value_store(name)
+
+
+def test_a_retention_shorter_than_a_window_is_refused() -> None:
+    with pytest.raises(ValueError, match="retention"):
+        Stores.persistent_window_store("w", timedelta(minutes=1), timedelta(minutes=2))
+
+
+def test_files_lie_where_kafka_streams_puts_them(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    assert (tmp_path / "rocksdb" / "counts" / "CURRENT").exists()
+    store.close()
+
+
+def test_a_store_that_another_process_has_open_names_it(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == "open\n"
+        with pytest.raises(StateDirectoryLockedError, match=f"open in process {holder.pid}"):
+            open_store(tmp_path)
+        holder.kill()
+    open_store(tmp_path).close()
+
+
+def test_a_store_that_is_open_in_this_process_is_not_opened_again(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    with pytest.raises(StateDirectoryLockedError, match=f"process {os.getpid()}"):
+        open_store(tmp_path)
+    store.close()
+    open_store(tmp_path).close()
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "rocksdb").write_text("a file where a folder should be")
+    with pytest.raises(StateDirectoryError, match="rocksdb/counts cannot be used"):
+        open_store(tmp_path)
+
+
+def test_a_folder_without_rights_is_named(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with without_root(), pytest.raises(StateDirectoryError, match="Permission denied"):
+        open_store(tmp_path)
+
+
+@pytest.mark.parametrize("damaged", ["CURRENT", "MANIFEST-*"])
+def test_files_that_cannot_be_read_are_a_corrupted_task_and_can_be_wiped(tmp_path: Path, damaged: str) -> None:
+    store = open_store(tmp_path)
+    fill(store, 100)
+    store.close()
+    for path in (tmp_path / "rocksdb" / "counts").glob(damaged):
+        path.write_bytes(b"\0garbage\0" * 20)
+    store = BUILDER.build()
+    with pytest.raises(TaskCorruptedError, match=r"task.* 0_0: the files of the store in .*counts cannot be read"):
+        open_store(tmp_path, store)
+    assert not store.is_open
+    store.wipe()
+    assert store.is_open and list(store.all()) == [] and store.committed_offset(CHANGELOG) is None
+    fill(store, 3)
+    store.close()
+
+
+@pytest.fixture
+def damaged_copy(tmp_path: Path) -> Path:
+    """A store of 20,000 entries with a damaged block in the middle of its table file."""
+    store = open_store(tmp_path)
+    fill(store, 20_000)
+    files = tmp_path / "copy" / "rocksdb" / "counts"
+    store.checkpoint(files)  # a checkpoint has table files
+    store.close()
+    table = max(files.glob("*.sst"), key=lambda path: path.stat().st_size)
+    content = bytearray(table.read_bytes())
+    middle = len(content) // 2
+    content[middle : middle + 1000] = bytes(1000)
+    table.write_bytes(content)
+    return tmp_path / "copy"
+
+
+def test_damage_that_is_met_while_reading_is_a_corrupted_task(damaged_copy: Path) -> None:
+    """rocksdict's own iteration ends at a damaged block as if there were no more entries: half a table would look whole."""
+    store = open_store(damaged_copy)
+    reads: list[Callable[[], object]] = [
+        lambda: [store.get(f"{n:06d}") for n in range(20_000)],
+        lambda: list(store.all()),
+        lambda: list(store.reverse_all()),
+        lambda: list(store.query_view().range("005000", None)),
+    ]
+    for read in reads:
+        with pytest.raises(TaskCorruptedError, match="0_0: the store in .* cannot be read"):
+            read()
+    store.close()
+    with pytest.raises(StateDirectoryError, match="cannot be read to its end"):
+        list(read_files(damaged_copy / "rocksdb" / "counts"))
+
+
+def test_an_iteration_that_is_held_does_not_keep_the_lock(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    fill(store, 10)
+    iteration = store.query_view().all()
+    next(iteration)
+    store.wipe()
+    fill(store, 2)
+    assert len(list(store.all())) == 2
+    store.close()
+
+
+def test_files_are_read_while_nobody_has_them_open(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    fill(store, 40_000)
+    store.checkpoint(tmp_path / "snapshot")
+    store.close()
+    for path in (tmp_path / "snapshot", tmp_path / "rocksdb" / "counts"):
+        batches = list(read_files(path))
+        assert {name for name, _ in batches} == {"keyValueWithTimestamp"} and len(batches) > 1
+        rows = [row for _, batch in batches for row in batch]
+        assert len(rows) == 40_000 and rows[7] == (b"000007", (5).to_bytes(8, "big") + (7).to_bytes(8, "big"))
+    with pytest.raises(StateDirectoryError, match="holds no store that can be read"):
+        list(read_files(tmp_path / "nothing"))
+
+
+def test_one_budget_of_memory_serves_all_stores_of_a_process(tmp_path: Path) -> None:
+    memory = StoreMemory(cache_max_bytes=1000)
+    stores = []
+    for n in range(2):
+        store = Stores.key_value_store_builder(KeyValueSupplier(f"s{n}", True), serdes.STRING, serdes.LONG).with_caching_enabled().build()
+        store.open(tmp_path, StoreContext("app", tmp_path, memory=memory))
+        store.set_flush_listener(lambda key, new, old, timestamp, headers: None)
+        stores.append(store)
+    assert memory.native is not None and memory.read_cache.holders == 2
+    for n in range(100):
+        stores[n % 2].put(f"key-{n}", n)
+        assert memory.cache.used <= 1000
+    for store in stores:
+        store.close()
+    assert memory.cache.used == 0
+
+
+def test_uncommitted_bytes_are_counted(tmp_path: Path) -> None:
+    store = Stores.key_value_store_builder(Stores.persistent_key_value_store("s"), serdes.STRING, serdes.STRING).build()
+    store.open(tmp_path, StoreContext("app", tmp_path))
+    store.put("a", "x" * 1000)
+    one = store.approximate_num_uncommitted_bytes
+    assert 1000 < one < 1200
+    store.put("a", "x" * 3000)
+    assert store.approximate_num_uncommitted_bytes == one + 2000
+    store.put("a", None)
+    assert store.approximate_num_uncommitted_bytes == one - 1000
+    store.commit({})
+    assert store.approximate_num_uncommitted_bytes == 0
+    store.close()
+
+
+def test_the_end_of_a_prefix() -> None:
+    assert after_prefix(b"ab") == b"ac"
+    assert after_prefix(b"a\xff\xff") == b"b"
+    assert after_prefix(b"\xff") is None and after_prefix(b"") is None
