@@ -24,123 +24,31 @@ changes a dict in place would change state that was not put).
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from struct import Struct
-from typing import Generic, TypeVar
 
 from runtime.errors import InvalidStateStoreError, StreamsError
 from runtime.ids import NextOffset, Partition
 from runtime.record import Headers, ValueAndTimestamp
-from runtime.serdes.serde import Deserializer, PlainSerde, Serde, Serializer
-from runtime.stores.base import Backend, ChangelogRecord, EngineStore, Entry, FlushListener, StoreContext, StoreLayout
-from runtime.stores.reading import Reader, StagedRow
-from runtime.stores.settings import StoreSettings
+from runtime.stores.backed import UPDATE_BYTES, B, BackedStore
+from runtime.stores.base import ChangelogRecord, Entry, FlushListener
+from runtime.stores.reading import StagedRow
 
 _TIMESTAMP = Struct(">q")
 ENTRY_BYTES = 330
 """Python memory of an entry besides key and value: the object, its timestamp, its place in a dict, the headers of key and value objects."""
-UPDATE_BYTES = 64
-"""Bytes that an update counts for besides key and value, about what Kafka Streams' `LRUCacheEntry` counts."""
 _LOADS_PER_LOOK = 256
 """Loads after which the size of the read cache is looked at."""
 _INSORT = 64
 """New keys up to which the sorted view is kept up key by key; above, it is sorted anew."""
 
 
-B = TypeVar("B", bound=Backend)
-
-
-class StagedStore(EngineStore, Generic[B]):
+class StagedStore(BackedStore[B]):
     """What key-value and window stores have in common: everything but the typed reads."""
 
-    def __init__(self, settings: StoreSettings) -> None:
-        self._settings = settings
-        self.persistent = settings.persistent
-        self._listener: FlushListener | None = None
-        self._backend: B | None = None
-        self._directory: Path | None = None
-        self._context: StoreContext | None = None
-
-    # --- identity -----------------------------------------------------------------------------------------------------------
-
-    @property
-    def name(self) -> str:
-        return self._settings.name
-
-    @property
-    def layout(self) -> StoreLayout:
-        return self._settings.layout()
-
-    @property
-    def is_open(self) -> bool:
-        return self._backend is not None
-
-    @property
-    def logging_enabled(self) -> bool:
-        return self._settings.logging
-
-    @property
-    def caching(self) -> bool:
-        return self._settings.caching and self._context is not None and self._cache.limit > 0
-
-    @property
-    def values_are_objects(self) -> bool:
-        return self._encode is None
-
-    @property
-    def key_to_bytes(self) -> Serializer:
-        return self._write_key
-
-    @property
-    def value_to_bytes(self) -> Serializer:
-        return self._write_value
-
-    def changelog_config(self) -> Mapping[str, str]:
-        return self._settings.changelog_config()
-
     # --- life ---------------------------------------------------------------------------------------------------------------
-
-    def open(self, directory: Path, context: StoreContext) -> None:
-        if self._backend is not None:
-            raise StreamsError(f"store {self.name} is already open")
-        self._directory, self._context = directory, context
-        self._record_time = context.record_time
-        topic = context.changelog.topic if context.changelog else f"{context.application_id}-{self.name}-changelog"
-        self._bind_serdes(topic)
-        self._cache = context.memory.cache
-        self._read_cache = context.memory.read_cache
-        self._reset_staging()
-        self._backend = self._open_backend(directory, context)
-        self._read_cache.holders += 1
-        self._loaded_from_backend()
-
-    @abstractmethod
-    def _open_backend(self, directory: Path, context: StoreContext) -> B:
-        """The store's backend under the task's folder."""
-
-    def _bind_serdes(self, topic: str) -> None:
-        key, value = self._settings.key_serde, self._settings.value_serde
-        self._write_key, self._read_key = key.serializer(topic), key.deserializer(topic)
-        write, read = value.serializer(topic), value.deserializer(topic)
-        self._write_value: Serializer = write
-        self._read_value: Deserializer = read
-        self._encode: Serializer | None = None if value.immutable else write  # before staging
-        self._decode: Deserializer | None = read if value.immutable else None  # after loading
-        self._fixed_size = _fixed_size(value)
-        self._timestamped = self._settings.timestamped
-        self._reader = Reader(
-            read_key=self._read_key,
-            write_key=self._write_key,
-            read_value=read,
-            staged_as_objects=value.immutable,
-            stored_with_time=self._timestamped,
-            give_time=self._timestamped,
-            store=self.name,
-        )
 
     def _reset_staging(self) -> None:
         self._entries: dict[bytes, Entry] = {}
@@ -158,47 +66,14 @@ class StagedStore(EngineStore, Generic[B]):
         self._complete = False
 
     def _loaded_from_backend(self) -> None:
-        """After the backend was opened or emptied: what is kept of it in memory."""
-        backend = self._opened()
-        self._offsets = backend.offsets()
-        self._complete = backend.is_empty()
-
-    def _opened(self) -> B:
-        if self._backend is None:
-            raise InvalidStateStoreError(f"store {self.name} is not open")
-        return self._backend
-
-    def close(self) -> None:
-        if self._backend is None:
-            return
-        backend, self._backend = self._backend, None
-        self._listener = None
-        self._forget()
-        self._read_cache.holders -= 1
-        backend.close()
+        super()._loaded_from_backend()
+        self._complete = self._opened().is_empty()
 
     def _forget(self) -> None:
         """Drops all of staging and gives its memory back to the shared budgets."""
         self._cache.used -= self._held_bytes
         self._read_cache.used -= self._counted
         self._reset_staging()
-
-    def wipe(self) -> None:
-        if self._directory is None or self._context is None:
-            raise InvalidStateStoreError(f"store {self.name} was never opened")
-        if self._backend is None:
-            self._settings.destroy(self._directory)
-            self.open(self._directory, self._context)
-            return
-        self._forget()
-        self._backend.wipe()
-        self._loaded_from_backend()
-
-    def flush(self) -> None:
-        self._opened().flush()
-
-    def checkpoint(self, path: Path) -> None:
-        self._opened().checkpoint(path)
 
     # --- hot path -----------------------------------------------------------------------------------------------------------
 
@@ -282,7 +157,8 @@ class StagedStore(EngineStore, Generic[B]):
     # --- memory -------------------------------------------------------------------------------------------------------------
 
     def _look_at_read_cache(self) -> None:
-        """Counts this generation, and begins a new one if all stores together have used up their half of the budget and this store its share."""
+        """Counts this generation, and begins a new one if all stores together have used up their half of the budget and this store
+        its share."""
         self._loads = 0
         budget = self._read_cache
         counted = len(self._entries) * ENTRY_BYTES + self._value_bytes
@@ -374,6 +250,7 @@ class StagedStore(EngineStore, Generic[B]):
             raise StreamsError(f"store {self.name} was to be committed while {len(self._unforwarded)} updates were not forwarded")
         moved = {partition: offset for partition, offset in offsets.items() if self._offsets.get(partition) != offset}
         if not (moved or self._uncommitted or self._staged_meta):
+            self._prepared = None
             return
         prepared = self._prepared if self._prepared is not None else self._prepare()
         backend.write(self._stored(prepared), moved, self._staged_meta)
@@ -424,21 +301,6 @@ class StagedStore(EngineStore, Generic[B]):
                 self._entries.pop(key, None)
                 self._older.pop(key, None)
 
-    # --- offsets and metas --------------------------------------------------------------------------------------------------
-
-    def committed_offset(self, topic_partition: Partition) -> NextOffset | None:
-        return self._offsets.get(topic_partition)
-
-    def committed_offsets(self) -> dict[Partition, NextOffset]:
-        return dict(self._offsets)
-
-    def set_meta(self, name: str, value: bytes) -> None:
-        self._staged_meta[name] = value
-
-    def get_meta(self, name: str) -> bytes | None:
-        staged = self._staged_meta.get(name)
-        return staged if staged is not None else self._opened().meta(name)
-
     @property
     def approximate_num_uncommitted_bytes(self) -> int:
         return self._uncommitted_bytes
@@ -461,12 +323,3 @@ class StagedStore(EngineStore, Generic[B]):
         first = 0 if lo is None else bisect_left(keys, lo)
         last = len(keys) if hi is None else bisect_left(keys, hi)
         return [(key, (entry := uncommitted[key]).value, entry.timestamp) for key in keys[first:last]]
-
-
-def _fixed_size(serde: Serde) -> int | None:
-    """Bytes of each staged value where they need not be counted one by one; None where `len` of the staged value gives them."""
-    if not serde.immutable:
-        return None
-    if isinstance(serde, PlainSerde) and serde.size is not None:
-        return serde.size
-    return None if serde.name in ("STRING", "BYTES") else UPDATE_BYTES
