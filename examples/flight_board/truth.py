@@ -1,0 +1,130 @@
+"""What the flight board must come to, computed straight from the package's files with pandas; and how results are compared."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+import pandas as pd
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from examples.flight_board import topology
+from examples.flight_board.data import read_file, read_flights
+from runtime import serdes
+
+HOUR_MS = 3_600_000
+UNITED = 58_665
+"""Flights of United in the whole year."""
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """The right answers. `carriers`: by carrier code; `hours`: by (origin, start of the hour in ms);
+    `weather`: each flight with its weather, counted."""
+
+    carriers: Mapping[Hashable, Mapping[str, object]]
+    hours: Mapping[Hashable, Mapping[str, object]]
+    weather: Mapping[Hashable, int]
+
+
+def compute(limit: int | None = None) -> Truth:
+    """The truth about the first `limit` flights (default: all)."""
+    flights = read_flights(limit)
+    return Truth(_carriers(flights), _hours(flights), _weather(flights))
+
+
+def _carriers(flights: pd.DataFrame) -> dict[Hashable, dict[str, object]]:
+    names = read_file("airlines.csv").set_index("carrier")["name"]
+    grouped = flights.groupby("carrier")["dep_delay"].agg(flights="size", departed="count")
+    return {
+        code: {"name": names[code], "flights": int(row.flights), "cancelled": int(row.flights - row.departed)}
+        for code, row in zip(grouped.index, grouped.itertuples(index=False), strict=True)
+    }
+
+
+def _hours(flights: pd.DataFrame) -> dict[Hashable, dict[str, object]]:
+    names = read_file("airports.csv").set_index("faa")["name"]
+    start = flights["departure_ms"] // HOUR_MS * HOUR_MS
+    grouped = flights.groupby(["origin", start])["dep_delay"].agg(flights="size", departed="count", minutes="sum")
+    return {
+        (origin, int(hour)): {
+            "airport": names[origin],
+            "flights": int(row.flights),
+            "cancelled": int(row.flights - row.departed),
+            "delay_minutes": int(row.minutes),
+            "mean_delay": int(row.minutes) / int(row.departed) if row.departed else None,
+        }
+        for (origin, hour), row in zip(grouped.index, grouped.itertuples(index=False), strict=True)
+    }
+
+
+def _weather(flights: pd.DataFrame) -> Counter[Hashable]:
+    weather = read_file("weather.csv")[["origin", "time_hour", *topology.WEATHER_FIELDS]]
+    joined = flights[list(topology.FLIGHT_FIELDS)].merge(weather, on=["origin", "time_hour"], how="left")
+    columns = [[None if pd.isna(v) else v for v in joined[name].tolist()] for name in (*topology.FLIGHT_FIELDS, *topology.WEATHER_FIELDS)]
+    return Counter(zip(*columns, strict=True))
+
+
+def compare(truth: Truth, result: Truth) -> list[str]:
+    """What differs, in words; empty if nothing does."""
+    return [
+        *_differences("carrier", truth.carriers, result.carriers),
+        *_differences("hour", truth.hours, result.hours),
+        *_differences("flight with weather", truth.weather, result.weather),
+    ]
+
+
+def _differences(what: str, wanted: Mapping[Hashable, object], found: Mapping[Hashable, object], most: int = 5) -> list[str]:
+    wrong = [key for key in {**wanted, **found} if wanted.get(key) != found.get(key)]
+    told = [f"{what} {key}: should be {wanted.get(key)}, is {found.get(key)}" for key in wrong[:most]]
+    return [*told, f"… and {len(wrong) - most} more differences of kind {what}"] if len(wrong) > most else told
+
+
+def read_results(bootstrap_servers: str) -> Truth:
+    """What the application has written to its output topics and committed, up to their ends now."""
+    decode = msgspec.json.decode
+    windowed = serdes.time_windowed(serdes.STRING, HOUR_MS).deserializer(topology.PER_HOUR)
+    carriers: dict[Hashable, Mapping[str, object]] = {}
+    hours: dict[Hashable, Mapping[str, object]] = {}
+    weather: Counter[Hashable] = Counter()
+    for topic, key, value in _committed(bootstrap_servers, (topology.PER_CARRIER, topology.PER_HOUR, topology.WITH_WEATHER)):
+        row = decode(value)
+        if topic == topology.PER_CARRIER:
+            carriers[key.decode()] = row
+        elif topic == topology.PER_HOUR:
+            window = windowed(key)
+            hours[window.key, window.window.start] = row  # type: ignore[attr-defined]  # a Windowed, as the serde's name says
+        else:
+            weather[tuple(row[name] for name in (*topology.FLIGHT_FIELDS, *topology.WEATHER_FIELDS))] += 1
+    return Truth(carriers, hours, weather)
+
+
+def _committed(bootstrap_servers: str, topics: Iterable[str]) -> Iterable[tuple[str, bytes, bytes]]:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": "flight-board-truth",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "fetch.queue.backoff.ms": 2,
+        }
+    )
+    try:
+        known = consumer.list_topics(timeout=30).topics
+        open_partitions = {(topic, number) for topic in topics for number in known[topic].partitions}
+        consumer.assign([TopicPartition(topic, number, 0) for topic, number in open_partitions])
+        while open_partitions:
+            for message in consumer.consume(10_000, 0.2):
+                place = (str(message.topic()), int(message.partition() or 0))
+                error = message.error()
+                if error is not None and error.code() == KafkaError._PARTITION_EOF:
+                    open_partitions.discard(place)
+                elif error is not None:
+                    raise KafkaException(error)
+                else:
+                    yield place[0], message.key() or b"", message.value() or b""
+    finally:
+        consumer.close()
