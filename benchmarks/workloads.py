@@ -1,0 +1,160 @@
+"""The programs that are measured, written as a user would write them, and what a run is told."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import cast
+
+import msgspec
+
+from runtime.dsl.builder import StreamsBuilder
+from runtime.dsl.kstream import KStream
+from runtime.dsl.options import Consumed, Grouped, Joined, Materialized, Produced
+from runtime.dsl.windows import TimeWindows
+from runtime.record import Windowed
+from runtime.serdes import BYTES, DOUBLE, LONG, STRING, json
+from runtime.topology.topology import Topology
+
+LARGE_AMOUNT = 50.0
+
+
+class Run(msgspec.Struct, frozen=True):
+    """What a measured process is told, as JSON in `BENCH_SPEC`. `app` is group and application id; the topics exist, with four partitions
+    each; `state` is an empty folder of its own; `cache` False: every update is written."""
+
+    kind: str
+    eos: bool
+    commit_ms: int
+    cache: bool
+    app: str
+    bootstrap: str
+    state: str
+    input: str
+    output: str
+    table: str = ""
+
+    @classmethod
+    def from_environment(cls) -> Run:
+        """Raises KeyError without `BENCH_SPEC`, msgspec.ValidationError if it does not fit."""
+        return msgspec.json.decode(os.environ["BENCH_SPEC"], type=cls)
+
+    def streams_config(self) -> dict[str, str | int]:
+        """The engine's configuration: its defaults but for what the run asks for."""
+        config: dict[str, str | int] = {
+            "application.id": self.app,
+            "bootstrap.servers": self.bootstrap,
+            "state.dir": self.state,
+            "auto.offset.reset": "earliest",
+            "processing.guarantee": "exactly_once_v2" if self.eos else "at_least_once",
+            "commit.interval.ms": self.commit_ms,
+        }
+        if not self.cache:
+            config["statestore.cache.max.bytes"] = 0
+        return config
+
+
+class Event(msgspec.Struct, frozen=True):
+    """A value of the input topic, as far as it is read."""
+
+    user: str
+    amount: float
+    ts: int
+
+
+class Small(msgspec.Struct, frozen=True):
+    """What `stateless` writes."""
+
+    u: str
+    a: float
+
+
+class Profile(msgspec.Struct, frozen=True):
+    """A row of the table, as far as it is read."""
+
+    country: str
+    tier: int
+
+
+class Enriched(msgspec.Struct, frozen=True):
+    """What `join` writes."""
+
+    user: str
+    amount: float
+    country: str
+    tier: int
+
+
+def first_record() -> Callable[[object, object], None]:
+    """For `peek`: says on standard output when the first record enters the topology, so that the clock can be started."""
+    waiting = True
+
+    def peek(key: object, value: object) -> None:
+        nonlocal waiting
+        if waiting:
+            waiting = False
+            print("BENCH FIRST", time.time_ns() // 1_000_000, flush=True)
+
+    return peek
+
+
+def _stateless(events: KStream, run: Run) -> None:
+    def small(value: object) -> object:
+        event = cast(Event, value)
+        return Small(event.user, event.amount)
+
+    large = events.filter(lambda key, value: cast(Event, value).amount > LARGE_AMOUNT)
+    large.map_values(small).to(run.output, Produced(STRING, value=json(Small)))
+
+
+def _count(records: KStream, run: Run) -> None:
+    counts = records.group_by_key(Grouped(STRING, value=BYTES)).count(Materialized("counts"))
+    counts.to_stream().to(run.output, Produced(STRING, value=LONG))
+
+
+def _window(events: KStream, run: Run) -> None:
+    windows = TimeWindows.of_size_with_no_grace(timedelta(minutes=1))
+    sums = events.group_by_key(Grouped(STRING, value=json(Event))).windowed_by(windows)
+    table = sums.aggregate(
+        _zero, lambda key, value, total: cast(float, total) + cast(Event, value).amount, Materialized("sums", value=DOUBLE)
+    )
+    table.to_stream(_window_key).to(run.output, Produced(STRING, value=DOUBLE))
+
+
+def _zero() -> float:
+    return 0.0
+
+
+def _window_key(key: object, value: object) -> str:
+    windowed = cast(Windowed, key)
+    return f"{windowed.key}@{windowed.window.start}"
+
+
+def _join(builder: StreamsBuilder, events: KStream, run: Run) -> None:
+    def enrich(left: object, right: object) -> object:
+        event, profile = cast(Event, left), cast(Profile, right)
+        return Enriched(event.user, event.amount, profile.country, profile.tier)
+
+    profiles = builder.table(run.table, Consumed(STRING, value=json(Profile)), Materialized("profiles"))
+    events.join(profiles, enrich, Joined(STRING, value=json(Event))).to(run.output, Produced(STRING, value=json(Enriched)))
+
+
+def build(run: Run) -> Topology:
+    """The topology of a kind: `stateless`, `count` (values are not parsed), `window` or `join`. Raises ValueError for another."""
+    builder = StreamsBuilder()
+    value = BYTES if run.kind == "count" else json(Event)
+    records = builder.stream(run.input, Consumed(STRING, value=value)).peek(first_record())
+    match run.kind:
+        case "stateless":
+            _stateless(records, run)
+        case "count":
+            _count(records, run)
+        case "window":
+            _window(records, run)
+        case "join":
+            _join(builder, records, run)
+        case _:
+            raise ValueError(f"unknown kind {run.kind!r}: known are stateless, count, window and join")
+    return builder.build()
