@@ -47,6 +47,18 @@ def guard_topic(application_id: str) -> str:
     return f"{application_id}-members-guard"
 
 
+def ensure_topic(bootstrap_servers: str, topic: str, partitions: int, config: Mapping[str, str]) -> None:
+    """Makes a topic unless it exists. Raises BrokerUnavailableError."""
+    client = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 2})
+    try:
+        client.create_topics([NewTopic(topic, partitions, -1, config=dict(config))], request_timeout=ANSWER_SECONDS)[topic].result(ANSWER_SECONDS)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise BrokerUnavailableError(f"bootstrap.servers = {bootstrap_servers}: topic {topic} cannot be made: {error.args[0].str()}") from error
+    except FutureTimeoutError as error:
+        raise BrokerUnavailableError(f"bootstrap.servers = {bootstrap_servers}: no answer within {ANSWER_SECONDS:.0f} s") from error
+
+
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
     """A topic now. `config` holds all of its settings, defaults included."""

@@ -60,9 +60,10 @@ def classify(error: KafkaException) -> TaskMigratedError | TransactionAbortedErr
 
 
 class TransactionalProducer:
-    """The transactions of one incarnation of a worker. `give_up()` is asked between the attempts while the broker does not answer."""
+    """The transactions of one incarnation of a worker. `give_up()` is asked between the attempts while the broker does not answer. `consumer`:
+    whose group offsets are committed to where none is named."""
 
-    def __init__(self, properties: Mapping[str, object], transactional_id: str, consumer: Consumer, give_up: Callable[[], bool]) -> None:
+    def __init__(self, properties: Mapping[str, object], transactional_id: str, consumer: Consumer | None, give_up: Callable[[], bool]) -> None:
         self.producer = Producer({**DEFAULTS, **properties, "transactional.id": transactional_id})
         self._transactional_id = transactional_id
         self._consumer = consumer
@@ -82,7 +83,10 @@ class TransactionalProducer:
     def send_offsets(self, offsets: Mapping[Partition, OffsetAndMetadata], group: GroupMetadata | None = None) -> None:
         """Adds offsets to the transaction: of the consumer's own group, which has no members, or of another's."""
         positions = [TopicPartition(topic, number, at.offset, at.metadata) for (topic, number), at in offsets.items()]
-        metadata = self._consumer.consumer_group_metadata() if group is None else group
+        if group is None:
+            assert self._consumer is not None
+            group = self._consumer.consumer_group_metadata()
+        metadata = group
         self._until_answered(lambda: self.producer.send_offsets_to_transaction(positions, metadata, CALL_SECONDS))
 
     def flush(self) -> None:

@@ -20,6 +20,7 @@ from typing import NamedTuple, Protocol
 from runtime.errors import DeserializationError, StreamsError
 from runtime.handlers import DeserializationExceptionHandler, DeserializationHandlerResponse, ErrorHandlerContext
 from runtime.ids import TaskId
+from runtime.serdes.primitive import BYTES
 from runtime.serdes.serde import Headers, PlainSerde, Serde
 from runtime.timestamps import ConsumerRecord, extractor_function
 
@@ -106,8 +107,12 @@ class Decoder:
         if (self._needs_headers and not plain) or min(timestamps, default=0) < 0:
             return None
         key, value = self._key, self._value
-        keys = [None if raw is None else key(raw) for raw in [message.key() for message in messages]]
-        values = [None if raw is None else value(raw) for raw in [message.value() for message in messages]]
+        keys: list[object] = [message.key() for message in messages]
+        values: list[object] = [message.value() for message in messages]
+        if self._key_serde is not BYTES:
+            keys = [None if raw is None else key(raw) for raw in keys]  # type: ignore[arg-type]  # they are bytes until now
+        if self._value_serde is not BYTES:
+            values = [None if raw is None else value(raw) for raw in values]  # type: ignore[arg-type]
         return Batch(keys, values, timestamps, _offsets(messages), None if plain else headers, _end(messages), messages, 0)
 
     def _decode_carefully(self, messages: Sequence[RawMessage], partition_time: int) -> tuple[Batch, Failure | None]:

@@ -30,6 +30,7 @@ from runtime.metrics import Metrics
 from runtime.states import State
 from runtime.stores.directory import StateDirectory
 from runtime.topology.topology import Topology
+from runtime.worker.memory import calm_collector
 from runtime.worker.parts import Parts
 from runtime.worker.queries import StoreQuery
 from runtime.worker.tasks import TaskSet
@@ -143,8 +144,9 @@ class Worker:
         clean = False
         try:
             self._parts.start()
-            while not self._stopping.is_set():
-                self._guarded(self._turn)
+            with calm_collector():
+                while not self._stopping.is_set():
+                    self._guarded(self._turn)
             self._guarded(self._parts.commit)
             clean = True
         except TaskMigratedError:

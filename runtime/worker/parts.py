@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from runtime.changelog.restore import Restorer, StateRestoreListener
 from runtime.clock import Clock
@@ -111,10 +111,10 @@ class Parts:
         self.topics = TopicAdmin(config)
         layout = self.topics.prepare(self._topology)
         self._layout = layout
-        self.global_task = build_global_task(
-            self._topology, config, self._directory, self.topics, clock, self._metrics, self._events, self._listeners
-        )
         memory = StoreMemory(config.integer("statestore.cache.max.bytes"))
+        self.global_task = build_global_task(
+            self._topology, config, self._directory, self.topics, clock, self._metrics, self._events, self._listeners, memory=memory
+        )
         self._planner = Planner(
             config=config,
             topology=self._topology,
@@ -320,7 +320,7 @@ class Parts:
         self._granted = True
         self.tasks.create(grant.active)
 
-    def _hand_over(self, tasks: list[TaskId] | frozenset[TaskId]) -> None:
+    def _hand_over(self, tasks: Sequence[TaskId]) -> None:
         """Commit, close, say so: only then may another be granted them (coordination.md, 3)."""
         self.commit()
         self.tasks.close(tasks)
@@ -329,7 +329,7 @@ class Parts:
     def _carry_out(self, command: Command) -> None:
         assert self.commands is not None
         try:
-            answer = self.commands.run(command.kind, command.task, command.args)
+            answer = self.commands.run(command.kind, None if command.task is None else TaskId.parse(command.task), command.args)
         except (TransactionAbortedError, TaskMigratedError) as error:
             self._answer(command, Answer(False, f"rolled back, nothing was done: {error}"))
             raise

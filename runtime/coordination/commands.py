@@ -1,0 +1,158 @@
+"""Commands from outside: the command line, Dagster, run-books. They go through the coordination topic to the task's owner, and so does the answer."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from runtime.coordination.records import Command, CommandResult, Desired, Member, Tombstone, decode, encode
+from runtime.errors import BrokerUnavailableError, StreamsError
+from runtime.ids import TaskId
+from runtime.topics import COORDINATION_CONFIG, coordination_topic, ensure_topic
+
+FLUSH_SECONDS = 15.0
+
+
+class CommandClient:
+    """Sends commands to the instances of one application, and records what should run. Use it in a `with` block, or `close()` it."""
+
+    def __init__(self, application_id: str, bootstrap_servers: str, issued_by: str) -> None:
+        """Contacts nobody."""
+        self._topic = coordination_topic(application_id)
+        self._servers = bootstrap_servers
+        self._by = issued_by
+        self._producer = Producer({"bootstrap.servers": bootstrap_servers, "enable.idempotence": True, "linger.ms": 0, "log_level": 2})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._producer.flush(FLUSH_SECONDS)
+
+    def send(
+        self,
+        kind: str,
+        *,
+        task: TaskId | None = None,
+        instance: str | None = None,
+        args: Mapping[str, object] | None = None,
+        timeout_s: float = 30.0,
+    ) -> CommandResult:
+        """Sends a command and waits for its result.
+
+        Raises BrokerUnavailableError, or StreamsError if nobody answered in time: the task has no owner now, or it is restoring.
+        """
+        command = Command(
+            id=uuid.uuid4().hex,
+            kind=kind,
+            task=None if task is None else str(task),
+            instance=instance,
+            args=dict(args or {}),
+            issued_by=self._by,
+            issued_ms=time.time_ns() // 1_000_000,
+        )
+        reader = self._reader()
+        try:
+            self._at_end(reader)
+            self._write(command.key, encode(command))
+            result = self._await(reader, command.id, timeout_s)
+        finally:
+            reader.close()
+        if result is None:
+            self._write(command.key, None)
+            subject = f"instance {instance}" if task is None else f"task {task}"
+            raise StreamsError(f"{kind}: nobody answered for {subject} within {timeout_s:.0f} s: does it run, and has it an owner?")
+        self._write(command.key, None)
+        self._write(result.key, None)
+        return result
+
+    def want(self, instance: str, running: bool) -> None:
+        """Records whether an instance should run (rules.md, 26); makes the topic if this is the first word about the application.
+
+        Raises BrokerUnavailableError.
+        """
+        ensure_topic(self._servers, self._topic, 1, COORDINATION_CONFIG)
+        record = Desired(instance=instance, running=running, at_ms=time.time_ns() // 1_000_000, by=self._by)
+        self._write(record.key, encode(record))
+
+    def members(self) -> list[Member]:
+        """The MEMBER records as they stand, alive or not yet fenced. Raises BrokerUnavailableError."""
+        reader = self._reader()
+        try:
+            _, end = self._bounds(reader)
+            reader.assign([TopicPartition(self._topic, 0, 0)])
+            found: dict[str, Member] = {}
+            while end:
+                message = reader.poll(FLUSH_SECONDS)
+                if message is None:
+                    raise BrokerUnavailableError(f"bootstrap.servers = {self._servers}: the coordination topic could not be read to its end")
+                error = message.error()
+                if error is not None:
+                    if error.code() == KafkaError._PARTITION_EOF:
+                        break
+                    continue
+                record = decode(message.key(), message.value())
+                if isinstance(record, Member):
+                    found[f"{record.instance}/{record.incarnation}"] = record
+                elif isinstance(record, Tombstone):
+                    found.pop(record.id, None)
+            return list(found.values())
+        finally:
+            reader.close()
+
+    def _reader(self) -> Consumer:
+        return Consumer(
+            {
+                "bootstrap.servers": self._servers,
+                "group.id": f"{self._topic}-client",
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+                "auto.offset.reset": "earliest",
+                "fetch.wait.max.ms": 100,
+                "log_level": 2,
+            }
+        )
+
+    def _bounds(self, reader: Consumer) -> tuple[int, int]:
+        try:
+            low, high = reader.get_watermark_offsets(TopicPartition(self._topic, 0), FLUSH_SECONDS)
+        except KafkaException as error:
+            raise self._unavailable(error) from error
+        return low, high
+
+    def _at_end(self, reader: Consumer) -> None:
+        _, end = self._bounds(reader)
+        reader.assign([TopicPartition(self._topic, 0, end)])
+
+    def _write(self, key: bytes, value: bytes | None) -> None:
+        failed: list[KafkaError] = []
+        self._producer.produce(self._topic, value, key, 0, lambda error, _message: failed.append(error) if error is not None else None)
+        if self._producer.flush(FLUSH_SECONDS) or failed:
+            reason = failed[0].str() if failed else f"no answer within {FLUSH_SECONDS:.0f} s"
+            raise BrokerUnavailableError(f"bootstrap.servers = {self._servers}: the coordination topic cannot be written: {reason}")
+
+    def _await(self, reader: Consumer, command_id: str, timeout_s: float) -> CommandResult | None:
+        deadline = time.monotonic() + timeout_s
+        while (left := deadline - time.monotonic()) > 0:
+            message = reader.poll(min(left, 1.0))
+            if message is None or message.error() is not None:
+                continue
+            record = decode(message.key(), message.value())
+            if isinstance(record, CommandResult) and record.id == command_id:
+                return record
+        return None
+
+    def _unavailable(self, error: KafkaException) -> StreamsError:
+        inner = error.args[0]
+        if inner.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC):
+            return StreamsError(f"{self._topic} does not exist on {self._servers}: has the application ever been started?")
+        return BrokerUnavailableError(f"bootstrap.servers = {self._servers}: no broker answered ({inner.str()})")

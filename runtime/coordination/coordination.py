@@ -1,0 +1,249 @@
+"""A worker's part in the coordination of its application (coordination.md).
+
+What the worker is told is computed from what it should run and what it last reported, not from the records that came by: an order that could
+not be carried out (the broker went away in the middle of a hand-over) is given again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from runtime.changelog.checkpoint import read_checkpoint
+from runtime.clock import Clock
+from runtime.commit.transactions import GroupMetadata
+from runtime.config import StreamsConfig
+from runtime.coordination.group import Membership
+from runtime.coordination.leader import Leader
+from runtime.coordination.log import CoordinationLog
+from runtime.coordination.records import Command, CommandResult, Member, TaskReport, encode
+from runtime.coordination.registry import Registry, member_key
+from runtime.errors import StreamsError
+from runtime.ids import TaskId
+from runtime.states import State
+from runtime.stores.directory import StateDirectory
+from runtime.topics import TopicLayout
+from runtime.topology.topology import Topology
+
+logger = logging.getLogger(__name__)
+
+HEARTBEAT_MS = 3_000
+"""How often the MEMBER record is written while nothing changes."""
+STALE_COMMAND_MS = 60_000
+"""A command that is older than this when it is read is left alone: whoever sent it has given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """The tasks that this worker is to run now, all of them."""
+
+    epoch: int
+    active: frozenset[TaskId]
+
+
+@dataclass(frozen=True, slots=True)
+class Revoked:
+    """Tasks to commit, close and report closed: others wait for them."""
+
+    tasks: tuple[TaskId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The group dropped this worker: its tasks may be others' by now."""
+
+    reason: str
+
+
+Told = Granted | Revoked | Lost | Command
+
+
+class Coordination:
+    """Membership, reading and writing of the coordination topic, and the leader's work when this worker leads. Belongs to the worker's thread."""
+
+    def __init__(self, config: StreamsConfig, topology: Topology, layout: TopicLayout, directory: StateDirectory, clock: Clock) -> None:
+        """Contacts the brokers on the first `poll`."""
+        self._config = config
+        self._layout = layout
+        self._directory = directory
+        self._clock = clock
+        self._hash = topology.hash()
+        self._membership = Membership(config)
+        self._log = CoordinationLog(config)
+        self._registry = Registry()
+        self._leader = Leader(config, layout, self._membership, self._registry, clock)
+        self._member: Member | None = None
+        self._announced = False
+        self._joined = False
+        self._told_epoch = -1
+        self._open: frozenset[TaskId] = frozenset()
+        self._written_ms = 0
+        self._seen: set[str] = set()
+
+    # -- membership ------------------------------------------------------------------------------------------------------------
+
+    def start(self, member: Member) -> None:
+        """Begins an incarnation, whose transactional id has been initialised. It is announced as soon as the group has taken this worker in; it
+        holds no tasks until it is granted some."""
+        disk = {str(task): self._position(task) for task in self._directory.tasks_on_disk()}
+        self._member = msgspec.structs.replace(member, disk=disk, topology_hash=self._hash, state=State.REBALANCING)
+        self._announced, self._told_epoch, self._open = False, -1, frozenset()
+        self._leader.begin(f"{member.instance}-{member.incarnation}")
+        if not self._joined or self._membership.lost:
+            self._membership.join()
+            self._joined = True
+
+    def _position(self, task: TaskId) -> int:
+        try:
+            return sum(offset for offset in read_checkpoint(self._directory.task_directory(task)).values() if offset is not None)
+        except StreamsError as error:
+            logger.warning("task %s: %s", task, error)
+            return 0
+
+    @property
+    def _key(self) -> str:
+        return "" if self._member is None else member_key(self._member.instance, self._member.incarnation)
+
+    def _announce(self, **changes: object) -> None:
+        if self._member is None:
+            return
+        now_ms = self._clock.wall_ms()
+        self._member = msgspec.structs.replace(self._member, heartbeat_ms=now_ms, **changes)
+        self._written_ms = self._clock.monotonic_ms()
+        self._log.append(self._member.key, encode(self._member))
+
+    def poll(self) -> list[Told]:
+        """What the worker has to do now. Never waits. Also where the leader works."""
+        self._membership.poll()
+        for entry in self._log.poll():
+            self._registry.apply(entry, self._clock.monotonic_ms())
+        if self._member is None:
+            return []
+        if not self._announced:
+            if not self._membership.member_id or not self._membership.joined or not self._log.at_end:
+                return []
+            self._announced = True
+            self._announce(member_id=self._membership.member_id)
+        reason = self._lost_reason()
+        if reason is not None:
+            return [Lost(reason)]
+        self._leader.step()
+        return [*self._orders(), *self._commands()]
+
+    def _lost_reason(self) -> str | None:
+        assert self._member is not None
+        if self._membership.lost:
+            return "its session ran out, or the group was rebuilt"
+        if self._membership.member_id != self._member.member_id:
+            return f"the group knows it as {self._membership.member_id or 'nobody'} now"
+        known = self._registry.members.get(self._key)
+        if known is None and self._told_epoch >= 0:
+            return "the leader took it for dead"
+        return None
+
+    def _orders(self) -> list[Told]:
+        """From what was granted and what is open. Only an assignment after this incarnation's own record counts (rules.md, 21)."""
+        assert self._member is not None
+        registry = self._registry
+        known = registry.members.get(self._key)
+        if known is None or registry.epoch < 0:
+            return []
+        granted = frozenset(TaskId.parse(task) for task in registry.granted(self._key, self._member.member_id))
+        told: list[Told] = []
+        revoked = tuple(sorted(self._open - granted))
+        if revoked:
+            told.append(Revoked(revoked))
+        if granted - self._open or (registry.epoch != self._told_epoch and self._is_mine(registry)):
+            told.append(Granted(registry.epoch, granted))
+            self._told_epoch = registry.epoch
+        return told
+
+    def _is_mine(self, registry: Registry) -> bool:
+        assignment = registry.assignment
+        return assignment is not None and any(member_key(grant.instance, grant.incarnation) == self._key for grant in assignment.grants)
+
+    def _commands(self) -> list[Told]:
+        assert self._member is not None
+        now_ms = self._clock.wall_ms()
+        mine: list[Told] = []
+        for command in list(self._registry.commands.values()):
+            if command.id in self._seen or now_ms - command.issued_ms > STALE_COMMAND_MS:
+                continue
+            if self._concerns_me(command):
+                self._seen.add(command.id)
+                mine.append(command)
+            elif self._membership.leads and command.task is not None and not self._is_task(command.task):
+                self._seen.add(command.id)
+                known = ", ".join(str(task) for task in sorted(self._layout.tasks))
+                self.result(CommandResult(id=command.id, ok=False, reason=f"there is no task {command.task}: known are {known}", by=self._member.instance))
+        return mine
+
+    def _concerns_me(self, command: Command) -> bool:
+        assert self._member is not None
+        if command.instance is not None and command.instance != self._member.instance:
+            return False
+        if command.task is None:
+            return command.instance is not None
+        return self._is_task(command.task) and TaskId.parse(command.task) in self._open
+
+    def _is_task(self, text: str) -> bool:
+        return any(str(task) == text for task in self._layout.tasks)
+
+    # -- what the worker tells ---------------------------------------------------------------------------------------------------
+
+    def report(self, tasks: Mapping[TaskId, TaskReport], state: State) -> None:
+        """What this worker has open now, and its state. Written when something but an offset changed, and as a heartbeat."""
+        self._open = frozenset(tasks)
+        if self._member is None or not self._announced:
+            return
+        granted = self._registry.granted(self._key, self._member.member_id)
+        reports = {str(task): report for task, report in sorted(tasks.items())}
+        epoch = self._registry.epoch if set(reports) <= granted else self._member.epoch
+        before = self._member
+        same = (
+            before.state is state
+            and before.epoch == epoch
+            and before.tasks.keys() == reports.keys()
+            and all(_essence(before.tasks[task]) == _essence(report) for task, report in reports.items())
+        )
+        if not same or self._clock.monotonic_ms() - self._written_ms >= HEARTBEAT_MS:
+            self._announce(tasks=reports, state=state, epoch=epoch)
+
+    def released(self, tasks: Iterable[TaskId]) -> None:
+        """These tasks are committed and closed: others may have them."""
+        self._open -= frozenset(tasks)
+        if self._member is not None and self._announced:
+            reports = {task: report for task, report in self._member.tasks.items() if TaskId.parse(task) in self._open}
+            granted = self._registry.granted(self._key, self._member.member_id)
+            self._announce(tasks=reports, epoch=self._registry.epoch if set(reports) <= granted else self._member.epoch)
+
+    def guard(self) -> GroupMetadata:
+        """The group metadata that a transaction is guarded with. Raises TaskMigratedError if this worker is no longer who was granted the tasks."""
+        return self._membership.metadata(self._member.member_id if self._member is not None else "")
+
+    def result(self, result: CommandResult) -> None:
+        """The answer to a command."""
+        self._log.append(result.key, encode(result))
+
+    def leave(self, leave_group: bool) -> None:
+        """After all tasks were closed. Without `leave_group` the leader keeps them for this instance (rules.md, 4)."""
+        if self._member is not None and self._announced:
+            if leave_group:
+                self._log.append(self._member.key, None)
+            else:
+                self._announce(tasks={}, state=State.PENDING_SHUTDOWN, returns=True)
+            self._log.flush()
+
+    def close(self) -> None:
+        """Leaves the group and closes the clients."""
+        self._leader.close()
+        self._membership.close()
+        self._log.close()
+
+
+def _essence(report: TaskReport) -> TaskReport:
+    """A report without what changes all the time."""
+    return msgspec.structs.replace(report, offset_sum=0, end_sum=0, lag=None)

@@ -1,0 +1,87 @@
+"""The coordination topic as a log: read by everybody from its start, written by members one record at a time."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+
+from runtime.config import StreamsConfig
+from runtime.coordination.records import Record, decode
+from runtime.errors import StreamsError
+from runtime.topics import coordination_topic
+
+logger = logging.getLogger(__name__)
+
+MOST_AT_ONCE = 500
+FLUSH_SECONDS = 5.0
+
+
+class Entry(NamedTuple):
+    """A record with its offset."""
+
+    offset: int
+    record: Record
+
+
+class CoordinationLog:
+    """Reads the topic as of the last committed transaction, and appends to it. Belongs to one thread."""
+
+    def __init__(self, config: StreamsConfig) -> None:
+        self._topic = coordination_topic(config.application_id)
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": config.text("bootstrap.servers"),
+                **{name: value for name, value in config.consumer_properties("restore").items() if not name.startswith(("fetch.", "queued."))},
+                "group.id": f"{config.application_id}-coordination-reader",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+                "fetch.wait.max.ms": 100,
+            }
+        )
+        self._consumer.assign([TopicPartition(self._topic, 0, 0)])
+        self._producer = Producer({**config.admin_properties(), "enable.idempotence": True, "linger.ms": 0})
+        self.at_end = False
+        """True once everything that was there has been read."""
+
+    def poll(self, timeout: float = 0.0) -> Iterator[Entry]:
+        """What was appended since, in order; waits at most `timeout` seconds for the first. Records that cannot be read are logged and left out."""
+        messages = self._consumer.consume(MOST_AT_ONCE, 0) or (self._consumer.consume(1, timeout) if timeout else [])
+        for message in messages:
+            error = message.error()
+            if error is not None:
+                if error.code() == KafkaError._PARTITION_EOF:
+                    self.at_end = True
+                elif error.fatal():
+                    raise StreamsError(f"the coordination topic cannot be read: {error.str()}")
+                else:
+                    logger.info("coordination topic: %s", error.str())
+                continue
+            try:
+                record = decode(message.key(), message.value())
+            except StreamsError as unreadable:
+                logger.warning("%s", unreadable)
+                continue
+            offset = message.offset()
+            if record is not None and offset is not None:
+                yield Entry(offset, record)
+
+    def append(self, key: bytes, value: bytes | None) -> None:
+        """Writes a record; it is on its way when this returns."""
+        try:
+            self._producer.produce(self._topic, value, key, 0)
+        except BufferError as error:
+            raise StreamsError("the coordination topic takes no more records: is the broker away?") from error
+        self._producer.poll(0)
+
+    def flush(self) -> None:
+        """Waits until what was written has arrived, for `FLUSH_SECONDS` at most."""
+        self._producer.flush(FLUSH_SECONDS)
+
+    def close(self) -> None:
+        self._producer.flush(FLUSH_SECONDS)
+        self._consumer.close()

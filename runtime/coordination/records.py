@@ -1,0 +1,177 @@
+"""The records on `<app>-coordination`: one partition, compacted, JSON values. Its order is the order of events; an assignment's offset is its epoch.
+
+    key                              value            written by
+    member/<instance>/<incarnation>  Member           the worker: on change, and as a heartbeat; tombstone: it left, or the leader fenced it
+    assignment                       Assignment       the leader
+    command/<id>                     Command          a client; tombstone: it has its result
+    result/<id>                      CommandResult    whoever carried it out
+    desired/<instance>               Desired          the control plane: what should run (rules.md, 26)
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from runtime.errors import StreamsError
+from runtime.states import State, TaskKind, TaskState
+
+MEMBER, ASSIGNMENT, COMMAND, RESULT, DESIRED = "member", "assignment", "command", "result", "desired"
+
+
+class PausedAt(msgspec.Struct, frozen=True, kw_only=True):
+    """The record before which a task is paused, and why."""
+
+    topic: str
+    partition: int
+    offset: int
+    error_type: str | None = None
+    error: str | None = None
+
+
+class TaskReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A task that a worker has open. `offset_sum`: sum of the committed next offsets of its input; `end_sum`: of the ends; `lag`: records between
+    them, None while an end is unknown. `checkpoint_ms`: wall-clock time of the last checkpoint, ms."""
+
+    kind: TaskKind
+    state: TaskState
+    offset_sum: int
+    end_sum: int
+    lag: int | None
+    checkpoint_ms: int | None = None
+    paused: PausedAt | None = None
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker. `epoch`: the last assignment that it has carried out, -1 before the first. `returns`: it is about to leave and will come back
+    (rules.md, 4). `disk`: tasks on its disk, with the sum of their changelog offsets. `heartbeat_ms`: wall-clock time of this record."""
+
+    instance: str
+    incarnation: int
+    transactional_id: str
+    host: str
+    pid: int
+    member_id: str = ""
+    state: State = State.CREATED
+    tasks: dict[str, TaskReport] = {}
+    disk: dict[str, int] = {}
+    topology_hash: str = ""
+    epoch: int = -1
+    returns: bool = False
+    heartbeat_ms: int = 0
+    log_path: str | None = None
+    state_dir: str = ""
+    metrics_port: int = 0
+
+    @property
+    def key(self) -> bytes:
+        return f"{MEMBER}/{self.instance}/{self.incarnation}".encode()
+
+
+class Grant(msgspec.Struct, frozen=True, kw_only=True):
+    """What one worker may run, bound to the member id and the incarnation under which it was granted (rules.md, 21)."""
+
+    member_id: str
+    incarnation: int
+    instance: str
+    active: list[str]
+
+
+class Reserved(msgspec.Struct, frozen=True, kw_only=True):
+    """A task that waits for its instance to come back, until `until_ms` (wall-clock)."""
+
+    instance: str
+    until_ms: int
+
+
+class Assignment(msgspec.Struct, frozen=True, kw_only=True):
+    """Who runs what. `revoking`: tasks by the key of the member that may still run them, though they are not granted to it any more; they are
+    granted anew when it has let go. `reserved`: tasks kept for an instance that restarts."""
+
+    leader: str
+    grants: list[Grant]
+    revoking: dict[str, list[str]] = {}
+    reserved: dict[str, Reserved] = {}
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True):
+    """Something to be done: by the owner of `task`, or by `instance`. `args` depends on `kind` (`worker/commands.py`)."""
+
+    id: str
+    kind: str
+    task: str | None = None
+    instance: str | None = None
+    args: dict[str, object] = {}
+    issued_by: str = ""
+    issued_ms: int = 0
+
+    @property
+    def key(self) -> bytes:
+        return f"{COMMAND}/{self.id}".encode()
+
+
+class CommandResult(msgspec.Struct, frozen=True, kw_only=True):
+    """How a command ended. `by` is the instance that answered."""
+
+    id: str
+    ok: bool
+    reason: str = ""
+    data: dict[str, object] = {}
+    by: str = ""
+
+    @property
+    def key(self) -> bytes:
+        return f"{RESULT}/{self.id}".encode()
+
+
+class Desired(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether an instance should run, since when, and by whose will."""
+
+    instance: str
+    running: bool
+    at_ms: int
+    by: str
+
+    @property
+    def key(self) -> bytes:
+        return f"{DESIRED}/{self.instance}".encode()
+
+
+class Tombstone(msgspec.Struct, frozen=True):
+    """A record that is no more: its kind and the rest of its key."""
+
+    kind: str
+    id: str
+
+
+Record = Member | Assignment | Command | CommandResult | Desired | Tombstone
+
+ASSIGNMENT_KEY = ASSIGNMENT.encode()
+_TYPES: dict[str, type[Member] | type[Assignment] | type[Command] | type[CommandResult] | type[Desired]] = {
+    MEMBER: Member,
+    ASSIGNMENT: Assignment,
+    COMMAND: Command,
+    RESULT: CommandResult,
+    DESIRED: Desired,
+}
+_DECODERS = {kind: msgspec.json.Decoder(type_) for kind, type_ in _TYPES.items()}
+_ENCODER = msgspec.json.Encoder()
+
+
+def encode(record: Member | Assignment | Command | CommandResult | Desired) -> bytes:
+    """The record's value on the topic."""
+    return _ENCODER.encode(record)
+
+
+def decode(key: bytes | None, value: bytes | None) -> Record | None:
+    """The record, None for a kind that is not known (a later version's). Raises StreamsError for a value that cannot be read."""
+    kind, _, rest = (key or b"").decode(errors="replace").partition("/")
+    decoder = _DECODERS.get(kind)
+    if decoder is None:
+        return None
+    if value is None:
+        return Tombstone(kind, rest)
+    try:
+        found: Record = decoder.decode(value)
+    except msgspec.DecodeError as error:
+        raise StreamsError(f"coordination record {kind}/{rest} cannot be read: {error}") from error
+    return found
