@@ -86,13 +86,20 @@ def keep(bootstrap_servers: str, application_id: str, record: RawRecord, error_t
     found = find(bootstrap_servers, topic, record.topic, record.partition, record.offset)
     if found is not None:
         return Kept(topic, found, already=True)
+    try:
+        return Kept(topic, _write(producer, topic, record, error_type, error), already=False)
+    except KafkaException as problem:
+        if not problem.args[0].fatal():
+            raise DeadLetterError(f"{record} could not be written to {topic}: {problem.args[0].str()}") from problem
+    return Kept(topic, _written_by_another(bootstrap_servers, topic, record), already=True)
+
+
+def _write(producer: Producer, topic: str, record: RawRecord, error_type: str, error: str) -> int:
+    """Writes the record in a transaction; returns its offset. Raises KafkaException, fatal when another writer has fenced this one."""
     delivered: list[int] = []
-    failed: list[KafkaError] = []
 
     def report(problem: KafkaError | None, message: Message) -> None:
-        if problem is not None:
-            failed.append(problem)
-        else:
+        if problem is None:
             delivered.append(message.offset() or 0)
 
     producer.begin_transaction()
@@ -105,12 +112,21 @@ def keep(bootstrap_servers: str, application_id: str, record: RawRecord, error_t
         headers=[*record.headers, *_error_headers(record, error_type, error)],
         on_delivery=report,
     )
-    try:
-        producer.commit_transaction(_SECONDS)
-    except KafkaException as problem:
-        why = failed[0].str() if failed else problem.args[0].str()
-        raise DeadLetterError(f"{record} could not be written to {topic}: {why}") from problem
-    return Kept(topic, delivered[0], already=False)
+    producer.commit_transaction(_SECONDS)
+    return delivered[0]
+
+
+def _written_by_another(bootstrap_servers: str, topic: str, record: RawRecord) -> int:
+    """Waits for the record of a writer that fenced this one: it wants to keep a record of the same partition, most likely the same."""
+    deadline = time.monotonic() + _SECONDS
+    while time.monotonic() < deadline:
+        found = find(bootstrap_servers, topic, record.topic, record.partition, record.offset)
+        if found is not None:
+            return found
+        time.sleep(0.2)
+    raise DeadLetterError(
+        f"{record} could not be written to {topic}: another run-book was writing a record of its partition. Start it again"
+    )
 
 
 def is_kept(bootstrap_servers: str, application_id: str, topic: str, partition: int, offset: int) -> bool:

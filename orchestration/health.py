@@ -94,7 +94,8 @@ def examine(applications: Applications, control_plane: ControlPlane, at: datetim
     with control_plane.reading() as session:
         for application in applications.applications:
             rows = {row.name: row for row in session.scalars(select(Instance).where(Instance.application == application.id))}
-            reported = list(session.scalars(select(Task).where(Task.application == application.id).order_by(Task.task)))
+            query = select(Task).where(Task.application == application.id, Task.state != TaskState.CLOSED.value).order_by(Task.task)
+            reported = list(session.scalars(query))
             for name in application.instances:
                 row = rows.get(name)
                 own = [task for task in reported if task.instance == name]

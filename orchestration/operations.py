@@ -23,7 +23,7 @@ from orchestration.launcher import Launcher, LaunchError, Process
 from orchestration.places import Places
 from runtime.coordination.commands import CommandClient
 from runtime.errors import BrokerUnavailableError
-from runtime.states import State
+from runtime.states import State, TaskState
 
 logger = logging.getLogger(__name__)
 
@@ -99,11 +99,15 @@ class Operations:
         return self.start(name, actor=actor, progress=progress)
 
     def look(self, name: str) -> tuple[Instance, tuple[Task, ...]]:
-        """What the control plane knows of an instance: its row (a new one, if it never ran) and its tasks."""
+        """What the control plane knows of an instance: its row (a new one, if it never ran) and the tasks that it has open."""
         application = self.applications.of_instance(name)
         with self.control_plane.reading() as session:
             row = session.get(Instance, (application.id, name))
-            query = select(Task).where(Task.application == application.id, Task.instance == name).order_by(Task.task)
+            query = (
+                select(Task)
+                .where(Task.application == application.id, Task.instance == name, Task.state != TaskState.CLOSED.value)
+                .order_by(Task.task)
+            )
             tasks = tuple(session.scalars(query))
         return row or Instance(application=application.id, name=name, wanted=False, wanted_published=True, deaths=0), tasks
 

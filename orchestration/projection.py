@@ -10,16 +10,17 @@ for ever.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 import msgspec
-from sqlalchemy import delete, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from orchestration.control_plane.models import Checkpoint, Instance, Task, from_ms
 from orchestration.control_plane.models import Event as EventRow
 from runtime.coordination import records
+from runtime.errors import StreamsError
 from runtime.events import Event, EventKind
 from runtime.states import TaskState
 
@@ -113,13 +114,15 @@ def store_coordination(session: Session, application: str, key: bytes, value: by
     """Applies a record of the coordination topic; those that concern the instances among themselves are left out."""
     try:
         record = records.decode(key, value)
-    except (msgspec.DecodeError, ValueError) as error:
-        logger.warning("%s: a coordination record cannot be read and is left out: %s", application, error)
+    except StreamsError as error:
+        logger.warning("%s: left out: %s", application, error)
         return
     if isinstance(record, records.Member):
         _apply_member(session, application, record)
     elif isinstance(record, records.Desired):
         _apply_desired(session, application, record)
+    elif isinstance(record, records.Tombstone) and record.kind == records.MEMBER:
+        _apply_departure(session, application, record.id)
 
 
 def _apply_desired(session: Session, application: str, desired: records.Desired) -> None:
@@ -135,19 +138,32 @@ def _apply_member(session: Session, application: str, member: records.Member) ->
     if row.heartbeat_at is not None and row.heartbeat_at > at:
         return
     row.heartbeat_at, row.member_id, row.incarnation = at, member.member_id, member.incarnation
-    row.host, row.log_path, row.state_dir, row.metrics_port = member.host, member.log_path, member.state_dir, member.metrics_port
+    row.host, row.log_path, row.state_dir, row.metrics_port = member.host, member.log_path, member.state_dir, member.metrics_port or None
     if row.pid != member.pid:
         row.pid, row.started_at = member.pid, at
     if row.state_at is None or row.state_at <= at:
         row.state, row.state_at = member.state.value, at
-    reported = {str(task_id): report for task_id, report in member.tasks.items()}
-    session.execute(
-        delete(Task).where(
-            Task.application == application, Task.instance == member.instance, Task.task.not_in(reported), Task.updated_at <= at
-        )
-    )
-    for task, report in reported.items():
+    _close_tasks(session, application, member.instance, at, keep=member.tasks)
+    for task, report in member.tasks.items():
         _apply_report(session, _task_row(session, application, task, member.instance, at), report, at)
+
+
+def _apply_departure(session: Session, application: str, who: str) -> None:
+    """A worker left, or was fenced. `who` is `<instance>/<incarnation>`; an incarnation older than the known one changes nothing."""
+    name, _, incarnation = who.rpartition("/")
+    row = session.get(Instance, (application, name), with_for_update=True)
+    if row is not None and str(row.incarnation) == incarnation and row.heartbeat_at is not None:
+        row.member_id = None
+        _close_tasks(session, application, name, row.heartbeat_at)
+
+
+def _close_tasks(session: Session, application: str, instance: str, at: datetime, keep: Iterable[str] = ()) -> None:
+    """The instance has these tasks no longer. Where one was paused stays written down: it will be again, wherever it is opened next."""
+    query = select(Task).where(
+        Task.application == application, Task.instance == instance, Task.task.not_in(list(keep)), Task.updated_at <= at
+    )
+    for task in session.scalars(query):
+        task.state, task.updated_at = TaskState.CLOSED.value, at
 
 
 def _apply_report(session: Session, task: Task, report: records.TaskReport, at: datetime) -> None:

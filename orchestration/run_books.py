@@ -179,7 +179,7 @@ class SkipRecord:
         while True:
             feed.step()
             task = self._task()
-            if task is not None and self._paused_here(task):
+            if task is not None and self._paused_here(task, owner_lives=owner_lives):
                 return (task.instance if owner_lives else None), False
             if self._skipped_before(commands):
                 return None if task is None else task.instance, True
@@ -187,9 +187,11 @@ class SkipRecord:
                 break
         raise RefusedError(self._why_not(task))
 
-    def _paused_here(self, task: Task) -> bool:
+    def _paused_here(self, task: Task, *, owner_lives: bool = True) -> bool:
+        """True if the task is paused at the record; or was, when its last owner closed it, if nobody lives."""
+        waiting = task.state == TaskState.PAUSED.value or (task.state == TaskState.CLOSED.value and not owner_lives)
         paused = (task.paused_topic, task.paused_partition, task.paused_offset)
-        return task.state == TaskState.PAUSED.value and paused == (self._record.topic, self._record.partition, self._record.offset)
+        return waiting and paused == (self._record.topic, self._record.partition, self._record.offset)
 
     def _why_not(self, task: Task | None) -> str:
         if task is None:

@@ -19,6 +19,7 @@ from orchestration.control_plane.models import Alert, AlertState, Instance
 from orchestration.launcher import Launcher, LaunchError, Process
 from orchestration.places import Places
 from orchestration.supervision import Verdict, examine_instance, wait_before_start
+from tests.support import wait_until
 
 (A,) = Applications.parse('[applications.a]\nfactory = "m:f"\ninstances = ["a-1"]\n', Path("streams.toml")).applications
 
@@ -48,6 +49,12 @@ def process(places: Places) -> Iterator[Callable[[], Process]]:
         child.wait()
 
 
+def kill(process: Process) -> None:
+    """Kills it and waits until it is dead; nobody reaps it yet."""
+    psutil.Process(process.pid).kill()
+    wait_until(lambda: not process.alive, 10, "its death")
+
+
 class World:
     """One instance under supervision, with the clock in the test's hand."""
 
@@ -74,7 +81,7 @@ class World:
 
     def died(self, process: Process) -> None:
         """It was created now, by the clock of the test, and is killed."""
-        psutil.Process(process.pid).kill()
+        kill(process)
         self.at += timedelta(seconds=1)
         created = msgspec.structs.replace(process, created=self.at.timestamp())
         self.places.process_path("a-1").write_bytes(msgspec.json.encode(created))
@@ -109,7 +116,7 @@ def test_what_is_wanted_and_never_ran_here_is_started_and_asked_for_once(world: 
 
 
 def test_a_death_counts_once_and_is_answered_at_once(world: World, process: Callable[[], Process]) -> None:
-    psutil.Process(process().pid).kill()
+    kill(process())
     assert world.tick().start
     world.tick()
     assert world.row.deaths == 1
@@ -117,7 +124,7 @@ def test_a_death_counts_once_and_is_answered_at_once(world: World, process: Call
 
 
 def test_its_alert_is_closed_when_another_process_is_running(world: World, process: Callable[[], Process]) -> None:
-    psutil.Process(process().pid).kill()
+    kill(process())
     world.tick()
     world.says("RUNNING", process().pid)
     world.tick()
@@ -157,10 +164,8 @@ def test_a_process_id_given_out_again_is_not_the_instance(process: Callable[[], 
 
 def test_a_killed_child_that_nobody_waited_for_is_dead(process: Callable[[], Process]) -> None:
     made = process()
-    psutil.Process(made.pid).kill()
-    while psutil.Process(made.pid).status() != psutil.STATUS_ZOMBIE:
-        pass
-    assert not made.alive
+    kill(made)
+    assert psutil.Process(made.pid).status() == psutil.STATUS_ZOMBIE
 
 
 def test_stopping_ends_the_process_and_stopping_again_says_that_none_ran(world: World, process: Callable[[], Process]) -> None:

@@ -1,0 +1,82 @@
+"""The code location loads, by Dagster's own tools too; a broken `streams.toml` says what is wrong."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from assets.checks import FRESHNESS, LIVENESS
+from assets.instances import INSTANCES
+from orchestration.applications import Applications
+from orchestration.definitions import definitions
+
+ROOT = Path(__file__).parents[2]
+DECLARED = '[applications.a]\nfactory = "m:f"\ninstances = ["a-1", "a-2"]\n'
+
+
+def tool(*command: str, streams: Path | None = None, home: Path) -> subprocess.CompletedProcess[str]:
+    """One of Dagster's tools, in the project's folder."""
+    environment = {**os.environ, "PENSTOCK_HOME": str(home), **({"PENSTOCK_STREAMS": str(streams)} if streams else {})}
+    path = Path(sys.executable).parent
+    return subprocess.run(
+        [path / command[0], *command[1:]], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=180, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def defs() -> dg.Definitions:
+    return definitions(Applications.parse(DECLARED, Path("streams.toml")))
+
+
+def test_there_is_a_partition_for_each_declared_instance(defs: dg.Definitions) -> None:
+    asset = defs.resolve_assets_def(INSTANCES)
+    assert asset.partitions_def is not None
+    assert list(asset.partitions_def.get_partition_keys()) == ["a-1", "a-2"]
+
+
+def test_jobs_sensors_schedule_and_checks_are_there_and_run_by_default(defs: dg.Definitions) -> None:
+    repository = defs.get_repository_def()
+    assert {"start_instances", "stop_instance", "restart_instance", "resume_task", "skip_record", "instance_checks"} <= set(
+        repository.job_names
+    )
+    assert {sensor.name: sensor.default_status for sensor in repository.sensor_defs} == dict.fromkeys(
+        ("paused_tasks", "global_recoveries", "instances_that_should_run"), dg.DefaultSensorStatus.RUNNING
+    )
+    assert [schedule.default_status for schedule in repository.schedule_defs] == [dg.DefaultScheduleStatus.RUNNING]
+    assert {key.name for key in repository.asset_graph.asset_check_keys} >= {FRESHNESS, LIVENESS}
+
+
+def test_rule_28_the_schedules_job_computes_the_checks_of_the_whole_asset(
+    defs: dg.Definitions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "streams.toml"
+    path.write_text(DECLARED + '[applications.a.config]\n"bootstrap.servers" = "127.0.0.1:1"\n')
+    monkeypatch.setenv("PENSTOCK_STREAMS", str(path))
+    monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "home"))
+    result = defs.get_job_def("instance_checks").execute_in_process()
+    evaluated = {evaluation.check_name: evaluation for evaluation in result.get_asset_check_evaluations()}
+    assert set(evaluated) == {FRESHNESS, LIVENESS}
+    table = evaluated[LIVENESS].metadata["instances"]
+    assert isinstance(table, dg.TableMetadataValue)
+    assert [record.data["instance"] for record in table.records] == ["a-1", "a-2"]
+
+
+@pytest.mark.parametrize("command", [("dg", "check", "defs"), ("dagster", "definitions", "validate")])
+def test_dagsters_own_tools_find_nothing_wrong(command: tuple[str, ...], tmp_path: Path) -> None:
+    result = tool(*command, home=tmp_path)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_a_broken_declaration_names_file_line_key_and_what_would_be_right(tmp_path: Path) -> None:
+    broken = tmp_path / "streams.toml"
+    broken.write_text(DECLARED + "[applications.a.paused]\nrun-bok = 'none'\n")
+    result = tool("dagster", "definitions", "validate", streams=broken, home=tmp_path)
+    assert result.returncode != 0
+    assert f"{broken}, line 5: applications.a.paused.run-bok: unknown key: did you mean 'run-book'" in (
+        result.stdout + result.stderr
+    ).replace("\n", " ")

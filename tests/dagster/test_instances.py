@@ -1,0 +1,316 @@
+"""Instances as processes of their own, under the control plane: started, killed, started again, stopped, repaired. No part is a double."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+
+import dagster as dg
+import psutil
+import pytest
+from sqlalchemy import select
+
+from assets.instances import instances_asset
+from orchestration import audit
+from orchestration.applications import Applications
+from orchestration.control_plane import ControlPlane
+from orchestration.control_plane.models import Alert, AlertState, AuditEntry, RunBookRun, RunBookState, StepState, Task
+from orchestration.dead_letter import dead_letter_topic
+from orchestration.definitions import definitions
+from orchestration.launcher import LaunchError
+from orchestration.operations import Operations
+from orchestration.resources import PenstockResource
+from orchestration.run_books import RecordInTheWay, Request, SkipRecord
+from runtime.errors import BrokerUnavailableError
+from runtime.ids import TaskId
+from sensors.instances import instances_that_should_run
+from sensors.paused_tasks import paused_tasks
+from tests.dagster.telling import Project
+from tests.support import wait_until
+
+TASK = TaskId(0, 0)
+BAD = b'{"truncated'
+
+
+@pytest.fixture
+def first(project: Project) -> str:
+    """The name of the first instance; its input has two partitions, its output one."""
+    for end, partitions in (("in", 2), ("out", 1)):
+        project.broker.create_topic(f"{project.application.id}-{end}", partitions, exact=True)
+    return project.application.instances[0]
+
+
+@pytest.fixture
+def dagster(project: Project) -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield instance
+
+
+def feed_records(project: Project, *values: bytes, partition: int = 0) -> None:
+    project.broker.produce(f"{project.application.id}-in", [(b"key", value) for value in values], partition=partition)
+
+
+def tick(project: Project, sensor: dg.SensorDefinition, dagster: dg.DagsterInstance, cursor: str | None = None) -> dg.SensorResult:
+    """One tick of a sensor, as the daemon would do it."""
+    with dg.build_sensor_context(instance=dagster, cursor=cursor, resources={"penstock": PenstockResource()}) as context:
+        result = sensor(context)
+    assert isinstance(result, dg.SensorResult)
+    return result
+
+
+def run(project: Project, request: dg.RunRequest, job: str, dagster: dg.DagsterInstance) -> dg.ExecuteInProcessResult:
+    """What the daemon does with a request: the job, with this configuration or for this partition."""
+    found = definitions(project.operations.applications).get_job_def(job)
+    return found.execute_in_process(
+        run_config=request.run_config, partition_key=request.partition_key, instance=dagster, raise_on_error=False
+    )
+
+
+def task_state(project: Project, task: TaskId = TASK) -> str | None:
+    project.feed()
+    with project.control_plane.reading() as session:
+        query = select(Task).where(Task.application == project.application.id, Task.task == str(task)).order_by(Task.updated_at.desc())
+        row = session.scalar(query.limit(1))
+    return None if row is None else row.state
+
+
+def wait_for_pause(project: Project) -> None:
+    wait_until(lambda: task_state(project) == "PAUSED", 60, "the pause")
+
+
+def skip(project: Project, offset: int, *, partition: int = 0) -> RunBookRun:
+    record = RecordInTheWay(TaskId(0, partition), f"{project.application.id}-in", partition, offset)
+    return SkipRecord(project.application, project.control_plane, record, Request("ann", "a test")).run()
+
+
+def count_of(project: Project, expected: int) -> Callable[[], bool]:
+    """True once the newest count of the key on the output is this."""
+
+    def ask() -> bool:
+        records = project.broker.consume(f"{project.application.id}-out")
+        return bool(records) and int.from_bytes(records[-1].value or b"", "big") == expected
+
+    return ask
+
+
+def test_materialising_the_asset_starts_the_instance_and_tells_what_one_wants_to_know(
+    project: Project, first: str, dagster: dg.DagsterInstance
+) -> None:
+    asset = instances_asset(project.operations.applications)
+    result = dg.materialize([asset], partition_key=first, instance=dagster, resources={"penstock": PenstockResource()})
+    (materialised,) = result.asset_materializations_for_node("instances")
+    shown = materialised.metadata
+    assert shown["state"].value == "RUNNING"
+    assert psutil.pid_exists(int(str(shown["pid"].value)))
+    assert shown["log"].value == str(project.operations.places.log_path(first))
+    assert project.operations.places.log_path(first).exists()
+    assert shown["state_folder"].value == str(project.operations.places.state_dir(first))
+    assert f"penstock status {first}" in str(shown["next_command"].value)
+    wait_until(lambda: len(project.operations.look(first)[1]) == 2 or (project.feed() and False), 30, "both tasks")
+
+
+def test_starting_twice_gives_one_process_and_it_leads_a_life_of_its_own(project: Project, first: str) -> None:
+    once = project.operations.start(first, actor="ann")
+    again = project.operations.start(first, actor="ann")
+    assert (once.started, again.started) == (True, False)
+    assert once.process == again.process
+    child = psutil.Process(once.process.pid)
+    assert os.getsid(child.pid) == child.pid, "it is the leader of its own session: Ctrl-C in ours does not reach it"
+    launched = [process for process in psutil.process_iter(["cmdline"]) if first in " ".join(process.info["cmdline"] or [])]
+    assert len(launched) == 1
+
+
+def test_a_process_that_was_not_written_down_is_found(project: Project, first: str) -> None:
+    """The launcher was killed between starting the process and writing its id."""
+    once = project.operations.start(first, actor="ann")
+    project.operations.places.process_path(first).unlink()
+    process, started = project.operations.launcher.start(project.application, first)
+    assert (process.pid, started) == (once.process.pid, False)
+
+
+def test_a_killed_instance_is_seen_and_started_again_by_the_sensor(project: Project, first: str, dagster: dg.DagsterInstance) -> None:
+    killed = project.operations.start(first, actor="ann").process
+    assert tick(project, instances_that_should_run, dagster).run_requests == []
+    os.kill(killed.pid, signal.SIGKILL)
+    wait_until(lambda: not killed.alive, 10, "its death")
+    (request,) = tick(project, instances_that_should_run, dagster).run_requests or []
+    assert request.partition_key == first
+    assert tick(project, instances_that_should_run, dagster).run_requests == [], "one death, one start"
+    assert run(project, request, "start_instances", dagster).success
+    running = project.operations.launcher.running(first)
+    assert running is not None
+    assert running.pid != killed.pid
+    tick(project, instances_that_should_run, dagster)
+    with project.control_plane.reading() as session:
+        alerts = [(alert.kind, alert.state) for alert in session.scalars(select(Alert))]
+    assert alerts == [("INSTANCE_DIED", AlertState.RESOLVED.value)]
+
+
+def test_rule_26_what_should_run_is_rebuilt_from_kafka(project: Project, first: str) -> None:
+    project.operations.start(first, actor="ann")
+    lost = Operations(
+        project.operations.places, project.operations.applications, ControlPlane(f"sqlite:///{project.operations.places.home}/new.db")
+    )
+    with lost.feed(project.application) as feed:
+        feed.step(20)
+    row, _ = lost.look(first)
+    assert (row.wanted, row.wanted_by, row.state) == (True, "ann", "RUNNING")
+    lost.stop(first, actor="bob")
+    project.feed()
+    assert not project.operations.look(first)[0].wanted
+    lost.control_plane.close()
+
+
+def test_a_stopped_instance_stays_stopped(project: Project, first: str, dagster: dg.DagsterInstance) -> None:
+    process = project.operations.start(first, actor="ann").process
+    config = dg.RunConfig(ops={"stop": {"config": {"instance": first}}})
+    job = definitions(project.operations.applications).get_job_def("stop_instance")
+    assert job.execute_in_process(run_config=config, instance=dagster).success
+    assert not process.alive
+    result = tick(project, instances_that_should_run, dagster)
+    assert result.run_requests == []
+    assert f"{first}: not wanted" in str(result.skip_reason)
+
+
+def test_restarting_gives_another_process_and_no_alert(project: Project, first: str, dagster: dg.DagsterInstance) -> None:
+    before = project.operations.start(first, actor="ann").process
+    config = dg.RunConfig(ops={"restart": {"config": {"instance": first}}})
+    job = definitions(project.operations.applications).get_job_def("restart_instance")
+    assert job.execute_in_process(run_config=config, instance=dagster).success
+    running = project.operations.launcher.running(first)
+    assert running is not None
+    assert running.pid != before.pid
+    tick(project, instances_that_should_run, dagster)
+    with project.control_plane.reading() as session:
+        assert session.scalars(select(Alert)).all() == []
+
+
+def test_an_instance_that_cannot_start_says_why(project: Project) -> None:
+    """Its input topic does not exist."""
+    with pytest.raises(LaunchError, match=f"{project.application.id}-in"):
+        project.operations.start(project.application.instances[0], actor="ann")
+
+
+def test_without_a_broker_nothing_is_started_and_the_sensor_says_so(project: Project, dagster: dg.DagsterInstance) -> None:
+    places = project.operations.places
+    places.streams_toml.write_text(places.streams_toml.read_text().replace(project.broker.bootstrap_servers, "127.0.0.1:1"))
+    away = Operations(places, Applications.read(places.streams_toml), project.control_plane)
+    with pytest.raises(BrokerUnavailableError, match=r"127\.0\.0\.1:1"):
+        away.start(project.application.instances[0], actor="ann")
+    assert away.launcher.known() == []
+    for sensor in (paused_tasks, instances_that_should_run):
+        assert "no broker answers at 127.0.0.1:1" in str(tick(project, sensor, dagster).skip_reason)
+
+
+def test_a_paused_task_is_alerted_skipped_resumed_and_closed_by_the_policy(
+    project: Project, first: str, dagster: dg.DagsterInstance
+) -> None:
+    """The whole way: pause → event → feed → sensor → alert, reservation → run-book → dead letter → RUNNING → alert closed."""
+    project.operations.start(first, actor="ann")
+    feed_records(project, b'{"n": 1}', BAD, b'{"n": 2}')
+    wait_for_pause(project)
+    result = tick(project, paused_tasks, dagster)
+    (request,) = result.run_requests or []
+    with project.control_plane.reading() as session:
+        (alert,) = session.scalars(select(Alert)).all()
+    assert (alert.kind, alert.state) == ("TASK_PAUSED", AlertState.OPEN.value)
+    assert request.run_key == alert.occurrence
+    assert run(project, request, "skip_record", dagster).success
+    assert tick(project, paused_tasks, dagster, result.cursor).run_requests == []
+    wait_until(count_of(project, 2), 30, "the record after the bad one")
+    (dead,) = project.broker.consume(dead_letter_topic(project.application.id))
+    assert (dead.key, dead.value) == (b"key", BAD)
+    assert dict(dead.headers)["__streams.errors.offset"] == b"1"
+    with project.control_plane.reading() as session:
+        (done,) = session.scalars(select(RunBookRun)).all()
+        (alert,) = session.scalars(select(Alert)).all()
+        trail = [
+            entry.action
+            for entry in session.scalars(select(AuditEntry).where(AuditEntry.run_book_run_id == done.id).order_by(AuditEntry.id))
+        ]
+    assert (done.state, done.by_policy) == (RunBookState.DONE.value, True)
+    assert [(step.name, step.state) for step in done.steps] == [
+        (name, StepState.DONE.value) for name in ("check", "keep", "shift", "resume", "verify", "close")
+    ]
+    assert alert.state == AlertState.RESOLVED.value
+    assert trail[:3] == ["run-book started", "step check started", "step check done"]
+    assert trail[-1] == "run-book done"
+
+
+def test_the_run_book_is_safe_to_run_twice_and_refused_where_it_does_not_fit(project: Project, first: str) -> None:
+    project.operations.start(first, actor="ann")
+    feed_records(project, b"{}", BAD, b"{}")
+    wait_for_pause(project)
+    other = skip(project, 0)
+    assert (other.state, other.reason) == (
+        RunBookState.REFUSED.value,
+        f"task 0_0 is paused at {project.application.id}-in-0@1, not at {project.application.id}-in-0@0",
+    )
+    running = skip(project, 0, partition=1)
+    assert running.state == RunBookState.REFUSED.value
+    assert "task 0_1 is not paused: it is RUNNING" in str(running.reason)
+    assert skip(project, 1).state == RunBookState.DONE.value
+    again = skip(project, 1)
+    assert (again.state, [step.name for step in again.steps]) == (RunBookState.DONE.value, ["check", "close"])
+    assert len(project.broker.consume(dead_letter_topic(project.application.id))) == 1
+    wait_until(count_of(project, 2), 30, "the record after the bad one")
+
+
+def test_a_run_book_that_was_killed_half_way_is_finished_by_the_next(project: Project, first: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    project.operations.start(first, actor="ann")
+    feed_records(project, b"{}", BAD, b"{}")
+    wait_for_pause(project)
+    with monkeypatch.context() as patched:
+        patched.setattr("orchestration.tasks.TaskCommands.resume", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            skip(project, 1)
+    done = skip(project, 1)
+    assert done.state == RunBookState.DONE.value
+    found = {step.name: step.detail for step in done.steps}
+    assert found["keep"]["already"] is True
+    assert found["shift"]["already"] is True
+    assert len(project.broker.consume(dead_letter_topic(project.application.id))) == 1
+    wait_until(count_of(project, 2), 30, "the record after the bad one")
+
+
+def test_rule_20_where_no_owner_lives_the_offset_is_moved_by_admin(project: Project, first: str) -> None:
+    project.operations.start(first, actor="ann")
+    feed_records(project, b"{}", BAD, b"{}")
+    wait_for_pause(project)
+    project.operations.stop(first, actor="ann")
+    done = skip(project, 1)
+    assert done.state == RunBookState.DONE.value
+    assert {step.name: step.detail for step in done.steps}["shift"]["by"] == "admin"
+    assert project.broker.committed_offsets(project.application.id, f"{project.application.id}-in")[0] == 2
+    project.operations.start(first, actor="ann")
+    wait_until(count_of(project, 2), 30, "the record after the bad one")
+
+
+def test_rule_20_an_offset_that_somebody_moved_is_not_moved_again(project: Project, first: str) -> None:
+    from confluent_kafka import Consumer, TopicPartition
+
+    project.operations.start(first, actor="ann")
+    feed_records(project, b"{}", BAD, b"{}", b"{}")
+    wait_for_pause(project)
+    project.operations.stop(first, actor="ann")
+    consumer = Consumer({"bootstrap.servers": project.broker.bootstrap_servers, "group.id": project.application.id})
+    consumer.commit(offsets=[TopicPartition(f"{project.application.id}-in", 0, 3)], asynchronous=False)
+    consumer.close()
+    refused = skip(project, 1)
+    assert refused.state == RunBookState.REFUSED.value
+    assert "is committed at 3, not at 1: somebody has moved it" in str(refused.reason)
+
+
+def test_an_alert_is_closed_when_somebody_else_has_mended_it(project: Project, first: str, dagster: dg.DagsterInstance) -> None:
+    """An operator shifts with Kafka's own tool's means and resumes; the sensor sees that the task runs."""
+    project.operations.start(first, actor="ann")
+    feed_records(project, b"{}", BAD, b"{}")
+    wait_for_pause(project)
+    cursor = tick(project, paused_tasks, dagster).cursor
+    assert skip(project, 1).state == RunBookState.DONE.value
+    wait_until(lambda: task_state(project) == "RUNNING", 30, "RUNNING")
+    tick(project, paused_tasks, dagster, cursor)
+    with project.control_plane.reading() as session:
+        assert [alert.state for alert in session.scalars(select(Alert))] == [AlertState.RESOLVED.value]
+        assert audit.latest(session, application=project.application.id)
