@@ -50,8 +50,8 @@ def write_checkpoint(directory: Path, offsets: Mapping[Partition, NextOffset | N
 def read_checkpoint(directory: Path) -> dict[Partition, NextOffset | None]:
     """The offsets of `<directory>/.checkpoint`; nothing when there is no file. None: not known.
 
-    A negative offset that is not the sign for unknown is left out, with a warning, as in Kafka Streams. Raises StateDirectoryError for a file
-    that is not a checkpoint.
+    A negative offset that is not the sign for unknown is left out, with a warning, as in Kafka Streams. Raises StateDirectoryError for
+    a file that is not a checkpoint.
     """
     path = directory / FILE_NAME
     try:
@@ -61,7 +61,8 @@ def read_checkpoint(directory: Path) -> dict[Partition, NextOffset | None]:
     except (OSError, UnicodeDecodeError) as error:
         raise StateDirectoryError(f"{path} cannot be read: {error}") from error
     if not lines or lines[0] != _VERSION:
-        raise StateDirectoryError(f"{path}: version {lines[0] if lines else '(empty file)'} of checkpoint files is not known, only {_VERSION}")
+        version = lines[0] if lines else "(empty file)"
+        raise StateDirectoryError(f"{path}: version {version} of checkpoint files is not known, only {_VERSION}")
     if len(lines) < 2 or not lines[1].isdigit() or int(lines[1]) != len(lines) - 2:
         raise StateDirectoryError(f"{path}: line 2 must tell the number of entries, which is {max(0, len(lines) - 2)}")
     applied = 0 if directory.name == GLOBAL_DIRECTORY else 1

@@ -1,5 +1,6 @@
-"""The default partitioner: Java's `Utils.murmur2`, so that a key lands in the partition where any Java or librdkafka (`murmur2_random`) producer
-puts it. Pure Python (about 2 us for 16 bytes): the engine's producer computes it in C; this one serves the test driver and look-ups of a key's owner."""
+"""The default partitioner: Java's `Utils.murmur2`, so that a key lands in the partition where any Java or librdkafka
+(`murmur2_random`) producer puts it. Pure Python (about 2 us for 16 bytes): the engine's producer computes it in C; this one serves
+the test driver and look-ups of a key's owner."""
 
 from __future__ import annotations
 

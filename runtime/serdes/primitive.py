@@ -68,8 +68,11 @@ UUID = PlainSerde("UUID", _write_uuid, _read_uuid, immutable=True, size=36)
 """uuid.UUID as its 36 characters (Java's `UUIDSerializer`)."""
 NULL = PlainSerde("NULL", _write_null, _read_null, immutable=True)
 """None and nothing else (Java's `VoidSerializer`)."""
-JSON = PlainSerde("JSON", cast(Serializer, msgspec.json.Encoder().encode), cast(Deserializer, msgspec.json.Decoder().decode), immutable=False)
-"""Anything that JSON can say (dict, list, str, int, float, bool), compact, UTF-8; anything else raises TypeError, bad input msgspec.DecodeError."""
+JSON = PlainSerde(
+    "JSON", cast(Serializer, msgspec.json.Encoder().encode), cast(Deserializer, msgspec.json.Decoder().decode), immutable=False
+)
+"""Anything that JSON can say (dict, list, str, int, float, bool), compact, UTF-8; anything else raises TypeError, bad input
+msgspec.DecodeError."""
 
 
 def json(kind: type) -> Serde:

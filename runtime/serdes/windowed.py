@@ -20,7 +20,8 @@ class _WindowedSerde(Serde):
     __slots__ = ("_inner", "_size")
 
     def __init__(self, name: str, inner: Serde, size: int) -> None:
-        super().__init__(self._write_with, self._read_with, immutable=inner.immutable, declares=inner.declares, name=f"{name}({inner.name})")
+        full_name = f"{name}({inner.name})"
+        super().__init__(self._write_with, self._read_with, immutable=inner.immutable, declares=inner.declares, name=full_name)
         self._inner = inner
         self._size = size
 

@@ -33,9 +33,9 @@ FlushListener = Callable[[object, object, object, int, Headers | None], None]
 
 @dataclass(frozen=True, slots=True)
 class StoreContext:
-    """What a store is opened with. `state_dir` is the task's folder (or `global`); `changelog` is None for a store without one; `task_id` is
-    None for a global store. `memory` is shared by all stores of the process. `record_time` gives the timestamp in ms of the record that is being
-    processed: the time of a plain `put`, as the changelog shows it."""
+    """What a store is opened with. `state_dir` is the task's folder (or `global`); `changelog` is None for a store without one;
+    `task_id` is None for a global store. `memory` is shared by all stores of the process. `record_time` gives the timestamp in ms of
+    the record that is being processed: the time of a plain `put`, as the changelog shows it."""
 
     application_id: str
     state_dir: Path
@@ -84,10 +84,10 @@ class StateStore(Protocol):
 class Entry:
     """One key's place in staging.
 
-    `value` is the object itself where the serde is immutable, else its bytes; None is a tombstone (or an absent key). `timestamp` is in ms, -1
-    when there is no value. `uncommitted`: not yet in the backend. `unforwarded`: not yet sent downstream (caching); then `forwarded_value`
-    and `forwarded_timestamp` are what downstream last saw. `key` is the key as an object, None until somebody needs it.
-    """
+    `value` is the object itself where the serde is immutable, else its bytes; None is a tombstone (or an absent key). `timestamp` is
+    in ms, -1 when there is no value. `uncommitted`: not yet in the backend. `unforwarded`: not yet sent downstream (caching); then
+    `forwarded_value` and `forwarded_timestamp` are what downstream last saw. `key` is the key as an object, None until somebody
+    needs it."""
 
     __slots__ = ("forwarded_timestamp", "forwarded_value", "headers", "key", "timestamp", "uncommitted", "unforwarded", "value")
 
@@ -110,70 +110,10 @@ class Entry:
         # forwarded_* are set when `unforwarded` becomes True and never read before.
 
 
-class Backend(Protocol):
-    """Committed bytes. Written by one thread; read by any."""
-
-    def get(self, key: bytes) -> bytes | None: ...
-
-    def write(
-        self,
-        entries: Iterable[tuple[bytes, bytes | None]],
-        offsets: Mapping[Partition, NextOffset],
-        meta: Mapping[str, bytes] | None = None,
-    ) -> None:
-        """All of it or none of it, also through a kill -9. None as a value deletes; of two entries of one key the last holds."""
-
-    def offsets(self) -> dict[Partition, NextOffset]: ...
-
-    def meta(self, name: str) -> bytes | None: ...
-
-    def approximate_size(self) -> int:
-        """Number of entries, an estimate."""
-        ...
-
-    def is_empty(self) -> bool:
-        """True if there is no entry."""
-        ...
-
-    def flush(self) -> None:
-        """Makes what was written durable against a power loss, where the backend can."""
-
-    def checkpoint(self, path: Path) -> None:
-        """A copy of what is committed, as a RocksDB in the folder `path`, which must not exist."""
-
-    def close(self) -> None: ...
-
-    def wipe(self) -> None:
-        """Empties it: entries, offsets and metas. It stays open."""
-
-
-class KeyValueBackend(Backend, Protocol):
-    """A backend in one piece."""
-
-    def range(self, lo: bytes | None, hi: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        """Entries with lo <= key < hi (None: no bound) in the order of their bytes, as they were when the iteration began."""
-        ...
-
-
-class SegmentedBackend(Backend, Protocol):
-    """A backend whose keys end in a window's start and a sequence number, kept in segments of time that can be dropped whole."""
-
-    def segments(self) -> list[int]:
-        """Numbers (start divided by the segments' length) of the segments that exist, in order of time."""
-        ...
-
-    def range_in(self, segment: int, lo: bytes | None, hi: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        """As `KeyValueBackend.range`, in one segment; nothing if it does not exist."""
-        ...
-
-    def drop_before(self, segment: int) -> int:
-        """Drops the segments with smaller numbers; how many there were."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class StoreLayout:
-    """What somebody who reads a store's files must know. `kind` is `key_value` or `window`; window size and retention in ms (windows only)."""
+    """What somebody who reads a store's files must know. `kind` is `key_value` or `window`; window size and retention in ms (windows
+    only)."""
 
     kind: str
     timestamped: bool
@@ -226,9 +166,8 @@ class EngineStore(ABC):
     def open(self, directory: Path, context: StoreContext) -> None:
         """Opens (or makes) `<directory>/rocksdb/<name>`; `directory` is the task's.
 
-        Raises StateDirectoryLockedError (another process; names its pid), StateDirectoryError (rights, disk), TaskCorruptedError (files that
-        cannot be read: `wipe`, which then also opens, and restore).
-        """
+        Raises StateDirectoryLockedError (another process; names its pid), StateDirectoryError (rights, disk), TaskCorruptedError
+        (files that cannot be read: `wipe`, which then also opens, and restore)."""
 
     def init(self, context: StoreContext, root: StateStore | None = None) -> None:
         """`open` in the context's own folder (Kafka Streams' signature)."""
@@ -297,7 +236,8 @@ class EngineStore(ABC):
     @property
     @abstractmethod
     def key_to_bytes(self) -> Serializer:
-        """The serializer of the record's key (of the inner key, in a window store), for this store's changelog. Known once the store is open."""
+        """The serializer of the record's key (of the inner key, in a window store), for this store's changelog. Known once the store
+        is open."""
 
     @property
     @abstractmethod
@@ -308,7 +248,8 @@ class EngineStore(ABC):
 
     @abstractmethod
     def entry(self, key: bytes) -> Entry:
-        """The entry of a key (of a window store: of `keys.window_store_key(...)`), loaded if need be. Never None: an absent key has value None."""
+        """The entry of a key (of a window store: of `keys.window_store_key(...)`), loaded if need be. Never None: an absent key has
+        value None."""
 
     @abstractmethod
     def update(self, key: bytes, key_object: object, entry: Entry, value: object, timestamp: int, headers: Headers | None) -> None:
@@ -319,16 +260,19 @@ class EngineStore(ABC):
 
     @abstractmethod
     def value_of(self, entry: Entry) -> object:
-        """The entry's value as an object that the caller may change; None for an absent key. Where `values_are_objects`, simply `entry.value`."""
+        """The entry's value as an object that the caller may change; None for an absent key. Where `values_are_objects`, simply
+        `entry.value`."""
 
     @property
     @abstractmethod
     def values_are_objects(self) -> bool:
-        """True if `entry.value` is the object itself (immutable serde): operators then read it without a call. Known once the store is open."""
+        """True if `entry.value` is the object itself (immutable serde): operators then read it without a call. Known once the store
+        is open."""
 
     @abstractmethod
     def query_view(self, *, timestamped: bool = False) -> ReadOnlyKeyValueStore | ReadOnlyWindowStore:
-        """Committed data only, from any thread. `timestamped`: values as ValueAndTimestamp. Raises InvalidStateStoreError when used after close."""
+        """Committed data only, from any thread. `timestamped`: values as ValueAndTimestamp. Raises InvalidStateStoreError when used
+        after close."""
 
 
 class ReadOnlyKeyValueStore(Protocol):
@@ -353,8 +297,8 @@ class ReadOnlyKeyValueStore(Protocol):
 
 
 class KeyValueStore(ReadOnlyKeyValueStore, Protocol):
-    """Kafka Streams' `KeyValueStore`. A timestamped store takes and gives `ValueAndTimestamp`. A None key raises ValueError; None as a value
-    deletes."""
+    """Kafka Streams' `KeyValueStore`. A timestamped store takes and gives `ValueAndTimestamp`. A None key raises ValueError; None as
+    a value deletes."""
 
     def put(self, key: object, value: object) -> None: ...
 
@@ -366,8 +310,8 @@ class KeyValueStore(ReadOnlyKeyValueStore, Protocol):
 
 
 class ReadOnlyWindowStore(Protocol):
-    """Reads of a window store (Kafka Streams' `ReadOnlyWindowStore`). Times are window starts in ms, both ends inclusive; windows older than the
-    retention are not seen. Several keys come segment by segment, inside one by key."""
+    """Reads of a window store (Kafka Streams' `ReadOnlyWindowStore`). Times are window starts in ms, both ends inclusive; windows
+    older than the retention are not seen. Several keys come segment by segment, inside one by key."""
 
     @overload
     def fetch(self, key: object, time_from: int, /) -> object:

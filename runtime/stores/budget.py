@@ -29,9 +29,9 @@ class Budget:
 class StoreMemory:
     """What all stores of a process share.
 
-    `cache`: entries not yet forwarded (`statestore.cache.max.bytes`; 0 switches caching off). `read_cache`: committed entries kept as objects,
-    about as many bytes of Python memory. `block_cache_bytes` and `write_buffer_bytes`: RocksDB's, the second charged to the first.
-    """
+    `cache`: entries not yet forwarded (`statestore.cache.max.bytes`; 0 switches caching off). `read_cache`: committed entries kept
+    as objects, about as many bytes of Python memory. `block_cache_bytes` and `write_buffer_bytes`: RocksDB's, the second charged to
+    the first."""
 
     __slots__ = ("block_cache_bytes", "cache", "native", "read_cache", "write_buffer_bytes")
 

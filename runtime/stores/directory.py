@@ -47,7 +47,9 @@ class StateDirectory:
             self.path.mkdir(mode=_MODE, parents=True, exist_ok=True)
             descriptor = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         except OSError as error:
-            raise StateDirectoryError(f"the state directory {self.path} cannot be used: {error.strerror}. Set state.dir to a folder that this user may write") from error
+            raise StateDirectoryError(
+                f"the state directory {self.path} cannot be used: {error.strerror}. Set state.dir to a folder that this user may write"
+            ) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -82,7 +84,8 @@ class StateDirectory:
         path = self.path / _METADATA
         try:
             return str(uuid.UUID(json.loads(path.read_text(encoding="utf-8"))["processId"]))
-        except (FileNotFoundError, ValueError, KeyError, TypeError):  # none yet, or half written by a crash: a new identity costs stickiness only
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            # None yet, or half written by a crash: a new identity costs stickiness only.
             made = str(uuid.uuid4())
         written = path.with_name(_METADATA + ".tmp")
         written.write_text(json.dumps({"processId": made}), encoding="utf-8")

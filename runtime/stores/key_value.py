@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from runtime.serdes.serde import Serde
-from runtime.stores.base import KeyValueBackend, StoreContext
+from runtime.stores.backend import KeyValueBackend
+from runtime.stores.base import StoreContext
 from runtime.stores.memory import MemoryBackend
 from runtime.stores.reading import Reader
 from runtime.stores.rocks import RocksBackend

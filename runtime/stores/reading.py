@@ -17,8 +17,8 @@ StagedRow = tuple[bytes, object, int]
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """How a store's bytes are read. `staged_as_objects`: staged values are objects, not bytes. `stored_with_time`: stored values begin with their
-    timestamp. `give_time`: readers get `ValueAndTimestamp`."""
+    """How a store's bytes are read. `staged_as_objects`: staged values are objects, not bytes. `stored_with_time`: stored values
+    begin with their timestamp. `give_time`: readers get `ValueAndTimestamp`."""
 
     read_key: Deserializer
     write_key: Serializer

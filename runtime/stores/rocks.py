@@ -4,14 +4,14 @@ One RocksDB per store: column family `offsets` holds the next offsets and metas,
 families. The write-ahead log is on and unsynced (rules.md, 8): what was committed is with the operating system, so a kill -9 loses nothing;
 measured, it costs nothing that can be seen beside the write itself. `flush` syncs the log, which bounds what a power loss may take.
 
-Settings, from measurements of 10,000-entry batches over 100,000 keys: write buffers of 8 MiB (0.9 us per entry; with 64 MiB 1.7 us, the skip list
-no longer fits the CPU's cache), a bloom filter over the buffer (an absent key costs 0.3 us in place of 1.4). Block cache and write buffers are
-shared by all stores of the process (`StoreMemory`).
+Settings, from measurements of 10,000-entry batches over 100,000 keys: write buffers of 8 MiB (0.9 us per entry; with 64 MiB 1.7 us, the
+skip list no longer fits the CPU's cache), a bloom filter over the buffer (an absent key costs 0.3 us in place of 1.4). Block cache and
+write buffers are shared by all stores of the process (`StoreMemory`).
 
-Traps of rocksdict 0.3: `ReadOptions.set_iterate_lower_bound` sets the upper bound, so lower bounds are `from_key` forwards and a comparison
-backwards; an iterator does not keep its `ReadOptions` alive, and without them its upper bound is freed memory; `items()` ends at a damaged
-block without an error; an iterator or a family that is still referenced keeps the database open; `get` and `write` hold the GIL; `flush` flushes one family.
-"""
+Traps of rocksdict 0.3: `ReadOptions.set_iterate_lower_bound` sets the upper bound, so a lower bound is a seek forwards and a
+comparison backwards; an iterator does not keep its `ReadOptions` alive, and without them its upper bound is freed memory; `items()`
+ends at a damaged block without an error; an iterator or a family that is still referenced keeps the database open; `get` and `write`
+hold the GIL; `flush` flushes one family."""
 
 from __future__ import annotations
 
@@ -76,6 +76,7 @@ def _options(memory: StoreMemory) -> Options:
     options.set_block_based_table_factory(table)
     options.set_write_buffer_manager(native.buffers)
     options.set_write_buffer_size(_WRITE_BUFFER)
+    options.set_max_write_buffer_number(3)
     options.set_arena_block_size(256 * 1024)
     options.set_memtable_prefix_bloom_ratio(0.1)
     options.set_memtable_whole_key_filtering(True)
@@ -324,7 +325,9 @@ class RocksSegments(RocksStore):
     def _open(self) -> None:
         super()._open()
         self._segments = {
-            int(name.removeprefix(SEGMENT)) // self._segment_ms: family for name, family in self._families.items() if name.startswith(SEGMENT)
+            int(name.removeprefix(SEGMENT)) // self._segment_ms: family
+            for name, family in self._families.items()
+            if name.startswith(SEGMENT)
         }
         self._route: dict[bytes, ColumnFamily] = {}
 

@@ -1,9 +1,9 @@
 """Window stores, plain and timestamped (Kafka Streams' `WindowStore`, `TimestampedWindowStore`).
 
-A key is the record's key, the window's start and a sequence number (always 0 here). Segments are as in Kafka Streams: half the retention long,
-at least a minute. The store's own stream time is the largest window start that was put; it is committed with the data. A window whose start is
-not later than stream time minus retention is expired: it is not read, and a put to it is dropped and counted. A segment is dropped whole
-when its last window is expired, after the commit that moved stream time past it.
+A key is the record's key, the window's start and a sequence number (always 0 here). Segments are as in Kafka Streams: half the
+retention long, at least a minute. The store's own stream time is the largest window start that was put; it is committed with the data.
+A window whose start is not later than stream time minus retention is expired: it is not read, and a put to it is dropped and counted. A
+segment is dropped whole when its last window is expired, after the commit that moved stream time past it.
 
 All segments are column families of one RocksDB, not databases of their own as in Kafka Streams: only so can they be committed in one
 batch with the offsets (rules.md, 11).
@@ -22,7 +22,8 @@ from typing import overload
 from runtime.ids import NextOffset, Partition
 from runtime.record import Headers, Window, Windowed
 from runtime.serdes import keys
-from runtime.stores.base import ChangelogRecord, Entry, SegmentedBackend, StoreContext
+from runtime.stores.backend import SegmentedBackend
+from runtime.stores.base import ChangelogRecord, Entry, StoreContext
 from runtime.stores.memory import MemorySegments
 from runtime.stores.reading import Reader, StagedRow
 from runtime.stores.rocks import RocksSegments
@@ -68,11 +69,14 @@ class WindowReads(ABC):
     def fetch(self, key: object, time_from: int, time_to: int, /) -> Iterator[tuple[int, object]]: ...
 
     @overload
-    def fetch(self, key_from: object | None, key_to: object | None, time_from: int, time_to: int, /) -> Iterator[tuple[Windowed, object]]: ...
+    def fetch(
+        self, key_from: object | None, key_to: object | None, time_from: int, time_to: int, /
+    ) -> Iterator[tuple[Windowed, object]]: ...
 
     def fetch(self, *arguments: object) -> object:
-        """`(key, time)`: the value of the window that begins at `time`, or None. `(key, from, to)`: (window start, value) of one key, by time.
-        `(key from, key to, from, to)`: (Windowed, value) of several keys, segment by segment. Times are window starts in ms, inclusive."""
+        """`(key, time)`: the value of the window that begins at `time`, or None. `(key, from, to)`: (window start, value) of one
+        key, by time. `(key from, key to, from, to)`: (Windowed, value) of several keys, segment by segment. Times are window starts
+        in ms, inclusive."""
         match arguments:
             case (key, int(time)):
                 return self._fetch_one(key, time)
@@ -81,7 +85,9 @@ class WindowReads(ABC):
             case (key_from, key_to, int(first), int(last)):
                 return self._of_keys(key_from, key_to, first, last, False)
             case _:
-                raise TypeError("fetch takes (key, time), (key, time_from, time_to) or (key_from, key_to, time_from, time_to); times are int, ms")
+                raise TypeError(
+                    "fetch takes (key, time), (key, time_from, time_to) or (key_from, key_to, time_from, time_to); times are int, ms"
+                )
 
     def backward_fetch(self, key: object, time_from: int, time_to: int) -> Iterator[tuple[int, object]]:
         """`fetch` of one key, from the latest window down."""

@@ -1,8 +1,8 @@
-"""A process that commits to two stores for as long as it lives; `test_store_kill.py` kills it. Usage: `python -m tests.chaos.store_writer FOLDER`.
+"""A process that commits to two stores for as long as it lives; `test_store_kill.py` kills it. Usage: `python -m
+tests.chaos.store_writer FOLDER`.
 
-Commit n puts n under `KEYS` keys of each store, with n as the next offset of input and changelog, and deletes what only commit n - 1 had. It
-says `committed n` when the store's `commit` has returned: from then on, n may not be lost.
-"""
+Commit n puts n under `KEYS` keys of each store, with n as the next offset of input and changelog, and deletes what only commit n - 1
+had. It says `committed n` when the store's `commit` has returned: from then on, n may not be lost."""
 
 from __future__ import annotations
 

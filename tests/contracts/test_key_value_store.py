@@ -45,7 +45,12 @@ class Kind:
         return b'{"n":%d}' % number if self.mutable else number.to_bytes(8, "big")
 
 
-@pytest.fixture(params=KINDS, ids=lambda kind: "-".join(("rocksdb" if kind[0] else "memory", "timestamped" * kind[1] or "plain", "bytes" * kind[2] or "objects")))
+def name_of(kind: tuple[bool, bool, bool]) -> str:
+    persistent, timestamped, mutable = kind
+    return f"{'rocksdb' if persistent else 'memory'}-{'timestamped' if timestamped else 'plain'}-{'bytes' if mutable else 'objects'}"
+
+
+@pytest.fixture(params=KINDS, ids=name_of)
 def kind(request: pytest.FixtureRequest) -> Kind:
     return Kind(*request.param)
 
@@ -109,6 +114,7 @@ def test_changing_a_value_in_place_does_not_change_the_state(kind: Kind, under_t
     assert store.get("a") == kind.value(1)
 
 
+KEYS = ["aa", "ab", "b", "c", "d"]
 RANGES: list[tuple[Callable[[StagedKeyValueStore], Iterator[tuple[object, object]]], str]] = [
     (lambda s: s.all(), "aa ab b c d"),
     (lambda s: s.reverse_all(), "d c b ab aa"),
@@ -140,10 +146,10 @@ def test_ranges_merge_staged_and_committed_entries(
     for key in committed.split():
         store.put(key, kind.value(0))
     under_test.commit(1)
-    for number, key in enumerate("aa ab b c d".split()):
+    for number, key in enumerate(KEYS):
         store.put(key, kind.value(number))
     store.put("gone", None)
-    numbers = {key: number for number, key in enumerate("aa ab b c d".split())}
+    numbers = {key: number for number, key in enumerate(KEYS)}
     wanted = [(key, kind.value(numbers[key])) for key in expected.split()]
     assert list(read(store)) == wanted
     under_test.commit(2)
@@ -346,7 +352,8 @@ def test_a_closed_store_says_so(kind: Kind, under_test: Opened[StagedKeyValueSto
     store.close()
     store.close()
     assert not store.is_open
-    for call in (lambda: store.get("a"), lambda: view.get("a"), lambda: list(view.all()), lambda: store.commit({}), lambda: store.query_view()):
+    calls: list[Callable[[], object]] = [lambda: store.get("a"), lambda: view.get("a"), lambda: list(view.all()), store.query_view]
+    for call in calls:
         with pytest.raises(InvalidStateStoreError):
             call()
     if kind.persistent:

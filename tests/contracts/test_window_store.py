@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -247,7 +247,12 @@ def test_queries_see_committed_data_only(kind: Kind, under_test: Opened[StagedWi
     store.put("a", kind.value(2), MINUTE)
     assert view.fetch("a", MINUTE) == 1 and list(view.all()) == [(windowed("a", MINUTE), 1)]
     store.close()
-    for call in (lambda: view.fetch("a", MINUTE), lambda: list(view.all()), lambda: list(view.fetch("a", 0, MINUTE))):
+    calls: list[Callable[[], object]] = [
+        lambda: view.fetch("a", MINUTE),
+        lambda: list(view.all()),
+        lambda: list(view.fetch("a", 0, MINUTE)),
+    ]
+    for call in calls:
         with pytest.raises(InvalidStateStoreError):
             call()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from runtime import serdes
-from runtime.errors import StateDirectoryError, StateDirectoryLockedError, TaskCorruptedError
+from runtime.errors import InvalidStateStoreError, StateDirectoryError, StateDirectoryLockedError, TaskCorruptedError
 from runtime.ids import NextOffset, Partition, TaskId
 from runtime.stores import KeyValueSupplier, StateStore, StoreContext, StoreLayout, StoreMemory, Stores
 from runtime.stores.key_value import StagedKeyValueStore, after_prefix
@@ -127,7 +127,8 @@ def test_files_that_cannot_be_read_are_a_corrupted_task_and_can_be_wiped(tmp_pat
     store = BUILDER.build()
     with pytest.raises(TaskCorruptedError, match=r"task.* 0_0: the files of the store in .*counts cannot be read"):
         open_store(tmp_path, store)
-    assert not store.is_open
+    with pytest.raises(InvalidStateStoreError):
+        store.flush()
     store.wipe()
     assert store.is_open and list(store.all()) == [] and store.committed_offset(CHANGELOG) is None
     fill(store, 3)
@@ -160,7 +161,7 @@ def test_damage_that_is_met_while_reading_is_a_corrupted_task(damaged_copy: Path
         lambda: list(store.query_view().range("005000", None)),
     ]
     for read in reads:
-        with pytest.raises(TaskCorruptedError, match="0_0: the store in .* cannot be read"):
+        with pytest.raises(TaskCorruptedError, match=r"0_0: the store in .* cannot be read"):
             read()
     store.close()
     with pytest.raises(StateDirectoryError, match="cannot be read to its end"):
@@ -200,7 +201,7 @@ def test_one_budget_of_memory_serves_all_stores_of_a_process(tmp_path: Path) -> 
         store.open(tmp_path, StoreContext("app", tmp_path, memory=memory))
         store.set_flush_listener(lambda key, new, old, timestamp, headers: None)
         stores.append(store)
-    assert memory.native is not None and memory.read_cache.holders == 2
+    assert memory.read_cache.holders == 2
     for n in range(100):
         stores[n % 2].put(f"key-{n}", n)
         assert memory.cache.used <= 1000

@@ -1,0 +1,70 @@
+"""What a place for a store's committed bytes must promise; `rocks.py` and `memory.py` are the two."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from runtime.ids import NextOffset, Partition
+
+
+class Backend(Protocol):
+    """Committed bytes. Written by one thread; read by any."""
+
+    def get(self, key: bytes) -> bytes | None: ...
+
+    def write(
+        self,
+        entries: Iterable[tuple[bytes, bytes | None]],
+        offsets: Mapping[Partition, NextOffset],
+        meta: Mapping[str, bytes] | None = None,
+    ) -> None:
+        """All of it or none of it, also through a kill -9. None as a value deletes; of two entries of one key the last holds."""
+
+    def offsets(self) -> dict[Partition, NextOffset]: ...
+
+    def meta(self, name: str) -> bytes | None: ...
+
+    def approximate_size(self) -> int:
+        """Number of entries, an estimate."""
+        ...
+
+    def is_empty(self) -> bool:
+        """True if there is no entry."""
+        ...
+
+    def flush(self) -> None:
+        """Makes what was written durable against a power loss, where the backend can."""
+
+    def checkpoint(self, path: Path) -> None:
+        """A copy of what is committed, as a RocksDB in the folder `path`, which must not exist."""
+
+    def close(self) -> None: ...
+
+    def wipe(self) -> None:
+        """Empties it: entries, offsets and metas. It stays open."""
+
+
+class KeyValueBackend(Backend, Protocol):
+    """A backend in one piece."""
+
+    def range(self, lo: bytes | None, hi: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        """Entries with lo <= key < hi (None: no bound) in the order of their bytes, as they were when the iteration began."""
+        ...
+
+
+class SegmentedBackend(Backend, Protocol):
+    """A backend whose keys end in a window's start and a sequence number, kept in segments of time that can be dropped whole."""
+
+    def segments(self) -> list[int]:
+        """Numbers (start divided by the segments' length) of the segments that exist, in order of time."""
+        ...
+
+    def range_in(self, segment: int, lo: bytes | None, hi: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        """As `KeyValueBackend.range`, in one segment; nothing if it does not exist."""
+        ...
+
+    def drop_before(self, segment: int) -> int:
+        """Drops the segments with smaller numbers; how many there were."""
+        ...
