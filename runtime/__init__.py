@@ -1,0 +1,138 @@
+"""Penstock's engine: stateful Kafka streams in Python, under Kafka Streams' names.
+
+Everything public is here, in `runtime.serdes` and in `runtime.testing`; all other modules are the engine's own and may change.
+"""
+
+from confluent_kafka import TopicPartition
+
+from runtime import serdes
+from runtime.changelog.restore import StateRestoreListener
+from runtime.client import KafkaStreams, LagInfo, StreamThreadExceptionResponse, TaskMetadata, ThreadMetadata
+from runtime.config import StreamsConfig
+from runtime.dsl.builder import StreamsBuilder
+from runtime.dsl.grouped import KGroupedStream, KGroupedTable, TimeWindowedKStream
+from runtime.dsl.kstream import KStream
+from runtime.dsl.ktable import GlobalKTable, KTable
+from runtime.dsl.options import Consumed, Grouped, Joined, Materialized, Named, Produced, Repartitioned
+from runtime.dsl.windows import TimeWindows
+from runtime.errors import (
+    BrokerUnavailableError,
+    DeserializationError,
+    InvalidStateStoreError,
+    MissingSourceTopicError,
+    ProcessingError,
+    ProductionError,
+    StateDirectoryError,
+    StateDirectoryLockedError,
+    StateLostError,
+    StreamsConfigError,
+    StreamsError,
+    TopologyError,
+    WrongPartitionsError,
+)
+from runtime.handlers import (
+    DefaultProductionExceptionHandler,
+    DeserializationExceptionHandler,
+    DeserializationHandlerResponse,
+    ErrorHandlerContext,
+    LogAndContinueExceptionHandler,
+    LogAndContinueProcessingExceptionHandler,
+    LogAndFailExceptionHandler,
+    LogAndFailProcessingExceptionHandler,
+    LogAndPauseExceptionHandler,
+    LogAndPauseProcessingExceptionHandler,
+    ProcessingExceptionHandler,
+    ProcessingHandlerResponse,
+    ProductionExceptionHandler,
+    ProductionExceptionHandlerResponse,
+)
+from runtime.ids import TaskId
+from runtime.operators.processor import Processor, ProcessorContext, PunctuationType, Punctuator, RecordMetadata
+from runtime.record import Record, ValueAndTimestamp, Window, Windowed
+from runtime.states import TaskKind, TaskState
+from runtime.stores import KeyValueStore, StateStore, StoreBuilder, Stores, WindowStore
+from runtime.timestamps import (
+    ConsumerRecord,
+    FailOnInvalidTimestamp,
+    LogAndSkipOnInvalidTimestamp,
+    UsePartitionTimeOnInvalidTimestamp,
+    WallclockTimestampExtractor,
+)
+from runtime.topology.topology import Topology
+
+__all__ = [
+    "BrokerUnavailableError",
+    "Consumed",
+    "ConsumerRecord",
+    "DefaultProductionExceptionHandler",
+    "DeserializationError",
+    "DeserializationExceptionHandler",
+    "DeserializationHandlerResponse",
+    "ErrorHandlerContext",
+    "FailOnInvalidTimestamp",
+    "GlobalKTable",
+    "Grouped",
+    "InvalidStateStoreError",
+    "Joined",
+    "KGroupedStream",
+    "KGroupedTable",
+    "KStream",
+    "KTable",
+    "KafkaStreams",
+    "KeyValueStore",
+    "LagInfo",
+    "LogAndContinueExceptionHandler",
+    "LogAndContinueProcessingExceptionHandler",
+    "LogAndFailExceptionHandler",
+    "LogAndFailProcessingExceptionHandler",
+    "LogAndPauseExceptionHandler",
+    "LogAndPauseProcessingExceptionHandler",
+    "LogAndSkipOnInvalidTimestamp",
+    "Materialized",
+    "MissingSourceTopicError",
+    "Named",
+    "ProcessingError",
+    "ProcessingExceptionHandler",
+    "ProcessingHandlerResponse",
+    "Processor",
+    "ProcessorContext",
+    "Produced",
+    "ProductionError",
+    "ProductionExceptionHandler",
+    "ProductionExceptionHandlerResponse",
+    "PunctuationType",
+    "Punctuator",
+    "Record",
+    "RecordMetadata",
+    "Repartitioned",
+    "StateDirectoryError",
+    "StateDirectoryLockedError",
+    "StateLostError",
+    "StateRestoreListener",
+    "StateStore",
+    "StoreBuilder",
+    "Stores",
+    "StreamThreadExceptionResponse",
+    "StreamsBuilder",
+    "StreamsConfig",
+    "StreamsConfigError",
+    "StreamsError",
+    "TaskId",
+    "TaskKind",
+    "TaskMetadata",
+    "TaskState",
+    "ThreadMetadata",
+    "TimeWindowedKStream",
+    "TimeWindows",
+    "TopicPartition",
+    "Topology",
+    "TopologyError",
+    "UsePartitionTimeOnInvalidTimestamp",
+    "ValueAndTimestamp",
+    "WallclockTimestampExtractor",
+    "Window",
+    "WindowStore",
+    "Windowed",
+    "WrongPartitionsError",
+    "serdes",
+]
