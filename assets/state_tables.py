@@ -137,13 +137,11 @@ def require_all_partitions(parts: Sequence[StoreSnapshot], partitions: int | Non
     found = Counter(part.partition for part in parts)
     twice = [partition for partition, times in found.items() if times > 1]
     if twice:
-        raise WrongTableError(f"partition {twice[0]} of store {store} is in two snapshots: its task moved meanwhile. Materialise again")
+        raise WrongTableError(f"partition {twice[0]} of store {store} is in two snapshots: its task moved meanwhile. Try again")
     missing = sorted(set(range(partitions or 0)) - set(found))
     if missing:
         listed = ", ".join(map(str, missing))
-        raise WrongTableError(
-            f"partitions {listed} of store {store} are in no snapshot: no running instance has their tasks. Materialise again"
-        )
+        raise WrongTableError(f"partitions {listed} of store {store} are in no snapshot: no instance runs their tasks now. Try again")
 
 
 def make_table(

@@ -29,8 +29,12 @@ from pyspark.sql.types import StructType
 from assets.spark.formats import key_columns, keys_to_arrow, row_schema, to_arrow
 from assets.spark.state_source import StoreSnapshot, alive
 from runtime.errors import StateDirectoryError
+from runtime.ids import Partition
 from runtime.stores.base import StoreLayout
 from runtime.stores.files import StoreRows, split_window_keys
+
+_EARLIEST, _LATEST = -2, -1
+"""Spark's numbers for the start and the end of a log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,8 @@ def read_changelog(spark: SparkSession, bootstrap_servers: str, snapshots: Seque
 
     Raises StateDirectoryError for a store without a changelog.
     """
-    latest = _latest(_records(spark, bootstrap_servers, snapshots), _upto(snapshots))
+    upto = _upto(snapshots)
+    latest = _latest(_records(spark, bootstrap_servers, upto), {partition.number: offset for partition, offset in upto.items()})
     layout = snapshots[0].store.layout
     horizons = {each.partition: each.horizon for each in snapshots}
     schema = row_schema(layout)
@@ -64,32 +69,39 @@ def read_changelog(spark: SparkSession, bootstrap_servers: str, snapshots: Seque
                 yield keys_to_arrow(layout, partition, rows)
 
     milliseconds = (F.unix_micros("before.timestamp") / 1000).cast("long")
-    columns = ["partition", "key", "before.value", milliseconds.alias("timestamp")]
+    columns = [F.col("partition"), F.col("key"), F.col("before.value"), milliseconds.alias("timestamp")]
     known = latest.where("before.value IS NOT NULL").select(*columns)
     moved_on = latest.where("before IS NULL").select(*columns)
     return ChangelogView(known.mapInArrow(decode, schema), moved_on.mapInArrow(decode_keys, key_schema))
 
 
-def _upto(snapshots: Sequence[StoreSnapshot]) -> dict[int, int]:
-    upto: dict[int, int] = {}
+def _upto(snapshots: Sequence[StoreSnapshot]) -> dict[Partition, int]:
+    """The next offset of each partition of the changelog, as of the snapshots."""
+    upto: dict[Partition, int] = {}
     for each in snapshots:
-        if each.store.changelog is None:
+        changelog = each.store.changelog
+        if changelog is None:
             raise StateDirectoryError(f"store {each.store.name} of task {each.task.task} has no changelog: nothing can be held against it")
-        upto[each.store.changelog.partition] = each.store.changelog.next_offset
+        upto[Partition(changelog.topic, changelog.partition)] = changelog.next_offset
     return upto
 
 
-def _records(spark: SparkSession, bootstrap_servers: str, snapshots: Sequence[StoreSnapshot]) -> DataFrame:
-    first = snapshots[0].store.changelog
-    assert first is not None
-    partitions = sorted(_upto(snapshots))
+def _records(spark: SparkSession, bootstrap_servers: str, partitions: Iterable[Partition]) -> DataFrame:
+    """All committed records that have a key, from the log's start to its end."""
+    assigned: dict[str, list[int]] = {}
+    for partition in sorted(partitions):
+        assigned.setdefault(partition.topic, []).append(partition.number)
+
+    def everywhere(offset: int) -> str:
+        return json.dumps({topic: {str(number): offset for number in numbers} for topic, numbers in assigned.items()})
+
     return (
         spark.read.format("kafka")
         .option("kafka.bootstrap.servers", bootstrap_servers)
         .option("kafka.isolation.level", "read_committed")
-        .option("assign", json.dumps({first.topic: partitions}))
-        .option("startingOffsets", json.dumps({first.topic: {str(each): -2 for each in partitions}}))
-        .option("endingOffsets", json.dumps({first.topic: {str(each): -1 for each in partitions}}))
+        .option("assign", json.dumps(assigned))
+        .option("startingOffsets", everywhere(_EARLIEST))
+        .option("endingOffsets", everywhere(_LATEST))
         .load()
         .where("key IS NOT NULL")
     )

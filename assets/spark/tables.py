@@ -85,9 +85,7 @@ def value_schema(spark: SparkSession, rows: DataFrame, layout: StoreLayout, sett
     if settings.value_schema is not None:
         declared = StructType.fromDDL(settings.value_schema)
         if not isinstance(declared, StructType):
-            raise WrongTableError(
-                f"value-schema {settings.value_schema!r} names no fields: expected for example `flights BIGINT, delay DOUBLE`"
-            )
+            raise WrongTableError(f"value-schema {settings.value_schema!r} names no fields; for example: flights BIGINT, delay DOUBLE")
         return declared
     inferred = spark.read.json(rows.select("value").rdd.map(lambda row: row.value)).schema
     plain = not inferred.fields or inferred.fieldNames() == ["_corrupt_record"]

@@ -10,7 +10,7 @@ from confluent_kafka.admin._resource import ResourceType
 
 from tests.support import Kafka, unique, wait_until
 
-Rows = Iterable[tuple[str | None, str | None]]
+Rows = Iterable[tuple[str | bytes | None, str | bytes | None]]
 
 
 def transaction(kafka: Kafka, topic: str, rows: Rows, *, partition: int = 0, commit: bool = True) -> None:
