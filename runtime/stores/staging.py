@@ -233,8 +233,7 @@ class StagedStore(BackedStore[B]):
         self._held_bytes = 0
 
     def changelog_records(self) -> Iterator[ChangelogRecord]:
-        if self._prepared is None:
-            self._prepared = self._prepare()
+        self._prepared = self._prepare()
         return iter(self._prepared)
 
     def _prepare(self) -> list[ChangelogRecord]:
@@ -253,6 +252,8 @@ class StagedStore(BackedStore[B]):
             self._prepared = None
             return
         prepared = self._prepared if self._prepared is not None else self._prepare()
+        if len(prepared) != len(self._uncommitted):
+            raise StreamsError(f"store {self.name} was updated after its changelog records were taken: they would not be on the changelog")
         backend.write(self._stored(prepared), moved, self._staged_meta)
         self._committed(moved)
 

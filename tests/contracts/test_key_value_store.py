@@ -204,7 +204,7 @@ def test_rollback_restores_exactly_the_committed_view(kind: Kind, under_test: Op
     assert list(store.changelog_records()) == []
     store.put("new", kind.value(5))
     under_test.commit(2)
-    assert store.get("new") == kind.value(5) and store.get("changed") == kind.value(2)
+    assert store.query_view().get("new") == kind.plain(5) and store.get("changed") == kind.value(2)
 
 
 def test_the_changelog_is_folded_by_key_with_the_last_timestamp(kind: Kind, under_test: Opened[StagedKeyValueStore]) -> None:
@@ -219,6 +219,23 @@ def test_the_changelog_is_folded_by_key_with_the_last_timestamp(kind: Kind, unde
     assert list(store.changelog_records()) == [(b"a", kind.bytes(3), 8), (b"b", None, 8)]
     under_test.commit(1)
     assert list(store.changelog_records()) == []
+
+
+def test_a_commit_of_nothing_does_not_hide_the_next_updates(kind: Kind, under_test: Opened[StagedKeyValueStore]) -> None:
+    under_test.commit(1)
+    under_test.commit(1)
+    under_test.store.put("a", kind.value(1))
+    assert len(list(under_test.store.changelog_records())) == 1
+    under_test.commit(2)
+    assert under_test.store.query_view().get("a") == kind.plain(1)
+
+
+def test_an_update_between_changelog_and_commit_is_refused(kind: Kind, under_test: Opened[StagedKeyValueStore]) -> None:
+    under_test.store.put("a", kind.value(1))
+    list(under_test.store.changelog_records())
+    under_test.store.put("b", kind.value(2))
+    with pytest.raises(StreamsError, match="updated after its changelog records were taken"):
+        under_test.store.commit({})
 
 
 def test_offsets_and_metas_are_committed_with_the_data(kind: Kind, under_test: Opened[StagedKeyValueStore]) -> None:
