@@ -141,11 +141,14 @@ def _join(builder: StreamsBuilder, events: KStream, run: Run) -> None:
     events.join(profiles, enrich, Joined(STRING, value=json(Event))).to(run.output, Produced(STRING, value=json(Enriched)))
 
 
-def build(run: Run) -> Topology:
-    """The topology of a kind: `stateless`, `count` (values are not parsed), `window` or `join`. Raises ValueError for another."""
+def build(run: Run, *, announce: bool = True) -> Topology:
+    """The topology of a kind: `stateless`, `count` (values are not parsed), `window` or `join`. Raises ValueError for another.
+    With `announce` it says when its first record comes."""
     builder = StreamsBuilder()
     value = BYTES if run.kind == "count" else json(Event)
-    records = builder.stream(run.input, Consumed(STRING, value=value)).peek(first_record())
+    records = builder.stream(run.input, Consumed(STRING, value=value))
+    if announce:
+        records = records.peek(first_record())
     match run.kind:
         case "stateless":
             _stateless(records, run)

@@ -1,0 +1,154 @@
+"""Runs one program as a process of its own and measures it from outside.
+
+The clock starts when the program says that its first record has come, and stops when its group's committed offsets reach the end of the
+input. Processor time and memory are those of the process between the same two moments; the output is then read and compared with the
+truth.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Thread
+from typing import IO
+
+import msgspec
+import psutil
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from benchmarks.data import PARTITIONS
+from benchmarks.workloads import Run
+
+LOOK_SECONDS = 0.05
+END_SECONDS = 20.0
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class MeasurementError(Exception):
+    """The program failed, or did not come to its end in time; the message holds the end of what it wrote."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One run. Rates in records per second; `second_half` is the rate from the first look after half of the input; `cpu_seconds` and
+    `rss_bytes` are the process's; `wrong` counts keys whose result is not the truth."""
+
+    records: int
+    seconds: float
+    rate: float
+    second_half: float
+    cpu_seconds: float
+    rss_bytes: int
+    updates: int
+    wrong: int
+
+
+def measure(module: str, run: Run, truth: Counter[bytes], timeout: float, progress: Callable[[int], object]) -> Measurement:
+    """Runs `python -m <module>` on `run` to the end of its input. Raises MeasurementError."""
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", module],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env={**os.environ, "BENCH_SPEC": msgspec.json.encode(run).decode(), "PYTHONPATH": str(ROOT)},
+            text=True,
+        )
+        try:
+            return _watch(process, errors, run, truth, time.monotonic() + timeout, progress)
+        finally:
+            _end(process)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(END_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _watch(
+    process: subprocess.Popen[str], errors: IO[bytes], run: Run, truth: Counter[bytes], deadline: float, progress: Callable[[int], object]
+) -> Measurement:
+    total = truth.total()
+    started: list[tuple[float, float]] = []
+    watched = psutil.Process(process.pid)
+    Thread(target=_await_first, args=(process, watched, started), daemon=True).start()
+    half: tuple[float, int] | None = None
+    rss = 0
+    with closing(Consumer({"bootstrap.servers": run.bootstrap, "group.id": run.app})) as consumer:
+        partitions = [TopicPartition(run.input, number) for number in range(PARTITIONS)]
+        while True:
+            time.sleep(LOOK_SECONDS)
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise MeasurementError(_what_went_wrong(process, errors))
+            done = sum(max(0, at.offset) for at in consumer.committed(partitions, timeout=30))
+            now, rss = time.time(), max(rss, watched.memory_info().rss)
+            progress(done)
+            if half is None and done * 2 >= total:
+                half = (now, done)
+            if done >= total and started:
+                break
+    begin, cpu_before = started[0]
+    cpu = sum(watched.cpu_times()[:2]) - cpu_before
+    updates, wrong = _compare(run, truth)
+    seconds = now - begin
+    second_half = (total - half[1]) / (now - half[0]) if half is not None and now > half[0] and half[1] < total else total / seconds
+    return Measurement(total, seconds, total / seconds, second_half, cpu, rss, updates, wrong)
+
+
+def _await_first(process: subprocess.Popen[str], watched: psutil.Process, started: list[tuple[float, float]]) -> None:
+    """Waits for `BENCH FIRST <epoch ms>` and notes that time, and the processor time used until then."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        words = line.split()
+        if words[:2] == ["BENCH", "FIRST"]:
+            started.append((int(words[2]) / 1000, sum(watched.cpu_times()[:2])))
+            return
+
+
+def _what_went_wrong(process: subprocess.Popen[str], errors: IO[bytes]) -> str:
+    errors.seek(0)
+    tail = errors.read()[-4000:].decode(errors="replace")
+    status = process.poll()
+    what = "did not come to the end of its input in time" if status is None else f"ended with status {status}"
+    return f"{' '.join(map(str, process.args))} {what}:\n{tail}"  # type: ignore[arg-type]  # the arguments are a list
+
+
+def _compare(run: Run, truth: Counter[bytes]) -> tuple[int, int]:
+    """How many updates were written, and how many keys have a last count that is not the truth."""
+    found: Counter[bytes] = Counter()
+    updates = 0
+    settings = {
+        "bootstrap.servers": run.bootstrap,
+        "group.id": f"{run.app}-check",
+        "enable.auto.commit": False,
+        "isolation.level": "read_committed",
+        "enable.partition.eof": True,
+        "auto.offset.reset": "earliest",
+        "fetch.queue.backoff.ms": 2,
+    }
+    with closing(Consumer(settings)) as consumer:
+        consumer.assign([TopicPartition(run.output, number, 0) for number in range(PARTITIONS)])
+        left = PARTITIONS
+        while left:
+            for message in consumer.consume(10_000, 0.2):
+                error = message.error()
+                if error is None:
+                    updates += 1
+                    found[message.key() or b""] = int.from_bytes(message.value() or b"", "big")
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    left -= 1
+                else:
+                    raise MeasurementError(f"the output cannot be read: {error.str()}")
+    return updates, len({key for key in {*found, *truth} if found[key] != truth[key]})
