@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from runtime.config import StreamsConfig
 from runtime.dsl.graph import Graph, key_value_store
 from runtime.dsl.kstream import KStream
 from runtime.dsl.ktable import GlobalKTable, KTable, TableRoot, table_from
-from runtime.dsl.options import Consumed, MaterializedOrStr, materialized_of
+from runtime.dsl.options import Consumed, ConsumedOrStr, Materialized, MaterializedOrStr, consumed_of, materialized_of
 from runtime.operators.processor import ProcessorSupplier
 from runtime.operators.table import TableSource
 from runtime.stores.base import EngineStore, StoreBuilder
@@ -21,27 +22,30 @@ class StreamsBuilder:
     def __init__(self) -> None:
         self._graph = Graph()
 
-    def stream(self, topics: str | Iterable[str], consumed: Consumed | None = None) -> KStream:
-        """The records of one or more topics."""
-        how = consumed or Consumed()
-        name = self._source(self._graph.name("KSTREAM-SOURCE-", how.name), topics, how)
+    def stream(self, topics: str | Iterable[str], consumed: ConsumedOrStr = None) -> KStream:
+        """The records of one or more topics. Streams of the same topics share one source. Raises TopologyError where the topics overlap
+        without being the same, or a table reads one of them."""
+        how = consumed_of(consumed)
+        name = self._graph.stream((topics,) if isinstance(topics, str) else tuple(topics), how)
         return KStream(self._graph, name, how.key, how.value, frozenset((name,)))
 
-    def table(self, topic: str, consumed: Consumed | None = None, materialized: MaterializedOrStr = None) -> KTable:
-        """The latest value per key of a topic; a record without a value deletes its key, one without a key is dropped. Without a
-        name in `materialized` the rows are kept only if something reads them."""
-        graph, how, kept = self._graph, consumed or Consumed(), materialized_of(materialized)
-        root = TableRoot(graph.store_name(f"{topic}-", kept), kept)
-        source = self._source(graph.name("KSTREAM-SOURCE-", how.name, "-source"), topic, how)
-        node = graph.name("KTABLE-SOURCE-", how.name)
-        return table_from(graph, source, node, (how.key, how.value), root, queryable=kept.name is not None)
+    def table(self, topic: str, consumed: ConsumedOrStr = None, materialized: MaterializedOrStr = None) -> KTable:
+        """The latest value per key of a topic; a record without a value deletes its key, one without a key is dropped and counted.
 
-    def global_table(self, topic: str, consumed: Consumed | None = None, materialized: MaterializedOrStr = None) -> GlobalKTable:
+        Without a name in `materialized` the rows are kept only if something reads them. Serdes of `consumed` come before those of
+        `materialized`: the store's changelog has the topic's bytes.
+        """
+        graph, how, kept = self._graph, *_of_topic(consumed, materialized)
+        root = TableRoot(graph.store_name(f"{topic}-", kept), kept)
+        source = graph.source(graph.name("KSTREAM-SOURCE-", how.name, "-source"), (topic,), how)
+        return table_from(graph, source, graph.name("KTABLE-SOURCE-", how.name), root)
+
+    def global_table(self, topic: str, consumed: ConsumedOrStr = None, materialized: MaterializedOrStr = None) -> GlobalKTable:
         """A table of which every instance keeps all partitions. The topic should be compacted: a store that must be rebuilt (KIP-406) holds
         what the topic still has, and retention by time would silently lose rows (`global.topic.compaction.check`)."""
-        graph, how, kept = self._graph, consumed or Consumed(), materialized_of(materialized)
+        graph, how, kept = self._graph, *_of_topic(consumed, materialized)
         store = graph.store_name(f"{topic}-", kept)
-        source = self._source(graph.name("KSTREAM-SOURCE-", how.name, "-source"), topic, how)
+        source = graph.source(graph.name("KSTREAM-SOURCE-", how.name, "-source"), (topic,), how)
         node = graph.name("KTABLE-SOURCE-", how.name)
         graph.topology.add_store_factory(store, _global_store(key_value_store(store, kept, how.key, how.value)))
         graph.operator(node, TableSource(store), (source,), (store,))
@@ -54,11 +58,11 @@ class StreamsBuilder:
         return self
 
     def add_global_store(
-        self, builder: StoreBuilder[EngineStore], topic: str, consumed: Consumed | None, supplier: ProcessorSupplier
+        self, builder: StoreBuilder[EngineStore], topic: str, consumed: ConsumedOrStr, supplier: ProcessorSupplier
     ) -> StreamsBuilder:
         """Adds a store that every instance keeps whole, filled from all partitions of `topic` by a processor of the user's. The topic
         should be compacted."""
-        graph, how = self._graph, consumed or Consumed()
+        graph, how = self._graph, consumed_of(consumed)
         source = graph.name("KSTREAM-SOURCE-", how.name, "-source")
         graph.topology.add_global_store(
             builder,
@@ -79,16 +83,12 @@ class StreamsBuilder:
             self._graph.topology.resolved(config if isinstance(config, StreamsConfig) else StreamsConfig(config))
         return self._graph.topology
 
-    def _source(self, name: str, topics: str | Iterable[str], how: Consumed) -> str:
-        self._graph.topology.add_source(
-            name,
-            topics,
-            key_serde=how.key,
-            value_serde=how.value,
-            timestamp_extractor=how.timestamp_extractor,
-            offset_reset=how.offset_reset_policy,
-        )
-        return name
+
+def _of_topic(consumed: ConsumedOrStr, materialized: MaterializedOrStr) -> tuple[Consumed, Materialized]:
+    """How a table's topic is read and its rows are kept, with the same serdes in both."""
+    how, kept = consumed_of(consumed), materialized_of(materialized)
+    key, value = how.key or kept.key, how.value or kept.value
+    return replace(how, key=key, value=value), replace(kept, key=key, value=value)
 
 
 def _global_store(factory: StoreFactory) -> StoreFactory:

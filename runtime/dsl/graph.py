@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from runtime.dsl.options import Materialized, Named, name_of
+from runtime.dsl.options import Consumed, Materialized, Named, name_of
 from runtime.durations import to_ms
 from runtime.errors import TopologyError
 from runtime.operators.base import OperatorSupplier
-from runtime.operators.stateless import Filter
+from runtime.operators.stateless import Filter, PassThrough
 from runtime.serdes.serde import Serde
 from runtime.stores.base import EngineStore, StoreBuilder
 from runtime.stores.suppliers import KeyValueSupplier, Stores, WindowSupplier
@@ -27,18 +27,21 @@ class Graph:
     def __init__(self) -> None:
         self.topology = Topology()
         self._next = 0
+        self._streams: dict[frozenset[str], tuple[str, Consumed]] = {}
+        self._keyless: dict[str, str] = {}
+        self._joined_through: dict[str, str] = {}
 
     def _number(self) -> str:
         number, self._next = self._next, self._next + 1
         return f"{number:010d}"
 
     def name(self, prefix: str, named: Named | str | None = None, suffix: str = "") -> str:
-        """The given name with the suffix, or a generated one. A given name draws no number."""
-        given = name_of(named)
-        return f"{prefix}{self._number()}" if given is None else f"{given}{suffix}"
+        """The given name with the suffix, or a generated one. A number is drawn in any case, so that to name one node renames no other."""
+        given, generated = name_of(named), f"{prefix}{self._number()}"
+        return generated if given is None else f"{given}{suffix}"
 
     def store_name(self, prefix: str, materialized: Materialized) -> str:
-        """The store's given name, or a generated one."""
+        """The store's given name, or a generated one. (Here a given name draws no number, as in Kafka Streams.)"""
         return materialized.name or f"{prefix}STATE-STORE-{self._number()}"
 
     def operator(self, name: str, supplier: OperatorSupplier, parents: Iterable[str], stores: Iterable[str] = ()) -> str:
@@ -46,35 +49,86 @@ class Graph:
         self.topology.add_operator(name, supplier, parents, stores)
         return name
 
-    def repartition(self, parent: str, through: Repartition) -> str:
-        """Sends a node's records through a repartition topic; returns the name of the source that reads it."""
-        topic = through.prefix if through.prefix.endswith("-repartition") else f"{through.prefix}-repartition"
-        names = tuple(self.name(prefix) for prefix in ("KSTREAM-SINK-", "KSTREAM-FILTER-", "KSTREAM-SOURCE-"))
-        if not _GENERATED.fullmatch(through.prefix):
-            names = (f"{topic}-sink", f"{topic}-filter", f"{topic}-source")
-        sink, keyless, source = names
-        if through.drop_keyless:
-            parent = self.operator(keyless, Filter(_has_key), (parent,))
-        self.pipe(parent, sink, source, topic, through)
-        return source
+    def stream(self, topics: tuple[str, ...], how: Consumed) -> str:
+        """The source node of a stream. Streams of the same topics share one, the first. Raises TopologyError where they differ."""
+        name, wanted = self.name("KSTREAM-SOURCE-", how.name), frozenset(topics)
+        if wanted not in self._streams:
+            self._streams[wanted] = (name, how)
+            return self.source(name, topics, how)
+        name, first = self._streams[wanted]
+        if replace(how, name=None) != replace(first, name=None):
+            raise TopologyError(f"source {name}: topics {', '.join(topics)} are read twice, with different Consumed: {first} and {how}")
+        return name
 
-    def pipe(self, parent: str, sink: str, source: str, topic: str, through: Repartition) -> None:
-        """A sink, an internal topic, and a source."""
+    def source(self, name: str, topics: Iterable[str], how: Consumed) -> str:
+        """Adds a source node; returns its name."""
+        self.topology.add_source(
+            name,
+            topics,
+            key_serde=how.key,
+            value_serde=how.value,
+            timestamp_extractor=how.timestamp_extractor,
+            offset_reset=how.offset_reset_policy,
+        )
+        return name
+
+    # -- repartition topics ----------------------------------------------------------------------------------------------------
+
+    def repartition(self, parent: str, through: Repartition, shared: str | None = None) -> str:
+        """Sends a node's records through a repartition topic; returns the name of the source that reads it.
+
+        `shared`: the source of a topic that is there already and serves; numbers are drawn all the same.
+        """
+        topic = through.prefix if through.prefix.endswith("-repartition") else f"{through.prefix}-repartition"
+        sink, keyless, source = (self.name(prefix) for prefix in ("KSTREAM-SINK-", "KSTREAM-FILTER-", "KSTREAM-SOURCE-"))
+        if shared is not None:
+            return shared
+        name_of(through.prefix)
+        if not _GENERATED.fullmatch(through.prefix):
+            sink, keyless, source = f"{topic}-sink", f"{topic}-filter", f"{topic}-source"
+        self.operator(keyless, Filter(_has_key), (parent,))
+        self._keyless[source] = keyless
+        return self.pipe(keyless, sink, source, topic, through)
+
+    def repartition_for_join(self, parent: str, through: Repartition, *, named: bool) -> str:
+        """As `repartition`; joins of one stream that have no name share its repartition topic."""
+        shared = None if named else self._joined_through.get(parent)
+        self._joined_through[parent] = self.repartition(parent, through, shared)
+        return self._joined_through[parent]
+
+    def pipe(self, parent: str, sink: str, source: str, topic: str, through: Repartition) -> str:
+        """A sink, an internal topic, and a source, whose name is returned."""
         self.topology.add_repartition_topic(topic, through.partitions)
         self.topology.add_sink(sink, topic, parent, key_serde=through.key, value_serde=through.value, partitioner=through.partitioner)
         self.topology.add_source(source, topic, key_serde=through.key, value_serde=through.value)
+        return source
+
+    def let_keyless_through(self, node: str) -> None:
+        """A left join below `node` makes use of records without a key (KIP-962): repartition topics above it keep them."""
+        waiting, seen = [node], set[str]()
+        while waiting:
+            name = waiting.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            keyless = self._keyless.get(name)
+            if keyless is None:
+                waiting.extend(self.topology.parents(name))
+            else:
+                self.topology.replace_operator(keyless, PassThrough(), ())
+                waiting.append(keyless)
 
 
 @dataclass(frozen=True, slots=True)
 class Repartition:
-    """A way through a repartition topic. `drop_keyless`: records without a key, which nothing behind it could use, stay out."""
+    """A way through a repartition topic, whose name begins with `prefix`. Records without a key, which nothing behind it could use, stay
+    out, unless there is a left join (`let_keyless_through`)."""
 
     prefix: str
     key: Serde | None
     value: Serde | None
     partitions: int | None = None
     partitioner: Partitioner | None = None
-    drop_keyless: bool = True
 
 
 def _has_key(key: object, _value: object) -> bool:

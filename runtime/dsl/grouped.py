@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from runtime.dsl.arity import checked
 from runtime.dsl.graph import Graph, Repartition, key_value_store, window_store
 from runtime.dsl.ktable import KTable
-from runtime.dsl.options import Grouped, Materialized, MaterializedOrStr, NamedOrStr, materialized_of
+from runtime.dsl.options import Grouped, Materialized, MaterializedOrStr, NamedOrStr, materialized_of, name_of
 from runtime.dsl.windows import TimeWindows
 from runtime.operators.aggregate import StreamAggregate, StreamCount, StreamReduce, TableAggregate, TableCount, TableReduce
 from runtime.operators.base import OperatorSupplier
@@ -19,8 +20,15 @@ from runtime.topology.nodes import wrapped
 from runtime.topology.topology import StoreFactory
 
 Initializer = Callable[[], object]
-Aggregator = Callable[[object, object, object], object]
-Reducer = Callable[[object, object], object]
+Aggregator = Callable[..., object]
+"""Takes (key, value, aggregate)."""
+Reducer = Callable[..., object]
+"""Takes (aggregate, value)."""
+Make = Callable[[str, str], OperatorSupplier]
+"""Makes the operator of an aggregate, given the names of its node and store. Raises TopologyError for functions that do not fit."""
+
+_AGGREGATOR = ("key", "value", "aggregate")
+_REDUCER = ("aggregate", "value")
 
 
 def _shifted(named: NamedOrStr | Materialized, materialized: MaterializedOrStr) -> tuple[NamedOrStr, Materialized]:
@@ -28,6 +36,13 @@ def _shifted(named: NamedOrStr | Materialized, materialized: MaterializedOrStr) 
     if isinstance(named, Materialized):
         return None, named
     return named, materialized_of(materialized)
+
+
+def _unnamed_count(graph: Graph, named: NamedOrStr | Materialized, materialized: MaterializedOrStr) -> None:
+    """Draws one number more where a count's store is configured and not named, as Kafka Streams does."""
+    configured = isinstance(named, Materialized) or materialized is not None
+    if configured and _shifted(named, materialized)[1].name is None:
+        graph.store_name("KSTREAM-AGGREGATE-", Materialized())
 
 
 class _Groups:
@@ -41,29 +56,33 @@ class _Groups:
         self._repartition = repartition
         self._source: str | None = None
 
-    def parent(self, store: str) -> tuple[str, frozenset[str]]:
+    def _parent(self, store: str) -> tuple[str, frozenset[str]]:
         """The node above the aggregate, and its sources. A repartition topic with a name of its own is shared by all aggregates."""
         if not self._repartition:
             return self._node, self._sources
-        if self._source is None or self.how.name is None:
-            self._source = self.graph.repartition(self._node, Repartition(self.how.name or store, self.how.key, self.how.value))
+        shared = None if self.how.name is None else self._source
+        through = Repartition(self.how.name or store, self.how.key, self.how.value)
+        self._source = self.graph.repartition(self._node, through, shared)
+        if shared is not None:
+            self.graph.topology.move_to_end(shared)
         return self._source, frozenset((self._source,))
 
     def aggregate(
         self,
         prefix: str,
         named: NamedOrStr,
-        store: str,
-        supplier: OperatorSupplier,
-        factory: StoreFactory,
+        store: tuple[str, StoreFactory],
+        make: Make,
         serdes: tuple[Serde | None, Serde | None],
         materialized: Materialized,
     ) -> KTable:
+        """Adds the aggregate with its store (name and factory); `serdes` are those of the resulting table."""
         name = self.graph.name(prefix, named)
-        above, sources = self.parent(store)
-        self.graph.topology.add_store_factory(store, factory)
-        self.graph.operator(name, supplier, (above,), (store,))
-        return KTable(self.graph, name, *serdes, sources, store, materialized.name is not None)
+        supplier = make(name, store[0])
+        above, sources = self._parent(store[0])
+        self.graph.topology.add_store_factory(*store)
+        self.graph.operator(name, supplier, (above,), store[:1])
+        return KTable(self.graph, name, *serdes, sources, store[0], materialized.name is not None)
 
 
 class KGroupedStream:
@@ -74,11 +93,16 @@ class KGroupedStream:
 
     def count(self, named: NamedOrStr | Materialized = None, materialized: MaterializedOrStr = None) -> KTable:
         """The number of records per key (LONG)."""
-        return self._aggregate("KSTREAM-AGGREGATE-", StreamCount, LONG, named, materialized)
+        _unnamed_count(self._groups.graph, named, materialized)
+        return self._aggregate("KSTREAM-AGGREGATE-", lambda _node, store: StreamCount(store), LONG, named, materialized)
 
     def reduce(self, reducer: Reducer, named: NamedOrStr | Materialized = None, materialized: MaterializedOrStr = None) -> KTable:
         """`reducer(aggregate, value)`, begun with the first value of a key."""
-        return self._aggregate("KSTREAM-REDUCE-", lambda store: StreamReduce(store, reducer), self._groups.how.value, named, materialized)
+
+        def make(node: str, store: str) -> OperatorSupplier:
+            return StreamReduce(store, checked(reducer, node, *_REDUCER))
+
+        return self._aggregate("KSTREAM-REDUCE-", make, self._groups.how.value, named, materialized)
 
     def aggregate(
         self,
@@ -88,14 +112,16 @@ class KGroupedStream:
         materialized: MaterializedOrStr = None,
     ) -> KTable:
         """`aggregator(key, value, aggregate)`, begun with `initializer()` per key. An aggregate of None deletes the row."""
-        return self._aggregate(
-            "KSTREAM-AGGREGATE-", lambda store: StreamAggregate(store, initializer, aggregator), None, named, materialized
-        )
+
+        def make(node: str, store: str) -> OperatorSupplier:
+            return StreamAggregate(store, checked(initializer, node), checked(aggregator, node, *_AGGREGATOR))
+
+        return self._aggregate("KSTREAM-AGGREGATE-", make, None, named, materialized)
 
     def _aggregate(
         self,
         prefix: str,
-        make: Callable[[str], OperatorSupplier],
+        make: Make,
         value: Serde | None,
         named: NamedOrStr | Materialized,
         materialized: MaterializedOrStr,
@@ -104,7 +130,7 @@ class KGroupedStream:
         groups = self._groups
         key, value = how.key or groups.how.key, how.value or value
         store = groups.graph.store_name(prefix, how)
-        return groups.aggregate(prefix, named, store, make(store), key_value_store(store, how, key, value), (key, value), how)
+        return groups.aggregate(prefix, named, (store, key_value_store(store, how, key, value)), make, (key, value), how)
 
     def windowed_by(self, windows: TimeWindows) -> TimeWindowedKStream:
         """Groups by window as well."""
@@ -120,12 +146,16 @@ class TimeWindowedKStream:
 
     def count(self, named: NamedOrStr | Materialized = None, materialized: MaterializedOrStr = None) -> KTable:
         """The number of records per key and window (LONG)."""
-        return self._aggregate("KSTREAM-AGGREGATE-", lambda store: WindowCount(store, self._windows), LONG, named, materialized)
+        _unnamed_count(self._groups.graph, named, materialized)
+        return self._aggregate("KSTREAM-AGGREGATE-", lambda _node, store: WindowCount(store, self._windows), LONG, named, materialized)
 
     def reduce(self, reducer: Reducer, named: NamedOrStr | Materialized = None, materialized: MaterializedOrStr = None) -> KTable:
         """`reducer(aggregate, value)`, begun with the first value of a key in a window."""
-        value = self._groups.how.value
-        return self._aggregate("KSTREAM-REDUCE-", lambda store: WindowReduce(store, self._windows, reducer), value, named, materialized)
+
+        def make(node: str, store: str) -> OperatorSupplier:
+            return WindowReduce(store, self._windows, checked(reducer, node, *_REDUCER))
+
+        return self._aggregate("KSTREAM-REDUCE-", make, self._groups.how.value, named, materialized)
 
     def aggregate(
         self,
@@ -135,14 +165,16 @@ class TimeWindowedKStream:
         materialized: MaterializedOrStr = None,
     ) -> KTable:
         """`aggregator(key, value, aggregate)`, begun with `initializer()` per key and window."""
-        return self._aggregate(
-            "KSTREAM-AGGREGATE-", lambda store: WindowAggregate(store, self._windows, initializer, aggregator), None, named, materialized
-        )
+
+        def make(node: str, store: str) -> OperatorSupplier:
+            return WindowAggregate(store, self._windows, checked(initializer, node), checked(aggregator, node, *_AGGREGATOR))
+
+        return self._aggregate("KSTREAM-AGGREGATE-", make, None, named, materialized)
 
     def _aggregate(
         self,
         prefix: str,
-        make: Callable[[str], OperatorSupplier],
+        make: Make,
         value: Serde | None,
         named: NamedOrStr | Materialized,
         materialized: MaterializedOrStr,
@@ -153,7 +185,7 @@ class TimeWindowedKStream:
         store = groups.graph.store_name(prefix, how)
         factory = window_store(store, how, inner, value, windows.size_ms, windows.grace_ms)
         key = wrapped(inner, lambda serde: time_windowed(serde, windows.size_ms))
-        return groups.aggregate(prefix, named, store, make(store), factory, (key, value), how)
+        return groups.aggregate(prefix, named, (store, factory), make, (key, value), how)
 
 
 @dataclass(slots=True)
@@ -167,13 +199,17 @@ class KGroupedTable:
 
     def count(self, named: NamedOrStr | Materialized = None, materialized: MaterializedOrStr = None) -> KTable:
         """The number of rows per key (LONG)."""
-        return self._aggregate("KTABLE-AGGREGATE-", TableCount, LONG, named, materialized)
+        return self._aggregate("KTABLE-AGGREGATE-", lambda _node, store: TableCount(store), LONG, named, materialized)
 
     def reduce(
         self, adder: Reducer, subtractor: Reducer, named: NamedOrStr | Materialized = None, materialized: MaterializedOrStr = None
     ) -> KTable:
         """`adder(aggregate, new value)` and `subtractor(aggregate, old value)`, begun with the first value of a key."""
-        return self._aggregate("KTABLE-REDUCE-", lambda store: TableReduce(store, adder, subtractor), self._how.value, named, materialized)
+
+        def make(node: str, store: str) -> OperatorSupplier:
+            return TableReduce(store, checked(adder, node, *_REDUCER), checked(subtractor, node, *_REDUCER))
+
+        return self._aggregate("KTABLE-REDUCE-", make, self._how.value, named, materialized)
 
     def aggregate(
         self,
@@ -184,28 +220,35 @@ class KGroupedTable:
         materialized: MaterializedOrStr = None,
     ) -> KTable:
         """`adder(key, new value, aggregate)` and `subtractor(key, old value, aggregate)`, begun with `initializer()` per key."""
-        return self._aggregate(
-            "KTABLE-AGGREGATE-", lambda store: TableAggregate(store, initializer, adder, subtractor), None, named, materialized
-        )
+
+        def make(node: str, store: str) -> OperatorSupplier:
+            add, subtract = checked(adder, node, *_AGGREGATOR), checked(subtractor, node, *_AGGREGATOR)
+            return TableAggregate(store, checked(initializer, node), add, subtract)
+
+        return self._aggregate("KTABLE-AGGREGATE-", make, None, named, materialized)
 
     def _aggregate(
         self,
         prefix: str,
-        make: Callable[[str], OperatorSupplier],
+        make: Make,
         value: Serde | None,
         named: NamedOrStr | Materialized,
         materialized: MaterializedOrStr,
     ) -> KTable:
         named, how = _shifted(named, materialized)
-        graph = self._graph
-        key, value = how.key or self._how.key, how.value or value
-        store = graph.store_name(prefix, how)
+        graph, grouped = self._graph, self._how
+        key, value = how.key or grouped.key, how.value or value
+        store = graph.store_name("KTABLE-AGGREGATE-", how)  # of a reduce too, as in Kafka Streams
         sink, source = graph.name("KSTREAM-SINK-", named, "-sink"), graph.name("KSTREAM-SOURCE-", named, "-source")
         name = graph.name(prefix, named)
-        if self._source is None or self._how.name is None:
-            topic = f"{self._how.name or store}-repartition"
-            graph.pipe(self._node, sink, source, topic, Repartition(topic, self._how.key, wrapped(self._how.value, ChangedSerde)))
-            self._source = source
+        supplier = make(name, store)
+        if self._source is not None and grouped.name is not None:
+            graph.topology.move_to_end(self._source)
+        else:
+            topic = f"{name_of(grouped.name) or store}-repartition"
+            self._source = graph.pipe(
+                self._node, sink, source, topic, Repartition(topic, grouped.key, wrapped(grouped.value, ChangedSerde))
+            )
         graph.topology.add_store_factory(store, key_value_store(store, how, key, value))
-        graph.operator(name, make(store), (self._source,), (store,))
+        graph.operator(name, supplier, (self._source,), (store,))
         return KTable(graph, name, key, value, frozenset((self._source,)), store, how.name is not None)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, overload
 
-from runtime.dsl.arity import takes_key
+from runtime.dsl.arity import checked, takes_key
 from runtime.dsl.graph import Graph, Repartition
 from runtime.dsl.options import (
     Grouped,
@@ -14,10 +14,12 @@ from runtime.dsl.options import (
     Joined,
     JoinedOrStr,
     NamedOrStr,
-    Produced,
+    ProducedOrStr,
     Repartitioned,
     grouped_of,
     joined_of,
+    name_of,
+    produced_of,
 )
 from runtime.errors import TopologyError
 from runtime.operators.base import OperatorSupplier
@@ -31,7 +33,10 @@ if TYPE_CHECKING:
     from runtime.dsl.grouped import KGroupedStream
     from runtime.dsl.ktable import GlobalKTable, KTable
 
-Predicate = Callable[[object, object], object]
+Predicate = Callable[..., object]
+"""Takes (key, value)."""
+
+_PAIR = ("key", "value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,52 +54,55 @@ class KStream:
     _sources: frozenset[str]
     _repartition: bool = False
 
-    def _next(self, prefix: str, supplier: OperatorSupplier, named: NamedOrStr, *stores: str) -> KStream:
-        """The stream behind a new node, as yet with this one's serdes."""
-        return replace(self, _node=self._graph.operator(self._graph.name(prefix, named), supplier, (self._node,), stores))
+    def _next(self, prefix: str, named: NamedOrStr, make: Callable[[str], OperatorSupplier], *stores: str) -> KStream:
+        """The stream behind a new node, as yet with this one's serdes. `make` gets the node's name, for the errors that it may raise."""
+        name = self._graph.name(prefix, named)
+        return replace(self, _node=self._graph.operator(name, make(name), (self._node,), stores))
 
     # -- without state -----------------------------------------------------------------------------------------------------------
 
     def filter(self, predicate: Predicate, named: NamedOrStr = None) -> KStream:
         """The records for which `predicate(key, value)` is true."""
-        return self._next("KSTREAM-FILTER-", Filter(predicate), named)
+        return self._next("KSTREAM-FILTER-", named, lambda node: Filter(checked(predicate, node, *_PAIR)))
 
     def filter_not(self, predicate: Predicate, named: NamedOrStr = None) -> KStream:
         """The records for which `predicate(key, value)` is false."""
-        return self._next("KSTREAM-FILTER-", Filter(predicate, negate=True), named)
+        return self._next("KSTREAM-FILTER-", named, lambda node: Filter(checked(predicate, node, *_PAIR), negate=True))
 
-    def map(self, mapper: Callable[[object, object], tuple[object, object]], named: NamedOrStr = None) -> KStream:
+    def map(self, mapper: Callable[..., tuple[object, object]], named: NamedOrStr = None) -> KStream:
         """`mapper(key, value)` gives the new pair of key and value."""
-        return replace(self._next("KSTREAM-MAP-", Map(mapper), named), _key=None, _value=None, _repartition=True)
+        stream = self._next("KSTREAM-MAP-", named, lambda node: Map(checked(mapper, node, *_PAIR)))
+        return replace(stream, _key=None, _value=None, _repartition=True)
 
     def map_values(self, mapper: Callable[..., object], named: NamedOrStr = None) -> KStream:
         """`mapper(value)` or `mapper(key, value)` gives the new value."""
-        name = self._graph.name("KSTREAM-MAPVALUES-", named)
-        return replace(self._next("", MapValues(mapper, takes_key(mapper, 1, name)), name), _value=None)
+        return replace(self._next("KSTREAM-MAPVALUES-", named, lambda node: MapValues(mapper, takes_key(mapper, 1, node))), _value=None)
 
-    def flat_map(self, mapper: Callable[[object, object], Iterable[tuple[object, object]]], named: NamedOrStr = None) -> KStream:
+    def flat_map(self, mapper: Callable[..., Iterable[tuple[object, object]]], named: NamedOrStr = None) -> KStream:
         """`mapper(key, value)` gives any number of pairs."""
-        return replace(self._next("KSTREAM-FLATMAP-", FlatMap(mapper), named), _key=None, _value=None, _repartition=True)
+        stream = self._next("KSTREAM-FLATMAP-", named, lambda node: FlatMap(checked(mapper, node, *_PAIR)))
+        return replace(stream, _key=None, _value=None, _repartition=True)
 
     def flat_map_values(self, mapper: Callable[..., Iterable[object]], named: NamedOrStr = None) -> KStream:
         """`mapper(value)` or `mapper(key, value)` gives any number of values."""
-        name = self._graph.name("KSTREAM-FLATMAPVALUES-", named)
-        return replace(self._next("", FlatMapValues(mapper, takes_key(mapper, 1, name)), name), _value=None)
+        stream = self._next("KSTREAM-FLATMAPVALUES-", named, lambda node: FlatMapValues(mapper, takes_key(mapper, 1, node)))
+        return replace(stream, _value=None)
 
-    def select_key(self, mapper: Callable[[object, object], object], named: NamedOrStr = None) -> KStream:
+    def select_key(self, mapper: Callable[..., object], named: NamedOrStr = None) -> KStream:
         """`mapper(key, value)` gives the new key."""
-        return replace(self._next("KSTREAM-KEY-SELECT-", SelectKey(mapper), named), _key=None, _repartition=True)
+        stream = self._next("KSTREAM-KEY-SELECT-", named, lambda node: SelectKey(checked(mapper, node, *_PAIR)))
+        return replace(stream, _key=None, _repartition=True)
 
-    def peek(self, action: Callable[[object, object], object], named: NamedOrStr = None) -> KStream:
+    def peek(self, action: Callable[..., object], named: NamedOrStr = None) -> KStream:
         """Calls `action(key, value)` for each record and passes it on."""
-        return self._next("KSTREAM-PEEK-", Peek(action), named)
+        return self._next("KSTREAM-PEEK-", named, lambda node: Peek(checked(action, node, *_PAIR)))
 
-    def foreach(self, action: Callable[[object, object], object], named: NamedOrStr = None) -> None:
+    def foreach(self, action: Callable[..., object], named: NamedOrStr = None) -> None:
         """Calls `action(key, value)` for each record. Ends the stream."""
-        self._next("KSTREAM-FOREACH-", Foreach(action), named)
+        self._next("KSTREAM-FOREACH-", named, lambda node: Foreach(checked(action, node, *_PAIR)))
 
     def merge(self, stream: KStream, named: NamedOrStr = None) -> KStream:
-        """The records of both streams, with no order between them."""
+        """The records of both streams, with no order between them. Serdes are inherited where both streams have the same."""
         name = self._graph.operator(self._graph.name("KSTREAM-MERGE-", named), PassThrough(), (self._node, stream._node))
         return KStream(
             self._graph,
@@ -107,9 +115,9 @@ class KStream:
 
     # -- topics ------------------------------------------------------------------------------------------------------------------
 
-    def to(self, topic: str | TopicNameExtractor, produced: Produced | None = None) -> None:
+    def to(self, topic: str | TopicNameExtractor, produced: ProducedOrStr = None) -> None:
         """Writes the records to a topic, or to the one that `topic(key, value, context)` names. Ends the stream."""
-        how = produced or Produced()
+        how = produced_of(produced)
         self._graph.topology.add_sink(
             self._graph.name("KSTREAM-SINK-", how.name),
             topic,
@@ -121,21 +129,25 @@ class KStream:
 
     def repartition(self, repartitioned: Repartitioned | str | None = None) -> KStream:
         """Sends the records through a topic of the application's own, partitioned by their key (KIP-221)."""
-        how = repartitioned if isinstance(repartitioned, Repartitioned) else Repartitioned(repartitioned)
-        key, value = how.key or self._key, how.value or self._value
-        prefix = how.name or self._graph.name("KSTREAM-REPARTITION-")
-        return self._through(Repartition(prefix, key, value, how.partitions, how.partitioner, drop_keyless=False))
+        how = repartitioned if isinstance(repartitioned, Repartitioned) else Repartitioned(name_of(repartitioned))
+        through = Repartition(
+            name_of(how.name) or self._graph.name("KSTREAM-REPARTITION-"),
+            how.key or self._key,
+            how.value or self._value,
+            how.partitions,
+            how.partitioner,
+        )
+        return self._behind(self._graph.repartition(self._node, through), through)
 
-    def _through(self, how: Repartition) -> KStream:
-        source = self._graph.repartition(self._node, how)
-        return KStream(self._graph, source, how.key, how.value, frozenset((source,)))
+    def _behind(self, source: str, through: Repartition) -> KStream:
+        return KStream(self._graph, source, through.key, through.value, frozenset((source,)))
 
     # -- with state --------------------------------------------------------------------------------------------------------------
 
-    def group_by(self, selector: Callable[[object, object], object], grouped: GroupedOrStr = None) -> KGroupedStream:
+    def group_by(self, selector: Callable[..., object], grouped: GroupedOrStr = None) -> KGroupedStream:
         """Groups by `selector(key, value)`, a new key. A selector that gives None drops the record."""
         how = grouped_of(grouped)
-        selected = self._next("KSTREAM-KEY-SELECT-", SelectKey(selector), how.name)
+        selected = self._next("KSTREAM-KEY-SELECT-", how.name, lambda node: SelectKey(checked(selector, node, *_PAIR)))
         return selected._grouped(Grouped(how.key, value=how.value or self._value, name=how.name), repartition=True)
 
     def group_by_key(self, grouped: GroupedOrStr = None) -> KGroupedStream:
@@ -153,7 +165,7 @@ class KStream:
 
     @overload
     def join(
-        self, other: GlobalKTable, key_selector: Callable[[object, object], object], joiner: Callable[..., object], named: NamedOrStr = None
+        self, other: GlobalKTable, key_selector: Callable[..., object], joiner: Callable[..., object], named: NamedOrStr = None
     ) -> KStream: ...
 
     def join(self, other: KTable | GlobalKTable, *arguments: object, **keywords: object) -> KStream:
@@ -170,7 +182,7 @@ class KStream:
 
     @overload
     def left_join(
-        self, other: GlobalKTable, key_selector: Callable[[object, object], object], joiner: Callable[..., object], named: NamedOrStr = None
+        self, other: GlobalKTable, key_selector: Callable[..., object], joiner: Callable[..., object], named: NamedOrStr = None
     ) -> KStream: ...
 
     def left_join(self, other: KTable | GlobalKTable, *arguments: object, **keywords: object) -> KStream:
@@ -188,39 +200,47 @@ class KStream:
 
     def _join_table(self, table: KTable, joiner: Callable[..., object], joined: JoinedOrStr = None, *, left: bool) -> KStream:
         how: Joined = joined_of(joined)
-        stream = self
+        stream, graph = self, self._graph
         if self._repartition:
-            key, value = how.key or self._key, how.value or self._value
-            stream = self._through(Repartition(how.name or self._node, key, value))
+            through = Repartition(name_of(how.name) or self._node, how.key or self._key, how.value or self._value)
+            stream = self._behind(graph.repartition_for_join(self._node, through, named=how.name is not None), through)
+        if left:
+            graph.let_keyless_through(stream._node)
+        prefix = "KSTREAM-LEFTJOIN-" if left else "KSTREAM-JOIN-"
         stores = table.readable_stores()
-        name = self._graph.name("KSTREAM-LEFTJOIN-" if left else "KSTREAM-JOIN-", how.name)
-        joined_stream = stream._next("", StreamTableJoin(table.node, joiner, left, takes_key(joiner, 2, name)), name, *stores)
+        joined_stream = stream._next(
+            prefix, how.name, lambda node: StreamTableJoin(table.node, joiner, left, takes_key(joiner, 2, node)), *stores
+        )
         sources = stream._sources | table.sources
-        self._graph.topology.copartition(sources)
+        graph.topology.copartition(sources)
         return replace(joined_stream, _key=how.key or stream._key, _value=None, _sources=sources, _repartition=False)
 
     def _join_global(
         self,
         table: GlobalKTable,
-        key_selector: Callable[[object, object], object],
+        key_selector: Callable[..., object],
         joiner: Callable[..., object],
         named: NamedOrStr = None,
         *,
         left: bool,
     ) -> KStream:
-        name = self._graph.name("KSTREAM-LEFTJOIN-" if left else "KSTREAM-JOIN-", named)
-        supplier = StreamGlobalTableJoin(table.queryable_store_name, key_selector, joiner, left, takes_key(joiner, 2, name))
-        return replace(self._next("", supplier, name), _value=None)
+        def supplier(node: str) -> OperatorSupplier:
+            selector = checked(key_selector, node, *_PAIR)
+            return StreamGlobalTableJoin(table.queryable_store_name, selector, joiner, left, takes_key(joiner, 2, node))
+
+        if left:
+            self._graph.let_keyless_through(self._node)
+        # Kafka Streams calls both joins so.
+        return replace(self._next("KSTREAM-LEFTJOIN-", named, supplier), _value=None)
 
     # -- processors --------------------------------------------------------------------------------------------------------------
 
     def process(self, supplier: ProcessorSupplier, *state_store_names: str, named: NamedOrStr = None) -> KStream:
         """Applies a `Processor`, which may change keys. A store is connected by its name (`StreamsBuilder.add_state_store`)."""
-        stream = self._next("KSTREAM-PROCESSOR-", UserProcessor(supplier), named, *state_store_names)
+        stream = self._next("KSTREAM-PROCESSOR-", named, lambda _node: UserProcessor(supplier), *state_store_names)
         return replace(stream, _key=None, _value=None, _repartition=True)
 
     def process_values(self, supplier: ProcessorSupplier, *state_store_names: str, named: NamedOrStr = None) -> KStream:
         """Applies a `Processor` that keeps keys; forwarding another key is an error."""
-        return replace(
-            self._next("KSTREAM-PROCESSVALUES-", UserProcessor(supplier, fixed_key=True), named, *state_store_names), _value=None
-        )
+        stream = self._next("KSTREAM-PROCESSVALUES-", named, lambda _node: UserProcessor(supplier, fixed_key=True), *state_store_names)
+        return replace(stream, _value=None)

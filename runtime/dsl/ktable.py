@@ -6,11 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from runtime.dsl.arity import takes_key
+from runtime.dsl.arity import checked, takes_key
 from runtime.dsl.graph import Graph, key_value_store
-from runtime.dsl.kstream import KStream
+from runtime.dsl.kstream import KStream, Predicate
 from runtime.dsl.options import GroupedOrStr, Materialized, MaterializedOrStr, NamedOrStr, grouped_of, materialized_of
-from runtime.errors import TopologyError
 from runtime.operators.base import OperatorSupplier
 from runtime.operators.table import TableFilter, TableGroupBy, TableMapValues, TableSource, ToStream
 from runtime.serdes.serde import Serde
@@ -62,28 +61,17 @@ class KTable:
             topology.replace_operator(self.node, TableSource(self._root.store), (self._root.store,))
         return (self._root.store,)
 
-    def filter(
-        self, predicate: Callable[[object, object], object], named: NamedOrStr | Materialized = None, materialized: MaterializedOrStr = None
-    ) -> KTable:
+    def filter(self, predicate: Predicate, named: NamedOrStr | Materialized = None, materialized: MaterializedOrStr = None) -> KTable:
         """The rows for which `predicate(key, value)` is true; a row that stops matching is deleted."""
         return self._filter(predicate, named, materialized, negate=False)
 
-    def filter_not(
-        self, predicate: Callable[[object, object], object], named: NamedOrStr | Materialized = None, materialized: MaterializedOrStr = None
-    ) -> KTable:
-        """The rows for which `predicate(key, value)` is false."""
+    def filter_not(self, predicate: Predicate, named: NamedOrStr | Materialized = None, materialized: MaterializedOrStr = None) -> KTable:
+        """The rows for which `predicate(key, value)` is false; a row that starts matching is deleted."""
         return self._filter(predicate, named, materialized, negate=True)
 
-    def _filter(
-        self,
-        predicate: Callable[[object, object], object],
-        named: NamedOrStr | Materialized,
-        materialized: MaterializedOrStr,
-        *,
-        negate: bool,
-    ) -> KTable:
-        def supplier(_name: str, store: str | None) -> OperatorSupplier:
-            return TableFilter(predicate, store, negate)
+    def _filter(self, predicate: Predicate, named: NamedOrStr | Materialized, materialized: MaterializedOrStr, *, negate: bool) -> KTable:
+        def supplier(node: str, store: str | None) -> OperatorSupplier:
+            return TableFilter(checked(predicate, node, "key", "value"), store, negate)
 
         return self._derived("KTABLE-FILTER-", supplier, self._value, named, materialized)
 
@@ -92,8 +80,8 @@ class KTable:
     ) -> KTable:
         """`mapper(value)` or `mapper(key, value)` gives the new value of each row."""
 
-        def supplier(name: str, store: str | None) -> OperatorSupplier:
-            return TableMapValues(mapper, takes_key(mapper, 1, name), store)
+        def supplier(node: str, store: str | None) -> OperatorSupplier:
+            return TableMapValues(mapper, takes_key(mapper, 1, node), store)
 
         return self._derived("KTABLE-MAPVALUES-", supplier, None, named, materialized)
 
@@ -105,20 +93,21 @@ class KTable:
         named: NamedOrStr | Materialized,
         materialized: MaterializedOrStr,
     ) -> KTable:
-        """A table computed from this one: kept in a store of its own only where `Materialized` asks for it."""
+        """A table computed from this one: kept in a store of its own only where `materialized` names one."""
         if isinstance(named, Materialized):  # Kafka Streams has the overload without a name
             named, materialized = None, named
         graph, how = self._graph, materialized_of(materialized)
         key, value = how.key or self._key, how.value or value
-        store = None
-        if materialized is not None:
-            store = graph.store_name(prefix, how)
+        store = how.name
+        if store is not None:
             graph.topology.add_store_factory(store, key_value_store(store, how, key, value))
+        elif materialized is not None:
+            graph.store_name(prefix, how)  # draws a number for a store that there is not, as Kafka Streams does
         name = graph.name(prefix, named)
         graph.operator(name, supplier(name, store), (self.node,), () if store is None else (store,))
-        return KTable(graph, name, key, value, self.sources, store, how.name is not None, self)
+        return KTable(graph, name, key, value, self.sources, store, store is not None, self)
 
-    def to_stream(self, mapper: Callable[[object, object], object] | NamedOrStr = None, named: NamedOrStr = None) -> KStream:
+    def to_stream(self, mapper: Callable[..., object] | NamedOrStr = None, named: NamedOrStr = None) -> KStream:
         """The changes of the table as a stream of its new values; `mapper(key, value)`, if given, gives each record a new key."""
         if mapper is not None and not callable(mapper):  # Kafka Streams has the overload with a name alone
             mapper, named = None, mapper
@@ -126,13 +115,14 @@ class KTable:
         stream = KStream(self._graph, name, self._key, self._value, self.sources)
         return stream if mapper is None else stream.select_key(mapper)
 
-    def group_by(self, selector: Callable[[object, object], tuple[object, object] | None], grouped: GroupedOrStr = None) -> KGroupedTable:
+    def group_by(self, selector: Callable[..., tuple[object, object] | None], grouped: GroupedOrStr = None) -> KGroupedTable:
         """Groups the rows by `selector(key, value)`, a pair of a new key and value; None leaves the row out."""
         from runtime.dsl.grouped import KGroupedTable
 
         how = grouped_of(grouped)
         self.readable_stores()  # a change must carry the old row, for it to be taken out of its old group
-        name = self._graph.operator(self._graph.name("KTABLE-SELECT-", how.name), TableGroupBy(selector), (self.node,))
+        name = self._graph.name("KTABLE-SELECT-", how.name)
+        self._graph.operator(name, TableGroupBy(checked(selector, name, "key", "value")), (self.node,))
         return KGroupedTable(self._graph, name, how)
 
 
@@ -144,16 +134,12 @@ class GlobalKTable:
     """The name of its store."""
 
 
-def table_from(
-    graph: Graph, source: str, node: str, serdes: tuple[Serde | None, Serde | None], root: TableRoot, *, queryable: bool
-) -> KTable:
-    """A table that a topic is. With a name it has its store at once."""
-    if not root.store:
-        raise TopologyError("a table's store must have a name")
+def table_from(graph: Graph, source: str, node: str, root: TableRoot) -> KTable:
+    """The table that a topic is. With a name it has its store at once."""
     graph.operator(node, TableSource(None), (source,))
-    key, value = (root.materialized.key or serdes[0], root.materialized.value or serdes[1])
-    table = KTable(graph, node, key, value, frozenset((source,)), None, False, None, root)
-    if not queryable:
+    kept = root.materialized
+    table = KTable(graph, node, kept.key, kept.value, frozenset((source,)), None, False, None, root)
+    if kept.name is None:
         return table
     table.readable_stores()
     return replace(table, _store=root.store, _queryable=True)

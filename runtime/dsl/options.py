@@ -6,6 +6,7 @@ Where such an object would carry a name alone, a plain `str` is accepted in its 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import TypeAlias
@@ -16,12 +17,24 @@ from runtime.serdes.serde import Serde
 from runtime.stores.suppliers import KeyValueSupplier, WindowSupplier
 from runtime.topology.nodes import Partitioner
 
+_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+def _check_serdes(of: object, *serdes: object) -> None:
+    """Raises TopologyError for what is no serde: a class, a name, a forgotten pair of parentheses."""
+    for serde in serdes:
+        if serde is not None and not isinstance(serde, Serde):
+            raise TopologyError(f"{type(of).__name__}: {serde!r} is not a Serde; for example runtime.serdes.STRING")
+
 
 @dataclass(frozen=True, slots=True)
 class Named:
     """The name of a node."""
 
     name: str
+
+    def __post_init__(self) -> None:
+        name_of(self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +49,9 @@ class Consumed:
     offset_reset_policy: str | None = None
     name: str | None = None
 
+    def __post_init__(self) -> None:
+        _check_serdes(self, self.key, self.value)
+
 
 @dataclass(frozen=True, slots=True)
 class Produced:
@@ -47,6 +63,9 @@ class Produced:
     partitioner: Partitioner | None = None
     name: str | None = None
 
+    def __post_init__(self) -> None:
+        _check_serdes(self, self.key, self.value)
+
 
 @dataclass(frozen=True, slots=True)
 class Grouped:
@@ -56,6 +75,9 @@ class Grouped:
     _: KW_ONLY
     value: Serde | None = None
     name: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_serdes(self, self.key, self.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +90,9 @@ class Joined:
     value: Serde | None = None
     other_value: Serde | None = None
     name: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_serdes(self, self.key, self.value, self.other_value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +107,7 @@ class Repartitioned:
     partitioner: Partitioner | None = None
 
     def __post_init__(self) -> None:
+        _check_serdes(self, self.key, self.value)
         if self.partitions is not None and self.partitions < 1:
             raise TopologyError(f"Repartitioned: partitions must be at least 1, not {self.partitions}")
 
@@ -104,27 +130,45 @@ class Materialized:
     store_type: str = "rocksDB"
 
     def __post_init__(self) -> None:
+        _check_serdes(self, self.key, self.value)
+        name_of(self.name)
         if self.store_type not in ("rocksDB", "in_memory"):
             raise TopologyError(f"Materialized: store_type is rocksDB or in_memory, not {self.store_type!r}")
 
     @property
     def name(self) -> str | None:
         """The store's name, if it was given one."""
-        return self.store if self.store is None or isinstance(self.store, str) else self.store.name
+        if isinstance(self.store, KeyValueSupplier | WindowSupplier):
+            return self.store.name
+        return self.store
 
 
 NamedOrStr: TypeAlias = Named | str | None
 MaterializedOrStr: TypeAlias = Materialized | str | None
+ConsumedOrStr: TypeAlias = Consumed | str | None
+ProducedOrStr: TypeAlias = Produced | str | None
 GroupedOrStr: TypeAlias = Grouped | str | None
 JoinedOrStr: TypeAlias = Joined | str | None
 
 
 def name_of(named: Named | str | None) -> str | None:
-    """The name given, if any. Raises TopologyError for anything that is no name."""
+    """The name given, if any. Raises TopologyError for anything that is no name: names become parts of topics' names."""
     name = named.name if isinstance(named, Named) else named
-    if name is not None and (not isinstance(name, str) or not name):
-        raise TopologyError(f"a name is a str that is not empty, or Named(…), not {named!r}")
+    if name is None:
+        return None
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or name in (".", ".."):
+        raise TopologyError(f"a name has 1 to 249 characters of a-z, A-Z, 0-9, '.', '_' and '-'; this is none: {named!r}")
     return name
+
+
+def consumed_of(consumed: ConsumedOrStr) -> Consumed:
+    """A name alone, or nothing, as `Consumed`."""
+    return consumed if isinstance(consumed, Consumed) else Consumed(name=name_of(consumed))
+
+
+def produced_of(produced: ProducedOrStr) -> Produced:
+    """A name alone, or nothing, as `Produced`."""
+    return produced if isinstance(produced, Produced) else Produced(name=name_of(produced))
 
 
 def materialized_of(materialized: MaterializedOrStr) -> Materialized:

@@ -1,7 +1,7 @@
 """Which nodes belong together: the connected parts of a topology, each of which becomes one task per partition of its input.
 
 Two nodes are connected if one feeds the other, or if they share a store (union-find, as Kafka Streams' `InternalTopologyBuilder`). A part
-gets its number in the order of its source nodes' names, as there, so that task ids and state directories are the same. A part that only
+gets its number when its first node is added, as there, so that task ids and state directories are the same. A part that only
 fills a global store has a number too, but no tasks.
 """
 
@@ -73,9 +73,8 @@ def node_groups(nodes: Mapping[str, Node], parents: Mapping[str, Iterable[str]])
             root[find(name)] = find(parent)
         for store in node.stores if isinstance(node, ProcessorNode) else ():
             root[find(name)] = find(by_store.setdefault(store, name))
-    sources = sorted(name for name, node in nodes.items() if isinstance(node, SourceNode))
     order: dict[str, int] = {}
-    for name in (*sources, *sorted(nodes)):
+    for name in nodes:
         order.setdefault(find(name), len(order))
     groups: list[list[str]] = [[] for _ in order]
     for name in nodes:

@@ -124,6 +124,19 @@ class Topology:
         assert isinstance(node, ProcessorNode), name
         self._nodes[name] = replace(node, supplier=supplier, stores=stores)
 
+    def parents(self, name: str) -> tuple[str, ...]:
+        """Names of the nodes right above a node."""
+        return self._parents[name]
+
+    def move_to_end(self, name: str) -> None:
+        """Makes a node and all below it count as added last: a repartition topic that gets one aggregate more is written by Kafka Streams
+        behind what was added in between. The order of nodes gives sub-topologies their numbers."""
+        moved = [name]
+        for moving in moved:
+            moved.extend(child for child in self._children[moving] if child not in moved)
+        for moving in [each for each in self._nodes if each in moved]:
+            self._nodes[moving] = self._nodes.pop(moving)
+
     def connect_processor_and_state_stores(self, processor: str, *stores: str) -> Topology:
         """Lets a processor use stores that were added. Raises TopologyError."""
         node = self._nodes.get(processor)
@@ -310,7 +323,7 @@ class Topology:
 
     def describe(self) -> TopologyDescription:
         """What `str()` prints as Kafka Streams does."""
-        return describe(self._groups(), self._nodes, self._parents, self._children, {entry.source for entry in self._global_stores})
+        return describe(self._groups(), self._nodes, self._parents, {entry.source for entry in self._global_stores})
 
     def hash(self) -> str:
         """Equal for topologies whose tasks and state fit each other: SHA-256, hexadecimal, of description and repartition topics."""
