@@ -92,7 +92,7 @@ def state_table_asset(application: Application, table: StateTable, key: dg.Asset
     def state_table(context: dg.AssetExecutionContext, penstock: PenstockResource, spark: SparkResource) -> dg.MaterializeResult[None]:
         operations = penstock.operations
         snapshot_id = new_snapshot_id()
-        folders = take_snapshot(operations, application, snapshot_id, actor=f"dagster run {context.run_id[:8]}")
+        folders = take_snapshot(operations, application, snapshot_id, actor=f"dagster run {context.run.run_id[:8]}")
         context.log.info(f"snapshot {snapshot_id} is in {', '.join(map(str, folders))}")
         path = ",".join(map(str, folders))
         parts = find_store(path, table.store)

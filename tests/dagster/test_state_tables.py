@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import dagster as dg
 import pytest
 from msgspec.structs import replace
 from pyspark.sql import DataFrame, SparkSession
@@ -24,8 +26,10 @@ from assets.spark.tables import (
     shaped,
     write_table,
 )
-from assets.state_tables import make_table, require_all_partitions
+from assets.state_tables import JOB, make_table, require_all_partitions
 from orchestration.applications import Application, StateTable
+from orchestration.definitions import definitions
+from orchestration.operations import Operations
 from runtime import serdes
 from runtime.changelog.restore import Restorer
 from runtime.changelog.snapshot import snapshots_directory, write_snapshot
@@ -39,6 +43,7 @@ from runtime.serdes.keys import window_store_key
 from runtime.stores import Stores
 from runtime.stores.base import EngineStore, StoreContext
 from tests.broker.logs import transaction
+from tests.dagster.telling import Project
 from tests.support import Kafka, wait_until
 
 pytestmark = [
@@ -298,3 +303,52 @@ def test_every_partition_must_be_there_once(app: Callable[[bool], App]) -> None:
         require_all_partitions(parts, TASKS + 1)
     with pytest.raises(WrongTableError, match="in two snapshots"):
         require_all_partitions([*parts, parts[0]], TASKS)
+
+
+# --- with real instances, under Dagster ----------------------------------------------------------------------------------------------
+
+TABLES = """
+[applications.{application}.tables.counts]
+store = "counts"
+key-column = "word"
+value-column = "records"
+"""
+
+
+def test_two_instances_under_dagster(project: Project, spark: SparkSession) -> None:
+    """Two processes share the tasks; both take part in the snapshot. The table equals what was fed and what the changelog says."""
+    application = project.application.id
+    streams = project.operations.places.streams_toml
+    streams.write_text(streams.read_text() + TABLES.format(application=application))
+    operations = Operations.find()
+    for end in ("in", "out"):
+        project.broker.create_topic(f"{application}-{end}", 4, exact=True)
+    for instance in operations.applications.named(application).instances:
+        operations.start(instance, actor="test")
+    words = [f"w{n % 50}" for n in range(5_000)]
+    project.broker.produce(f"{application}-in", [(word, b"1") for word in words])
+    wait_until(lambda: _latest(project.broker, f"{application}-out") == Counter(words), 60, "the counts")
+
+    job = definitions(operations.applications).resolve_job_def(JOB)
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = job.execute_in_process(instance=instance)
+    assert result.success
+    (made,) = result.asset_materializations_for_node("counts")
+    metadata = made.metadata
+    assert metadata["dagster/row_count"].value == 50
+    assert [column.name for column in metadata["dagster/column_schema"].value.columns] == ["word", "records", "timestamp", "partition"]
+    assert "| w0 | 100 |" in str(metadata["preview"].value)
+    table = spark.read.parquet(str(Path(str(metadata["path"].value)).resolve()))
+    assert {row.word: row.records for row in table.collect()} == Counter(words)
+    (check,) = result.get_asset_check_evaluations()
+    assert check.passed and check.metadata["rows"].value == check.metadata["expected"].value == 50
+    for name in operations.launcher.known():
+        operations.stop(name, actor="test")
+    with dg.DagsterInstance.ephemeral() as instance:
+        failed = job.execute_in_process(instance=instance, raise_on_error=False)
+    assert not failed.success
+    assert "no instance of" in str(failed.failure_data_for_node("counts"))
+
+
+def _latest(broker: Kafka, topic: str) -> dict[str, int]:
+    return {(record.key or b"").decode(): int.from_bytes(record.value or b"", "big") for record in broker.consume(topic)}
