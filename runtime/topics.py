@@ -187,8 +187,10 @@ class TopicAdmin:
 
     def delete_records(self, before: Mapping[Partition, int]) -> None:
         """Deletes what lies before these offsets. Raises BrokerUnavailableError, StreamsError."""
+        # A client of its own: librdkafka looks leaders up in its cache, which knows none of topics that were made through the same client.
+        client = AdminClient(self._config.admin_properties())
         wanted = [TopicPartition(partition.topic, partition.number, offset) for partition, offset in before.items()]
-        for at, future in self._ask("delete records", lambda: self._client.delete_records(wanted)).items():
+        for at, future in self._ask("delete records", lambda: client.delete_records(wanted)).items():
             self._wait(f"delete records of {at.topic}-{at.partition}", future)
 
     def prepare(self, topology: Topology) -> TopicLayout:

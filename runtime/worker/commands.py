@@ -110,14 +110,14 @@ class Commands:
             return Answer(False, str(error))
         at = None if committed is None else committed.offset
         if at == new:
-            return Answer(True, f"{partition} was at {new} already", {"committed": new})
+            return Answer(True, f"{partition} was at {new} already", {"committed": new, "already": True})
         if found.state is not TaskState.PAUSED:
             return Answer(False, f"task {found.id} is {found.state.value}, not PAUSED: its offsets are its own")
         if at != old:
             return Answer(False, f"{partition} is at {at}, not at {old}: somebody moved it meanwhile", {"committed": at})
         self._commit({partition: OffsetAndMetadata(new, "" if committed is None else committed.metadata)})
         logger.info("task %s: committed offset of %s shifted from %d to %d", found.id, partition, old, new)
-        return Answer(True, "", {"committed": new})
+        return Answer(True, "", {"committed": new, "already": False})
 
     def _snapshot(self, task: TaskId | None, args: Mapping[str, object]) -> Answer:
         """A snapshot of every active task's stores (of one task, where the command names it) as of a commit made for it."""

@@ -1,0 +1,89 @@
+"""Applications for the engine's tests: a count per key, run in this process."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from runtime import serdes
+from runtime.client import KafkaStreams
+from runtime.dsl.builder import StreamsBuilder
+from runtime.dsl.options import Consumed, Materialized, Produced
+from runtime.errors import StreamsError
+from runtime.events import Event, events_topic
+from runtime.states import State
+from runtime.topology.topology import Topology
+from tests.support import Kafka, wait_until
+
+PAUSE = "runtime.handlers.LogAndPauseExceptionHandler"
+BAD = b"\xff\xfe"
+"""A key or value that is not UTF-8."""
+
+
+def count_topology(source: str, output: str, *, caching: bool = True) -> Topology:
+    """Counts the records of each key; the value must be text."""
+    builder = StreamsBuilder()
+    (
+        builder.stream(source, Consumed(serdes.STRING, value=serdes.STRING))
+        .group_by_key()
+        .count(Materialized("counts", caching=caching))
+        .to_stream()
+        .to(output, Produced(serdes.STRING, value=serdes.LONG))
+    )
+    return builder.build()
+
+
+def client(broker: Kafka, topology: Topology, application_id: str, state_dir: Path, **settings: object) -> KafkaStreams:
+    """A client that is not started."""
+    config: dict[str, object] = {
+        "application.id": application_id,
+        "bootstrap.servers": broker.bootstrap_servers,
+        "state.dir": str(state_dir),
+        "session.timeout.ms": 6000,
+        "heartbeat.interval.ms": 1000,
+        **settings,
+    }
+    return KafkaStreams(topology, config)
+
+
+@contextmanager
+def running(broker: Kafka, topology: Topology, application_id: str, state_dir: Path, **settings: object) -> Iterator[KafkaStreams]:
+    """A client that has reached RUNNING; closed at the end."""
+    with client(broker, topology, application_id, state_dir, **settings) as streams:
+        streams.start()
+        reaches(streams, State.RUNNING)
+        yield streams
+
+
+def reaches(streams: KafkaStreams, state: State, seconds: int = 40) -> None:
+    """Waits for a state; fails with what ended the client, if it ended."""
+    if not streams.wait_for(state, seconds * 1000):
+        raise AssertionError(f"{state} did not come: {streams.state}, {streams.failure!r}")
+
+
+def latest(broker: Kafka, topic: str) -> dict[str | None, int | None]:
+    """The last committed value of each key of a topic of counts."""
+    return {
+        None if record.key is None else record.key.decode(): None if record.value is None else struct.unpack(">q", record.value)[0]
+        for record in broker.consume(topic)
+    }
+
+
+def counts_become(broker: Kafka, topic: str, wanted: dict[str, int], seconds: float = 40) -> None:
+    """Waits until an output topic says so."""
+    wait_until(lambda: latest(broker, topic) == wanted, seconds, f"{wanted} on {topic}")
+
+
+def paused(streams: KafkaStreams) -> set[str]:
+    """The ids of the client's paused tasks."""
+    try:
+        return {str(task.task_id) for task in streams.paused_local_tasks()}
+    except StreamsError:
+        return set()
+
+
+def events(broker: Kafka, application_id: str) -> list[Event]:
+    """All committed events of an application."""
+    return [Event.from_json(record.value or b"") for record in broker.consume(events_topic(application_id))]

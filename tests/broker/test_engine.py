@@ -1,0 +1,277 @@
+"""The engine on a real broker: what is visible when, restarts, offsets that are gone or moved, records without key or value."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+
+from runtime import serdes
+from runtime.dsl.builder import StreamsBuilder
+from runtime.dsl.options import Consumed, Materialized, Produced
+from runtime.errors import BrokerUnavailableError, MissingSourceTopicError, ProcessingError, StateLostError
+from runtime.events import EventKind
+from runtime.ids import TaskId
+from runtime.states import State, TaskState
+from runtime.topology.topology import Topology
+from runtime.worker import clients
+from runtime.worker.parts import EVENTS_WAIT_MS
+from tests.broker.engine import BAD, client, count_topology, counts_become, events, latest, reaches, running
+from tests.support import Kafka, wait_until
+
+Topic = Callable[..., str]
+GUARANTEES = ("exactly_once_v2", "at_least_once")
+
+
+@pytest.mark.parametrize("guarantee", GUARANTEES)
+@pytest.mark.parametrize("caching", [True, False])
+def test_a_count_per_key_goes_on_after_a_restart(
+    broker: Kafka, topic: Topic, application_id: str, state_dir: Path, guarantee: str, caching: bool
+) -> None:
+    source, output = topic("in", partitions=3), topic("out", partitions=3)
+    settings: dict[str, object] = {"processing.guarantee": guarantee, "commit.interval.ms": 100}
+    broker.produce(source, [(f"k{n % 7}", "v") for n in range(700)])
+    with running(broker, count_topology(source, output, caching=caching), application_id, state_dir, **settings) as streams:
+        counts_become(broker, output, {f"k{n}": 100 for n in range(7)})
+        assert {task.state for thread in streams.metadata_for_local_threads() for task in thread.active_tasks} == {TaskState.RUNNING}
+        wait_until(lambda: sum(broker.committed_offsets(application_id, source).values()) == 700, what="the last commit")
+    assert streams.state is State.NOT_RUNNING
+    broker.produce(source, [(f"k{n % 7}", "v") for n in range(70)])
+    with running(broker, count_topology(source, output, caching=caching), application_id, state_dir, **settings) as streams:
+        counts_become(broker, output, {f"k{n}": 110 for n in range(7)})
+        wait_until(lambda: sum(broker.committed_offsets(application_id, source).values()) == 770, what="the last commit")
+        assert streams.store("counts").get("k3") == 110
+
+
+def test_state_is_rebuilt_from_the_changelog_when_the_disk_is_gone(broker: Kafka, topic: Topic, application_id: str, state_dir: Path) -> None:
+    source, output = topic("in", partitions=2), topic("out", partitions=2)
+    broker.produce(source, [(f"k{n % 5}", "v") for n in range(100)])
+    with running(broker, count_topology(source, output), application_id, state_dir):
+        counts_become(broker, output, {f"k{n}": 20 for n in range(5)})
+    shutil.rmtree(state_dir / application_id)
+    broker.produce(source, [(f"k{n % 5}", "v") for n in range(5)])
+    with running(broker, count_topology(source, output), application_id, state_dir):
+        counts_become(broker, output, {f"k{n}": 21 for n in range(5)})
+
+
+def test_a_failed_record_leaves_nothing_visible(broker: Kafka, topic: Topic, application_id: str, state_dir: Path) -> None:
+    source, output = topic("in"), topic("out")
+    builder = StreamsBuilder()
+    stream = builder.stream(source, Consumed(serdes.STRING, value=serdes.STRING))
+    stream.to(output, Produced(serdes.STRING, value=serdes.STRING))
+    stream.foreach(lambda key, value: 1 // (value != "poison"))
+    with running(broker, builder.build(), application_id, state_dir, **{"commit.interval.ms": 60_000}) as streams:
+        time.sleep(EVENTS_WAIT_MS / 1000 + 0.2)  # the commit of the first events; from now on none is due for a minute
+        broker.produce(source, [("a", "1")])
+        wait_until(lambda: broker.consume(output, committed=False), what="the output in an open transaction")
+        broker.produce(source, [("a", "poison")])
+        wait_until(lambda: streams.state is State.ERROR, what="the end")
+        assert isinstance(streams.failure, ProcessingError)
+        assert f"{source}-0@1" in str(streams.failure)
+    assert broker.consume(output) == []
+    assert len(broker.consume(output, committed=False)) == 1
+    assert broker.committed_offsets(application_id, source) == {}
+
+
+def test_tombstones_and_records_without_a_key(broker: Kafka, topic: Topic, application_id: str, state_dir: Path) -> None:
+    source, output = topic("in"), topic("out")
+    builder = StreamsBuilder()
+    builder.table(source, Consumed(serdes.STRING, value=serdes.STRING), Materialized("table", caching=False)).to_stream().to(
+        output, Produced(serdes.STRING, value=serdes.STRING)
+    )
+    broker.produce(source, [("a", "1"), (None, "lost"), ("b", "1"), ("a", None), ("c", "1")])
+    with running(broker, builder.build(), application_id, state_dir) as streams:
+        wait_until(lambda: broker.committed_offsets(application_id, source) == {0: 5}, what="the commit")
+        assert dict(streams.store("table").all()) == {"b": "1", "c": "1"}
+    assert {record.key: record.value for record in broker.consume(output)} == {b"a": None, b"b": b"1", b"c": b"1"}
+    assert all(record.key is not None for record in broker.consume(output))
+
+
+def test_headers_and_timestamps_reach_the_output(broker: Kafka, topic: Topic, application_id: str, state_dir: Path) -> None:
+    source, output = topic("in"), topic("out")
+    builder = StreamsBuilder()
+    builder.stream(source, Consumed(serdes.STRING, value=serdes.STRING)).to(output, Produced(serdes.STRING, value=serdes.STRING))
+    broker.produce(source, [("a", "1")], timestamps=[1_357_016_400_000], headers=[("trace", b"x")])
+    with running(broker, builder.build(), application_id, state_dir):
+        [record] = wait_until(lambda: broker.consume(output), what="the output")
+    assert record.timestamp == 1_357_016_400_000
+    assert record.headers == (("trace", b"x"),)
+
+
+def test_records_are_repartitioned_by_their_new_key(broker: Kafka, topic: Topic, application_id: str, state_dir: Path) -> None:
+    source, output = topic("in", partitions=3), topic("out", partitions=3)
+    builder = StreamsBuilder()
+    (
+        builder.stream(source, Consumed(serdes.STRING, value=serdes.STRING))
+        .select_key(lambda key, value: value)
+        .group_by_key()
+        .count(Materialized("counts"))
+        .to_stream()
+        .to(output, Produced(serdes.STRING, value=serdes.LONG))
+    )
+    config: dict[str, object] = {"default.key.serde": serdes.STRING, "default.value.serde": serdes.STRING, "repartition.purge.interval.ms": 200}
+    broker.produce(source, [(f"k{n}", f"v{n % 4}") for n in range(200)])
+    with running(broker, builder.build(), application_id, state_dir, **config):
+        counts_become(broker, output, {f"v{n}": 50 for n in range(4)})
+        [repartition] = [name for name in broker.topics() if name.startswith(application_id) and name.endswith("-repartition")]
+        broker.produce(source, [("k", "v0")])  # a commit more, so that a purge follows it
+        counts_become(broker, output, {"v0": 51, "v1": 50, "v2": 50, "v3": 50})
+        wait_until(lambda: len(broker.consume(repartition)) < 200, what="the purge")
+
+
+# -- offsets --------------------------------------------------------------------------------------------------------------------
+
+
+def test_rule_14_state_without_committed_offsets_is_refused(broker: Kafka, topic: Topic, application_id: str, state_dir: Path) -> None:
+    source, output = topic("in"), topic("out")
+    broker.produce(source, [("a", "1"), ("a", "2")])
+    with running(broker, count_topology(source, output), application_id, state_dir):
+        counts_become(broker, output, {"a": 2})
+    admin = broker.admin
+    wait_until(lambda: not admin.describe_consumer_groups([application_id])[application_id].result(10).members, what="an empty group")
+    admin.delete_consumer_groups([application_id])[application_id].result(10)
+    with client(broker, count_topology(source, output), application_id, state_dir) as streams:
+        streams.start()
+        wait_until(lambda: streams.state is State.ERROR, what="the refusal")
+        assert isinstance(streams.failure, StateLostError)
+        assert "--reset-offsets --to-offset 2" in str(streams.failure)
+
+
+def test_rule_19_an_offset_moved_while_its_task_runs_is_told(
+    broker: Kafka, topic: Topic, application_id: str, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.worker.parts.MOVED_OFFSETS_MS", 200)
+    source, output = topic("in"), topic("out")
+    broker.produce(source, [("a", "1"), ("a", "2"), ("a", "3")])
+    with running(broker, count_topology(source, output), application_id, state_dir):
+        counts_become(broker, output, {"a": 3})
+        wait_until(lambda: broker.committed_offsets(application_id, source) == {0: 3}, what="the commit")
+        admin = broker.admin
+        admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(application_id, [TopicPartition(source, 0, 1)])])[application_id].result(10)
+        [moved] = wait_until(lambda: [event for event in events(broker, application_id) if event.kind is EventKind.OFFSET_MOVED], what="the event")
+        assert (moved.payload["committed"], moved.payload["expected"]) == (1, 3)
+        wait_until(lambda: broker.committed_offsets(application_id, source) == {0: 3}, what="our own offset again")
+    assert latest(broker, output) == {"a": 3}
+
+
+def commits_of_idle_offsets(broker: Kafka) -> None:
+    """Waits until something is written to the offsets' topic."""
+    before = sum(broker.end_offsets("__consumer_offsets").values())
+    wait_until(lambda: sum(broker.end_offsets("__consumer_offsets").values()) > before, what="a commit of idle offsets")
+
+
+def test_rule_20_offsets_of_idle_and_paused_tasks_are_committed_again_as_they_are(
+    broker: Kafka, topic: Topic, application_id: str, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.worker.parts.RECOMMIT_MS", 1500)
+    source, output = topic("in", partitions=2), topic("out")
+    broker.produce(source, [("a", "1"), ("a", BAD)], partition=0)
+    broker.produce(source, [("b", "1")], partition=1)
+    settings: dict[str, object] = {"deserialization.exception.handler": "runtime.handlers.LogAndPauseExceptionHandler"}
+    with running(broker, count_topology(source, output), application_id, state_dir, **settings) as streams:
+        wait_until(lambda: broker.committed_offsets(application_id, source) == {0: 1, 1: 1}, what="the commits")
+        commits_of_idle_offsets(broker)  # the next is 1.5 s away
+        admin = broker.admin
+        admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(application_id, [TopicPartition(source, 0, 2)])])[application_id].result(10)
+        commits_of_idle_offsets(broker)
+        assert broker.committed_offsets(application_id, source) == {0: 2, 1: 1}  # what the operator set for the paused task stands
+        assert streams.resume(TaskId(0, 0)) is True
+
+
+@pytest.mark.parametrize(("policy", "wanted"), [("earliest", {"a": 3}), ("latest", {"a": 1})])
+def test_an_offset_that_is_out_of_range_goes_where_the_policy_says_and_is_told(
+    broker: Kafka, topic: Topic, application_id: str, state_dir: Path, policy: str, wanted: dict[str, int]
+) -> None:
+    source, output = topic("in"), topic("out")
+    broker.produce(source, [("x", "v")] * 10)
+    admin = broker.admin
+    admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(application_id, [TopicPartition(source, 0, 3)])])[application_id].result(10)
+    list(admin.delete_records([TopicPartition(source, 0, 10)]).values())[0].result(10)
+    broker.produce(source, [("a", "v")] * 2)
+    with running(broker, count_topology(source, output), application_id, state_dir, **{"auto.offset.reset": policy}):
+        [reset] = wait_until(lambda: [event for event in events(broker, application_id) if event.kind is EventKind.OFFSET_RESET], what="the event")
+        assert (reset.payload["from"], reset.payload["to"], reset.payload["policy"]) == (3, 10 if policy == "earliest" else 12, policy)
+        broker.produce(source, [("a", "v")])
+        counts_become(broker, output, wanted)
+
+
+def test_an_offset_that_is_out_of_range_stops_the_client_where_the_policy_is_none(
+    broker: Kafka, topic: Topic, application_id: str, state_dir: Path
+) -> None:
+    source, output = topic("in"), topic("out")
+    broker.produce(source, [("x", "v")] * 2)
+    with client(broker, count_topology(source, output), application_id, state_dir, **{"auto.offset.reset": "none"}) as streams:
+        streams.start()
+        wait_until(lambda: streams.state is State.ERROR, what="the end")
+        assert "auto.offset.reset = none" in str(streams.failure)
+
+
+# -- what is missing --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_missing_source_topic_is_named(broker: Kafka, topic: Topic, application_id: str, state_dir: Path) -> None:
+    with client(broker, count_topology("no-such-topic", topic("out")), application_id, state_dir) as streams:
+        streams.start()
+        wait_until(lambda: streams.state is State.ERROR, what="the end")
+        assert isinstance(streams.failure, MissingSourceTopicError)
+        assert "no-such-topic" in str(streams.failure)
+
+
+def test_a_broker_that_is_away_at_the_start_is_named(application_id: str, state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "FIRST_CONTACT_SECONDS", 1.0)
+    with client(Kafka("127.0.0.1:1"), count_topology("in", "out"), application_id, state_dir) as streams:
+        streams.start()
+        wait_until(lambda: streams.state is State.ERROR, what="the end")
+        assert isinstance(streams.failure, BrokerUnavailableError)
+        assert "bootstrap.servers = 127.0.0.1:1" in str(streams.failure)
+
+
+def test_pause_and_resume_of_the_whole_client(broker: Kafka, topic: Topic, application_id: str, state_dir: Path) -> None:
+    source, output = topic("in"), topic("out")
+    with running(broker, count_topology(source, output), application_id, state_dir) as streams:
+        broker.produce(source, [("a", "1")])
+        counts_become(broker, output, {"a": 1})
+        streams.pause()
+        broker.produce(source, [("a", "2")])
+        assert streams.state is State.RUNNING
+        assert latest(broker, output) == {"a": 1}
+        streams.resume()
+        counts_become(broker, output, {"a": 2})
+
+
+def wordy(source: str, output: str) -> Topology:
+    """A topology whose sink takes records that are too large for the broker."""
+    builder = StreamsBuilder()
+    builder.stream(source, Consumed(serdes.STRING, value=serdes.STRING)).map_values(lambda value: value * 2_000_000 if value == "x" else value).to(
+        output, Produced(serdes.STRING, value=serdes.STRING)
+    )
+    return builder.build()
+
+
+@pytest.mark.parametrize("guarantee", GUARANTEES)
+def test_an_output_that_is_too_large_stops_the_client_and_says_so(
+    broker: Kafka, topic: Topic, application_id: str, state_dir: Path, guarantee: str
+) -> None:
+    source, output = topic("in"), topic("out")
+    broker.produce(source, [("a", "1"), ("a", "x")])
+    with client(broker, wordy(source, output), application_id, state_dir, **{"processing.guarantee": guarantee}) as streams:
+        streams.start()
+        wait_until(lambda: streams.state is State.ERROR, what="the end")
+        assert output in str(streams.failure)
+        assert "2000001 bytes" in str(streams.failure)
+
+
+def test_states_come_in_order(broker: Kafka, topic: Topic, application_id: str, state_dir: Path) -> None:
+    source, output = topic("in"), topic("out")
+    seen: list[State] = []
+    streams = client(broker, count_topology(source, output), application_id, state_dir)
+    streams.set_state_listener(lambda new, old: seen.append(new))
+    with streams:
+        streams.start()
+        reaches(streams, State.RUNNING)
+    assert seen[0] is State.REBALANCING
+    assert seen[-3:] == [State.RUNNING, State.PENDING_SHUTDOWN, State.NOT_RUNNING]

@@ -1,0 +1,198 @@
+"""KIP-990 on a real broker: a record that cannot be read pauses its task, and nothing else."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from pathlib import Path
+
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+
+from orchestration.embedded.tools import run_tool
+from runtime import serdes
+from runtime.coordination.commands import CommandClient
+from runtime.dsl.builder import StreamsBuilder
+from runtime.dsl.options import Consumed, Materialized, Produced
+from runtime.events import EventKind
+from runtime.handlers import (
+    DeserializationExceptionHandler,
+    DeserializationHandlerResponse,
+    ErrorHandlerContext,
+    ProcessingExceptionHandler,
+    ProcessingHandlerResponse,
+)
+from runtime.ids import TaskId
+from runtime.states import State
+from runtime.timestamps import ConsumerRecord
+from tests.broker.engine import BAD, PAUSE, count_topology, counts_become, events, paused, reaches, running
+from tests.support import Kafka, wait_until
+
+Topic = Callable[..., str]
+
+
+def test_rule_16_the_bad_records_own_offset_is_committed_and_the_other_tasks_run_on(
+    broker: Kafka, topic: Topic, application_id: str, state_dir: Path
+) -> None:
+    source, output = topic("in", partitions=2), topic("out", partitions=2)
+    broker.produce(source, [("a", "1"), ("a", "2"), ("a", BAD), ("a", "3")], partition=0)
+    broker.produce(source, [("b", "1")], partition=1)
+    with running(broker, count_topology(source, output), application_id, state_dir, **{"deserialization.exception.handler": PAUSE}) as streams:
+        wait_until(lambda: paused(streams) == {"0_0"}, what="the pause")
+        assert broker.committed_offsets(application_id, source)[0] == 2
+        assert streams.state is State.RUNNING
+        broker.produce(source, [("b", "2"), ("b", "3")], partition=1)
+        counts_become(broker, output, {"a": 2, "b": 3})
+        [told] = [event for event in events(broker, application_id) if event.kind is EventKind.TASK_PAUSED]
+        assert (told.task, told.payload["topic"], told.payload["partition"], told.payload["offset"]) == ("0_0", source, 0, 2)
+        assert told.payload["value_base64"] == base64.b64encode(BAD).decode()
+        assert told.payload["error_type"] == "UnicodeDecodeError"
+
+
+def test_rule_16_the_offset_is_committed_when_the_bad_record_is_the_first(
+    broker: Kafka, topic: Topic, application_id: str, state_dir: Path
+) -> None:
+    source, output = topic("in"), topic("out")
+    broker.produce(source, [("a", BAD)])
+    with running(broker, count_topology(source, output), application_id, state_dir, **{"deserialization.exception.handler": PAUSE}) as streams:
+        wait_until(lambda: paused(streams) == {"0_0"}, what="the pause")
+        assert broker.committed_offsets(application_id, source) == {0: 0}
+
+
+def test_rule_17_the_java_tool_shifts_the_offset_while_the_application_runs_and_resume_goes_on_behind_it(
+    broker: Kafka, topic: Topic, application_id: str, state_dir: Path
+) -> None:
+    source, output = topic("in"), topic("out")
+    broker.produce(source, [("a", "1"), ("a", BAD), ("a", "2")])
+    with running(broker, count_topology(source, output), application_id, state_dir, **{"deserialization.exception.handler": PAUSE}) as streams:
+        wait_until(lambda: paused(streams) == {"0_0"}, what="the pause")
+        arguments = ["--bootstrap-server", broker.bootstrap_servers, "--group", application_id, "--topic", f"{source}:0"]
+        run_tool("kafka-consumer-groups", [*arguments, "--reset-offsets", "--shift-by", "1", "--execute"])
+        assert broker.committed_offsets(application_id, source) == {0: 2}
+        assert streams.resume(TaskId(0, 0)) is True
+        counts_become(broker, output, {"a": 2})
+        assert paused(streams) == set()
+        assert streams.resume(TaskId(0, 0)) is False
+
+
+def test_resume_without_a_shift_meets_the_record_again(broker: Kafka, topic: Topic, application_id: str, state_dir: Path) -> None:
+    source, output = topic("in"), topic("out")
+    broker.produce(source, [("a", "1"), ("a", BAD)])
+    with running(broker, count_topology(source, output), application_id, state_dir, **{"deserialization.exception.handler": PAUSE}) as streams:
+        wait_until(lambda: paused(streams) == {"0_0"}, what="the pause")
+        assert streams.resume(TaskId(0, 0)) is True
+        wait_until(lambda: sum(event.kind is EventKind.TASK_PAUSED for event in events(broker, application_id)) == 2, what="the second pause")
+        assert broker.committed_offsets(application_id, source) == {0: 1}
+
+
+def test_a_restart_resumes_at_the_bad_record(broker: Kafka, topic: Topic, application_id: str, state_dir: Path) -> None:
+    source, output = topic("in"), topic("out")
+    broker.produce(source, [("a", "1"), ("a", BAD), ("a", "2")])
+    pausing: dict[str, object] = {"deserialization.exception.handler": PAUSE}
+    with running(broker, count_topology(source, output), application_id, state_dir, **pausing) as streams:
+        wait_until(lambda: paused(streams) == {"0_0"}, what="the pause")
+    skipping: dict[str, object] = {"deserialization.exception.handler": "runtime.handlers.LogAndContinueExceptionHandler"}
+    with running(broker, count_topology(source, output), application_id, state_dir, **skipping):
+        counts_become(broker, output, {"a": 2})
+        wait_until(lambda: broker.committed_offsets(application_id, source) == {0: 3}, what="the commit behind it")
+    assert [event.payload["offset"] for event in events(broker, application_id) if event.kind is EventKind.RECORD_SKIPPED] == [1]
+
+
+def test_rule_20_a_shift_by_command_is_a_compare_and_set(broker: Kafka, topic: Topic, application_id: str, state_dir: Path) -> None:
+    source, output = topic("in"), topic("out")
+    broker.produce(source, [("a", "1"), ("a", BAD), ("a", "2")])
+    with (
+        running(broker, count_topology(source, output), application_id, state_dir, **{"deserialization.exception.handler": PAUSE}) as streams,
+        CommandClient(application_id, broker.bootstrap_servers, "test") as client,
+    ):
+        wait_until(lambda: paused(streams) == {"0_0"}, what="the pause")
+        where: dict[str, object] = {"topic": source, "partition": 0}
+        task = TaskId(0, 0)
+        refused = client.send("shift", task=task, args={**where, "from": 0, "to": 2})
+        assert not refused.ok
+        assert "not at 0" in refused.reason
+        assert broker.committed_offsets(application_id, source) == {0: 1}
+        assert client.send("shift", task=task, args={**where, "from": 1, "to": 2}).ok
+        assert broker.committed_offsets(application_id, source) == {0: 2}
+        again = client.send("shift", task=task, args={**where, "from": 1, "to": 2})
+        assert again.ok
+        assert again.data["already"] is True
+        assert client.send("resume", task=task).ok
+        counts_become(broker, output, {"a": 2})
+        late = client.send("shift", task=task, args={**where, "from": 3, "to": 9})
+        assert not late.ok
+        assert "not PAUSED" in late.reason
+
+
+def test_a_task_is_paused_and_resumed_by_command(broker: Kafka, topic: Topic, application_id: str, state_dir: Path) -> None:
+    source, output = topic("in"), topic("out")
+    broker.produce(source, [("a", "1")])
+    with (
+        running(broker, count_topology(source, output), application_id, state_dir) as streams,
+        CommandClient(application_id, broker.bootstrap_servers, "test") as client,
+    ):
+        counts_become(broker, output, {"a": 1})
+        assert client.send("pause", task=TaskId(0, 0)).ok
+        wait_until(lambda: paused(streams) == {"0_0"}, what="the pause")
+        broker.produce(source, [("a", "2")])
+        assert client.send("resume", task=TaskId(0, 0)).ok
+        counts_become(broker, output, {"a": 2})
+        unknown = client.send("resume", task=TaskId(7, 7))
+        assert not unknown.ok
+        assert "there is no task 7_7" in unknown.reason
+
+
+class PauseAlways(ProcessingExceptionHandler):
+    """PAUSE for every record that the user's code fails on."""
+
+    def handle(self, context: ErrorHandlerContext, record: ConsumerRecord, exception: Exception) -> ProcessingHandlerResponse:
+        return ProcessingHandlerResponse.PAUSE
+
+
+def test_rule_18_pause_from_the_processing_handler_leaves_no_trace_of_the_record(
+    broker: Kafka, topic: Topic, application_id: str, state_dir: Path
+) -> None:
+    broken = {"on": True}
+
+    def fail_on_poison(value: object) -> object:
+        if value == "poison" and broken["on"]:
+            raise ValueError("poison")
+        return value
+
+    source, output = topic("in"), topic("out")
+    poisoned = StreamsBuilder()
+    stream = poisoned.stream(source, Consumed(serdes.STRING, value=serdes.STRING))
+    stream.group_by_key().count(Materialized("counts", caching=False)).to_stream().to(output, Produced(serdes.STRING, value=serdes.LONG))
+    stream.map_values(fail_on_poison).foreach(lambda key, value: None)  # after the count: its effects are there when this fails
+    broker.produce(source, [("a", "1"), ("a", "2"), ("a", "poison"), ("a", "3")])
+    with running(broker, poisoned.build(), application_id, state_dir, **{"processing.exception.handler": PauseAlways}) as streams:
+        wait_until(lambda: paused(streams) == {"0_0"}, what="the pause")
+        assert broker.committed_offsets(application_id, source) == {0: 2}
+        counts_become(broker, output, {"a": 2})
+        broken["on"] = False
+        assert streams.resume(TaskId(0, 0)) is True
+        counts_become(broker, output, {"a": 4})
+
+
+class Counting(DeserializationExceptionHandler):
+    """PAUSE, and remembers how often it was asked."""
+
+    asked: list[int] = []  # noqa: RUF012 (of the class: the engine makes the handler)
+
+    def handle(self, context: ErrorHandlerContext, record: ConsumerRecord, exception: Exception) -> DeserializationHandlerResponse:
+        Counting.asked.append(record.offset)
+        return DeserializationHandlerResponse.PAUSE
+
+
+def test_rule_16_the_handler_is_asked_once_per_meeting(broker: Kafka, topic: Topic, application_id: str, state_dir: Path) -> None:
+    Counting.asked.clear()
+    source, output = topic("in"), topic("out")
+    broker.produce(source, [("a", "1"), ("a", BAD), ("a", BAD)])
+    with running(broker, count_topology(source, output), application_id, state_dir, **{"deserialization.exception.handler": Counting}) as streams:
+        wait_until(lambda: paused(streams) == {"0_0"}, what="the pause")
+        assert Counting.asked == [1]
+        request = ConsumerGroupTopicPartitions(application_id, [TopicPartition(source, 0, 2)])
+        admin = broker.admin  # its requests end when it does
+        admin.alter_consumer_group_offsets([request])[application_id].result(10)
+        assert streams.resume(TaskId(0, 0)) is True
+        wait_until(lambda: Counting.asked == [1, 2], what="the second bad record")
+        reaches(streams, State.RUNNING)
