@@ -211,6 +211,25 @@ def test_errors_stop_by_default() -> None:
         assert driver.create_output_topic("out", S, L).read_values_to_list() == [25]
 
 
+def test_what_a_failed_record_left_waiting_does_not_surprise_the_next_call() -> None:
+    def fail(value: str) -> str:
+        if value == "bad":
+            raise LookupError(value)
+        return value
+
+    topology = (
+        Topology().add_source("source", "in", key_serde=S, value_serde=S).add_sink("early", "loop", "source", key_serde=S, value_serde=S)
+    )
+    topology.add_operator("fail", MapValues(fail), ["source"])
+    topology.add_source("again", "loop", key_serde=S, value_serde=S).add_sink("end", "end", "again", key_serde=S, value_serde=S)
+    with TopologyTestDriver(topology) as driver:
+        given = driver.create_input_topic("in", S, S)
+        with pytest.raises(ProcessingError):
+            given.pipe_input("a", "bad")
+        given.pipe_input("a", "good")
+        assert driver.create_output_topic("end", S, S).read_values_to_list() == ["good"]
+
+
 def test_handlers_that_continue_drop_the_record() -> None:
     with numbers("Continue") as driver:
         driver.create_input_topic("in", S, S).pipe_input("a", "short")

@@ -143,8 +143,10 @@ def test_headers_go_with_the_record_and_through_the_cache(tmp_path: Path) -> Non
 def test_an_eviction_in_the_middle_of_a_record_leaves_its_headers_alone(tmp_path: Path) -> None:
     topology = counted(counts()).add_operator("beside", MapValues(lambda value: value), ["source"])
     topology.add_sink("copy", "copy", "beside", key_serde=S, value_serde=S)
-    compiled = Compiled(topology, tmp_path, cache_bytes=1)
+    compiled = Compiled(topology, tmp_path, cache_bytes=200)  # room for two entries: a third evicts the first
     compiled.run(*[(f"key-{n}", "x", n, [("n", str(n).encode())]) for n in range(5)])
+    assert 0 < len([sent for sent in compiled.outputs.sent if sent[0] == "out"]) < 5
+    compiled.pipeline.flush_caches()
     for topic in ("out", "copy"):
         assert [(sent[1], sent[4]) for sent in compiled.outputs.sent if sent[0] == topic] == [
             (f"key-{n}".encode(), [("n", str(n).encode())]) for n in range(5)

@@ -102,6 +102,19 @@ def test_headers_of_a_record_are_its_own_and_come_back_after_a_forward(tmp_path:
     assert [sent[4] for sent in compiled.outputs.sent] == [[("h", b"1"), ("more", b"2")], None, [("h", b"1"), ("more", b"2")]]
 
 
+def test_what_a_processor_forwards_does_not_change_the_record_for_its_siblings(tmp_path: Path) -> None:
+    def process(context: ProcessorContext, record: Record) -> None:
+        context.forward(record.with_headers([("h", b"other")]).with_timestamp(50), "left")
+
+    built = topology(lambda: Calls(process)).add_sink("beside", "beside", "source", key_serde=S, value_serde=S)
+    compiled = Compiled(built, tmp_path)
+    compiled.run(("a", "x", 1, [("h", b"own")]))
+    assert compiled.outputs.sent == [
+        ("left", b"a", b"x", 50, [("h", b"other")], None),
+        ("beside", b"a", b"x", 1, [("h", b"own")], None),
+    ]
+
+
 def test_process_values_keeps_keys(tmp_path: Path) -> None:
     def process(context: ProcessorContext, record: Record) -> None:
         context.forward(record.with_value("new") if record.value == "ok" else record.with_key("other"), "left")
