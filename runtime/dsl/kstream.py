@@ -237,10 +237,14 @@ class KStream:
 
     def process(self, supplier: ProcessorSupplier, *state_store_names: str, named: NamedOrStr = None) -> KStream:
         """Applies a `Processor`, which may change keys. A store is connected by its name (`StreamsBuilder.add_state_store`)."""
-        stream = self._next("KSTREAM-PROCESSOR-", named, lambda _node: UserProcessor(supplier), *state_store_names)
+        stream = self._processed("KSTREAM-PROCESSOR-", UserProcessor(supplier), named, state_store_names)
         return replace(stream, _key=None, _value=None, _repartition=True)
 
     def process_values(self, supplier: ProcessorSupplier, *state_store_names: str, named: NamedOrStr = None) -> KStream:
         """Applies a `Processor` that keeps keys; forwarding another key is an error."""
-        stream = self._next("KSTREAM-PROCESSVALUES-", named, lambda _node: UserProcessor(supplier, fixed_key=True), *state_store_names)
+        stream = self._processed("KSTREAM-PROCESSVALUES-", UserProcessor(supplier, fixed_key=True), named, state_store_names)
         return replace(stream, _value=None)
+
+    def _processed(self, prefix: str, supplier: OperatorSupplier, named: NamedOrStr, stores: tuple[str, ...]) -> KStream:
+        name = name_of(named) or self._graph.name(prefix)  # here a given name draws no number, as in Kafka Streams
+        return replace(self, _node=self._graph.operator(name, supplier, (self._node,), stores))

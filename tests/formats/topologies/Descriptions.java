@@ -1,0 +1,167 @@
+import java.time.Duration;
+import java.util.List;
+import java.util.function.Consumer;
+import org.apache.kafka.common.serialization.Serdes;
+import org.apache.kafka.streams.KeyValue;
+import org.apache.kafka.streams.StreamsBuilder;
+import org.apache.kafka.streams.Topology;
+import org.apache.kafka.streams.kstream.Consumed;
+import org.apache.kafka.streams.kstream.GlobalKTable;
+import org.apache.kafka.streams.kstream.Grouped;
+import org.apache.kafka.streams.kstream.Joined;
+import org.apache.kafka.streams.kstream.KGroupedStream;
+import org.apache.kafka.streams.kstream.KGroupedTable;
+import org.apache.kafka.streams.kstream.KStream;
+import org.apache.kafka.streams.kstream.KTable;
+import org.apache.kafka.streams.kstream.Materialized;
+import org.apache.kafka.streams.kstream.Named;
+import org.apache.kafka.streams.kstream.Produced;
+import org.apache.kafka.streams.kstream.Repartitioned;
+import org.apache.kafka.streams.kstream.TimeWindows;
+import org.apache.kafka.streams.processor.api.FixedKeyProcessor;
+import org.apache.kafka.streams.processor.api.FixedKeyRecord;
+import org.apache.kafka.streams.processor.api.Processor;
+import org.apache.kafka.streams.processor.api.Record;
+import org.apache.kafka.streams.state.Stores;
+
+/**
+ * Prints the descriptions in descriptions.txt. With the jars of Kafka Streams 4.3.1 in lib:
+ *   java -cp 'lib/*' Descriptions.java > descriptions.txt
+ * tests/unit/test_describe.py writes the same topologies, by the same names, in Python.
+ */
+public class Descriptions {
+    static final class Drop implements Processor<Object, Object, Object, Object> {
+        public void process(final Record<Object, Object> record) { }
+    }
+
+    static final class DropFixed implements FixedKeyProcessor<Object, Object, Object> {
+        public void process(final FixedKeyRecord<Object, Object> record) { }
+    }
+
+    static void print(final String name, final Consumer<StreamsBuilder> define) {
+        final StreamsBuilder builder = new StreamsBuilder();
+        define.accept(builder);
+        System.out.println("=== " + name);
+        System.out.print(builder.build().describe());
+    }
+
+    public static void main(final String[] args) {
+        print("stateless", b -> {
+            final KStream<Object, Object> s = b.stream(List.of("in-b", "in-a", "in-c"));
+            s.filter((k, v) -> true).mapValues(v -> v).flatMapValues(v -> List.of(v)).peek((k, v) -> { }).to("out");
+            s.filterNot((k, v) -> true, Named.as("negated")).map((k, v) -> KeyValue.pair(k, v)).to("out-2", Produced.as("sink"));
+            s.flatMap((k, v) -> List.of(KeyValue.pair(k, v))).selectKey((k, v) -> v).foreach((k, v) -> { });
+        });
+        print("counts", b -> {
+            final KStream<Object, Object> s = b.stream("in");
+            s.groupByKey().count();
+            s.groupByKey().count(Named.as("counter"));
+            s.groupByKey().count(Materialized.as("counts"));
+            s.groupByKey().count(Materialized.with(null, Serdes.Long()));
+            s.groupByKey().reduce((x, y) -> y);
+            s.groupByKey().reduce((x, y) -> y, Named.as("reducer"), Materialized.as("reduced"));
+            s.groupByKey().aggregate(() -> null, (k, v, x) -> x);
+        });
+        print("group_by", b -> {
+            final KStream<Object, Object> s = b.stream("in");
+            s.groupBy((k, v) -> v).count().toStream().to("a");
+            s.groupBy((k, v) -> v, Grouped.as("by-value")).count().toStream().to("b");
+            s.groupBy((k, v) -> v).count(Materialized.as("store")).toStream().to("c");
+            s.selectKey((k, v) -> v).groupByKey().reduce((x, y) -> y).toStream((k, v) -> v).to("d");
+            s.selectKey((k, v) -> v, Named.as("selected")).groupByKey(Grouped.as("again")).aggregate(() -> null, (k, v, x) -> x);
+        });
+        print("shared group", b -> {
+            final KStream<Object, Object> s = b.stream("in");
+            final KGroupedStream<Object, Object> g = s.groupBy((k, v) -> v, Grouped.as("grouped"));
+            g.count().toStream().to("a");
+            b.stream("between").foreach((k, v) -> { });
+            g.reduce((x, y) -> y).toStream().to("b");
+            g.windowedBy(TimeWindows.ofSizeWithNoGrace(Duration.ofSeconds(1))).count();
+        });
+        print("shared join", b -> {
+            final KStream<Object, Object> s = b.stream("in").map((k, v) -> KeyValue.pair(k, v));
+            final KTable<Object, Object> t = b.table("table");
+            s.join(t, (l, r) -> l).to("a");
+            s.leftJoin(t, (k, l, r) -> l).to("b");
+            s.join(t, (l, r) -> l, Joined.as("joined")).to("c");
+            s.join(t, (l, r) -> l).to("d");
+        });
+        print("tables", b -> {
+            final KTable<Object, Object> t = b.table("in");
+            final KTable<Object, Object> f = t.filter((k, v) -> true).mapValues(v -> v);
+            f.filterNot((k, v) -> true, Named.as("negated"), Materialized.as("kept")).toStream(Named.as("changes")).to("out");
+            b.table("other", Consumed.as("other-table")).toStream((k, v) -> v).to("out-2");
+            b.table("named", Materialized.as("named-store")).mapValues(v -> v, Materialized.as("mapped"));
+            t.mapValues((k, v) -> v, Materialized.with(null, null));
+            b.stream("stream").join(f, (l, r) -> l).to("joined");
+        });
+        print("grouped tables", b -> {
+            final KTable<Object, Object> t = b.table("in");
+            t.groupBy((k, v) -> KeyValue.pair(k, v)).count();
+            t.groupBy((k, v) -> KeyValue.pair(k, v)).reduce((x, y) -> y, (x, y) -> y);
+            t.groupBy((k, v) -> KeyValue.pair(k, v), Grouped.as("grouped")).aggregate(() -> null, (k, v, x) -> x, (k, v, x) -> x, Named.as("aggregator"), Materialized.as("sums"));
+            final KGroupedTable<Object, Object> g = t.filter((k, v) -> true).groupBy((k, v) -> KeyValue.pair(k, v), Grouped.as("twice"));
+            g.count().toStream().to("a");
+            b.stream("between").foreach((k, v) -> { });
+            g.count(Materialized.as("second")).toStream().to("b");
+        });
+        print("windows", b -> {
+            final KStream<Object, Object> s = b.stream("in");
+            final TimeWindows w = TimeWindows.ofSizeAndGrace(Duration.ofMinutes(5), Duration.ofMinutes(1)).advanceBy(Duration.ofMinutes(1));
+            s.groupByKey().windowedBy(w).count();
+            s.groupByKey().windowedBy(w).count(Materialized.with(null, null));
+            s.groupByKey().windowedBy(w).reduce((x, y) -> y, Materialized.as("reduced"));
+            s.groupBy((k, v) -> v, Grouped.as("by")).windowedBy(w).aggregate(() -> null, (k, v, x) -> x, Named.as("sum"), Materialized.as("sums")).toStream().to("out");
+        });
+        print("global tables", b -> {
+            final GlobalKTable<Object, Object> g = b.globalTable("global");
+            final KStream<Object, Object> s = b.stream("in");
+            final GlobalKTable<Object, Object> h = b.globalTable("other", Consumed.as("other-table"), Materialized.as("other-store"));
+            s.join(g, (k, v) -> v, (l, r) -> l).leftJoin(h, (k, v) -> v, (l, r) -> l, Named.as("left")).to("out");
+        });
+        print("merge and repartition", b -> {
+            final KStream<Object, Object> s = b.stream("a");
+            final KStream<Object, Object> m = s.merge(b.stream("b")).merge(s.selectKey((k, v) -> v), Named.as("merged"));
+            m.repartition().groupByKey().count();
+            m.repartition(Repartitioned.as("wide")).groupByKey().count();
+            m.groupByKey().count();
+        });
+        print("processors", b -> {
+            b.addStateStore(Stores.keyValueStoreBuilder(Stores.inMemoryKeyValueStore("seen"), Serdes.String(), Serdes.String()));
+            b.addStateStore(Stores.keyValueStoreBuilder(Stores.inMemoryKeyValueStore("last"), Serdes.String(), Serdes.String()));
+            final KStream<Object, Object> s = b.stream("in");
+            s.process(Drop::new, "seen", "last").to("a");
+            s.processValues(DropFixed::new, Named.as("values"), "seen").groupByKey().count();
+            b.stream("apart").process(Drop::new, "last");
+        });
+        print("same topic twice", b -> {
+            final KStream<Object, Object> s = b.stream("in");
+            final KStream<Object, Object> again = b.stream("in");
+            final KTable<Object, Object> t = b.table("table");
+            again.join(t, (l, r) -> l).to("a");
+            s.groupByKey().count().toStream().to("b");
+            again.filter((k, v) -> true).to("c");
+        });
+        print("fan-out", b -> {
+            final KStream<Object, Object> s = b.stream("flights");
+            final KTable<Object, Object> weather = b.table("weather", Materialized.as("weather"));
+            final GlobalKTable<Object, Object> airlines = b.globalTable("airlines", Materialized.as("airlines"));
+            s.groupBy((k, v) -> v, Grouped.as("by-carrier")).count(Materialized.as("carriers")).toStream().join(airlines, (k, v) -> k, (l, r) -> l).to("flights-per-carrier");
+            s.selectKey((k, v) -> v).join(weather, (l, r) -> l, Joined.as("by-hour")).mapValues(v -> v).to("flights-with-weather");
+            s.groupBy((k, v) -> v, Grouped.as("by-origin")).windowedBy(TimeWindows.ofSizeWithNoGrace(Duration.ofHours(1))).aggregate(() -> null, (k, v, x) -> x, Materialized.as("hourly-delay")).toStream().to("hourly-delay");
+            s.filter((k, v) -> true).filter((k, v) -> true).filter((k, v) -> true).foreach((k, v) -> { });
+            s.to("archive");
+            s.filter((k, v) -> true).to("late");
+        });
+        final Topology t = new Topology();
+        t.addSource("source", "in-1", "in-2");
+        t.addProcessor("first", Drop::new, "source");
+        t.addProcessor("second", Drop::new, "first", "source");
+        t.addStateStore(Stores.keyValueStoreBuilder(Stores.inMemoryKeyValueStore("store"), Serdes.String(), Serdes.String()), "first", "second");
+        t.addSink("sink", "out", "second", "first");
+        t.addSource("aside", "in-3");
+        t.addSink("aside-sink", "out-2", "aside");
+        System.out.println("=== by hand");
+        System.out.print(t.describe());
+    }
+}

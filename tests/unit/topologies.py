@@ -1,0 +1,214 @@
+"""The topologies of tests/formats/topologies/Descriptions.java in Python, by the same names and in the same order of calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+from runtime import (
+    Consumed,
+    Grouped,
+    Joined,
+    Materialized,
+    Named,
+    Processor,
+    Produced,
+    Repartitioned,
+    Stores,
+    StreamsBuilder,
+    TimeWindows,
+    Topology,
+    serdes,
+)
+from runtime.stores import EngineStore, StoreBuilder
+
+
+def pair(key: object, value: object) -> tuple[object, object]:
+    return key, value
+
+
+def pairs(key: object, value: object) -> list[tuple[object, object]]:
+    return [(key, value)]
+
+
+def second(_first: object, value: object) -> object:
+    return value
+
+
+def first(left: object, _right: object) -> object:
+    return left
+
+
+def always(_key: object, _value: object) -> bool:
+    return True
+
+
+def nothing() -> None:
+    return None
+
+
+def aggregate(_key: object, _value: object, total: object) -> object:
+    return total
+
+
+def stateless(b: StreamsBuilder) -> None:
+    s = b.stream(["in-b", "in-a", "in-c"])
+    s.filter(always).map_values(lambda v: v).flat_map_values(lambda v: [v]).peek(pair).to("out")
+    s.filter_not(always, Named("negated")).map(pair).to("out-2", Produced(name="sink"))
+    s.flat_map(pairs).select_key(second).foreach(pair)
+
+
+def counts(b: StreamsBuilder) -> None:
+    s = b.stream("in")
+    s.group_by_key().count()
+    s.group_by_key().count(Named("counter"))
+    s.group_by_key().count(Materialized("counts"))
+    s.group_by_key().count(Materialized(value=serdes.LONG))
+    s.group_by_key().reduce(second)
+    s.group_by_key().reduce(second, "reducer", "reduced")
+    s.group_by_key().aggregate(nothing, aggregate)
+
+
+def group_by(b: StreamsBuilder) -> None:
+    s = b.stream("in")
+    s.group_by(second).count().to_stream().to("a")
+    s.group_by(second, Grouped(name="by-value")).count().to_stream().to("b")
+    s.group_by(second).count(Materialized("store")).to_stream().to("c")
+    s.select_key(second).group_by_key().reduce(second).to_stream(second).to("d")
+    s.select_key(second, "selected").group_by_key("again").aggregate(nothing, aggregate)
+
+
+def shared_group(b: StreamsBuilder) -> None:
+    grouped = b.stream("in").group_by(second, "grouped")
+    grouped.count().to_stream().to("a")
+    b.stream("between").foreach(pair)
+    grouped.reduce(second).to_stream().to("b")
+    grouped.windowed_by(TimeWindows.of_size_with_no_grace(1000)).count()
+
+
+def shared_join(b: StreamsBuilder) -> None:
+    s = b.stream("in").map(pair)
+    t = b.table("table")
+    s.join(t, first).to("a")
+    s.left_join(t, lambda key, left, right: left).to("b")
+    s.join(t, first, Joined(name="joined")).to("c")
+    s.join(t, first).to("d")
+
+
+def tables(b: StreamsBuilder) -> None:
+    t = b.table("in")
+    f = t.filter(always).map_values(lambda v: v)
+    f.filter_not(always, "negated", "kept").to_stream("changes").to("out")
+    b.table("other", "other-table").to_stream(second).to("out-2")
+    b.table("named", materialized="named-store").map_values(lambda v: v, materialized="mapped")
+    t.map_values(second, Materialized())
+    b.stream("stream").join(f, first).to("joined")
+
+
+def grouped_tables(b: StreamsBuilder) -> None:
+    t = b.table("in")
+    t.group_by(pair).count()
+    t.group_by(pair).reduce(second, second)
+    t.group_by(pair, "grouped").aggregate(nothing, aggregate, aggregate, "aggregator", "sums")
+    grouped = t.filter(always).group_by(pair, "twice")
+    grouped.count().to_stream().to("a")
+    b.stream("between").foreach(pair)
+    grouped.count(Materialized("second")).to_stream().to("b")
+
+
+def windows(b: StreamsBuilder) -> None:
+    s = b.stream("in")
+    five = TimeWindows.of_size_and_grace(timedelta(minutes=5), timedelta(minutes=1)).advance_by(timedelta(minutes=1))
+    s.group_by_key().windowed_by(five).count()
+    s.group_by_key().windowed_by(five).count(Materialized())
+    s.group_by_key().windowed_by(five).reduce(second, Materialized("reduced"))
+    s.group_by(second, "by").windowed_by(five).aggregate(nothing, aggregate, "sum", "sums").to_stream().to("out")
+
+
+def global_tables(b: StreamsBuilder) -> None:
+    g = b.global_table("global")
+    s = b.stream("in")
+    h = b.global_table("other", Consumed(name="other-table"), Materialized("other-store"))
+    s.join(g, second, first).left_join(h, second, first, Named("left")).to("out")
+
+
+def merge_and_repartition(b: StreamsBuilder) -> None:
+    s = b.stream("a")
+    m = s.merge(b.stream("b")).merge(s.select_key(second), "merged")
+    m.repartition().group_by_key().count()
+    m.repartition(Repartitioned("wide")).group_by_key().count()
+    m.group_by_key().count()
+
+
+def _store(name: str) -> StoreBuilder[EngineStore]:
+    return Stores.key_value_store_builder(Stores.in_memory_key_value_store(name), serdes.STRING, serdes.STRING)
+
+
+def processors(b: StreamsBuilder) -> None:
+    b.add_state_store(_store("seen"))
+    b.add_state_store(_store("last"))
+    s = b.stream("in")
+    s.process(Processor, "seen", "last").to("a")
+    s.process_values(Processor, "seen", named="values").group_by_key().count()
+    b.stream("apart").process(Processor, "last")
+
+
+def same_topic_twice(b: StreamsBuilder) -> None:
+    s = b.stream("in")
+    again = b.stream("in")
+    t = b.table("table")
+    again.join(t, first).to("a")
+    s.group_by_key().count().to_stream().to("b")
+    again.filter(always).to("c")
+
+
+def fan_out(b: StreamsBuilder) -> None:
+    s = b.stream("flights")
+    weather = b.table("weather", materialized="weather")
+    airlines = b.global_table("airlines", materialized="airlines")
+    per_carrier = s.group_by(second, "by-carrier").count(Materialized("carriers")).to_stream()
+    per_carrier.join(airlines, first, first).to("flights-per-carrier")
+    s.select_key(second).join(weather, first, "by-hour").map_values(lambda v: v).to("flights-with-weather")
+    hourly = s.group_by(second, "by-origin").windowed_by(TimeWindows.of_size_with_no_grace(timedelta(hours=1)))
+    hourly.aggregate(nothing, aggregate, Materialized("hourly-delay")).to_stream().to("hourly-delay")
+    s.filter(always).filter(always).filter(always).foreach(pair)
+    s.to("archive")
+    s.filter(always).to("late")
+
+
+def by_hand() -> Topology:
+    topology = Topology()
+    topology.add_source("source", ["in-1", "in-2"])
+    topology.add_processor("first", Processor, "source")
+    topology.add_processor("second", Processor, "first", "source")
+    topology.add_state_store(_store("store"), "first", "second")
+    topology.add_sink("sink", "out", "second", "first")
+    topology.add_source("aside", "in-3")
+    topology.add_sink("aside-sink", "out-2", "aside")
+    return topology
+
+
+DEFINITIONS: dict[str, Callable[[StreamsBuilder], None]] = {
+    "stateless": stateless,
+    "counts": counts,
+    "group_by": group_by,
+    "shared group": shared_group,
+    "shared join": shared_join,
+    "tables": tables,
+    "grouped tables": grouped_tables,
+    "windows": windows,
+    "global tables": global_tables,
+    "merge and repartition": merge_and_repartition,
+    "processors": processors,
+    "same topic twice": same_topic_twice,
+    "fan-out": fan_out,
+}
+
+
+def build(name: str) -> Topology:
+    """One of the topologies above."""
+    if name == "by hand":
+        return by_hand()
+    builder = StreamsBuilder()
+    DEFINITIONS[name](builder)
+    return builder.build()
