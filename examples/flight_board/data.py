@@ -218,30 +218,32 @@ def _missing(bootstrap_servers: str, topics: Iterable[str], records: Iterable[In
 
 def _last_records(bootstrap_servers: str, topics: Iterable[str]) -> dict[tuple[str, int], tuple[int, bytes]]:
     """Offset and value of the last record of each partition that has one."""
-    found: dict[tuple[str, int], tuple[int, bytes]] = {}
     settings: dict[str, str | int | float | bool] = {
         "bootstrap.servers": bootstrap_servers,
         "group.id": "flight-board-data",
         "enable.auto.commit": False,
     }
+    places = [TopicPartition(topic, partition) for topic in topics for partition in range(PARTITIONS)]
+    found: dict[tuple[str, int], tuple[int, bytes]] = {}
     with closing(Consumer(settings)) as consumer:
-        for topic in topics:
-            for partition in range(PARTITIONS):
-                _, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=_SECONDS)
-                if end:
-                    consumer.assign([TopicPartition(topic, partition, end - 1)])
-                    found[topic, partition] = end - 1, _value(consumer.poll(_SECONDS), topic, partition)
+        ends = {place: consumer.get_watermark_offsets(place, timeout=_SECONDS)[1] for place in places}
+        last = [TopicPartition(place.topic, place.partition, end - 1) for place, end in ends.items() if end]
+        consumer.assign(last)
+        while len(found) < len(last):
+            offset, value, place = _read(consumer)
+            found.setdefault(place, (offset, value))
     return found
 
 
-def _value(message: Message | None, topic: str, partition: int) -> bytes:
+def _read(consumer: Consumer) -> tuple[int, bytes, tuple[str, int]]:
+    message = consumer.poll(_SECONDS)
     if message is None:
-        raise LoadError(f"the last record of partition {partition} of topic {topic} cannot be read: no answer within {_SECONDS:.0f} s")
+        raise LoadError(f"what is loaded already cannot be read: no answer within {_SECONDS:.0f} s")
     error = message.error()
     if error is not None:
         raise KafkaException(error)
     value = message.value()
-    return value if isinstance(value, bytes) else b""
+    return message.offset() or 0, value if isinstance(value, bytes) else b"", (message.topic() or "", message.partition() or 0)
 
 
 def _delete(topic: str) -> str:
