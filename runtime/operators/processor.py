@@ -1,13 +1,13 @@
 """The Processor API: processors of the user's own, with state stores and punctuators (Kafka Streams' `processor.api`).
 
-    class Enrich(Processor):
-        def init(self, context):
-            self.context = context
-            self.seen = context.get_state_store("seen")
-            context.schedule(timedelta(seconds=10), PunctuationType.WALL_CLOCK_TIME, self.report)
+class Enrich(Processor):
+    def init(self, context):
+        self.context = context
+        self.seen = context.get_state_store("seen")
+        context.schedule(timedelta(seconds=10), PunctuationType.WALL_CLOCK_TIME, self.report)
 
-        def process(self, record):
-            self.context.forward(record.with_value(...))
+    def process(self, record):
+        self.context.forward(record.with_value(...))
 """
 
 from __future__ import annotations

@@ -45,9 +45,7 @@ class TestInputTopic:
     @overload
     def pipe_input(self, key: object, *, timestamp: int | None = None, headers: Headers | None = None) -> None: ...
 
-    def pipe_input(
-        self, key: object, value: object = _NOT_GIVEN, timestamp: int | None = None, *, headers: Headers | None = None
-    ) -> None:
+    def pipe_input(self, key: object, value: object = _NOT_GIVEN, timestamp: int | None = None, *, headers: Headers | None = None) -> None:
         """`pipe_input(key, value)`, `pipe_input(value)` (a null key), or `pipe_input(record)`. `timestamp` is in ms since the epoch.
 
         Raises what the topology raises: DeserializationError and ProcessingError where the handlers do not go on.
