@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from runtime.errors import StreamsConfigError
 from runtime.ids import TaskId
-from runtime.serdes.serde import Headers
+from runtime.record import Headers
 from runtime.timestamps import ConsumerRecord
 
 logger = logging.getLogger(__name__)

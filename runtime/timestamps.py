@@ -8,14 +8,13 @@ first). The result is milliseconds since the epoch; a negative one drops the rec
 from __future__ import annotations
 
 import importlib
-import importlib
 import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from runtime.errors import StreamsConfigError, StreamsError
-from runtime.serdes.serde import Headers
+from runtime.record import Headers
 
 logger = logging.getLogger(__name__)
 
@@ -47,8 +46,8 @@ class FailOnInvalidTimestamp:
     def extract(self, record: ConsumerRecord, partition_time: int) -> int:
         if record.timestamp < 0:
             raise StreamsError(
-                f"record {record.topic}-{record.partition}@{record.offset} has the invalid timestamp {record.timestamp}: written by a producer "
-                "of before Kafka 0.10? Use another default.timestamp.extractor to go on"
+                f"record {record.topic}-{record.partition}@{record.offset} has the invalid timestamp {record.timestamp}: "
+                "written by a producer of before Kafka 0.10? Use another default.timestamp.extractor to go on"
             )
         return record.timestamp
 
@@ -70,7 +69,8 @@ class UsePartitionTimeOnInvalidTimestamp:
             return record.timestamp
         if partition_time < 0:
             raise StreamsError(
-                f"record {record.topic}-{record.partition}@{record.offset} has the invalid timestamp {record.timestamp} and none came before it on its partition"
+                f"record {record.topic}-{record.partition}@{record.offset} has the invalid timestamp {record.timestamp} "
+                "and none came before it on its partition"
             )
         return partition_time
 
@@ -99,7 +99,9 @@ def extractor_function(extractor: object) -> TimestampExtractor | None:
         return None
     extract = getattr(extractor, "extract", extractor)
     if not callable(extract):
-        raise StreamsError(f"{extractor!r} is not a timestamp extractor: neither callable nor with a method extract(record, partition_time)")
+        raise StreamsError(
+            f"{extractor!r} is not a timestamp extractor: neither callable nor with a method extract(record, partition_time)"
+        )
     function: TimestampExtractor = extract
     return function
 

@@ -14,7 +14,10 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._listoffsets import OffsetSpec
+from confluent_kafka.cimpl import NewTopic
 
 from runtime.config import StreamsConfig
 from runtime.errors import BrokerUnavailableError, MissingSourceTopicError, StreamsError, WrongPartitionsError
@@ -51,10 +54,14 @@ def ensure_topic(bootstrap_servers: str, topic: str, partitions: int, config: Ma
     """Makes a topic unless it exists. Raises BrokerUnavailableError."""
     client = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 2})
     try:
-        client.create_topics([NewTopic(topic, partitions, -1, config=dict(config))], request_timeout=ANSWER_SECONDS)[topic].result(ANSWER_SECONDS)
+        client.create_topics([NewTopic(topic, partitions, -1, config=dict(config))], request_timeout=ANSWER_SECONDS)[topic].result(
+            ANSWER_SECONDS
+        )
     except KafkaException as error:
         if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-            raise BrokerUnavailableError(f"bootstrap.servers = {bootstrap_servers}: topic {topic} cannot be made: {error.args[0].str()}") from error
+            raise BrokerUnavailableError(
+                f"bootstrap.servers = {bootstrap_servers}: topic {topic} cannot be made: {error.args[0].str()}"
+            ) from error
     except FutureTimeoutError as error:
         raise BrokerUnavailableError(f"bootstrap.servers = {bootstrap_servers}: no answer within {ANSWER_SECONDS:.0f} s") from error
 
@@ -126,12 +133,13 @@ class TopicAdmin:
         return configs
 
     def end_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, NextOffset]:
-        """The last stable offsets: what a `read_committed` reader can reach. Raises BrokerUnavailableError, StreamsError (unknown partition)."""
-        return self._offsets(partitions, OffsetSpec.latest())
+        """The last stable offsets: what a `read_committed` reader can reach. Raises BrokerUnavailableError, StreamsError (unknown
+        partition)."""
+        return self._offsets(partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]  # not annotated there
 
     def start_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, NextOffset]:
         """The first offsets that are still there. Raises as `end_offsets`."""
-        return self._offsets(partitions, OffsetSpec.earliest())
+        return self._offsets(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]  # not annotated there
 
     def _offsets(self, partitions: Iterable[Partition], spec: OffsetSpec) -> dict[Partition, NextOffset]:
         wanted = {TopicPartition(partition.topic, partition.number): spec for partition in partitions}
@@ -151,7 +159,9 @@ class TopicAdmin:
         for future in answers.values():
             for at in self._wait(f"list offsets of group {group}", future).topic_partitions:
                 if at.error is not None:
-                    raise StreamsError(f"the committed offset of {at.topic}-{at.partition} in group {group} cannot be read: {at.error.str()}")
+                    raise StreamsError(
+                        f"the committed offset of {at.topic}-{at.partition} in group {group} cannot be read: {at.error.str()}"
+                    )
                 if at.offset >= 0:
                     found[Partition(at.topic, at.partition)] = NextOffset(at.offset)
         return found
@@ -202,16 +212,21 @@ class TopicAdmin:
         application_id = self._config.application_id
         internal = topology.internal_topics()
         parts = topology.sub_topologies()
-        existing = {name: found.partitions for name, found in self.describe([*topology.source_topics, *(topic.name for topic in internal)]).items()}
+        existing = {
+            name: found.partitions for name, found in self.describe([*topology.source_topics, *(topic.name for topic in internal)]).items()
+        }
         missing = [topic for topic in topology.source_topics if topic not in existing]
         if missing:
-            raise MissingSourceTopicError(f"source topic {', '.join(missing)} does not exist on {self._servers}: create it, then start again")
+            raise MissingSourceTopicError(
+                f"source topic {', '.join(missing)} does not exist on {self._servers}: create it, then start again"
+            )
         planned = plan_partitions(parts, internal, topology.copartition_groups(), existing)
         for topic in internal:
             if topic.name in existing and existing[topic.name] != planned[topic.name]:
                 raise WrongPartitionsError(
                     f"internal topic {topic.name} has {existing[topic.name]} partitions, but its input asks for {planned[topic.name]}: "
-                    "the number of partitions of an input was changed; reset the application (delete its internal topics and state) to go on"
+                    "the number of partitions of an input was changed; reset the application "
+                    "(delete its internal topics and state) to go on"
                 )
         wanted = {topic.name: (planned[topic.name], topic.config) for topic in internal if topic.name not in existing}
         wanted[coordination_topic(application_id)] = (1, COORDINATION_CONFIG)
@@ -236,7 +251,9 @@ class TopicAdmin:
         except KafkaException as error:
             raise self._translate(what, error) from error
         except FutureTimeoutError as error:
-            raise BrokerUnavailableError(f"bootstrap.servers = {self._servers}: no answer within {ANSWER_SECONDS:.0f} s ({what})") from error
+            raise BrokerUnavailableError(
+                f"bootstrap.servers = {self._servers}: no answer within {ANSWER_SECONDS:.0f} s ({what})"
+            ) from error
 
     def _unless_missing(self, what: str, future: Future[Answer]) -> Answer | None:
         try:

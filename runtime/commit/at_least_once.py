@@ -17,7 +17,7 @@ from runtime.commit.order import Refused
 from runtime.commit.transactions import GroupMetadata, TransactionalProducer, kafka_error
 from runtime.errors import TaskMigratedError, TransactionAbortedError
 from runtime.ids import NextOffset, Partition
-from runtime.serdes.serde import Headers
+from runtime.record import Headers
 
 POLL_SECONDS = 0.01
 FLUSH_SECONDS = 1.0
@@ -50,13 +50,15 @@ class AtLeastOnce:
         """Initialises the transactional id of the offsets' transactions; blocks until the broker answers."""
         self._transactions.init()
 
-    def send(self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers | None, partition: int | None) -> None:
+    def send(
+        self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers | None, partition: int | None
+    ) -> None:
         """Writes an output record. Raises ProductionError if the handler says FAIL."""
         self._sent = True
         number = -1 if partition is None else partition
         while True:
             try:
-                self._producer.produce(topic, value, key, number, self._delivered, None, timestamp or 1, headers)
+                self._producer.produce(topic, value, key, number, self._delivered, None, timestamp or 1, headers)  # type: ignore[arg-type]  # lists are invariant
                 return
             except BufferError:
                 self._producer.poll(POLL_SECONDS)

@@ -31,9 +31,13 @@ class WorkerCollector:
         self._partitions = partitions
         self._counts: dict[str, int] = {}
         self._held: list[Output] = []
-        self.send: Callable[[str, bytes | None, bytes | None, int, Headers | None, int | None], None] = self._hold if hold else transport.send
+        self.send: Callable[[str, bytes | None, bytes | None, int, Headers | None, int | None], None] = (
+            self._hold if hold else transport.send
+        )
 
-    def _hold(self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers | None, partition: int | None) -> None:
+    def _hold(
+        self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers | None, partition: int | None
+    ) -> None:
         self._held.append(Output(topic, key, value, timestamp, headers, partition))
 
     def release(self) -> None:

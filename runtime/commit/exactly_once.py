@@ -15,7 +15,7 @@ from runtime.commit.order import Refused
 from runtime.commit.transactions import GroupMetadata, TransactionalProducer, classify, kafka_error
 from runtime.errors import TransactionAbortedError
 from runtime.ids import NextOffset, Partition
-from runtime.serdes.serde import Headers
+from runtime.record import Headers
 
 POLL_SECONDS = 0.01
 
@@ -42,14 +42,16 @@ class ExactlyOnce:
         """Initialises the transactional id; blocks until the broker answers."""
         self._transactions.init()
 
-    def send(self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers | None, partition: int | None) -> None:
+    def send(
+        self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers | None, partition: int | None
+    ) -> None:
         """Adds an output record to the transaction. Raises TransactionAbortedError, TaskMigratedError or ProductionError."""
         self._sent = True
         number = -1 if partition is None else partition
         while True:
             try:
                 # librdkafka reads timestamp 0 as "now", so the epoch itself is written as its first millisecond
-                self._produce(topic, value, key, number, None, None, timestamp or 1, headers)
+                self._produce(topic, value, key, number, None, None, timestamp or 1, headers)  # type: ignore[arg-type]  # lists are invariant
                 return
             except BufferError:
                 self._transactions.producer.poll(POLL_SECONDS)
@@ -85,7 +87,14 @@ class ExactlyOnce:
                     return
 
     def _again(
-        self, error: KafkaException, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers | None, partition: int
+        self,
+        error: KafkaException,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp: int,
+        headers: Headers | None,
+        partition: int,
     ) -> bool:
         inner = kafka_error(error)
         if inner.code() in (KafkaError._STATE, KafkaError._FENCED, KafkaError._FATAL) or inner.fatal() or inner.txn_requires_abort():

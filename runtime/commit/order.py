@@ -22,7 +22,7 @@ from runtime.commit.metadata import OffsetAndMetadata
 from runtime.errors import TaskMigratedError, TransactionAbortedError
 from runtime.events import EventSink, events_topic
 from runtime.ids import NextOffset, Partition
-from runtime.serdes.serde import Headers
+from runtime.record import Headers
 
 Refused = Callable[[str, int, bytes | None, bytes | None, int, Headers | None, Exception], bool]
 """Asked when the client or the broker does not take a record: topic, partition, key, value, timestamp, headers, error. True: send it again;
@@ -35,7 +35,9 @@ ChangelogRow = tuple[bytes, bytes | None, int]
 class Transport(Protocol):
     """A way to the broker: `ExactlyOnce` or `AtLeastOnce`."""
 
-    def send(self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers | None, partition: int | None) -> None: ...
+    def send(
+        self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers | None, partition: int | None
+    ) -> None: ...
 
     def send_changelog(self, partition: Partition, rows: list[ChangelogRow]) -> None: ...
 

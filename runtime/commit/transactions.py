@@ -62,10 +62,12 @@ def classify(error: KafkaException) -> TaskMigratedError | TransactionAbortedErr
 
 
 class TransactionalProducer:
-    """The transactions of one incarnation of a worker. `give_up()` is asked between the attempts while the broker does not answer. `consumer`:
-    whose group offsets are committed to where none is named."""
+    """The transactions of one incarnation of a worker. `give_up()` is asked between the attempts while the broker does not answer.
+    `consumer`: whose group offsets are committed to where none is named."""
 
-    def __init__(self, properties: Mapping[str, object], transactional_id: str, consumer: Consumer | None, give_up: Callable[[], bool]) -> None:
+    def __init__(
+        self, properties: Mapping[str, object], transactional_id: str, consumer: Consumer | None, give_up: Callable[[], bool]
+    ) -> None:
         self.producer = Producer({**DEFAULTS, **properties, "transactional.id": transactional_id})
         self._transactional_id = transactional_id
         self._consumer = consumer

@@ -34,7 +34,22 @@ class Run(NamedTuple):
 class PartitionQueue:
     """What was read of one partition and is not yet processed."""
 
-    __slots__ = ("_batch", "_decoder", "_end", "_raw", "_row", "at_end", "buffered", "dropped", "failure", "next_offset", "partition", "partition_time", "start", "stop_before")
+    __slots__ = (
+        "_batch",
+        "_decoder",
+        "_end",
+        "_raw",
+        "_row",
+        "at_end",
+        "buffered",
+        "dropped",
+        "failure",
+        "next_offset",
+        "partition",
+        "partition_time",
+        "start",
+        "stop_before",
+    )
 
     def __init__(self, partition: Partition, decoder: Decoder, start: NextOffset, partition_time: int = -1) -> None:
         self.partition = partition

@@ -27,8 +27,8 @@ BATCH = 5000
 
 
 class Polled(NamedTuple):
-    """What one poll gave. `runs`: messages by partition, in order. `ends`: partitions that have no more, with the next offset there. `lost`:
-    partitions whose position is not on the log (any more), with that position."""
+    """What one poll gave. `runs`: messages by partition, in order. `ends`: partitions that have no more, with the next offset there.
+    `lost`: partitions whose position is not on the log (any more), with that position."""
 
     runs: list[tuple[Partition, list[Message]]]
     ends: list[tuple[Partition, NextOffset]]
@@ -110,10 +110,11 @@ class Reader:
         if not messages:
             return []
         topic = self._only_topic
+        pairs: list[tuple[str, int]]
         if topic is None:
-            pairs = [(message.topic(), message.partition()) for message in messages]
+            pairs = [(message.topic(), message.partition()) for message in messages]  # type: ignore[misc]  # messages without error have both
         else:
-            pairs = [(topic, number) for number in [message.partition() for message in messages]]
+            pairs = [(topic, message.partition()) for message in messages]  # type: ignore[misc]  # as above
         if pairs.count(pairs[0]) == len(pairs):
             return [(Partition(*pairs[0]), messages)]
         runs: list[tuple[Partition, list[Message]]] = []

@@ -20,8 +20,9 @@ from typing import NamedTuple, Protocol
 from runtime.errors import DeserializationError, StreamsError
 from runtime.handlers import DeserializationExceptionHandler, DeserializationHandlerResponse, ErrorHandlerContext
 from runtime.ids import TaskId
+from runtime.record import Headers
 from runtime.serdes.primitive import BYTES
-from runtime.serdes.serde import Headers, PlainSerde, Serde
+from runtime.serdes.serde import PlainSerde, Serde
 from runtime.timestamps import ConsumerRecord, extractor_function
 
 

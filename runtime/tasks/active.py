@@ -121,7 +121,10 @@ class ActiveTask:
         times = {partition: self._time_of(partition, committed.get(partition)) for partition in self.inputs}
         self.stream_time = max(self.stream_time, self._stored_time(_STREAM_TIME), *times.values())
         self.queues = TaskQueues(
-            [PartitionQueue(partition, self.plan.decoder(partition.topic), starts[partition], times[partition]) for partition in self.inputs],
+            [
+                PartitionQueue(partition, self.plan.decoder(partition.topic), starts[partition], times[partition])
+                for partition in self.inputs
+            ],
             self.plan.max_task_idle_ms,
         )
         if self._stop_before is not None:
@@ -217,7 +220,9 @@ class ActiveTask:
         if self.plan.hold_outputs:
             return self._process_held(pipeline, run)
         try:
-            pipeline.process_run(queue.partition.topic, batch.keys, batch.values, batch.timestamps, batch.headers, batch.offsets, start, stop)
+            pipeline.process_run(
+                queue.partition.topic, batch.keys, batch.values, batch.timestamps, batch.headers, batch.offsets, start, stop
+            )
         except ProcessingError as error:
             return self._failed(queue, batch, start, error)
         queue.take(batch, stop)
@@ -229,7 +234,9 @@ class ActiveTask:
         collector = self.plan.collector
         for row in range(start, stop):
             try:
-                pipeline.process_run(queue.partition.topic, batch.keys, batch.values, batch.timestamps, batch.headers, batch.offsets, row, row + 1)
+                pipeline.process_run(
+                    queue.partition.topic, batch.keys, batch.values, batch.timestamps, batch.headers, batch.offsets, row, row + 1
+                )
             except ProcessingError as error:
                 collector.drop()
                 return row - start + self._failed(queue, batch, row, error)
@@ -239,7 +246,7 @@ class ActiveTask:
 
     def _failed(self, queue: PartitionQueue, batch: Batch, start: int, error: ProcessingError) -> int:
         """The user's code raised on a record: those before it are done, the handler decides on it. Returns the records passed."""
-        row = getattr(error, "index", None)
+        row = error.index
         if row is None:
             raise error
         if row > start:
@@ -254,7 +261,7 @@ class ActiveTask:
             batch.values[row],
             None if batch.headers is None else batch.headers[row],
         )
-        context = error_context(message, self.id, getattr(error, "node", None))
+        context = error_context(message, self.id, error.node)
         response = self._incidents.ask_processing(context, record, error)
         if response is ProcessingHandlerResponse.FAIL:
             raise error

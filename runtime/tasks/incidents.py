@@ -27,7 +27,7 @@ from runtime.handlers import (
 from runtime.ids import Partition, TaskId
 from runtime.intake.verdict import RawMessage, raw_record
 from runtime.metrics import TASK, Metrics
-from runtime.serdes.serde import Headers
+from runtime.record import Headers
 from runtime.timestamps import ConsumerRecord
 
 logger = logging.getLogger(__name__)
@@ -35,8 +35,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PausePoint:
-    """Why a task is paused, and before which record. `reason`: `deserialization`, `processing`, or `command` (no record then: key, value and
-    error are None, and the offset is the next one to process)."""
+    """Why a task is paused, and before which record. `reason`: `deserialization`, `processing`, or `command` (no record then: key, value
+    and error are None, and the offset is the next one to process)."""
 
     partition: Partition
     offset: int
@@ -102,8 +102,12 @@ class Incidents:
         self.deserialization = make_handler(
             configs["deserialization.exception.handler"], DeserializationExceptionHandler, configs, "deserialization.exception.handler"
         )
-        self.processing = make_handler(configs["processing.exception.handler"], ProcessingExceptionHandler, configs, "processing.exception.handler")
-        self.production = make_handler(configs["production.exception.handler"], ProductionExceptionHandler, configs, "production.exception.handler")
+        self.processing = make_handler(
+            configs["processing.exception.handler"], ProcessingExceptionHandler, configs, "processing.exception.handler"
+        )
+        self.production = make_handler(
+            configs["production.exception.handler"], ProductionExceptionHandler, configs, "production.exception.handler"
+        )
         topic = configs.get("errors.dead.letter.queue.topic.name")
         self._dead_letter = str(topic) if topic else None
         self._events = events
@@ -181,5 +185,3 @@ class Incidents:
             raise StreamsError(f"{type(self.production).__name__}.handle returned {response!r}: expected CONTINUE, FAIL or RETRY")
         size = len(key or b"") + len(value or b"")
         raise ProductionError(f"task {self.task}: a record of {size} bytes for {topic} was refused: {error}") from error
-
-

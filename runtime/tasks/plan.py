@@ -19,7 +19,7 @@ from runtime.operators.context import GlobalStores, TaskContext
 from runtime.stores.base import EngineStore, StoreContext
 from runtime.stores.budget import StoreMemory
 from runtime.topology.nodes import SourceNode
-from runtime.topology.topology import SubTopology
+from runtime.topology.subtopologies import SubTopology
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +53,7 @@ class TaskPlan:
         """A decoder of one source topic."""
         source = self.sources[topic]
         extractor = source.timestamp_extractor or self.default_timestamp_extractor
+        assert source.key_serde is not None and source.value_serde is not None  # a resolved topology has them
         return Decoder(topic, source.key_serde, source.value_serde, extractor)
 
     def offset_reset(self, topic: str) -> str:
@@ -71,7 +72,9 @@ class TaskPlan:
             store = builder.build()
             changelog = changelog_partition(self.application_id, store.name, self.task_id) if store.logging_enabled else None
             try:
-                store.open(self.directory, StoreContext(self.application_id, self.directory, self.task_id, changelog, self.memory, record_time))
+                store.open(
+                    self.directory, StoreContext(self.application_id, self.directory, self.task_id, changelog, self.memory, record_time)
+                )
             except TaskCorruptedError as error:
                 logger.warning("task %s: %s", self.task_id, error)
                 store.wipe()
@@ -95,7 +98,8 @@ class TaskPlan:
         )
 
     def checkpoint(self, stores: Mapping[str, EngineStore], changelogs: Mapping[str, Partition]) -> dict[str, dict[str, int]]:
-        """Flushes the stores, then writes `.checkpoint` with the changelog offsets of the persistent ones. Returns them by store and partition."""
+        """Flushes the stores, then writes `.checkpoint` with the changelog offsets of the persistent ones. Returns them by store and
+        partition."""
         offsets: dict[Partition, NextOffset | None] = {}
         told: dict[str, dict[str, int]] = {}
         for name, partition in changelogs.items():
@@ -108,5 +112,3 @@ class TaskPlan:
         if offsets:
             write_checkpoint(self.directory, offsets)
         return told
-
-

@@ -1,9 +1,10 @@
 """The garbage collector, set for an engine that makes millions of small objects without cycles.
 
 CPython looks for cycles after every 700 new containers, and what survives is looked at again and again: entries of stores, which live
-until they are evicted, messages, batches. None of them is part of a cycle. Measured on a count per key, the collector took a sixth of the time.
-While a worker runs, what exists at its start is left out (`gc.freeze`), and the rest is looked at less often. It stays switched on: user code
-may well make cycles.
+until they are evicted, messages, batches. None of them is part of a cycle. Measured on a count per key, the collector took a sixth of the
+time.
+While a worker runs, what exists at its start is left out (`gc.freeze`), and the rest is looked at less often. It stays switched on: user
+code may well make cycles.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ _before: tuple[int, int, int] = (700, 10, 10)
 
 @contextmanager
 def calm_collector() -> Iterator[None]:
-    """Sets the collector as above until the last worker of the process has left the block. A collector that somebody switched off stays off."""
+    """Sets the collector as above until the last worker of the process has left the block. A collector that somebody switched off stays
+    off."""
     global _running, _before
     with _lock:
         _running += 1

@@ -207,8 +207,11 @@ class Parts:
     def commit(self, extra: Mapping[Partition, OffsetAndMetadata] | None = None) -> bool:
         """Commits all tasks in the one order; tasks that want to pause are paused by it. False if there was nothing to commit.
 
-        Raises TransactionAbortedError (then `roll_back`) or TaskMigratedError (then `begin_incarnation`).
+        Before the first grant nothing can be committed, since the guard needs one: events wait. Raises TransactionAbortedError (then
+        `roll_back`) or TaskMigratedError (then `begin_incarnation`).
         """
+        if not self._granted:
+            return False
         started = self._clock.monotonic_ms()
         pausing = self.tasks.wanting_pause()
         for task in pausing:
@@ -246,8 +249,8 @@ class Parts:
             self._checkpoint_if_due(now_ms)
 
     def _checkpoint_if_due(self, now_ms: int) -> None:
-        """KIP-116: looked at when a commit is due, so it acts in multiples of the commit interval. Tasks that have committed nothing since their
-        last one keep it."""
+        """KIP-116: looked at when a commit is due, so it acts in multiples of the commit interval. Tasks that have committed nothing
+        since their last one keep it."""
         if now_ms - self._checkpointed_at_ms < self._checkpoint_interval_ms:
             return
         self._checkpointed_at_ms = now_ms
@@ -336,7 +339,9 @@ class Parts:
         self._answer(command, answer)
 
     def _answer(self, command: Command, answer: Answer) -> None:
-        self._coordination.result(CommandResult(id=command.id, ok=answer.ok, reason=answer.reason, data=dict(answer.data), by=self._instance))
+        self._coordination.result(
+            CommandResult(id=command.id, ok=answer.ok, reason=answer.reason, data=dict(answer.data), by=self._instance)
+        )
 
     def _report(self, task: ActiveTask) -> TaskReport:
         info = task_info(task, self.reader)
@@ -352,7 +357,11 @@ class Parts:
             paused=None
             if point is None
             else PausedAt(
-                topic=point.partition.topic, partition=point.partition.number, offset=point.offset, error_type=point.error_type, error=point.error
+                topic=point.partition.topic,
+                partition=point.partition.number,
+                offset=point.offset,
+                error_type=point.error_type,
+                error=point.error,
             ),
         )
 
@@ -404,4 +413,3 @@ class Parts:
     def instance_state(self, old: State, new: State) -> dict[str, object]:
         """The payload of INSTANCE_STATE."""
         return {"old": old.value, "new": new.value, "pid": os.getpid(), "log_path": self._log_path}
-

@@ -98,10 +98,14 @@ class Planner:
         facts = self._topics.describe({partition.topic for partition in partitions})
         missing = sorted({partition.topic for partition in partitions} - set(facts))
         if missing:
-            raise MissingSourceTopicError(f"changelog {', '.join(missing)} does not exist any more: restart the application to have it made again")
+            raise MissingSourceTopicError(
+                f"changelog {', '.join(missing)} does not exist any more: restart the application to have it made again"
+            )
         ends = self._topics.end_offsets(partitions)
         return {
-            partition: Changelog(partition, NextOffset(ends[partition]), facts[partition.topic].topic_id, facts[partition.topic].delete_retention_ms)
+            partition: Changelog(
+                partition, NextOffset(ends[partition]), facts[partition.topic].topic_id, facts[partition.topic].delete_retention_ms
+            )
             for partition in partitions
         }
 
@@ -114,7 +118,8 @@ class Planner:
             for partition, offset in sorted(lost.items())
         )
         return (
-            f"task {task} has state, but group {group} has no committed offset for {', '.join(map(str, sorted(lost)))}: they expired or were deleted. "
-            f"Going on would count records twice. The state was built up to these offsets; to go on from there:\n{commands}\n"
-            "or delete the state (KafkaStreams.clean_up() and the changelog topics) to begin anew"
+            f"task {task} has state, but group {group} has no committed offset for {', '.join(map(str, sorted(lost)))}: "
+            "they expired or were deleted. Going on would count records twice. The state was built up to these offsets; "
+            "to go on from there:\n"
+            f"{commands}\nor delete the state (KafkaStreams.clean_up() and the changelog topics) to begin anew"
         )

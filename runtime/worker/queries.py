@@ -1,4 +1,5 @@
-"""Interactive queries: one store by name, over all the tasks of a worker that hold a part of it (Kafka Streams' `CompositeReadOnlyKeyValueStore`).
+"""Interactive queries: one store by name, over all the tasks of a worker that hold a part of it (Kafka Streams'
+`CompositeReadOnlyKeyValueStore`).
 
 Only committed data is read, from the stores' own files, so a query never waits for processing and never shows what may be rolled back.
 """
@@ -18,8 +19,8 @@ View = ReadOnlyKeyValueStore | ReadOnlyWindowStore
 
 class StoreQuery:
     """Reads of one store. Key-value stores have `get`, `range`, `all`, `prefix_scan`, `approximate_num_entries`; window stores `fetch`,
-    `fetch_all`, `all`. Several tasks' parts come one after the other, each in the order of its keys' bytes. Safe to use from any thread; raises
-    InvalidStateStoreError when the task that holds the data has been closed meanwhile: ask again."""
+    `fetch_all`, `all`. Several tasks' parts come one after the other, each in the order of its keys' bytes. Safe to use from any thread;
+    raises InvalidStateStoreError when the task that holds the data has been closed meanwhile: ask again."""
 
     def __init__(self, name: str, stores: Callable[[], Sequence[EngineStore]]) -> None:
         """`stores` gives the parts that are here now."""
@@ -68,12 +69,13 @@ class StoreQuery:
 
     def all(self) -> Iterator[tuple[object, object]]:
         """Every entry: (key, value), or (Windowed key, value) of a window store."""
-        return chain.from_iterable(cast(Iterator[tuple[object, object]], view.all()) for view in self._views())
+        return chain.from_iterable(view.all() for view in self._views())
 
     # -- window stores -----------------------------------------------------------------------------------------------------------
 
     def fetch(self, key: object, time_from: int, time_to: int | None = None) -> object:
-        """The value of the window that starts at `time_from`, or None; with `time_to`, an iterator of (window start, value) by time. In ms."""
+        """The value of the window that starts at `time_from`, or None; with `time_to`, an iterator of (window start, value) by time. In
+        ms."""
         views = self._windows()
         if time_to is None:
             return next((value for view in views if (value := view.fetch(key, time_from)) is not None), None)
@@ -82,4 +84,4 @@ class StoreQuery:
 
     def fetch_all(self, time_from: int, time_to: int) -> Iterator[tuple[object, object]]:
         """Every key's windows that start from `time_from` to `time_to`, in ms, both inclusive."""
-        return chain.from_iterable(cast(Iterator[tuple[object, object]], view.fetch_all(time_from, time_to)) for view in self._windows())
+        return chain.from_iterable(view.fetch_all(time_from, time_to) for view in self._windows())

@@ -31,7 +31,9 @@ OFFSETS_SECONDS = 10.0
 class TaskSet:
     """All active tasks of one worker."""
 
-    def __init__(self, planner: Planner, reader: Reader, restorer: Restorer, global_task: GlobalTask | None, events: EventSink, clock: Clock) -> None:
+    def __init__(
+        self, planner: Planner, reader: Reader, restorer: Restorer, global_task: GlobalTask | None, events: EventSink, clock: Clock
+    ) -> None:
         self._planner = planner
         self._reader = reader
         self._restorer = restorer
@@ -88,7 +90,8 @@ class TaskSet:
         return any(task.commit_requested for task in self._tasks.values())
 
     def store_positions(self) -> dict[str, dict[int, tuple[int, int]]]:
-        """By store and partition: position and end of its changelog, as next offsets (KIP-535). Of a running store both are its position."""
+        """By store and partition: position and end of its changelog, as next offsets (KIP-535). Of a running store both are its
+        position."""
         positions: dict[str, dict[int, tuple[int, int]]] = {}
         for task in self._tasks.values():
             for name, changelog in task.changelogs.items():
@@ -101,8 +104,8 @@ class TaskSet:
     # -- coming ----------------------------------------------------------------------------------------------------------------
 
     def create(self, ids: Collection[TaskId]) -> None:
-        """Opens tasks that are not here yet and starts their restore. Order as in rules.md, 22: committed offsets first (this waits until what a
-        fenced predecessor left open has ended), then the ends of the changelogs.
+        """Opens tasks that are not here yet and starts their restore. Order as in rules.md, 22: committed offsets first (this waits until
+        what a fenced predecessor left open has ended), then the ends of the changelogs.
 
         Raises StateLostError (rules.md, 14), StreamsError if the broker does not answer; what was opened by then is kept and tried again.
         """
@@ -156,7 +159,9 @@ class TaskSet:
 
     def _starts(self, task: ActiveTask, committed: Mapping[Partition, OffsetAndMetadata]) -> dict[Partition, NextOffset]:
         return {
-            partition: NextOffset(committed[partition].offset) if partition in committed else self._reset_position(task, partition, "no committed offset")
+            partition: NextOffset(committed[partition].offset)
+            if partition in committed
+            else self._reset_position(task, partition, "no committed offset")
             for partition in task.inputs
         }
 
@@ -165,7 +170,8 @@ class TaskSet:
         policy = task.plan.offset_reset(partition.topic)
         if policy == "none":
             raise StreamsError(
-                f"{partition}: {why}, and auto.offset.reset = none: set the offset with kafka-consumer-groups --reset-offsets, or choose earliest or latest"
+                f"{partition}: {why}, and auto.offset.reset = none: set the offset with kafka-consumer-groups --reset-offsets, "
+                "or choose earliest or latest"
             )
         low, high = self._reader.bounds(partition, OFFSETS_SECONDS)
         return low if policy == "earliest" else high
@@ -177,7 +183,7 @@ class TaskSet:
         for partition, messages in polled.runs:
             task = self._by_partition.get(partition)
             if task is not None:
-                task.add(partition, messages)
+                task.add(partition, messages)  # type: ignore[arg-type]  # confluent-kafka's stubs leave more open than a read message does
         for partition, offset in polled.ends:
             task = self._by_partition.get(partition)
             if task is not None and task.queues is not None:
@@ -264,7 +270,15 @@ class TaskSet:
         task.pause(point)
         self._reader.unassign(task.inputs)
         self.changed = True
-        logger.warning("task %s is paused before %s@%d (%s): %s", task.id, point.partition, point.offset, point.reason, point.error, extra={"task": task.id})
+        logger.warning(
+            "task %s is paused before %s@%d (%s): %s",
+            task.id,
+            point.partition,
+            point.offset,
+            point.reason,
+            point.error,
+            extra={"task": task.id},
+        )
 
     def want_pause(self, task_id: TaskId) -> None:
         """An operator's pause: taken up with the next commit. Raises StreamsError if the task is not running."""
@@ -275,8 +289,9 @@ class TaskSet:
         task.pause_wanted = PausePoint.command(partition, task.queues[partition].next_offset)
 
     def resume(self, task_id: TaskId) -> bool:
-        """Reads the task's committed offsets again (somebody may have moved them) and runs on from there. True once it has left PAUSED, False if
-        it was not paused or is not here. Raises StreamsError if the offsets cannot be read: it stays PAUSED (rules.md, 2 and 17)."""
+        """Reads the task's committed offsets again (somebody may have moved them) and runs on from there. True once it has left PAUSED,
+        False if it was not paused or is not here. Raises StreamsError if the offsets cannot be read: it stays PAUSED (rules.md, 2 and
+        17)."""
         task = self._tasks.get(task_id)
         if task is None or task.state is not TaskState.PAUSED:
             return False
@@ -308,8 +323,8 @@ class TaskSet:
         return self._reader.committed(partitions, OFFSETS_SECONDS)
 
     def moved_offsets(self) -> None:
-        """Compares what the group holds with what running tasks committed last; a difference is told once, and the next commit overwrites it
-        (rules.md, 19). Raises StreamsError if the offsets cannot be read."""
+        """Compares what the group holds with what running tasks committed last; a difference is told once, and the next commit overwrites
+        it (rules.md, 19). Raises StreamsError if the offsets cannot be read."""
         running = self.in_state(TaskState.RUNNING)
         found = self.committed([partition for task in running for partition in task.committed_offsets])
         for task in running:
@@ -319,12 +334,14 @@ class TaskSet:
                     continue
                 payload = {"topic": partition.topic, "partition": partition.number, "committed": at.offset, "expected": expected.offset}
                 self._events.emit(EventKind.OFFSET_MOVED, payload, task.id, f"{partition}@{at.offset}")
-                logger.warning("%s: committed offset is %d, not %d as committed last, while its task runs", partition, at.offset, expected.offset)
+                logger.warning(
+                    "%s: committed offset is %d, not %d as committed last, while its task runs", partition, at.offset, expected.offset
+                )
                 task.committed_offsets[partition] = at
 
     def held_offsets(self) -> dict[Partition, OffsetAndMetadata]:
-        """What to commit again so that offsets of idle and paused partitions do not expire (rules.md, 20): of paused tasks what the group holds
-        now, since an operator may have moved it."""
+        """What to commit again so that offsets of idle and paused partitions do not expire (rules.md, 20): of paused tasks what the group
+        holds now, since an operator may have moved it."""
         tasks = self.in_state(TaskState.RUNNING, TaskState.PAUSED)
         found = self.committed([partition for task in tasks for partition in task.inputs])
         running = {partition for task in tasks if task.state is TaskState.RUNNING for partition in task.offsets_to_commit()}
@@ -333,8 +350,8 @@ class TaskSet:
     # -- going -----------------------------------------------------------------------------------------------------------------
 
     def rollback(self) -> None:
-        """Every task that processes goes back to the last commit: stores, queues, processors, input (rules.md, 10). Paused and restoring tasks
-        have nothing to roll back. Raises StreamsError if the broker does not answer; call it again then."""
+        """Every task that processes goes back to the last commit: stores, queues, processors, input (rules.md, 10). Paused and restoring
+        tasks have nothing to roll back. Raises StreamsError if the broker does not answer; call it again then."""
         tasks = self.in_state(TaskState.RUNNING)
         for task in tasks:
             self._reader.unassign(task.inputs)
@@ -388,5 +405,3 @@ class TaskSet:
 
 def _text(starts: Mapping[Partition, NextOffset]) -> str:
     return ", ".join(f"{partition}@{offset}" for partition, offset in sorted(starts.items()))
-
-

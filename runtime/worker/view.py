@@ -18,8 +18,8 @@ from runtime.worker.queries import StoreQuery
 
 @dataclass(frozen=True, slots=True)
 class TaskInfo:
-    """One task. `committed` and `ends` are next offsets, `ends` as of the last fetch; `idle_since_ms` is monotonic time, None if the task does not
-    wait for input of an empty partition."""
+    """One task. `committed` and `ends` are next offsets, `ends` as of the last fetch; `idle_since_ms` is monotonic time, None if the task
+    does not wait for input of an empty partition."""
 
     task_id: TaskId
     kind: TaskKind

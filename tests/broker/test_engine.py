@@ -47,7 +47,9 @@ def test_a_count_per_key_goes_on_after_a_restart(
         assert streams.store("counts").get("k3") == 110
 
 
-def test_state_is_rebuilt_from_the_changelog_when_the_disk_is_gone(broker: Kafka, topic: Topic, application_id: str, state_dir: Path) -> None:
+def test_state_is_rebuilt_from_the_changelog_when_the_disk_is_gone(
+    broker: Kafka, topic: Topic, application_id: str, state_dir: Path
+) -> None:
     source, output = topic("in", partitions=2), topic("out", partitions=2)
     broker.produce(source, [(f"k{n % 5}", "v") for n in range(100)])
     with running(broker, count_topology(source, output), application_id, state_dir):
@@ -113,7 +115,11 @@ def test_records_are_repartitioned_by_their_new_key(broker: Kafka, topic: Topic,
         .to_stream()
         .to(output, Produced(serdes.STRING, value=serdes.LONG))
     )
-    config: dict[str, object] = {"default.key.serde": serdes.STRING, "default.value.serde": serdes.STRING, "repartition.purge.interval.ms": 200}
+    config: dict[str, object] = {
+        "default.key.serde": serdes.STRING,
+        "default.value.serde": serdes.STRING,
+        "repartition.purge.interval.ms": 200,
+    }
     broker.produce(source, [(f"k{n}", f"v{n % 4}") for n in range(200)])
     with running(broker, builder.build(), application_id, state_dir, **config):
         counts_become(broker, output, {f"v{n}": 50 for n in range(4)})
@@ -151,8 +157,12 @@ def test_rule_19_an_offset_moved_while_its_task_runs_is_told(
         counts_become(broker, output, {"a": 3})
         wait_until(lambda: broker.committed_offsets(application_id, source) == {0: 3}, what="the commit")
         admin = broker.admin
-        admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(application_id, [TopicPartition(source, 0, 1)])])[application_id].result(10)
-        [moved] = wait_until(lambda: [event for event in events(broker, application_id) if event.kind is EventKind.OFFSET_MOVED], what="the event")
+        admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(application_id, [TopicPartition(source, 0, 1)])])[
+            application_id
+        ].result(10)
+        [moved] = wait_until(
+            lambda: [event for event in events(broker, application_id) if event.kind is EventKind.OFFSET_MOVED], what="the event"
+        )
         assert (moved.payload["committed"], moved.payload["expected"]) == (1, 3)
         wait_until(lambda: broker.committed_offsets(application_id, source) == {0: 3}, what="our own offset again")
     assert latest(broker, output) == {"a": 3}
@@ -176,7 +186,9 @@ def test_rule_20_offsets_of_idle_and_paused_tasks_are_committed_again_as_they_ar
         wait_until(lambda: broker.committed_offsets(application_id, source) == {0: 1, 1: 1}, what="the commits")
         commits_of_idle_offsets(broker)  # the next is 1.5 s away
         admin = broker.admin
-        admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(application_id, [TopicPartition(source, 0, 2)])])[application_id].result(10)
+        admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(application_id, [TopicPartition(source, 0, 2)])])[
+            application_id
+        ].result(10)
         commits_of_idle_offsets(broker)
         assert broker.committed_offsets(application_id, source) == {0: 2, 1: 1}  # what the operator set for the paused task stands
         assert streams.resume(TaskId(0, 0)) is True
@@ -189,11 +201,15 @@ def test_an_offset_that_is_out_of_range_goes_where_the_policy_says_and_is_told(
     source, output = topic("in"), topic("out")
     broker.produce(source, [("x", "v")] * 10)
     admin = broker.admin
-    admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(application_id, [TopicPartition(source, 0, 3)])])[application_id].result(10)
-    list(admin.delete_records([TopicPartition(source, 0, 10)]).values())[0].result(10)
+    admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(application_id, [TopicPartition(source, 0, 3)])])[
+        application_id
+    ].result(10)
+    next(iter(admin.delete_records([TopicPartition(source, 0, 10)]).values())).result(10)
     broker.produce(source, [("a", "v")] * 2)
     with running(broker, count_topology(source, output), application_id, state_dir, **{"auto.offset.reset": policy}):
-        [reset] = wait_until(lambda: [event for event in events(broker, application_id) if event.kind is EventKind.OFFSET_RESET], what="the event")
+        [reset] = wait_until(
+            lambda: [event for event in events(broker, application_id) if event.kind is EventKind.OFFSET_RESET], what="the event"
+        )
         assert (reset.payload["from"], reset.payload["to"], reset.payload["policy"]) == (3, 10 if policy == "earliest" else 12, policy)
         broker.produce(source, [("a", "v")])
         counts_become(broker, output, wanted)
@@ -246,9 +262,9 @@ def test_pause_and_resume_of_the_whole_client(broker: Kafka, topic: Topic, appli
 def wordy(source: str, output: str) -> Topology:
     """A topology whose sink takes records that are too large for the broker."""
     builder = StreamsBuilder()
-    builder.stream(source, Consumed(serdes.STRING, value=serdes.STRING)).map_values(lambda value: value * 2_000_000 if value == "x" else value).to(
-        output, Produced(serdes.STRING, value=serdes.STRING)
-    )
+    builder.stream(source, Consumed(serdes.STRING, value=serdes.STRING)).map_values(
+        lambda value: value * 2_000_000 if value == "x" else value
+    ).to(output, Produced(serdes.STRING, value=serdes.STRING))
     return builder.build()
 
 

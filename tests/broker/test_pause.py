@@ -36,7 +36,9 @@ def test_rule_16_the_bad_records_own_offset_is_committed_and_the_other_tasks_run
     source, output = topic("in", partitions=2), topic("out", partitions=2)
     broker.produce(source, [("a", "1"), ("a", "2"), ("a", BAD), ("a", "3")], partition=0)
     broker.produce(source, [("b", "1")], partition=1)
-    with running(broker, count_topology(source, output), application_id, state_dir, **{"deserialization.exception.handler": PAUSE}) as streams:
+    with running(
+        broker, count_topology(source, output), application_id, state_dir, **{"deserialization.exception.handler": PAUSE}
+    ) as streams:
         wait_until(lambda: paused(streams) == {"0_0"}, what="the pause")
         assert broker.committed_offsets(application_id, source)[0] == 2
         assert streams.state is State.RUNNING
@@ -53,7 +55,9 @@ def test_rule_16_the_offset_is_committed_when_the_bad_record_is_the_first(
 ) -> None:
     source, output = topic("in"), topic("out")
     broker.produce(source, [("a", BAD)])
-    with running(broker, count_topology(source, output), application_id, state_dir, **{"deserialization.exception.handler": PAUSE}) as streams:
+    with running(
+        broker, count_topology(source, output), application_id, state_dir, **{"deserialization.exception.handler": PAUSE}
+    ) as streams:
         wait_until(lambda: paused(streams) == {"0_0"}, what="the pause")
         assert broker.committed_offsets(application_id, source) == {0: 0}
 
@@ -63,7 +67,9 @@ def test_rule_17_the_java_tool_shifts_the_offset_while_the_application_runs_and_
 ) -> None:
     source, output = topic("in"), topic("out")
     broker.produce(source, [("a", "1"), ("a", BAD), ("a", "2")])
-    with running(broker, count_topology(source, output), application_id, state_dir, **{"deserialization.exception.handler": PAUSE}) as streams:
+    with running(
+        broker, count_topology(source, output), application_id, state_dir, **{"deserialization.exception.handler": PAUSE}
+    ) as streams:
         wait_until(lambda: paused(streams) == {"0_0"}, what="the pause")
         arguments = ["--bootstrap-server", broker.bootstrap_servers, "--group", application_id, "--topic", f"{source}:0"]
         run_tool("kafka-consumer-groups", [*arguments, "--reset-offsets", "--shift-by", "1", "--execute"])
@@ -77,10 +83,14 @@ def test_rule_17_the_java_tool_shifts_the_offset_while_the_application_runs_and_
 def test_resume_without_a_shift_meets_the_record_again(broker: Kafka, topic: Topic, application_id: str, state_dir: Path) -> None:
     source, output = topic("in"), topic("out")
     broker.produce(source, [("a", "1"), ("a", BAD)])
-    with running(broker, count_topology(source, output), application_id, state_dir, **{"deserialization.exception.handler": PAUSE}) as streams:
+    with running(
+        broker, count_topology(source, output), application_id, state_dir, **{"deserialization.exception.handler": PAUSE}
+    ) as streams:
         wait_until(lambda: paused(streams) == {"0_0"}, what="the pause")
         assert streams.resume(TaskId(0, 0)) is True
-        wait_until(lambda: sum(event.kind is EventKind.TASK_PAUSED for event in events(broker, application_id)) == 2, what="the second pause")
+        wait_until(
+            lambda: sum(event.kind is EventKind.TASK_PAUSED for event in events(broker, application_id)) == 2, what="the second pause"
+        )
         assert broker.committed_offsets(application_id, source) == {0: 1}
 
 
@@ -101,7 +111,9 @@ def test_rule_20_a_shift_by_command_is_a_compare_and_set(broker: Kafka, topic: T
     source, output = topic("in"), topic("out")
     broker.produce(source, [("a", "1"), ("a", BAD), ("a", "2")])
     with (
-        running(broker, count_topology(source, output), application_id, state_dir, **{"deserialization.exception.handler": PAUSE}) as streams,
+        running(
+            broker, count_topology(source, output), application_id, state_dir, **{"deserialization.exception.handler": PAUSE}
+        ) as streams,
         CommandClient(application_id, broker.bootstrap_servers, "test") as client,
     ):
         wait_until(lambda: paused(streams) == {"0_0"}, what="the pause")
@@ -187,7 +199,9 @@ def test_rule_16_the_handler_is_asked_once_per_meeting(broker: Kafka, topic: Top
     Counting.asked.clear()
     source, output = topic("in"), topic("out")
     broker.produce(source, [("a", "1"), ("a", BAD), ("a", BAD)])
-    with running(broker, count_topology(source, output), application_id, state_dir, **{"deserialization.exception.handler": Counting}) as streams:
+    with running(
+        broker, count_topology(source, output), application_id, state_dir, **{"deserialization.exception.handler": Counting}
+    ) as streams:
         wait_until(lambda: paused(streams) == {"0_0"}, what="the pause")
         assert Counting.asked == [1]
         request = ConsumerGroupTopicPartitions(application_id, [TopicPartition(source, 0, 2)])
