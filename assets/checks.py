@@ -136,16 +136,15 @@ def _schema(columns: dict[str, str]) -> dg.TableSchema:
 @dg.op(description="Computes the checks of the asset `instances`: every instance and task, the worst decides.")
 def compute_instance_checks(context: dg.OpExecutionContext, penstock: PenstockResource) -> None:
     for result in health_results(look(penstock.operations, context.log)):
-        context.log_event(
-            dg.AssetCheckEvaluation(
-                asset_key=INSTANCES,
-                check_name=str(result.check_name),
-                passed=result.passed,
-                severity=result.severity,
-                description=result.description,
-                metadata=result.metadata,
-            )
+        evaluation = dg.AssetCheckEvaluation(
+            asset_key=INSTANCES,
+            check_name=str(result.check_name),
+            passed=result.passed,
+            severity=result.severity,
+            description=result.description,
+            metadata=result.metadata,
         )
+        context.log_event(evaluation)  # type: ignore[arg-type]  # it takes these too; its annotation is behind its code
 
 
 @dg.job(executor_def=dg.in_process_executor, description="Checkpoint freshness and liveness of all instances, as asset checks.")

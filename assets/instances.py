@@ -32,7 +32,7 @@ def instances_asset(applications: Applications) -> dg.AssetsDefinition:
     )
     def instances(context: dg.AssetExecutionContext, penstock: PenstockResource) -> dg.MaterializeResult[None]:
         operations = penstock.operations
-        started = operations.start(context.partition_key, actor=f"dagster run {context.run_id[:8]}", progress=context.log.info)
+        started = operations.start(context.partition_key, actor=f"dagster run {context.run.run_id[:8]}", progress=context.log.info)
         return dg.MaterializeResult(metadata=instance_metadata(operations.places, started))
 
     return instances

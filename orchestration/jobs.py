@@ -46,7 +46,7 @@ class SkipRecordConfig(TaskConfig):
 
 
 def _actor(context: dg.OpExecutionContext) -> str:
-    return f"dagster run {context.run_id[:8]}"
+    return f"dagster run {context.run.run_id[:8]}"
 
 
 @dg.op
@@ -85,7 +85,7 @@ def skip(context: dg.OpExecutionContext, config: SkipRecordConfig, penstock: Pen
         reason=config.reason,
         run_id=config.run_book_run,
         occurrence=config.occurrence,
-        dagster_run_id=context.run_id,
+        dagster_run_id=context.run.run_id,
     )
     application = operations.applications.named(config.application)
     run = SkipRecord(application, operations.control_plane, record, request, context.log.info).run()

@@ -32,6 +32,10 @@ _CLOCK_WOBBLE_SECONDS = 2.0  # creation is counted from the boot time, which mov
 _PACKAGE_ROOT = Path(__file__).resolve().parent.parent
 
 
+_children: list[subprocess.Popen[bytes]] = []
+"""Processes that this very process started and that have not ended: a parent has to take note of the end, or a zombie stays."""
+
+
 class LaunchError(Exception):
     """An instance could not be started or stopped; the message says why and where its log is."""
 
@@ -75,6 +79,7 @@ class Launcher:
 
     def running(self, instance: str) -> Process | None:
         """The process of the instance, if it is alive."""
+        _children[:] = [child for child in _children if child.poll() is None]
         process = self.last(instance)
         return process if process is not None and process.alive else None
 
@@ -155,6 +160,7 @@ class Launcher:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+        _children.append(child)
         try:
             return Process(instance=instance, pid=child.pid, created=psutil.Process(child.pid).create_time())
         except psutil.NoSuchProcess:

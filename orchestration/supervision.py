@@ -40,7 +40,7 @@ def wait_before_start(deaths: int) -> timedelta:
     """How long after the last of so many deaths in a row the next start may come."""
     if deaths <= 1:
         return timedelta(0)
-    return min(FIRST_WAIT * 2 ** min(deaths - 2, 10), LONGEST_WAIT)
+    return min(FIRST_WAIT * (1 << min(deaths - 2, 10)), LONGEST_WAIT)
 
 
 def examine_instance(session: Session, application: Application, name: str, launcher: Launcher, at: datetime) -> Verdict:

@@ -61,7 +61,7 @@ def tick(project: Project, sensor: dg.SensorDefinition, dagster: dg.DagsterInsta
 
 def run(project: Project, request: dg.RunRequest, job: str, dagster: dg.DagsterInstance) -> dg.ExecuteInProcessResult:
     """What the daemon does with a request: the job, with this configuration or for this partition."""
-    found = definitions(project.operations.applications).get_job_def(job)
+    found = definitions(project.operations.applications).resolve_job_def(job)
     return found.execute_in_process(
         run_config=request.run_config, partition_key=request.partition_key, instance=dagster, raise_on_error=False
     )
@@ -77,6 +77,18 @@ def task_state(project: Project, task: TaskId = TASK) -> str | None:
 
 def wait_for_pause(project: Project) -> None:
     wait_until(lambda: task_state(project) == "PAUSED", 60, "the pause")
+
+
+def tick_until_alerted(project: Project, dagster: dg.DagsterInstance) -> dg.SensorResult:
+    """Ticks of the sensor on paused tasks, as the daemon makes them, up to the one that asks for a run."""
+
+    def asked() -> dg.SensorResult | None:
+        result = tick(project, paused_tasks, dagster)
+        return result if result.run_requests else None
+
+    found = wait_until(asked, 30, "the request of a run-book")
+    assert found is not None
+    return found
 
 
 def skip(project: Project, offset: int, *, partition: int = 0) -> RunBookRun:
@@ -165,7 +177,7 @@ def test_rule_26_what_should_run_is_rebuilt_from_kafka(project: Project, first: 
 def test_a_stopped_instance_stays_stopped(project: Project, first: str, dagster: dg.DagsterInstance) -> None:
     process = project.operations.start(first, actor="ann").process
     config = dg.RunConfig(ops={"stop": {"config": {"instance": first}}})
-    job = definitions(project.operations.applications).get_job_def("stop_instance")
+    job = definitions(project.operations.applications).resolve_job_def("stop_instance")
     assert job.execute_in_process(run_config=config, instance=dagster).success
     assert not process.alive
     result = tick(project, instances_that_should_run, dagster)
@@ -176,7 +188,7 @@ def test_a_stopped_instance_stays_stopped(project: Project, first: str, dagster:
 def test_restarting_gives_another_process_and_no_alert(project: Project, first: str, dagster: dg.DagsterInstance) -> None:
     before = project.operations.start(first, actor="ann").process
     config = dg.RunConfig(ops={"restart": {"config": {"instance": first}}})
-    job = definitions(project.operations.applications).get_job_def("restart_instance")
+    job = definitions(project.operations.applications).resolve_job_def("restart_instance")
     assert job.execute_in_process(run_config=config, instance=dagster).success
     running = project.operations.launcher.running(first)
     assert running is not None
@@ -210,7 +222,7 @@ def test_a_paused_task_is_alerted_skipped_resumed_and_closed_by_the_policy(
     project.operations.start(first, actor="ann")
     feed_records(project, b'{"n": 1}', BAD, b'{"n": 2}')
     wait_for_pause(project)
-    result = tick(project, paused_tasks, dagster)
+    result = tick_until_alerted(project, dagster)
     (request,) = result.run_requests or []
     with project.control_plane.reading() as session:
         (alert,) = session.scalars(select(Alert)).all()
@@ -307,7 +319,7 @@ def test_an_alert_is_closed_when_somebody_else_has_mended_it(project: Project, f
     project.operations.start(first, actor="ann")
     feed_records(project, b"{}", BAD, b"{}")
     wait_for_pause(project)
-    cursor = tick(project, paused_tasks, dagster).cursor
+    cursor = tick_until_alerted(project, dagster).cursor
     assert skip(project, 1).state == RunBookState.DONE.value
     wait_until(lambda: task_state(project) == "RUNNING", 30, "RUNNING")
     tick(project, paused_tasks, dagster, cursor)

@@ -1,0 +1,130 @@
+"""The control plane on a real PostgreSQL, started for these tests. Skipped where the machine has none."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import sqlalchemy
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import select
+
+from orchestration.control_plane import ControlPlane, ControlPlaneError, migrate
+from orchestration.control_plane.models import Base, Event, Instance
+from orchestration.cursor import Cursor
+from orchestration.embedded.ports import free_port
+from orchestration.feed import Feed
+from runtime.events import EventKind
+from tests.dagster.telling import Project
+from tests.support import unique
+
+
+def _tool(name: str) -> str:
+    """The path of one of PostgreSQL's programs; Debian keeps them off the PATH."""
+    found = shutil.which(name) or max(map(str, Path("/usr/lib/postgresql").glob(f"*/bin/{name}")), default=None)
+    if found is None:
+        pytest.skip(f"no PostgreSQL on this machine ({name} was not found); on Debian: apt-get install postgresql")
+    return found
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a server of its own, without the database's name."""
+    folder = Path("/tmp") / unique("penstock-postgresql")  # its owner must be able to reach it, which pytest's folders do not let others
+    folder.mkdir(mode=0o755)
+    as_user: list[str] = []
+    if os.geteuid() == 0:  # PostgreSQL refuses to run as root
+        try:
+            user = pwd.getpwnam("postgres")
+        except KeyError:
+            pytest.skip("PostgreSQL does not run as root, and there is no user postgres")
+        os.chown(folder, user.pw_uid, user.pw_gid)
+        as_user = ["runuser", "-u", "postgres", "--"]
+    port = free_port()
+
+    def run(*command: str) -> None:
+        subprocess.run([*as_user, *command], cwd=folder, check=True, capture_output=True, timeout=120)
+
+    run(_tool("initdb"), "--auth=trust", "--username=postgres", "--no-sync", "-D", str(folder / "data"))
+    options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories='' -c fsync=off"
+    run(_tool("pg_ctl"), "start", "--wait", "-D", str(folder / "data"), "-l", str(folder / "log"), "-o", options)
+    try:
+        yield f"postgresql://postgres@127.0.0.1:{port}"
+    finally:
+        run(_tool("pg_ctl"), "stop", "-m", "immediate", "-D", str(folder / "data"))
+        shutil.rmtree(folder)
+
+
+@pytest.fixture
+def url(server: str) -> str:
+    """The URL of an empty database."""
+    name = unique("penstock").replace("-", "_")
+    engine = sqlalchemy.create_engine(server.replace("postgresql:", "postgresql+psycopg:") + "/postgres", isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.exec_driver_sql(f"CREATE DATABASE {name}")
+    engine.dispose()
+    return f"{server}/{name}"
+
+
+def test_several_that_come_first_together_make_the_tables_once_and_lose_no_update(url: str) -> None:
+    def count(_: int) -> None:
+        control_plane = ControlPlane(url)
+        with control_plane.writing() as session:
+            session.execute(sqlalchemy.text("SELECT pg_advisory_xact_lock(1)"))
+            if session.get(Instance, ("a", "a-1")) is None:
+                session.add(Instance(application="a", name="a-1", deaths=0))
+        for _ in range(20):
+            with control_plane.writing() as session:
+                session.get_one(Instance, ("a", "a-1"), with_for_update=True).deaths += 1
+        control_plane.close()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(count, range(4)))
+    control_plane = ControlPlane(url)
+    with control_plane.reading() as session:
+        assert session.get_one(Instance, ("a", "a-1")).deaths == 80
+        connection = session.connection()
+        assert migrate.is_current(connection)
+        assert compare_metadata(MigrationContext.configure(connection), Base.metadata) == []
+    control_plane.close()
+
+
+def test_rule_28_the_feed_stores_each_event_once_and_the_cursor_misses_none(project: Project, url: str) -> None:
+    """Four feeds at once, and a reader that looks all the time: it sees each event once, in the order of the topic."""
+    project.create_events_topic()
+    project.tell(*[project.event(EventKind.TASK_RESUMED, {"number": number}, "0_0") for number in range(400)])
+    control_plane = ControlPlane(url)
+
+    def feed(_: int) -> int:
+        with Feed(project.application, control_plane) as one:
+            return one.step(30).records
+
+    cursor, seen = Cursor(), []
+    with ThreadPoolExecutor(4) as pool:
+        steps = [pool.submit(feed, number) for number in range(4)]
+        while True:
+            over = all(step.done() for step in steps)
+            with control_plane.reading() as session:
+                events, cursor = cursor.read(session, project.application.id, [EventKind.TASK_RESUMED])
+            seen += [event.payload["number"] for event in events]
+            if over:
+                break
+    assert sum(step.result() for step in steps) == 400
+    assert seen == list(range(400))
+    with control_plane.reading() as session:
+        assert len(session.scalars(select(Event.id)).all()) == 400
+    control_plane.close()
+
+
+def test_a_server_that_is_away_is_named_without_the_password() -> None:
+    control_plane = ControlPlane("postgresql://penstock:secret@127.0.0.1:1/penstock")
+    with pytest.raises(ControlPlaneError, match=r"127\.0\.0\.1:1/penstock") as caught, control_plane.reading():
+        pass
+    assert "secret" not in str(caught.value)
