@@ -1,15 +1,16 @@
 """Who should run what: a pure function of members, tasks and what was before (coordination.md, 1).
 
-Kafka Streams' HighAvailabilityTaskAssignor without warm-ups: every member gets its share by capacity, within one task; a task stays where it
-runs if its owner is within its share, and otherwise goes to the member whose copy of the state lags least. Ties fall to the member with
-the fewest tasks, then to the smallest name, so the same input gives the same answer, and a second round changes nothing.
+Kafka Streams' HighAvailabilityTaskAssignor without warm-ups: every member gets its share by capacity, within one task; a task stays where
+it runs if its owner is within its share, and otherwise goes to the member whose copy of the state is newest. Ties fall to the member
+with most room, then to the smallest name, so the same input gives the same answer, and a second round changes nothing.
 
-Tasks of one sub-topology tend to be alike, and tasks of different ones not: what has to be dealt is therefore dealt sub-topology by sub-topology,
-each time beginning with the least loaded member.
+What has to be placed is placed in order: first tasks of which there are copies, those with the fewest first, since the others can go
+anywhere. Then by sub-topology, each task to the member with most room: tasks of one sub-topology tend to be alike, and spread so.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
@@ -18,8 +19,8 @@ from runtime.ids import TaskId
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A member as the assignor sees it. `name` is unique and orders ties. `positions`: tasks of which it has state, with the sum of their changelog
-    offsets. `capacity`: how many workers it counts for."""
+    """A member as the assignor sees it. `name` is unique and orders ties. `positions`: tasks of which it has state, with the sum of their
+    changelog offsets. `capacity`: how many workers it counts for."""
 
     name: str
     running: frozenset[TaskId] = frozenset()
@@ -32,40 +33,53 @@ def assign(candidates: Collection[Candidate], tasks: Collection[TaskId]) -> dict
     members = sorted(candidates, key=lambda member: member.name)
     if not members:
         return {}
-    shares = _shares(members, len(tasks))
-    wanted: dict[str, set[TaskId]] = {member.name: set() for member in members}
-    left = _keep_running(members, sorted(tasks), shares, wanted)
-    for task in left:
-        wanted[_best(members, task, shares, wanted).name].add(task)
-    return {name: frozenset(mine) for name, mine in wanted.items()}
+    shares = _Shares(members, len(tasks))
+    for task in _fewest_copies_first(members, _not_kept(members, tasks, shares)):
+        shares.give(shares.best(task), task)
+    return {name: frozenset(mine) for name, mine in shares.given.items()}
 
 
-def _shares(members: list[Candidate], count: int) -> dict[str, int]:
-    """How many tasks each may have: by capacity, the rest of the division to those that run most, so that the fewest tasks move."""
-    capacity = sum(member.capacity for member in members)
-    shares = {member.name: count * member.capacity // capacity for member in members}
-    rest = count - sum(shares.values())
-    by_surplus = sorted(members, key=lambda member: (shares[member.name] - len(member.running), member.name))
-    for member in by_surplus[:rest]:
-        shares[member.name] += 1
-    return shares
+class _Shares:
+    """How many tasks each member may have, and which it has been given. By capacity, rounded down; what the division leaves over (`rest`)
+    goes, one each, to whoever has most reason to take one more."""
+
+    def __init__(self, members: list[Candidate], count: int) -> None:
+        capacity = sum(member.capacity for member in members)
+        self._members = members
+        self.least = {member.name: count * member.capacity // capacity for member in members}
+        self.rest = count - sum(self.least.values())
+        self._may_have_more = {member.name for member in members if count * member.capacity % capacity}
+        self.given: dict[str, set[TaskId]] = {member.name: set() for member in members}
+
+    def room(self, name: str) -> int:
+        """How many tasks are missing to the member's share; 0: it may have one more of the rest; negative: it is full."""
+        missing = self.least[name] - len(self.given[name])
+        return missing if missing > 0 or (missing == 0 and self.rest and name in self._may_have_more) else -1
+
+    def give(self, name: str, task: TaskId) -> None:
+        if len(self.given[name]) == self.least[name]:
+            self.rest -= 1
+        self.given[name].add(task)
+
+    def best(self, task: TaskId) -> str:
+        """The member with room whose copy is newest, then the one with most room."""
+        free = [(member, room) for member in self._members if (room := self.room(member.name)) >= 0]
+        return min(free, key=lambda each: (-(each[0].positions or {}).get(task, -1), -each[1], each[0].name))[0].name
 
 
-def _keep_running(members: list[Candidate], tasks: list[TaskId], shares: Mapping[str, int], wanted: dict[str, set[TaskId]]) -> list[TaskId]:
-    """Leaves tasks where they run, as far as the share goes. Returns those that have to be placed."""
-    left: list[TaskId] = []
-    for task in tasks:
-        owner = next((member for member in members if task in member.running and len(wanted[member.name]) < shares[member.name]), None)
-        if owner is None:
-            left.append(task)
-        else:
-            wanted[owner.name].add(task)
-    return left
+def _not_kept(members: list[Candidate], tasks: Collection[TaskId], shares: _Shares) -> list[TaskId]:
+    """Leaves tasks where they run, as far as the shares go; of the rest, those have it first who run most. Returns the others."""
+    left = set(tasks)
+    for member in sorted(members, key=lambda member: (shares.least[member.name] - len(member.running), member.name)):
+        for task in sorted(member.running & left):
+            if shares.room(member.name) < 0:
+                break
+            shares.give(member.name, task)
+            left.discard(task)
+    return sorted(left)
 
 
-def _best(members: list[Candidate], task: TaskId, shares: Mapping[str, int], wanted: Mapping[str, set[TaskId]]) -> Candidate:
-    """The member within its share whose copy is newest, then the one with most room."""
-    free = [member for member in members if len(wanted[member.name]) < shares[member.name]]
-    return min(
-        free, key=lambda member: (-(member.positions or {}).get(task, -1), len(wanted[member.name]) - shares[member.name], member.name)
-    )
+def _fewest_copies_first(members: list[Candidate], tasks: list[TaskId]) -> list[TaskId]:
+    """Tasks in the order in which they are placed; those without any copy last."""
+    copies = Counter(task for member in members for task in member.positions or ())
+    return sorted(tasks, key=lambda task: (copies[task] or len(members) + 1, task))
