@@ -149,7 +149,8 @@ def make_table(
 ) -> tuple[DataFrame, TableSource]:
     """The table's rows, and what they are made of. Raises WrongTableError where the declaration does not fit the store."""
     settings = TableSettings.of(table.settings)
-    rows = spark.read.format("state").option("path", path).option("store", table.store).load()
+    # Looked at for the schema, for the sort's samples, and for the table itself: read once.
+    rows = spark.read.format("state").option("path", path).option("store", table.store).load().cache()
     schema = value_schema(spark, rows, parts[0].store.layout, settings)
     source = TableSource(
         application=application.id,

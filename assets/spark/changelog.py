@@ -52,7 +52,9 @@ def read_changelog(spark: SparkSession, bootstrap_servers: str, snapshots: Seque
     Raises StateDirectoryError for a store without a changelog.
     """
     upto = _upto(snapshots)
-    latest = _latest(_records(spark, bootstrap_servers, upto), {partition.number: offset for partition, offset in upto.items()})
+    limits = {partition.number: offset for partition, offset in upto.items()}
+    # Both views come from it: without the cache the changelog would be read twice.
+    latest = _latest(_records(spark, bootstrap_servers, upto), limits).cache()
     layout = snapshots[0].store.layout
     horizons = {each.partition: each.horizon for each in snapshots}
     schema = row_schema(layout)

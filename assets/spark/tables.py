@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructType
 
@@ -25,6 +25,8 @@ from runtime.stores.base import StoreLayout
 
 SOURCE = "_source.json"
 _KEPT = 2
+_SHOWN = 10
+_SIGN = "__sign"
 
 
 class WrongTableError(Exception):
@@ -152,17 +154,25 @@ class Comparison:
 
 
 def compare(table: DataFrame, expected: DataFrame, moved_on: DataFrame, source: TableSource) -> Comparison:
-    """`expected` and `moved_on` are shaped as the table is. Keys that have moved on are left out of the table and counted (rules.md,
-    29)."""
-    known = table.join(moved_on.select(*source.key_columns), on=source.key_columns, how="left_anti").select(*expected.columns).cache()
-    expected = expected.cache()
-    missing, surplus = expected.exceptAll(known).cache(), known.exceptAll(expected).cache()
+    """`expected` and `moved_on` are shaped as the table is. Keys that have moved on are left out of the table and counted."""
+    expected, moved_on = expected.cache(), moved_on.cache()
+    known = table.join(moved_on.select(*source.key_columns), on=source.key_columns, how="left_anti").select(*expected.columns)
+    # Rows of both sides in one heap, each with its sign: equal rows cancel out, whatever the number of copies.
+    heap = known.withColumn(_SIGN, F.lit(1)).unionByName(expected.withColumn(_SIGN, F.lit(-1)))
+    uneven = heap.groupBy(*expected.columns).agg(F.sum(_SIGN).alias(_SIGN)).where(f"{_SIGN} <> 0").cache()
     try:
-        rows = [f"- {row.asDict()}" for row in missing.take(5)] + [f"+ {row.asDict()}" for row in surplus.take(5)]
-        return Comparison(table.count(), expected.count(), missing.count(), surplus.count(), moved_on.count(), tuple(rows))
+        counts = uneven.agg(F.sum(F.greatest(-F.col(_SIGN), F.lit(0))), F.sum(F.greatest(F.col(_SIGN), F.lit(0)))).first()
+        missing, surplus = (0, 0) if counts is None else (counts[0] or 0, counts[1] or 0)
+        differences = tuple(_shown(row) for row in uneven.take(_SHOWN)) if missing or surplus else ()
+        return Comparison(table.count(), expected.count(), missing, surplus, moved_on.count(), differences)
     finally:
-        for frame in (known, expected, missing, surplus):
+        for frame in (expected, moved_on, uneven):
             frame.unpersist()
+
+
+def _shown(row: Row) -> str:
+    values = row.asDict()
+    return f"{'-' if values.pop(_SIGN) < 0 else '+'} {values}"
 
 
 def text_columns(table: DataFrame) -> list[tuple[str, str]]:
