@@ -23,7 +23,7 @@ from runtime import logs
 from runtime.changelog.restore import StateRestoreListener
 from runtime.clock import Clock, SystemClock
 from runtime.config import StreamsConfig
-from runtime.errors import InvalidStateStoreError, StreamsError
+from runtime.errors import DeserializationError, InvalidStateStoreError, ProcessingError, StreamsError
 from runtime.events import EventKind, EventSink
 from runtime.ids import TaskId
 from runtime.metrics import CLIENT, MetricName, Metrics, MetricsServer
@@ -176,8 +176,8 @@ class KafkaStreams:
             assert worker is not None
             try:
                 worker.run()
-            except Exception as error:
-                logger.exception("the stream thread of %s failed", instance)
+            except Exception as error:  # noqa: BLE001 (whatever ends the thread is the handler's to judge)
+                _log_failure(instance, error)
                 if self._decide(error) is StreamThreadExceptionResponse.REPLACE_THREAD and not self._ending():
                     self._worker = self._new_worker(instance)
                     continue
@@ -381,6 +381,12 @@ class KafkaStreams:
         if self._worker is None or self._state.has_completed_shutdown():
             raise StreamsError(f"{what}: the client is not running (state {self._state.value})")
         return self._worker
+
+
+def _log_failure(instance: str, error: Exception) -> None:
+    """What we raise ourselves says all in its text; where something else is behind it, the trace is wanted."""
+    ours = isinstance(error, StreamsError) and not isinstance(error, DeserializationError | ProcessingError)
+    logger.error("the stream thread of %s failed: %s", instance, error, exc_info=None if ours else error)
 
 
 def _task_metadata(task: TaskInfo) -> TaskMetadata:

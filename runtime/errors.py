@@ -1,21 +1,22 @@
 """Every error of the engine, and what the engine does when it meets one.
 
-    StreamsError                        something of Penstock's
-    ├── StreamsConfigError              wrong configuration: raised at construction, nothing was started
-    ├── TopologyError                   wrong topology: raised while it is built, naming the node
-    ├── MissingSourceTopicError         an input topic does not exist: the client stops, naming it
-    ├── WrongPartitionsError            a topic's partitions do not fit (co-partitioning, changelog): the client stops
-    ├── StateDirectoryLockedError       another process holds the state directory: nothing was started
-    ├── StateDirectoryError             the state directory cannot be used (rights, disk): nothing was started
-    ├── StateLostError                  state exists but its input offsets are gone (rules 14): refuses to count twice
-    ├── BrokerUnavailableError          no broker answered in time
-    ├── InvalidStateStoreError          a store is asked for that is closed, unknown or restoring
-    ├── DeserializationError            a record cannot be read: the handler decides (continue, pause, fail)
-    ├── ProcessingError                 the user's code raised: the processing handler decides; without one the client stops
-    ├── ProductionError                 the broker refused a record: the production handler decides
-    ├── TaskCorruptedError              tasks whose state no longer fits their changelog: wiped and restored, the client goes on
-    ├── TaskMigratedError               the group dropped this worker: its tasks are closed dirty, it joins again
-    └── TransactionAbortedError         the transaction was rolled back: tasks go back to their last commit and process again
+StreamsError                        something of Penstock's
+├── StreamsConfigError              wrong configuration: raised at construction, nothing was started
+├── TopologyError                   wrong topology: raised while it is built, naming the node
+├── MissingSourceTopicError         an input topic does not exist: the client stops, naming it
+├── MissingSinkTopicError           an output topic does not exist, and the brokers make none: the client stops, naming it
+├── WrongPartitionsError            a topic's partitions do not fit (co-partitioning, changelog): the client stops
+├── StateDirectoryLockedError       another process holds the state directory: nothing was started
+├── StateDirectoryError             the state directory cannot be used (rights, disk): nothing was started
+├── StateLostError                  state exists but its input offsets are gone (rules 14): refuses to count twice
+├── BrokerUnavailableError          no broker answered in time
+├── InvalidStateStoreError          a store is asked for that is closed, unknown or restoring
+├── DeserializationError            a record cannot be read: the handler decides (continue, pause, fail)
+├── ProcessingError                 the user's code raised: the processing handler decides; without one the client stops
+├── ProductionError                 the broker refused a record: the production handler decides
+├── TaskCorruptedError              tasks whose state no longer fits their changelog: wiped and restored, the client goes on
+├── TaskMigratedError               the group dropped this worker: its tasks are closed dirty, it joins again
+└── TransactionAbortedError         the transaction was rolled back: tasks go back to their last commit and process again
 """
 
 from __future__ import annotations
@@ -39,6 +40,10 @@ class TopologyError(StreamsError):
 
 class MissingSourceTopicError(StreamsError):
     """A source topic does not exist on the broker."""
+
+
+class MissingSinkTopicError(StreamsError):
+    """An output topic does not exist on brokers that make no topics by themselves."""
 
 
 class WrongPartitionsError(StreamsError):

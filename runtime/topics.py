@@ -20,9 +20,10 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewTopic
 
 from runtime.config import StreamsConfig
-from runtime.errors import BrokerUnavailableError, MissingSourceTopicError, StreamsError, WrongPartitionsError
+from runtime.errors import BrokerUnavailableError, MissingSinkTopicError, MissingSourceTopicError, StreamsError, WrongPartitionsError
 from runtime.events import events_topic
 from runtime.ids import NextOffset, Partition, TaskId
+from runtime.kafka_logs import KAFKA_LOGGER
 from runtime.topology.internal_topics import plan_partitions, task_count
 from runtime.topology.topology import Topology
 
@@ -101,7 +102,7 @@ class TopicAdmin:
     def __init__(self, config: StreamsConfig) -> None:
         """Contacts nobody."""
         self._config = config
-        self._client = AdminClient(config.admin_properties())
+        self._client = AdminClient(config.admin_properties(), logger=KAFKA_LOGGER)
         self._servers = str(config["bootstrap.servers"])
         self._counts: dict[str, int] = {}
 
@@ -198,7 +199,7 @@ class TopicAdmin:
     def delete_records(self, before: Mapping[Partition, int]) -> None:
         """Deletes what lies before these offsets. Raises BrokerUnavailableError, StreamsError."""
         # A client of its own: librdkafka looks leaders up in its cache, which knows none of topics that were made through the same client.
-        client = AdminClient(self._config.admin_properties())
+        client = AdminClient(self._config.admin_properties(), logger=KAFKA_LOGGER)
         wanted = [TopicPartition(partition.topic, partition.number, offset) for partition, offset in before.items()]
         for at, future in self._ask("delete records", lambda: client.delete_records(wanted)).items():
             self._wait(f"delete records of {at.topic}-{at.partition}", future)
@@ -206,8 +207,8 @@ class TopicAdmin:
     def prepare(self, topology: Topology) -> TopicLayout:
         """Checks the topics that a resolved topology reads, and makes those that the application needs for itself.
 
-        Raises MissingSourceTopicError, WrongPartitionsError (topics that are joined differ, or an internal topic does not fit its input any
-        more), BrokerUnavailableError.
+        Raises MissingSourceTopicError, MissingSinkTopicError, WrongPartitionsError (topics that are joined differ, or an internal topic
+        does not fit its input any more), BrokerUnavailableError.
         """
         application_id = self._config.application_id
         internal = topology.internal_topics()
@@ -220,6 +221,7 @@ class TopicAdmin:
             raise MissingSourceTopicError(
                 f"source topic {', '.join(missing)} does not exist on {self._servers}: create it, then start again"
             )
+        self._check_sinks(topology)
         planned = plan_partitions(parts, internal, topology.copartition_groups(), existing)
         for topic in internal:
             if topic.name in existing and existing[topic.name] != planned[topic.name]:
@@ -236,6 +238,26 @@ class TopicAdmin:
         tasks = frozenset(TaskId(part.id, number) for part in parts for number in range(task_count(part, planned)))
         repartition = frozenset(topic.name for topic in internal if topic.kind == "repartition")
         return TopicLayout(planned, tasks, repartition, Partition(guard_topic(application_id), 0))
+
+    def _check_sinks(self, topology: Topology) -> None:
+        """An output topic that is missing would be found by the first record that is written, in a transaction that can only be aborted."""
+        missing = sorted(set(topology.sink_topics) - set(self.describe(topology.sink_topics)))
+        if missing and not self._brokers_make_topics():
+            raise MissingSinkTopicError(
+                f"output topic {', '.join(missing)} does not exist on {self._servers}, which makes no topics by itself "
+                "(auto.create.topics.enable=false): create it, then start again"
+            )
+
+    def _brokers_make_topics(self) -> bool:
+        """Whether a topic comes into being when it is first written; True where that may not be asked."""
+        metadata = self._ask("list brokers", lambda: self._client.list_topics(timeout=ANSWER_SECONDS))
+        broker = ConfigResource(ConfigResource.Type.BROKER, str(next(iter(metadata.brokers))))
+        try:
+            found = next(iter(self._client.describe_configs([broker]).values())).result(ANSWER_SECONDS)
+        except KafkaException as error:
+            logger.debug("auto.create.topics.enable cannot be read: %s", error)
+            return True
+        return str(found["auto.create.topics.enable"].value) != "false"
 
     # -- answers ---------------------------------------------------------------------------------------------------------------
 

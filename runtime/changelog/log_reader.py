@@ -27,6 +27,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 from runtime.errors import StreamsError
 from runtime.ids import NextOffset, Partition
+from runtime.kafka_logs import KAFKA_LOGGER
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ class LogReader:
         """`name` appears in the broker's logs (`client.id`) and in errors. What reading right depends on cannot be overridden."""
         # librdkafka wants a group's name even where no group is used: nothing is ever committed under it and nobody joins it.
         self._name = name
-        self._consumer = Consumer({**_FAST, "group.id": name, "client.id": name, **properties, **_REQUIRED}, logger=log)
+        self._consumer = Consumer({**_FAST, "group.id": name, "client.id": name, **properties, **_REQUIRED}, logger=KAFKA_LOGGER)
         self._assigned: set[Partition] = set()
 
     @property

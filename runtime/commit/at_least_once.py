@@ -17,6 +17,7 @@ from runtime.commit.order import Refused
 from runtime.commit.transactions import GroupMetadata, TransactionalProducer, kafka_error
 from runtime.errors import TaskMigratedError, TransactionAbortedError
 from runtime.ids import NextOffset, Partition
+from runtime.kafka_logs import KAFKA_LOGGER
 from runtime.record import Headers
 
 POLL_SECONDS = 0.01
@@ -35,7 +36,7 @@ class AtLeastOnce:
         refused: Refused,
         give_up: Callable[[], bool],
     ) -> None:
-        self._producer = Producer(dict(properties))
+        self._producer = Producer(dict(properties), logger=KAFKA_LOGGER)
         self._transactions = transactions
         self._guard = guard
         self._guard_offset = {guard_partition: OffsetAndMetadata(0, "")}

@@ -21,6 +21,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from runtime.commit.metadata import OffsetAndMetadata
 from runtime.errors import TaskMigratedError, TransactionAbortedError
 from runtime.ids import Partition
+from runtime.kafka_logs import KAFKA_LOGGER
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +69,7 @@ class TransactionalProducer:
     def __init__(
         self, properties: Mapping[str, object], transactional_id: str, consumer: Consumer | None, give_up: Callable[[], bool]
     ) -> None:
-        self.producer = Producer({**DEFAULTS, **properties, "transactional.id": transactional_id})
+        self.producer = Producer({**DEFAULTS, **properties, "transactional.id": transactional_id}, logger=KAFKA_LOGGER)
         self._transactional_id = transactional_id
         self._consumer = consumer
         self._give_up = give_up

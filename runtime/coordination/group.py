@@ -1,8 +1,8 @@
 """The members' group `<app>-members`: who is alive, and who leads (coordination.md).
 
 Each worker subscribes to the one-partition coordination topic with an ordinary consumer. The broker's group protocol gives what is hard to
-build: heartbeats, a session that ends with the process, a generation that fences commits. Whoever is assigned the partition is leader. The records
-are read by another consumer (`log.py`), because everybody reads them; this one's partition stays paused.
+build: heartbeats, a session that ends with the process, a generation that fences commits. Whoever is assigned the partition is leader.
+The records are read by another consumer (`log.py`), because everybody reads them; this one's partition stays paused.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from runtime.commit.transactions import GroupMetadata
 from runtime.config import StreamsConfig
 from runtime.errors import TaskMigratedError
+from runtime.kafka_logs import KAFKA_LOGGER
 from runtime.topics import coordination_topic
 
 logger = logging.getLogger(__name__)
@@ -36,7 +37,8 @@ class Membership:
                 "partition.assignment.strategy": "cooperative-sticky",
                 "enable.auto.commit": False,
                 "auto.offset.reset": "latest",
-            }
+            },
+            logger=KAFKA_LOGGER,
         )
         self._topic = coordination_topic(config.application_id)
         self._lost = False

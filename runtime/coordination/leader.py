@@ -1,11 +1,11 @@
 """What the leader does: sees who is alive, fences who is not, and writes who runs what (coordination.md, 1, 3, 5).
 
-Nothing is granted that another may still run. A task goes over in two assignments: the first takes it from its owner (`revoking`), who commits,
-closes it, and reports; the second grants it. A dead owner does not report: its transactional id is initialised, which aborts what it left open and
-fences it, and its tombstone stands in the transaction of the assignment that grants its tasks anew (rules.md, 22).
+Nothing is granted that another may still run. A task goes over in two assignments: the first takes it from its owner (`revoking`), who
+commits, closes it, and reports; the second grants it. A dead owner does not report: its transactional id is initialised, which aborts
+what it left open and fences it, and its tombstone stands in the transaction of the assignment that grants its tasks anew (rules.md, 22).
 
-Every write is one transaction, guarded with the group metadata of this membership: a leader that the group has replaced, but does not know it
-yet, cannot write (rules.md, 23).
+Every write is one transaction, guarded with the group metadata of this membership: a leader that the group has replaced, but does not
+know it yet, cannot write (rules.md, 23).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from runtime.coordination.records import ASSIGNMENT_KEY, Assignment, Grant, Rese
 from runtime.coordination.registry import Known, Registry, member_key
 from runtime.errors import StreamsError, TaskMigratedError, TransactionAbortedError
 from runtime.ids import TaskId
+from runtime.kafka_logs import KAFKA_LOGGER
 from runtime.topics import TopicLayout, coordination_topic
 
 logger = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ class Leader:
         self._membership = membership
         self._registry = registry
         self._clock = clock
-        self._admin = AdminClient(config.admin_properties())
+        self._admin = AdminClient(config.admin_properties(), logger=KAFKA_LOGGER)
         self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="fence")
         self._looking: tuple[int, Future[object]] | None = None
         self._looked_at_ms = -LOOK_EVERY_MS
@@ -97,8 +98,8 @@ class Leader:
             self._looking = (now_ms, self._admin.describe_consumer_groups([group], request_timeout=10)[group])
 
     def _dead(self) -> list[str]:
-        """Members that the group does not have, by an answer that was asked for after their record was read; and those whose instance has begun a
-        new incarnation, which tells of the end of the one before."""
+        """Members that the group does not have, by an answer that was asked for after their record was read; and those whose instance has
+        begun a new incarnation, which tells of the end of the one before."""
         members = self._registry.members
         newest: dict[str, int] = {}
         for known in members.values():
@@ -113,7 +114,9 @@ class Leader:
         future = self._fencing.get(key)
         if future is None:
             logger.warning("member %s is dead; its transactions are aborted", key)
-            self._fencing[key] = self._pool.submit(_fence, self._config.producer_properties(), self._registry.members[key].member.transactional_id)
+            self._fencing[key] = self._pool.submit(
+                _fence, self._config.producer_properties(), self._registry.members[key].member.transactional_id
+            )
             return False
         if not future.done():
             return False
@@ -129,7 +132,9 @@ class Leader:
     def _wanted(self, dead: list[str], fenced: set[str]) -> Assignment | None:
         """The assignment as it should be now; None if nobody is there to be assigned anything."""
         registry = self._registry
-        live = {key: known for key, known in registry.members.items() if key not in dead and known.member.member_id and not known.member.returns}
+        live = {
+            key: known for key, known in registry.members.items() if key not in dead and known.member.member_id and not known.member.returns
+        }
         if not live:
             return None
         reserved = self._reserved(live, dead)
@@ -140,9 +145,13 @@ class Leader:
         grants = []
         for key, known in sorted(live.items()):
             active = [str(task) for task in sorted(wanted[key]) if holders[str(task)] <= {key}]
-            grants.append(Grant(member_id=known.member.member_id, incarnation=known.member.incarnation, instance=known.member.instance, active=active))
+            grants.append(
+                Grant(member_id=known.member.member_id, incarnation=known.member.incarnation, instance=known.member.instance, active=active)
+            )
         revoking = {
-            key: sorted(known.held - {str(task) for task in wanted[key]}) for key, known in sorted(live.items()) if known.held - {str(task) for task in wanted[key]}
+            key: sorted(known.held - {str(task) for task in wanted[key]})
+            for key, known in sorted(live.items())
+            if known.held - {str(task) for task in wanted[key]}
         }
         return Assignment(leader=self._name, grants=grants, revoking=revoking, reserved=reserved)
 
@@ -215,10 +224,8 @@ def _candidate(key: str, known: Known, before: frozenset[TaskId]) -> Candidate:
 
 def _fence(properties: Mapping[str, object], transactional_id: str) -> None:
     """Aborts what is open under a transactional id, and keeps its user from writing with it. Raises StreamsError."""
-    producer = Producer({**properties, "transactional.id": transactional_id})
+    producer = Producer({**properties, "transactional.id": transactional_id}, logger=KAFKA_LOGGER)
     try:
         producer.init_transactions(FENCE_SECONDS)
     except KafkaException as error:
         raise StreamsError(f"{transactional_id} cannot be initialised: {kafka_error(error).str()}") from error
-
-

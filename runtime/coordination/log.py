@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from runtime.config import StreamsConfig
 from runtime.coordination.records import Record, decode
 from runtime.errors import StreamsError
+from runtime.kafka_logs import KAFKA_LOGGER
 from runtime.topics import coordination_topic
 
 logger = logging.getLogger(__name__)
@@ -34,7 +35,11 @@ class CoordinationLog:
         self._consumer = Consumer(
             {
                 "bootstrap.servers": config.text("bootstrap.servers"),
-                **{name: value for name, value in config.consumer_properties("restore").items() if not name.startswith(("fetch.", "queued."))},
+                **{
+                    name: value
+                    for name, value in config.consumer_properties("restore").items()
+                    if not name.startswith(("fetch.", "queued."))
+                },
                 "group.id": f"{config.application_id}-coordination-reader",
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
@@ -44,12 +49,13 @@ class CoordinationLog:
             }
         )
         self._consumer.assign([TopicPartition(self._topic, 0, 0)])
-        self._producer = Producer({**config.admin_properties(), "enable.idempotence": True, "linger.ms": 0})
+        self._producer = Producer({**config.admin_properties(), "enable.idempotence": True, "linger.ms": 0}, logger=KAFKA_LOGGER)
         self.at_end = False
         """True once everything that was there has been read."""
 
     def poll(self, timeout: float = 0.0) -> Iterator[Entry]:
-        """What was appended since, in order; waits at most `timeout` seconds for the first. Records that cannot be read are logged and left out."""
+        """What was appended since, in order; waits at most `timeout` seconds for the first. Records that cannot be read are logged and
+        left out."""
         messages = self._consumer.consume(MOST_AT_ONCE, 0) or (self._consumer.consume(1, timeout) if timeout else [])
         for message in messages:
             error = message.error()

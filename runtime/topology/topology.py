@@ -302,6 +302,12 @@ class Topology:
         return tuple(sorted(read - set(self._repartitions)))
 
     @property
+    def sink_topics(self) -> tuple[str, ...]:
+        """Every topic of a fixed name that is written, repartition topics excepted. Sorted."""
+        written = {node.topic for node in self._nodes.values() if isinstance(node, SinkNode) and isinstance(node.topic, str)}
+        return tuple(sorted(written - set(self._repartitions)))
+
+    @property
     def global_topics(self) -> tuple[str, ...]:
         """The topics of the global stores, sorted."""
         return tuple(sorted({topic for entry in self._global_stores for topic in self._source(entry.source).topics}))

@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, KafkaException
 
 from runtime.config import StreamsConfig
 from runtime.errors import BrokerUnavailableError
+from runtime.kafka_logs import KAFKA_LOGGER
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +34,7 @@ def input_consumer(config: StreamsConfig) -> Consumer:
             "auto.offset.reset": "error",
             "enable.partition.eof": True,
         },
-        logger=logger,
+        logger=KAFKA_LOGGER,
     )
 
 
