@@ -106,6 +106,7 @@ class StreamsConfig(Mapping[str, object]):
                 raise StreamsConfigError(f"{key.name} is missing. {key.doc}")
         if self._values["commit.interval.ms"] is None:
             self._values["commit.interval.ms"] = 100 if self.exactly_once else 30_000
+        self._default_serdes = {key: self._serde(key) for key in ("default.key.serde", "default.value.serde")}
         self._check_pairs()
 
     def _check_pairs(self) -> None:
@@ -177,11 +178,11 @@ class StreamsConfig(Mapping[str, object]):
 
     @property
     def default_key_serde(self) -> Serde | None:
-        return self._serde("default.key.serde")
+        return self._default_serdes["default.key.serde"]
 
     @property
     def default_value_serde(self) -> Serde | None:
-        return self._serde("default.value.serde")
+        return self._default_serdes["default.value.serde"]
 
     def _serde(self, key: str) -> Serde | None:
         setting = self[key]
@@ -263,7 +264,7 @@ def _unknown(name: str, declared: set[str]) -> str:
 
 def _checked(key: ConfigKey, value: object) -> object:
     """The value in the key's type. Raises StreamsConfigError that says what would be right."""
-    if value is None and not key.required:
+    if value is None:
         return key.default
     if key.kind is Kind.OBJECT:
         return value

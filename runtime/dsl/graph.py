@@ -161,6 +161,8 @@ def window_store(
         retention = least if materialized.retention is None else to_ms(materialized.retention, "the retention")
         make = Stores.in_memory_window_store if materialized.store_type == "in_memory" else Stores.persistent_window_store
         supplier = make(name, max(retention, size_ms), size_ms)
+    if supplier.window_size_ms != size_ms:
+        raise TopologyError(f"store {name}: its windows are of {supplier.window_size_ms} ms, those of the aggregate of {size_ms} ms")
     if supplier.retention_ms < size_ms + grace_ms:
         raise TopologyError(
             f"store {name}: its retention of {supplier.retention_ms} ms is shorter than window size plus grace, {size_ms + grace_ms} ms"

@@ -1,0 +1,237 @@
+"""The configuration is checked as a whole, at construction, and says what would be right."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime import LogAndContinueExceptionHandler, StreamsConfig, StreamsConfigError, serdes
+from runtime.config_keys import KEYS, Kind
+from runtime.librdkafka_properties import COMMON, CONSUMER, PRODUCER
+from runtime.serdes import Serde
+
+BASE: dict[str, object] = {"application.id": "app", "bootstrap.servers": "localhost:9092"}
+ROLES = ("main", "restore", "global", "membership")
+
+
+def config(**settings: object) -> StreamsConfig:
+    return StreamsConfig({**BASE, **settings})
+
+
+# -- values ----------------------------------------------------------------------------------------------------------------------
+
+
+def test_it_reads_like_a_mapping_with_defaults_filled_in() -> None:
+    made = config(**{"max.task.idle.ms": 5, "linger.ms": 7})
+    assert made["max.task.idle.ms"] == 5
+    assert made["num.stream.threads"] == 1
+    assert made["linger.ms"] == 7
+    assert made.get("no.such.key") is None
+    assert set(KEYS) <= set(made)
+    assert len(made) == len(list(made))
+    with pytest.raises(KeyError):
+        made["no.such.key"]
+
+
+@pytest.mark.parametrize(("guarantee", "interval"), [("exactly_once_v2", 100), ("at_least_once", 30_000)])
+def test_the_commit_interval_follows_the_guarantee(guarantee: str, interval: int) -> None:
+    made = config(**{"processing.guarantee": guarantee})
+    assert (made["commit.interval.ms"], made.exactly_once) == (interval, guarantee == "exactly_once_v2")
+    assert config(**{"processing.guarantee": guarantee, "commit.interval.ms": 7})["commit.interval.ms"] == 7
+
+
+@pytest.mark.parametrize("value", [1500, "1500", timedelta(seconds=1.5)])
+def test_numbers_may_be_texts_and_durations(value: object) -> None:
+    assert config(**{"commit.interval.ms": value}).integer("commit.interval.ms") == 1500
+
+
+def test_the_state_is_never_in_the_temporary_folder(tmp_path: Path) -> None:
+    assert config(**{"state.dir": tmp_path}).state_dir == tmp_path
+    assert config().state_dir.is_relative_to(Path.home())
+
+
+@pytest.mark.parametrize("name", ["STRING", "runtime.serdes.STRING", "runtime.serdes:STRING", serdes.STRING])
+def test_a_default_serde_may_be_given_by_its_path(name: object) -> None:
+    made = config(**{"default.key.serde": name})
+    assert made.default_key_serde is serdes.STRING
+    assert made.default_value_serde is None
+
+
+# -- mistakes --------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"application.id": None}, "application.id is missing. Names the application"),
+        ({"bootstrap.servers": ""}, "bootstrap.servers is missing. host:port"),
+        ({"aplication.id": "x"}, "unknown configuration key 'aplication.id'; did you mean 'application.id'"),
+        ({"commit.interval": 5}, "unknown configuration key 'commit.interval'; did you mean 'commit.interval.ms'"),
+        ({"linger.msec": 5}, "did you mean 'linger.ms'"),
+        ({"consumer.fetch.min.byte": 5}, "did you mean 'consumer.fetch.min.bytes'"),
+        ({"main.consumer.linger.ms": 5}, "unknown configuration key 'main.consumer.linger.ms'"),
+        ({"producer.fetch.min.bytes": 5}, "unknown configuration key 'producer.fetch.min.bytes'"),
+        ({"xyzzy": 5}, "^unknown configuration key 'xyzzy'$"),
+        ({"commit.interval.ms": "soon"}, "commit.interval.ms = 'soon' must be a whole number"),
+        ({"commit.interval.ms": 1.5}, "commit.interval.ms = 1.5 must be a whole number"),
+        ({"commit.interval.ms": True}, "commit.interval.ms = True must be a whole number"),
+        ({"commit.interval.ms": -1}, "commit.interval.ms = -1 must be at least 0"),
+        ({"max.task.idle.ms": -2}, "max.task.idle.ms = -2 must be at least -1"),
+        ({"state.dir": 5}, "state.dir = 5 must be a string"),
+        ({"processing.guarantee": "exactly_once"}, "must be one of exactly_once_v2, at_least_once"),
+        ({"linger.ms": [5]}, "linger.ms = .* must be a string, a number or a boolean"),
+        ({"default.key.serde": "TEXT"}, "default.key.serde = 'TEXT' cannot be imported"),
+        ({"default.value.serde": "runtime.serdes.json"}, "default.value.serde = .* is not a Serde; for example runtime.serdes.STRING"),
+        ({"deserialization.exception.handler": "no.such.Handler"}, "deserialization.exception.handler = .* cannot be imported"),
+    ],
+)
+def test_a_mistake_is_named_with_what_would_be_right(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(StreamsConfigError, match=message):
+        config(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num.stream.threads": 2}, "one worker per instance, for now; start more instances"),
+        (
+            {"session.timeout.ms": 1000, "heartbeat.interval.ms": 1000},
+            r"heartbeat.interval.ms \(1000\) must be shorter than session.timeout.ms",
+        ),
+        ({"consumer.isolation.level": "read_uncommitted"}, "contradicts processing.guarantee=exactly_once_v2"),
+        ({"enable.idempotence": False}, "contradicts processing.guarantee=exactly_once_v2"),
+        ({"group.id": "mine"}, "group.id cannot be set: the group is application.id"),
+        ({"producer.transactional.id": "mine"}, "producer.transactional.id cannot be set"),
+        ({"main.consumer.enable.auto.commit": True}, "main.consumer.enable.auto.commit cannot be set: the engine commits"),
+    ],
+)
+def test_settings_that_contradict_each_other(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(StreamsConfigError, match=message):
+        config(**settings)
+
+
+def test_at_least_once_may_read_uncommitted() -> None:
+    made = config(**{"processing.guarantee": "at_least_once", "isolation.level": "read_uncommitted"})
+    assert made.consumer_properties("main")["isolation.level"] == "read_uncommitted"
+
+
+# -- rules.md, 5 -------------------------------------------------------------------------------------------------------------------
+
+
+class Handler(LogAndContinueExceptionHandler):
+    declares = ("alerts.address",)
+
+
+def test_rule_5_known_keys_are_ours_librdkafkas_and_what_handlers_and_serdes_declare() -> None:
+    with pytest.raises(StreamsConfigError, match=r"unknown configuration key 'alerts\.address'"):
+        config(**{"alerts.address": "ops@example.org"})
+    made = config(**{"alerts.address": "ops@example.org", "deserialization.exception.handler": Handler})
+    assert made["alerts.address"] == "ops@example.org"
+    assert "alerts.address" not in made.consumer_properties("main")
+    path = f"{Handler.__module__}.{Handler.__qualname__}"
+    assert config(**{"alerts.address": "x", "deserialization.exception.handler": path})["alerts.address"] == "x"
+    serde = Serde(lambda topic, headers, data: data, lambda topic, headers, data: data, declares=("my.schema",))
+    assert config(**{"my.schema": "flight", "default.value.serde": serde})["my.schema"] == "flight"
+    with pytest.raises(StreamsConfigError, match=r"did you mean 'my\.schema'"):
+        config(**{"my.schma": "flight", "default.value.serde": serde})
+
+
+@given(name=st.text(min_size=1, max_size=40))
+def test_rule_5_any_other_key_is_refused(name: str) -> None:
+    known = name in KEYS or name in COMMON | CONSUMER | PRODUCER
+    try:
+        config(**{name: "1"})
+    except StreamsConfigError as error:
+        assert known or f"unknown configuration key {name!r}" in str(error)
+    else:
+        assert known
+
+
+@given(name=st.sampled_from(sorted(KEYS)), data=st.data())
+def test_rule_5_a_slip_of_the_pen_leads_to_the_key(name: str, data: st.DataObject) -> None:
+    at = data.draw(st.integers(0, len(name) - 1))
+    slipped = name[:at] + name[at + 1 :]
+    if slipped in COMMON | CONSUMER | PRODUCER or slipped in KEYS:
+        return
+    with pytest.raises(StreamsConfigError, match="did you mean"):
+        config(**{slipped: "1"})
+
+
+# -- clients -----------------------------------------------------------------------------------------------------------------------
+
+
+def test_settings_reach_the_clients_that_they_are_for() -> None:
+    made = config(
+        **{
+            "security.protocol": "ssl",
+            "fetch.min.bytes": 1,
+            "consumer.fetch.min.bytes": 2,
+            "restore.consumer.fetch.min.bytes": 3,
+            "producer.linger.ms": 9,
+            "admin.socket.timeout.ms": 4,
+        }
+    )
+    for role in ROLES:
+        assert made.consumer_properties(role)["security.protocol"] == "ssl"
+        assert made.consumer_properties(role)["fetch.min.bytes"] == (3 if role == "restore" else 2)
+        assert made.consumer_properties(role)["bootstrap.servers"] == "localhost:9092"
+    producer, admin = made.producer_properties(), made.admin_properties()
+    assert (producer["linger.ms"], producer["security.protocol"]) == (9, "ssl")
+    assert "fetch.min.bytes" not in producer and "linger.ms" not in admin and "fetch.min.bytes" not in admin
+    assert admin["socket.timeout.ms"] == 4
+
+
+def test_keys_land_where_java_would_put_them_and_reads_see_committed_data_only() -> None:
+    made = config()
+    assert made.producer_properties()["partitioner"] == "murmur2_random"
+    assert made.producer_properties()["enable.idempotence"] is True
+    for role in ("main", "restore", "global"):
+        assert made.consumer_properties(role)["isolation.level"] == "read_committed"
+
+
+def test_the_membership_has_the_times_of_the_group() -> None:
+    membership = config(**{"session.timeout.ms": 6000, "heartbeat.interval.ms": 2000}).consumer_properties("membership")
+    assert (membership["session.timeout.ms"], membership["heartbeat.interval.ms"]) == (6000, 2000)
+    assert membership["max.poll.interval.ms"] == 300_000
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_librdkafka_takes_what_it_is_given(role: str) -> None:
+    from confluent_kafka import Consumer, Producer
+    from confluent_kafka.admin import AdminClient
+
+    made = config(**{"client.id": "me"})
+    Consumer({**made.consumer_properties(role), "group.id": "app"}).close()
+    Producer(made.producer_properties()).flush(0)
+    AdminClient(made.admin_properties())
+
+
+# -- the tables --------------------------------------------------------------------------------------------------------------------
+
+
+def test_librdkafkas_list_is_that_of_the_installed_one() -> None:
+    """A property of the list that the installed librdkafka does not know would be let through and fail at the start."""
+    from confluent_kafka import Consumer, KafkaException, Producer
+
+    def known(client: type[Consumer] | type[Producer], name: str) -> bool:
+        with pytest.raises(KafkaException) as refused:  # at the latest because of the last setting: no client is made
+            client({"group.id": "g", name: "1", "debug": "no such value"} if client is Consumer else {name: "1", "debug": "no such value"})
+        return "No such configuration property" not in str(refused.value)
+
+    assert [name for name in sorted(COMMON | CONSUMER) if not known(Consumer, name)] == []
+    assert [name for name in sorted(PRODUCER) if not known(Producer, name)] == []
+    assert "group.instance.id" in COMMON | CONSUMER and "linger.ms" in PRODUCER and "bootstrap.servers" in COMMON
+
+
+@pytest.mark.parametrize("key", KEYS.values(), ids=lambda key: key.name)
+def test_every_key_is_documented_and_its_default_is_valid(key: object) -> None:
+    from runtime.config_keys import ConfigKey
+
+    assert isinstance(key, ConfigKey)
+    assert (key.doc.endswith(".") and key.doc[0].isupper()) or key.doc.startswith("host:port")
+    if key.default is not None and key.kind is not Kind.OBJECT:
+        assert config(**{key.name: key.default})[key.name] == key.default
