@@ -198,7 +198,7 @@ class EmbeddedBroker:
         """Gives the folder its cluster id, once."""
         if (self.data_dir / "log" / "meta.properties").exists():
             return
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        cluster = _new_cluster_id()
         properties = str(self.data_dir / "server.properties")
         command = [*self._java(classes), "kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", cluster, "-c", properties]
         done = subprocess.run(command, check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True)
@@ -262,6 +262,13 @@ class EmbeddedBroker:
     def _log_tail(self, lines: int = 15) -> str:
         text = "".join(path.read_text(errors="replace") for path in (self.log_path, self.data_dir / "broker.out") if path.exists())
         return "\n".join(f"  {line}" for line in text.splitlines()[-lines:])
+
+
+def _new_cluster_id() -> str:
+    """As Kafka's `Uuid.randomUuid`: never one that begins with a dash, which on a command line would be an option."""
+    while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
+        pass
+    return text
 
 
 def _try_lock(lock: IO[str]) -> bool:
