@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -33,7 +34,8 @@ from examples.flight_board import topology
 from runtime.serdes.murmur2 import partition_for
 
 FLIGHTS_IN_ALL = 336_776
-TABLE_ROWS = 16 + 1_458 + 26_115
+WEATHER_ROWS = 26_115
+TABLE_ROWS = 16 + 1_458 + WEATHER_ROWS
 PARTITIONS = 6
 HOUR_MS = 3_600_000
 _KEEP = {"retention.ms": "-1"}  # the records are of 2013; by their age a broker would delete them at once
@@ -50,6 +52,7 @@ TOPICS = {
 }
 """Every topic that must exist, with its settings."""
 _SECONDS = 30.0
+_NO_LEADER_YET = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.UNKNOWN_TOPIC_OR_PART)
 
 Told = Callable[[int], None]
 """Told how many more records are there."""
@@ -101,8 +104,8 @@ def table_records() -> Iterator[InputRecord]:
     weather["told_ms"] = _milliseconds(weather["time_hour"]) - HOUR_MS
     weather = weather.sort_values("told_ms", kind="stable")
     times = weather.pop("told_ms").tolist()
-    for row, time in zip(_rows(weather), times, strict=True):
-        yield _keyed(topology.WEATHER, topology.weather_key(row["origin"], row["time_hour"]).encode(), encode(row), time)
+    for row, told in zip(_rows(weather), times, strict=True):
+        yield _keyed(topology.WEATHER, topology.weather_key(row["origin"], row["time_hour"]).encode(), encode(row), told)
 
 
 def flight_records(limit: int | None = None) -> Iterator[InputRecord]:
@@ -112,16 +115,16 @@ def flight_records(limit: int | None = None) -> Iterator[InputRecord]:
     half = (len(times) + 1) // 2
     encode = msgspec.json.encode
     places: dict[str, int] = {}
-    for number, (row, time) in enumerate(zip(_rows(flights), times, strict=True), start=1):
+    for number, (row, left) in enumerate(zip(_rows(flights), times, strict=True), start=1):
         tail, value = row["tailnum"], encode(row)
         if tail is None:
             key, partition = None, number % PARTITIONS  # any would do; always the same one lets an interrupted load go on
         else:
             key = str(tail).encode()
             partition = places.setdefault(str(tail), partition_for(key, PARTITIONS))
-        yield InputRecord(topology.FLIGHTS, partition, key, value, time)
+        yield InputRecord(topology.FLIGHTS, partition, key, value, left)
         if number == half:
-            yield InputRecord(topology.FLIGHTS, partition, key, truncated(value), time)
+            yield InputRecord(topology.FLIGHTS, partition, key, truncated(value), left)
 
 
 def truncated(value: bytes) -> bytes:
@@ -226,13 +229,25 @@ def _last_records(bootstrap_servers: str, topics: Iterable[str]) -> dict[tuple[s
     places = [TopicPartition(topic, partition) for topic in topics for partition in range(PARTITIONS)]
     found: dict[tuple[str, int], tuple[int, bytes]] = {}
     with closing(Consumer(settings)) as consumer:
-        ends = {place: consumer.get_watermark_offsets(place, timeout=_SECONDS)[1] for place in places}
+        ends = {place: _end_offset(consumer, place) for place in places}
         last = [TopicPartition(place.topic, place.partition, end - 1) for place, end in ends.items() if end]
         consumer.assign(last)
         while len(found) < len(last):
             offset, value, place = _read(consumer)
             found.setdefault(place, (offset, value))
     return found
+
+
+def _end_offset(consumer: Consumer, place: TopicPartition) -> int:
+    """The next offset of a partition; one that was just made may have no leader yet."""
+    deadline = time.monotonic() + _SECONDS
+    while True:
+        try:
+            return consumer.get_watermark_offsets(place, timeout=_SECONDS)[1]
+        except KafkaException as error:
+            if error.args[0].code() not in _NO_LEADER_YET or time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
 
 
 def _read(consumer: Consumer) -> tuple[int, bytes, tuple[str, int]]:

@@ -20,6 +20,8 @@ Row: TypeAlias = dict[str, object]
 
 FLIGHTS, AIRLINES, AIRPORTS, WEATHER = "flights", "airlines", "airports", "weather"
 PER_CARRIER, PER_HOUR, WITH_WEATHER = "flights-per-carrier", "delay-per-hour", "flights-with-weather"
+REPARTITIONS = ("by-carrier", "by-origin", "by-origin-and-hour")
+"""Names of the topics between the sub-topologies, without the application's in front and `-repartition` behind."""
 
 HOUR = timedelta(hours=1)
 GRACE = timedelta(days=370)
@@ -38,14 +40,14 @@ def build() -> Topology:
 
     (
         flights.join(airlines, lambda _, flight: flight["carrier"], with_airline)
-        .group_by(lambda _, flight: flight["carrier"], Grouped(serdes.STRING, value=serdes.JSON, name="by-carrier"))
+        .group_by(lambda _, flight: flight["carrier"], Grouped(serdes.STRING, value=serdes.JSON, name=REPARTITIONS[0]))
         .aggregate(dict, add_to_carrier, Materialized("carriers", value=serdes.JSON))
         .to_stream()
         .to(PER_CARRIER, Produced(serdes.STRING, value=serdes.JSON))
     )
     (
         flights.left_join(airports, lambda _, flight: flight["origin"], with_airport)
-        .group_by(lambda _, flight: flight["origin"], Grouped(serdes.STRING, value=serdes.JSON, name="by-origin"))
+        .group_by(lambda _, flight: flight["origin"], Grouped(serdes.STRING, value=serdes.JSON, name=REPARTITIONS[1]))
         .windowed_by(TimeWindows.of_size_and_grace(HOUR, GRACE))
         .aggregate(dict, add_to_hour, Materialized("hourly-delay", value=serdes.JSON, retention=timedelta(days=400)))
         .to_stream()
@@ -53,7 +55,7 @@ def build() -> Topology:
     )
     (
         flights.select_key(lambda _, flight: weather_key(flight["origin"], flight["time_hour"]))
-        .left_join(weather, with_weather, Joined(serdes.STRING, value=serdes.JSON, name="by-origin-and-hour"))
+        .left_join(weather, with_weather, Joined(serdes.STRING, value=serdes.JSON, name=REPARTITIONS[2]))
         .to(WITH_WEATHER, Produced(serdes.STRING, value=serdes.JSON))
     )
     return builder.build()

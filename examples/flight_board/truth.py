@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import cast
 
 import msgspec
@@ -18,6 +19,10 @@ from runtime import Windowed, serdes
 
 UNITED = 58_665
 """Flights of United in the whole year."""
+
+
+CARRIER_FIELDS = ("name", "flights", "cancelled")
+HOUR_FIELDS = ("airport", "flights", "cancelled", "delay_minutes", "mean_delay")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +107,24 @@ def read_results(bootstrap_servers: str) -> Truth:
     return Truth(carriers, hours, weather)
 
 
+def read_tables(folder: Path, truth: Truth) -> Truth:
+    """What stands in the Parquet tables `carriers` and `hourly_delay` under `folder`. Flights with weather have none: the truth's."""
+    carriers = pd.read_parquet((folder / "carriers").resolve())
+    hours = pd.read_parquet((folder / "hourly_delay").resolve())
+    starts = hours["window_start"].astype("datetime64[ms, UTC]").astype("int64")
+    return Truth(
+        dict(zip(carriers["carrier"], _records(carriers, CARRIER_FIELDS), strict=True)),
+        dict(zip(zip(hours["origin"], starts.tolist(), strict=True), _records(hours, HOUR_FIELDS), strict=True)),
+        truth.weather,
+    )
+
+
+def _records(frame: pd.DataFrame, fields: Iterable[str]) -> list[dict[str, object]]:
+    """Rows with these columns; None where a number is missing."""
+    columns = {name: [None if pd.isna(value) else value for value in frame[name].tolist()] for name in fields}
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
 def _committed(bootstrap_servers: str, topics: Iterable[str]) -> Iterator[tuple[str, bytes, bytes]]:
     """What stands on the topics, aborted and open transactions left out, each partition up to its end. Raises KafkaException."""
     settings: dict[str, str | int | float | bool] = {
@@ -122,7 +145,7 @@ def _committed(bootstrap_servers: str, topics: Iterable[str]) -> Iterator[tuple[
                     yield topic, _bytes(message.key()), _bytes(message.value())
                 elif error.code() == KafkaError._PARTITION_EOF:
                     unread.discard((topic, int(message.partition() or 0)))
-                elif not error.retriable():
+                else:
                     raise KafkaException(error)
 
 

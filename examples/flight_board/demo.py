@@ -1,0 +1,243 @@
+"""`make demo`: the whole, once, on real input. `python -m examples.flight_board.demo --help` says what can be set.
+
+Kafka, Dagster, the flight board as a process of its own; a year of flights; a record that cannot be read, and what becomes of it; the
+state as Spark tables; and the proof that the answers are those that pandas finds in the same files. It plays in a home of its own
+(`.penstock/demo`), from the beginning each time, and leaves no process behind.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from types import FrameType
+from typing import Annotated
+
+import typer
+from confluent_kafka import KafkaException
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bars
+from sqlalchemy import select
+
+from examples.flight_board import data, topology, truth
+from examples.flight_board.data import FLIGHTS_IN_ALL, LoadError
+from examples.flight_board.report import report
+from examples.flight_board.stage import APPLICATION, Stage, StageError
+from examples.flight_board.truth import Truth
+from examples.flight_board.watch import Progress, StuckError, watch
+from orchestration.applications import Application, WrongDeclarationError
+from orchestration.commands.common import fail
+from orchestration.control_plane import ControlPlaneError
+from orchestration.control_plane.models import Alert, Event, RunBookRun, RunBookState, StepState
+from orchestration.dead_letter import dead_letter_topic, read_record
+from orchestration.embedded.dagster_server import DagsterError
+from orchestration.embedded.jars import SPARK_KAFKA, JarsError, ensure_jars
+from orchestration.embedded.java import use_java
+from orchestration.embedded.kafka import BrokerError
+from orchestration.launcher import LaunchError
+from orchestration.operations import Operations
+from orchestration.places import Places
+from runtime.errors import StreamsError
+from runtime.events import EventKind
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_START_SECONDS = 180.0
+_TABLES_SECONDS = 300.0
+
+
+class NotProvenError(Exception):
+    """Something did not come out as it should; the message says what."""
+
+
+class Demo:
+    """One play, from the broker to the report."""
+
+    def __init__(self, stage: Stage, flights: int, out: Console) -> None:
+        self._stage = stage
+        self._flights = flights
+        self._out = out
+
+    def play(self) -> None:
+        """All of it. Raises NotProvenError, and the errors of its parts."""
+        operations = self._prepare()
+        application = operations.applications.named(APPLICATION)
+        self._start_instances(application, operations)
+        progress = self._replay(operations, application)
+        self._make_tables()
+        result = self._prove(operations, application)
+        report(self._out, self._stage, operations, result, progress)
+
+    def _prepare(self) -> Operations:
+        out, stage = self._out, self._stage
+        out.rule("[bold]1. Kafka, Dagster, the data")
+        use_java()
+        ensure_jars(SPARK_KAFKA)
+        with out.status("Starting Kafka …"):
+            status = stage.broker.start()
+        out.print(f"Kafka runs at [bold]{status.bootstrap_servers}[/bold] (process {status.pid})")
+        operations = stage.declare()
+        stage.dagster.spawn()
+        data.load_with_bar(status.bootstrap_servers, self._flights, out)
+        out.print(f"{self._flights:,} flights and one record that was cut in half are on topic [bold]{topology.FLIGHTS}[/bold]")
+        with out.status("Dagster is starting …"):
+            stage.dagster.wait_until_ready(_START_SECONDS)
+        out.print(f"Dagster's UI: [bold]{stage.dagster.url}[/bold]")
+        return operations
+
+    def _start_instances(self, application: Application, operations: Operations) -> None:
+        out, dagster = self._out, self._stage.dagster
+        out.rule("[bold]2. The instance: a partition of an asset")
+        for name in application.instances:
+            run = dagster.launch("start_instances", assets=["instances"], partition=name)
+            out.print(f"Materialising [bold]instances[/bold], partition {name}: {dagster.run_url(run)}")
+            with out.status(f"{name} is starting …"):
+                dagster.wait(run, _START_SECONDS)
+            row, tasks = operations.look(name)
+            out.print(f"{name} is [bold]{row.state}[/bold] as process {row.pid} with {len(tasks)} tasks; its log: {row.log_path}")
+
+    def _replay(self, operations: Operations, application: Application) -> Progress:
+        out = self._out
+        out.rule("[bold]3. The replay, and a record that cannot be read")
+        total = self._flights + 1
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("flights"), TimeElapsedColumn())
+        latest = Progress(total)
+        with Bars(*columns, console=out) as bars:
+            bar = bars.add_task("Replaying 2013", total=total)
+
+            def show(progress: Progress) -> None:
+                nonlocal latest
+                latest = progress
+                paused = f", task {' '.join(progress.paused)} is paused" if progress.paused else ""
+                bars.update(bar, completed=min(progress.done, total), description=f"Replaying 2013{paused}")
+
+            for line in watch(operations, application, total, show):
+                out.print(line)
+        return latest
+
+    def _make_tables(self) -> None:
+        out, dagster = self._out, self._stage.dagster
+        out.rule("[bold]4. The state as tables")
+        run = dagster.launch("state_tables")
+        out.print(f"Materialising [bold]hourly_delay[/bold] and [bold]carriers[/bold] with Spark: {dagster.run_url(run)}")
+        with out.status("Spark is reading the stores …"):
+            dagster.wait(run, _TABLES_SECONDS)
+        checks = dagster.checks(run)
+        for check in checks:
+            out.print(
+                f"{check.asset}: {check.name} {'[green]passed[/green]' if check.passed else '[red]failed[/red]'}: {check.description}"
+            )
+        failed = [check.asset for check in checks if not check.passed]
+        if failed or len(checks) < 2:
+            raise NotProvenError(f"the tables do not equal their changelogs: {', '.join(failed) or 'not all of them were checked'}")
+
+    def _prove(self, operations: Operations, application: Application) -> Truth:
+        """The answers, once they are known to be right. Raises NotProvenError."""
+        out = self._out
+        out.rule("[bold]5. The proof")
+        with out.status("Counting again with pandas …"):
+            expected = truth.compute(self._flights)
+            result = truth.read_results(application.bootstrap_servers)
+            wrong = truth.compare(expected, result)
+            tables = truth.read_tables(self._stage.places.home / "tables" / application.id, expected)
+            wrong += [f"Spark table: {line}" for line in truth.compare(expected, tables)]
+            wrong += repaired_as_promised(operations, application)
+        if wrong:
+            raise NotProvenError("\n".join(["the results are not those of the package's files:", *wrong]))
+        united = f", {expected.carriers['UA']['flights']:,} of United" if "UA" in expected.carriers else ""
+        out.print(
+            f"[green]Equal[/green] to what pandas finds: {self._flights:,} flights of {len(expected.carriers)} carriers{united}; "
+            f"{len(expected.hours):,} hours; {sum(expected.weather.values()):,} flights with their weather. So are both Spark tables."
+        )
+        return result
+
+
+def repaired_as_promised(operations: Operations, application: Application) -> list[str]:
+    """What is wrong with the repair of the one bad record; empty if it paused one task once, was kept as it was, and all was closed."""
+    with operations.control_plane.reading() as session:
+        kinds = [EventKind.TASK_PAUSED.value, EventKind.TASK_RESUMED.value]
+        events = session.scalars(select(Event).where(Event.kind.in_(kinds)).order_by(Event.sequence)).all()
+        runs = session.scalars(select(RunBookRun)).all()
+        alerts = session.scalars(select(Alert)).all()
+    wrong: list[str] = []
+    if [event.kind for event in events] != kinds:
+        wrong.append(f"events of pauses are {[event.kind for event in events]}, not one pause and one resume")
+    if [alert.kind for alert in alerts] != [EventKind.TASK_PAUSED.value]:
+        wrong.append(f"alerts are {[alert.title for alert in alerts]}, not one on the pause")
+    if len(runs) != 1 or runs[0].state != RunBookState.DONE.value or any(step.state != StepState.DONE.value for step in runs[0].steps):
+        return [*wrong, f"run-books ended as {[(run.state, run.reason) for run in runs]}, not once as DONE"]
+    kept = read_record(application.bootstrap_servers, dead_letter_topic(application.id), 0, 0)
+    bad = read_record(application.bootstrap_servers, runs[0].topic, runs[0].partition, runs[0].offset)
+    if kept is None or bad is None or (kept.key, kept.value) != (bad.key, bad.value):
+        wrong.append(f"{dead_letter_topic(application.id)} does not hold the record as it was")
+    return wrong
+
+
+def main(
+    once: Annotated[bool, typer.Option("--once", help="End when it is done, with status 0 only if all of it held.")] = False,
+    flights: Annotated[int, typer.Option(min=100, max=FLIGHTS_IN_ALL, help="Only the first ones of the year.")] = FLIGHTS_IN_ALL,
+) -> None:
+    """Run the flight board from end to end: Kafka, Dagster, a year of flights, a bad record and its repair, Spark tables, the proof."""
+    out = Console(highlight=False, soft_wrap=True)
+    for number in _SIGNALS:  # also where the caller ignores them, as shells do for what runs behind
+        signal.signal(number, _interrupt)
+    started = time.monotonic()
+    stage = Stage(Places.find())
+    try:
+        with stage:
+            try:
+                Demo(stage, flights, out).play()
+                out.rule(f"[green]All of it held[/green], in {time.monotonic() - started:.0f} s")
+                if not once:
+                    out.print(f"All stays up: {stage.dagster.url}. Ctrl-C ends it.")
+                    _stay()
+            finally:
+                _shield()
+                out.print("Stopping the instance, Dagster and Kafka …")
+        out.print("Nothing runs any more.")
+    except EXPECTED as error:
+        fail(str(error))
+    except KafkaException as error:
+        fail(f"Kafka: {error.args[0].str()}")
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    if stage.killed:
+        fail(f"these had not ended by themselves, and were killed: {'; '.join(stage.killed)}")
+
+
+EXPECTED = (
+    NotProvenError,
+    StageError,
+    StuckError,
+    LoadError,
+    BrokerError,
+    JarsError,
+    DagsterError,
+    LaunchError,
+    ControlPlaneError,
+    WrongDeclarationError,
+    StreamsError,
+)
+"""Errors whose message is the explanation."""
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _shield() -> None:
+    """From here on, nothing interrupts the end: what has begun to stop is waited for."""
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _stay() -> None:
+    """Until Ctrl-C."""
+    try:
+        while True:
+            signal.pause()
+    except KeyboardInterrupt:
+        return
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,120 @@
+"""The demo's report: what the flight board shows, how fast it came about, what was written down, where to look."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import cast
+from zoneinfo import ZoneInfo
+
+from rich.console import Console
+from rich.table import Table
+
+from examples.flight_board import data
+from examples.flight_board.stage import Stage
+from examples.flight_board.truth import Truth
+from examples.flight_board.watch import Progress, entry_line
+from orchestration import audit
+from orchestration.operations import Operations
+
+NEW_YORK = ZoneInfo("America/New_York")
+WORST_HOURS = 8
+BUSY_HOUR = 10
+"""Flights that an hour must have to count among the worst."""
+
+
+def report(out: Console, stage: Stage, operations: Operations, result: Truth, progress: Progress) -> None:
+    """Prints all of it."""
+    out.rule("[bold]Flights per carrier")
+    out.print(carriers(result))
+    out.rule("[bold]The worst hours")
+    out.print(worst_hours(result))
+    out.rule("[bold]Speed")
+    for line in speed(progress):
+        out.print(line)
+    out.rule("[bold]Audit trail")
+    for line in trail(operations):
+        out.print(line)
+    out.rule("[bold]Where to look")
+    out.print(places(stage, operations))
+
+
+def carriers(result: Truth) -> Table:
+    """Flights per carrier, most first."""
+    rows = sorted(result.carriers.items(), key=lambda pair: -cast(int, pair[1]["flights"]))
+    return _table(
+        ("carrier", "airline", "flights", "cancelled"),
+        ((str(code), str(row["name"]), f"{row['flights']:,}", f"{row['cancelled']:,}") for code, row in rows),
+    )
+
+
+def worst_hours(result: Truth) -> Table:
+    """The hours of the greatest mean delay."""
+
+    def delay(row: Mapping[str, object]) -> float:
+        mean = row["mean_delay"]
+        return float(mean) if isinstance(mean, int | float) and cast(int, row["flights"]) >= BUSY_HOUR else float("-inf")
+
+    rows = sorted(result.hours.items(), key=lambda pair: -delay(pair[1]))[:WORST_HOURS]
+    return _table(
+        ("hour (New York)", "airport", "flights", "cancelled", "mean delay"),
+        (
+            (_hour(cast(tuple[str, int], key)[1]), str(row["airport"]), str(row["flights"]), str(row["cancelled"]), f"{delay(row):.0f} min")
+            for key, row in rows
+            if delay(row) > float("-inf")
+        ),
+    )
+
+
+def speed(progress: Progress) -> list[str]:
+    """How many records were processed in which time."""
+    records = progress.flights + 3 * (progress.flights - 1) + data.WEATHER_ROWS
+    working = max(progress.working_s, 0.1)
+    return [
+        f"{progress.flights:,} flights in {progress.whole_s:.0f} s, of which {progress.whole_s - progress.working_s:.0f} s were waiting "
+        "(start, the pause, the last commit)",
+        f"[bold]{progress.flights / working:,.0f} flights/s[/bold] while there was work. Each goes through three repartition topics: "
+        f"[bold]{records / working:,.0f} records/s[/bold]",
+    ]
+
+
+def trail(operations: Operations) -> Iterable[str]:
+    """The audit trail, oldest first."""
+    with operations.control_plane.reading() as session:
+        for entry in audit.latest(session, limit=200):
+            yield f"[dim]{entry.at.astimezone():%H:%M:%S}[/dim]  {entry_line(entry)}"
+
+
+def places(stage: Stage, operations: Operations) -> Table:
+    """Pages of Dagster's UI, commands, files."""
+    url, home = stage.dagster.url, stage.places.home
+    environment = " ".join(
+        f"{name}={shlex.quote(os.path.relpath(value))}" for name, value in stage.environment.items() if "URL" not in name
+    )
+    instance = operations.applications.instances[0]
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for what, where in (
+        ("the instance, its tasks and their lag", f"{url}/assets/instances?partition={instance}"),
+        ("the tables, with previews and checks", f"{url}/assets/hourly_delay and {url}/assets/carriers"),
+        ("the run-book's run", f"{url}/jobs/skip_record"),
+        ("the sensors that watched", f"{url}/automation"),
+        ("the same on the command line", f"{environment} .venv/bin/penstock status"),
+        ("all that was kept", str(home)),
+    ):
+        table.add_row(what, where)
+    return table
+
+
+def _hour(start_ms: int) -> str:
+    return f"{datetime.fromtimestamp(start_ms / 1000, UTC).astimezone(NEW_YORK):%a %d %b %H:%M}"
+
+
+def _table(columns: Iterable[str], rows: Iterable[tuple[str, ...]]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="right" if number >= 2 else "left")
+    for row in rows:
+        table.add_row(*row)
+    return table

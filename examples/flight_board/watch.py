@@ -1,0 +1,171 @@
+"""Watches the replay: how far it is, and what is written down meanwhile: the pause, the alert, the run-book's steps, the resume.
+
+How far: the offsets that the application's group has committed on its input topics. It is done when all flights are committed, and after
+that every task has said that it has nothing more to do, and every run-book has come to its end.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from confluent_kafka import Consumer, TopicPartition
+from sqlalchemy import select
+
+from examples.flight_board import topology
+from examples.flight_board.data import PARTITIONS
+from orchestration.applications import Application
+from orchestration.audit import now
+from orchestration.control_plane.models import Alert, AlertState, AuditEntry, Event, Instance, RunBookRun, RunBookState, Task
+from orchestration.feed import Feed
+from orchestration.operations import Operations
+from runtime.events import EventKind
+from runtime.states import State, TaskState
+
+STUCK_SECONDS = 180.0
+_LOOK_SECONDS = 0.5
+_TOLD = (EventKind.TASK_PAUSED.value, EventKind.TASK_RESUMED.value, EventKind.TASK_CORRUPTED.value, EventKind.GLOBAL_RECOVERY_STARTED.value)
+
+
+class StuckError(Exception):
+    """The replay does not get on; the message says where it stands."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far the replay is. `working_s` counts the time in which something was committed: waiting for a paused task alone is not in it."""
+
+    flights: int
+    done: int = 0
+    working_s: float = 0.0
+    whole_s: float = 0.0
+    paused: tuple[str, ...] = ()
+    _offsets: Mapping[tuple[str, int], int] = field(default_factory=dict)
+
+    def update(self, offsets: Mapping[tuple[str, int], int], seconds: float, paused: tuple[str, ...]) -> bool:
+        """Takes in what is committed now; True if that is more than before."""
+        moved = offsets != self._offsets
+        self._offsets, self.paused = offsets, paused
+        self.done = sum(offset for (topic, _), offset in offsets.items() if topic == topology.FLIGHTS)
+        self.whole_s += seconds
+        self.working_s += seconds if moved else 0.0
+        return moved
+
+
+def watch(operations: Operations, application: Application, flights: int, on_progress: Callable[[Progress], None]) -> Iterator[str]:
+    """Yields a line for each thing that happens until the replay is done; `flights` records are to come. Raises StuckError."""
+    progress = Progress(flights)
+    trail, looked, moved_at = Trail(application.id), time.monotonic(), time.monotonic()
+    complete_at: datetime | None = None
+    with operations.feed(application) as feed, _committed(application) as committed:
+        while True:
+            feed.step(_LOOK_SECONDS)
+            yield from trail.news(operations)
+            at = time.monotonic()
+            if progress.update(committed(), at - looked, _paused(operations, application)):
+                moved_at = at
+            looked = at
+            on_progress(progress)
+            if complete_at is None and progress.done >= flights:
+                complete_at = now()
+            if complete_at is not None and _settled(operations, application, complete_at):
+                yield from trail.news(operations)
+                return
+            if at - max(moved_at, trail.last_at) > STUCK_SECONDS:
+                raise StuckError(_where(operations, application, progress, feed))
+            time.sleep(_LOOK_SECONDS)
+
+
+class Trail:
+    """New entries of the audit trail, and new events, as lines."""
+
+    def __init__(self, application_id: str) -> None:
+        self._application = application_id
+        self._entry = self._event = 0
+        self.last_at = time.monotonic()
+
+    def news(self, operations: Operations) -> list[str]:
+        """What was written down since the last call, oldest first."""
+        events = select(Event).where(Event.application == self._application, Event.sequence > self._event).order_by(Event.sequence)
+        entries = select(AuditEntry).where(AuditEntry.id > self._entry).order_by(AuditEntry.id)
+        lines: list[tuple[datetime, str]] = []
+        with operations.control_plane.reading() as session:
+            for event in session.scalars(events):
+                self._event = event.sequence
+                if event.kind in _TOLD:
+                    lines.append((event.at, f"[bold]{event.kind}[/bold]  task {event.task} of {event.instance}{place_of(event.payload)}"))
+            for entry in session.scalars(entries):
+                self._entry = entry.id
+                lines.append((entry.at, entry_line(entry)))
+        if lines:
+            self.last_at = time.monotonic()
+        return [f"[dim]{at.astimezone():%H:%M:%S}[/dim]  {line}" for at, line in sorted(lines, key=lambda pair: pair[0])]
+
+
+def entry_line(entry: AuditEntry) -> str:
+    """An entry of the audit trail in one line, for rich."""
+    detail = ", ".join(f"{key} {value}" for key, value in entry.detail.items() if value not in (None, "") and not key.endswith("_base64"))
+    return f"{entry.action}  [dim]{_escaped(entry.actor)}{': ' if detail else ''}{_escaped(detail)}[/dim]"
+
+
+def place_of(payload: Mapping[str, object]) -> str:
+    """` at flights-3@25013: <error>`, as far as an event tells."""
+    if "topic" not in payload:
+        return ""
+    error = f": {_escaped(str(payload['error']))}" if payload.get("error") else ""
+    return f" at {payload['topic']}-{payload.get('partition')}@{payload.get('offset')}{error}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("[", r"\[")
+
+
+@contextmanager
+def _committed(application: Application) -> Iterator[Callable[[], Mapping[tuple[str, int], int]]]:
+    """A function that gives what the application's group has committed on the topics that it reads."""
+    topics = [topology.FLIGHTS, topology.WEATHER, *(f"{application.id}-{name}-repartition" for name in topology.REPARTITIONS)]
+    asked = [TopicPartition(topic, partition) for topic in topics for partition in range(PARTITIONS)]
+    settings: dict[str, str | int | float | bool] = {"bootstrap.servers": application.bootstrap_servers, "group.id": application.id}
+    with closing(Consumer(settings)) as consumer:  # it never subscribes, so it is no member of the group
+        yield lambda: {(place.topic, place.partition): max(0, place.offset) for place in consumer.committed(asked, timeout=30)}
+
+
+def _paused(operations: Operations, application: Application) -> tuple[str, ...]:
+    query = select(Task.task).where(Task.application == application.id, Task.state == TaskState.PAUSED.value).order_by(Task.task)
+    with operations.control_plane.reading() as session:
+        return tuple(session.scalars(query))
+
+
+def _settled(operations: Operations, application: Application, since: datetime) -> bool:
+    """True if all instances and tasks have said since then that they run and have nothing to do, and no alert or run-book is open."""
+    ended = (RunBookState.DONE.value, RunBookState.REFUSED.value, RunBookState.FAILED.value)
+    with operations.control_plane.reading() as session:
+        owned = select(Task).where(Task.application == application.id, Task.state != TaskState.CLOSED.value)
+        tasks = session.scalars(owned).all()
+        instances = session.scalars(select(Instance).where(Instance.application == application.id)).all()
+        runs = session.scalars(select(RunBookRun).where(RunBookRun.application == application.id)).all()
+        alerts = session.scalars(select(Alert).where(Alert.application == application.id)).all()
+    return (
+        bool(tasks)
+        and all(task.state == TaskState.RUNNING.value and task.lag == 0 and task.updated_at > since for task in tasks)
+        and all(instance.state == State.RUNNING.value for instance in instances)
+        and all(run.state in ended for run in runs)
+        and all(alert.state == AlertState.RESOLVED.value for alert in alerts)
+    )
+
+
+def _where(operations: Operations, application: Application, progress: Progress, feed: Feed) -> str:
+    """Where a replay stands that does not get on."""
+    feed.step()
+    lines = [f"nothing has moved for {STUCK_SECONDS:.0f} s; {progress.done:,} of {progress.flights:,} flights are processed"]
+    for name in application.instances:
+        row, tasks = operations.look(name)
+        lines.append(f"{name} is {row.state or 'unknown'}; its log: {operations.places.log_path(name)}")
+        lines += [f"  task {task.task} {task.state} lag {task.lag}" for task in tasks if task.state != TaskState.RUNNING.value or task.lag]
+    with operations.control_plane.reading() as session:
+        alerts = session.scalars(select(Alert).where(Alert.application == application.id, Alert.state != AlertState.RESOLVED.value)).all()
+        lines += [f"  alert {alert.id} {alert.state}: {alert.title}" for alert in alerts]
+    return "\n".join(lines)
