@@ -1,6 +1,7 @@
 """The engine as a measured process: `BENCH_SPEC='{…}' python -m benchmarks.peer` (the fields are `workloads.Run`'s).
 
-It prints `BENCH FIRST <epoch ms>` when the first record enters the topology, runs until SIGTERM or SIGINT, and then closes. Progress is
+It prints `BENCH FIRST <epoch ms>` when it is RUNNING, just before the first record enters the topology (a `peek` would be a cost per
+record), runs until SIGTERM or SIGINT, and then closes. Progress is
 seen from outside, in the committed offsets of the group `app`. Exit status 1 if the client failed.
 """
 
@@ -10,6 +11,7 @@ import logging
 import signal
 import sys
 import threading
+import time
 
 from benchmarks.workloads import Run, build
 from runtime.client import KafkaStreams
@@ -26,7 +28,16 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
     streams = KafkaStreams(build(run), run.streams_config())
-    streams.set_state_listener(lambda new, old: ended.set() if new is State.ERROR else None)
+    announced = threading.Event()
+
+    def changed(new: State, old: State) -> None:
+        if new is State.RUNNING and not announced.is_set():
+            announced.set()
+            print("BENCH FIRST", time.time_ns() // 1_000_000, flush=True)
+        elif new is State.ERROR:
+            ended.set()
+
+    streams.set_state_listener(changed)
     streams.start()
     ended.wait()
     failure = streams.failure

@@ -80,7 +80,7 @@ def engine(cache: bool, messages: list[Message]) -> tuple[Times, int]:
     """Runs the count; returns the times and how many outputs there were."""
     run = Run("count", True, 100, cache, "steps", "localhost:9092", "", INPUT.topic, "output")
     config = StreamsConfig({**run.streams_config(), "state.dir": tempfile.gettempdir()})
-    part = build(run, announce=False).resolved(config).sub_topologies()[0]
+    part = build(run).resolved(config).sub_topologies()[0]
     nowhere, times = Nowhere(), Times()
     with tempfile.TemporaryDirectory(prefix="penstock-steps-") as folder:
         stores: dict[str, EngineStore] = {}

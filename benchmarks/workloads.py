@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable
 from datetime import timedelta
 from typing import cast
 
@@ -87,19 +85,6 @@ class Enriched(msgspec.Struct, frozen=True):
     tier: int
 
 
-def first_record() -> Callable[[object, object], None]:
-    """For `peek`: says on standard output when the first record enters the topology, so that the clock can be started."""
-    waiting = True
-
-    def peek(key: object, value: object) -> None:
-        nonlocal waiting
-        if waiting:
-            waiting = False
-            print("BENCH FIRST", time.time_ns() // 1_000_000, flush=True)
-
-    return peek
-
-
 def _stateless(events: KStream, run: Run) -> None:
     def small(value: object) -> object:
         event = cast(Event, value)
@@ -141,14 +126,11 @@ def _join(builder: StreamsBuilder, events: KStream, run: Run) -> None:
     events.join(profiles, enrich, Joined(STRING, value=json(Event))).to(run.output, Produced(STRING, value=json(Enriched)))
 
 
-def build(run: Run, *, announce: bool = True) -> Topology:
-    """The topology of a kind: `stateless`, `count` (values are not parsed), `window` or `join`. Raises ValueError for another.
-    With `announce` it says when its first record comes."""
+def build(run: Run) -> Topology:
+    """The topology of a kind: `stateless`, `count` (values are not parsed), `window` or `join`. Raises ValueError for another."""
     builder = StreamsBuilder()
     value = BYTES if run.kind == "count" else json(Event)
     records = builder.stream(run.input, Consumed(STRING, value=value))
-    if announce:
-        records = records.peek(first_record())
     match run.kind:
         case "stateless":
             _stateless(records, run)

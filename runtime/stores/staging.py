@@ -83,6 +83,13 @@ class StagedStore(BackedStore[B]):
 
     def update(self, key: bytes, key_object: object, entry: Entry, value: object, timestamp: int, headers: Headers | None) -> None:
         size = self._fixed_size
+        if entry.unforwarded and size is not None:  # a hot key between two flushes: nothing to count, nothing to keep
+            self._unforwarded.move_to_end(key)
+            entry.key = key_object
+            entry.headers = headers
+            entry.value = value
+            entry.timestamp = timestamp
+            return
         if size is None:
             if value is not None and self._encode is not None:
                 value = self._encode(value)
@@ -216,14 +223,22 @@ class StagedStore(BackedStore[B]):
         self._listener = listener if self.caching else None
 
     def flush_cache(self) -> bool:
-        unforwarded, forward = self._unforwarded, self._forward
+        unforwarded, listener = self._unforwarded, self._listener
         waiting = len(unforwarded)
         self._release_held()
+        oldest, objects = unforwarded.popitem, self._encode is None
         for _ in range(waiting):
             if not unforwarded:  # an operator downstream writes to this store too, and made it evict
                 break
-            key, entry = unforwarded.popitem(last=False)
-            forward(key, entry)
+            key, entry = oldest(False)
+            if not objects or listener is None or entry.key is None:
+                self._forward(key, entry)
+                continue
+            entry.unforwarded = False  # `_forward`, without a call of its own
+            new, old, headers = entry.value, entry.forwarded_value, entry.headers
+            if new is not None or old is not None:
+                entry.headers = None
+                listener(entry.key, new, old, entry.timestamp, headers)
         if not unforwarded:
             self._release_held()  # what such an operator did to the count
         return waiting > 0
