@@ -60,12 +60,10 @@ _KEYS = (
     _text("processing.guarantee", EXACTLY_ONCE, "What a crash may do to results.", EXACTLY_ONCE, AT_LEAST_ONCE),
     _number("num.stream.threads", 1, "Workers of this instance. One, for now: start more instances to use more cores.", 1),
     _number("commit.interval.ms", None, "Time between two commits: 100 under exactly-once, 30000 otherwise."),
-    _number("poll.ms", 100, "Longest wait for input.", 1),
     _number("buffered.records.per.partition", 10_000, "Records that a task holds per input partition before its reading pauses.", 1),
     _number(
         "max.task.idle.ms", 0, "How long a task with several inputs waits for one that is empty, to process by time; -1: never waits.", -1
     ),
-    _number("task.timeout.ms", 300_000, "How long an operation on the brokers may fail before the client stops."),
     _number("max.poll.interval.ms", 300_000, "Longest time between two turns of the loop before this instance loses its tasks.", 1),
     _number("session.timeout.ms", 10_000, "Without a heartbeat for so long, an instance is dead.", 1),
     _number("heartbeat.interval.ms", 3_000, "Time between two heartbeats.", 1),
@@ -102,3 +100,13 @@ _KEYS = (
 
 KEYS: Final = {key.name: key for key in _KEYS}
 """The table, by name."""
+
+
+def as_markdown() -> str:
+    """The table as a page shows it (docs/configuration.md)."""
+    rows = ["| key | default | what |", "|---|---|---|"]
+    for key in _KEYS:
+        default = "(required)" if key.required else "" if key.default is None else f"`{key.default}`"
+        choices = f" One of {', '.join(f'`{choice}`' for choice in key.choices)}." if key.choices else ""
+        rows.append(f"| `{key.name}` | {default} | {key.doc.replace('<', '&lt;')}{choices} |")
+    return "\n".join(rows) + "\n"

@@ -18,6 +18,8 @@ MOVED_OFFSETS_MS = 10_000
 RECOMMIT_MS = 6 * 3_600_000
 """How often idle offsets are committed again: a quarter of one day, the shortest `offsets.retention.minutes` that brokers of before
 Kafka 2.0 came with; the default of today is seven days (rules.md, 20)."""
+CLEAN_UP_MS = 1_000
+"""The least time between two looks for state that nobody owns; `state.cleanup.delay.ms` where that is longer."""
 
 
 @dataclass(slots=True)

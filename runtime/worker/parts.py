@@ -37,7 +37,7 @@ from runtime.tasks.global_build import build_global_task
 from runtime.tasks.incidents import Incidents
 from runtime.topics import TopicAdmin
 from runtime.topology.topology import Topology
-from runtime.worker.chores import MOVED_OFFSETS_MS, RECOMMIT_MS, Chores
+from runtime.worker.chores import CLEAN_UP_MS, MOVED_OFFSETS_MS, RECOMMIT_MS, Chores
 from runtime.worker.clients import await_broker, input_consumer
 from runtime.worker.commands import Answer, Commands
 from runtime.worker.plans import Planner
@@ -154,6 +154,8 @@ class Parts:
         self._chores.add("commit idle offsets again", RECOMMIT_MS, self._recommit, now_ms)
         purge_ms = self._config.integer("repartition.purge.interval.ms")
         self._chores.add("purge repartition topics", purge_ms, self._purge, now_ms)
+        cleanup_ms = self._config.integer("state.cleanup.delay.ms")
+        self._chores.add("remove the state of tasks that moved away", max(cleanup_ms, CLEAN_UP_MS), self._clean_up, now_ms)
 
     def _join(self) -> None:
         """Begins an incarnation: a transactional id of its own, announced after it was initialised (coordination.md, 7)."""
@@ -377,6 +379,11 @@ class Parts:
 
     def _recommit(self) -> None:
         self.commit(self.tasks.held_offsets())
+
+    def _clean_up(self) -> None:
+        """The state of tasks that are elsewhere is removed when nothing was written to it for a while: until then they may come back."""
+        owned = [task.id for task in self.tasks.all()]
+        self._directory.clean(owned, self._config.integer("state.cleanup.delay.ms"), self._clock.wall_ms())
 
     def _purge(self) -> None:
         """What has been processed of repartition topics is deleted (Kafka Streams' purge): nobody else reads them."""

@@ -1,4 +1,4 @@
-"""The README's programs run, and what they assert holds."""
+"""The programs on the pages run, and what they assert holds."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ from pathlib import Path
 
 import pytest
 
-README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAMS = [
+    pytest.param(program, id=f"{page}-{number}")
+    for page in ("README.md", "docs/dsl.md")
+    for number, program in enumerate(re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL))
+]
 
 
-@pytest.mark.parametrize("program", re.findall(r"```python\n(.*?)```", README, re.DOTALL))
-def test_the_readmes_program_runs(program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_program_on_a_page_runs(program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    exec(compile(program, "README.md", "exec"), {"__name__": "readme"})
+    exec(compile(program, "page", "exec"), {"__name__": "page"})

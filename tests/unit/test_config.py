@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime import LogAndContinueExceptionHandler, StreamsConfig, StreamsConfigError, serdes
-from runtime.config_keys import KEYS, Kind
+from runtime.config_keys import KEYS, Kind, as_markdown
 from runtime.librdkafka_properties import COMMON, CONSUMER, PRODUCER
 from runtime.serdes import Serde
 
@@ -235,3 +235,18 @@ def test_every_key_is_documented_and_its_default_is_valid(key: object) -> None:
     assert (key.doc.endswith(".") and key.doc[0].isupper()) or key.doc.startswith("host:port")
     if key.default is not None and key.kind is not Kind.OBJECT:
         assert config(**{key.name: key.default})[key.name] == key.default
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_page_lists_every_key_as_it_is() -> None:
+    page = (ROOT / "docs" / "configuration.md").read_text()
+    assert as_markdown() in page, f"put this table in its place:\n{as_markdown()}"
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_every_key_is_read_by_something(name: str) -> None:
+    """A key that nothing reads would be a promise that nobody keeps."""
+    sources = [path for path in (ROOT / "runtime").rglob("*.py") if path.name != "config_keys.py"]
+    assert any(f'"{name}"' in path.read_text() for path in sources)
