@@ -28,6 +28,7 @@ from runtime import (
 from runtime.operators.stateless import Filter, PassThrough
 from runtime.operators.windowed import window_starts
 from runtime.stores import EngineStore, StoreBuilder
+from runtime.testing import TopologyTestDriver
 from runtime.topology.nodes import ProcessorNode
 
 CONFIG = {
@@ -303,6 +304,24 @@ def test_records_without_key_pass_a_repartition_topic_for_a_left_join_only() -> 
         "apart-repartition-filter": Filter,
         "global-repartition-filter": PassThrough,
     }
+
+
+def test_a_left_join_behind_a_repartition_topic_hears_of_records_without_key() -> None:
+    builder = StreamsBuilder()
+    strings, out = Consumed(serdes.STRING, value=serdes.STRING), Produced(serdes.STRING, value=serdes.STRING)
+    stream, table = (
+        builder.stream("in", strings).select_key(lambda key, value: None if value == "lost" else value),
+        builder.table("t", strings),
+    )
+    stream.left_join(table, lambda left, right: f"{left}-{right}", Joined(serdes.STRING, name="left")).to("left", out)
+    stream.join(table, lambda left, right: f"{left}-{right}", Joined(serdes.STRING, name="inner")).to("inner", out)
+    with TopologyTestDriver(builder.build()) as driver:
+        driver.create_input_topic("t", serdes.STRING, serdes.STRING).pipe_input("x", "row")
+        driver.create_input_topic("in", serdes.STRING, serdes.STRING).pipe_value_list(["lost", "x"])
+        found = {
+            name: driver.create_output_topic(name, serdes.STRING, serdes.STRING).read_key_values_to_list() for name in ("left", "inner")
+        }
+    assert found == {"left": [(None, "lost-None"), ("x", "x-row")], "inner": [("x", "x-row")]}
 
 
 def test_partitions_of_a_repartition_topic() -> None:
