@@ -17,7 +17,7 @@ from typing import NamedTuple
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from runtime.commit.metadata import OffsetAndMetadata
-from runtime.errors import StreamsError
+from runtime.errors import BrokerUnavailableError, StreamsError
 from runtime.ids import NextOffset, Partition
 
 logger = logging.getLogger(__name__)
@@ -145,19 +145,19 @@ class Reader:
             raise StreamsError(f"{partition} cannot be read: {error.str()}")
 
     def committed(self, partitions: Iterable[Partition], timeout: float) -> dict[Partition, OffsetAndMetadata]:
-        """The group's committed offsets; a partition without one is left out. Raises StreamsError if they cannot be read in time (the
-        broker is away, or a transaction that holds them is still open)."""
+        """The group's committed offsets; a partition without one is left out. Raises BrokerUnavailableError if they cannot be read in time
+        (the broker is away, or a transaction that holds them is still open), StreamsError if they cannot be read at all."""
         wanted = [TopicPartition(*partition) for partition in partitions]
         if not wanted:
             return {}
         try:
             found = self._consumer.committed(wanted, timeout)
         except KafkaException as error:
-            raise StreamsError(f"the committed offsets cannot be read: {error.args[0].str()}") from error
+            raise _unanswered("the committed offsets cannot be read", error.args[0]) from error
         offsets: dict[Partition, OffsetAndMetadata] = {}
         for at in found:
             if at.error is not None:
-                raise StreamsError(f"the committed offset of {at.topic}-{at.partition} cannot be read: {at.error.str()}")
+                raise _unanswered(f"the committed offset of {at.topic}-{at.partition} cannot be read", at.error)
             if at.offset >= 0:
                 offsets[Partition(at.topic, at.partition)] = OffsetAndMetadata(at.offset, at.metadata or "")
         return offsets
@@ -167,7 +167,7 @@ class Reader:
         try:
             low, high = self._consumer.get_watermark_offsets(TopicPartition(*partition), timeout)
         except KafkaException as error:
-            raise StreamsError(f"the end of {partition} cannot be read: {error.args[0].str()}") from error
+            raise _unanswered(f"the end of {partition} cannot be read", error.args[0]) from error
         return NextOffset(low), NextOffset(high)
 
     def known_end(self, partition: Partition) -> int:
@@ -179,3 +179,25 @@ class Reader:
 
     def close(self) -> None:
         self._consumer.close()
+
+
+_AWAY = {
+    KafkaError._TRANSPORT,
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._TIMED_OUT,
+    KafkaError._WAIT_COORD,
+    KafkaError._RESOLVE,
+    KafkaError.REQUEST_TIMED_OUT,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.UNSTABLE_OFFSET_COMMIT,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+}
+
+
+def _unanswered(what: str, error: KafkaError) -> StreamsError:
+    """BrokerUnavailableError where asking again may help."""
+    text = f"{what}: {error.str()}"
+    return BrokerUnavailableError(text) if error.retriable() or error.code() in _AWAY else StreamsError(text)

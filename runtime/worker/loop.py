@@ -3,8 +3,9 @@
 A turn of the loop does a bounded amount of each, so that nothing starves: commands and grants, a round of the global task, a round of the
 restore, one poll, one run of records per task, punctuation, and a commit if one is due.
 
-What can go wrong escapes a turn as one of three errors, and each has one way back (rules.md, 10):
+What can go wrong escapes a turn as one of four errors, and each has one way back (rules.md, 10):
 
+    BrokerUnavailableError    nothing was changed: the next turn asks again
     TransactionAbortedError   roll back to the last commit and go on; tasks, producer and member id stay
     TaskCorruptedError        empty the stores of these tasks and restore them; the others go on
     TaskMigratedError         others may own the tasks now: close all dirty, begin a new incarnation, wait to be granted tasks again
@@ -24,7 +25,7 @@ from typing import TypeVar
 from runtime.changelog.restore import StateRestoreListener
 from runtime.clock import Clock
 from runtime.config import StreamsConfig
-from runtime.errors import StreamsError, TaskCorruptedError, TaskMigratedError, TransactionAbortedError
+from runtime.errors import BrokerUnavailableError, StreamsError, TaskCorruptedError, TaskMigratedError, TransactionAbortedError
 from runtime.events import EventKind, EventSink
 from runtime.metrics import Metrics
 from runtime.states import State
@@ -45,6 +46,8 @@ __all__ = ["TaskInfo", "Worker", "WorkerMetadata"]
 LONGEST_WAIT_SECONDS = 0.05
 """How long a turn waits for input: bounds how late a command or a call of another thread is noticed."""
 LISTEN_EVERY_MS = 50
+AWAY_SECONDS = 0.5
+"""How long the loop rests when a broker did not answer; what was asked is asked again."""
 STOP_MS = 30_000
 """How long a stop waits for a broker that does not answer, unless the caller said otherwise."""
 SMALLEST_BACKOFF_MS, LARGEST_BACKOFF_MS = 100, 5_000
@@ -79,6 +82,7 @@ class Worker:
         self._leave_group = True
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._ended = False
+        self._progressed_ms = clock.monotonic_ms()
         self._parts = Parts(
             config=config,
             topology=topology,
@@ -104,7 +108,13 @@ class Worker:
         self._leave_group = leave_group
         self._stopping.set()
 
+    @property
+    def idle_ms(self) -> int:
+        """Time since the last sign of progress, in ms: a turn of the loop, or another attempt at something that the broker does not answer."""
+        return self._clock.monotonic_ms() - self._progressed_ms
+
     def _gives_up(self) -> bool:
+        self._progressed_ms = self._clock.monotonic_ms()
         return self._stop_at_ms is not None and self._clock.monotonic_ms() >= self._stop_at_ms
 
     def call(self, function: Callable[[TaskSet], T]) -> Future[T]:
@@ -166,6 +176,9 @@ class Worker:
         try:
             step()
             self._failures = 0
+        except BrokerUnavailableError as error:
+            logger.warning("%s; trying again", error)
+            self._stopping.wait(AWAY_SECONDS)
         except TransactionAbortedError as error:
             self._recover(self._parts.roll_back, error)
         except TaskCorruptedError as error:
@@ -196,7 +209,7 @@ class Worker:
     def _turn(self) -> None:
         parts, clock = self._parts, self._clock
         tasks = parts.tasks
-        now_ms = clock.monotonic_ms()
+        now_ms = self._progressed_ms = clock.monotonic_ms()
         self._serve_inbox()
         if now_ms >= self._listen_at_ms:
             self._listen_at_ms = now_ms + LISTEN_EVERY_MS

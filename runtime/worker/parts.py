@@ -24,7 +24,7 @@ from runtime.commit.order import Commit, Transport
 from runtime.commit.transactions import TransactionalProducer
 from runtime.config import StreamsConfig
 from runtime.coordination import Command, CommandResult, Coordination, Granted, Lost, Member, PausedAt, Revoked, TaskReport
-from runtime.errors import StreamsError, TaskCorruptedError, TaskMigratedError, TransactionAbortedError
+from runtime.errors import BrokerUnavailableError, TaskCorruptedError, TaskMigratedError, TransactionAbortedError
 from runtime.events import Event, EventKind, EventSink
 from runtime.ids import Partition, TaskId
 from runtime.intake.reader import Reader
@@ -273,7 +273,7 @@ class Parts:
         self.transport.abort()
         try:
             self.tasks.rollback()
-        except StreamsError as error:
+        except BrokerUnavailableError as error:
             raise TransactionAbortedError(f"the tasks cannot go back to their last commit yet: {error}") from error
 
     def wipe(self, error: TaskCorruptedError) -> None:
@@ -408,6 +408,8 @@ class Parts:
             return State.REBALANCING
         if self.tasks.restoring or (self.global_task is not None and self.global_task.restoring):
             return State.RESTORING
+        if self.tasks.starting:
+            return State.REBALANCING
         return State.RUNNING
 
     def publish(self, state: State) -> None:

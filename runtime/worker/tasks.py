@@ -43,6 +43,8 @@ class TaskSet:
         self._tasks: dict[TaskId, ActiveTask] = {}
         self._by_partition: dict[Partition, ActiveTask] = {}
         self._turn: list[TaskId] = []
+        self._restored: set[TaskId] = set()
+        """Tasks whose stores are complete and that do not process yet."""
         self.halted = False
         """True between `pause_all` and `resume_all`: nothing is processed (KIP-834)."""
         self.changed = True
@@ -73,7 +75,12 @@ class TaskSet:
     @property
     def restoring(self) -> bool:
         """True while the store of a task is being restored (rules.md, 1)."""
-        return any(task.state in (TaskState.CREATED, TaskState.RESTORING) and task.changelogs for task in self._tasks.values())
+        return any(task.plan.subtopology.stores for task in self.in_state(TaskState.CREATED, TaskState.RESTORING))
+
+    @property
+    def starting(self) -> bool:
+        """True while a task is not yet where it can process."""
+        return any(task.state in (TaskState.CREATED, TaskState.RESTORING) for task in self._tasks.values())
 
     @property
     def buffered(self) -> int:
@@ -114,12 +121,17 @@ class TaskSet:
                 self._tasks[task_id] = self._planner.task(task_id)
                 self._turn = []
                 self.changed = True
+        self._start_restores()
+
+    def _start_restores(self) -> None:
+        """Opens what is CREATED and begins restores that are not under way; what an absent broker kept from it is tried again so."""
         for task in self.in_state(TaskState.CREATED):
-            wiped = task.open()
-            for store in wiped:
+            for store in task.open():
                 logger.warning("task %s: the files of store %s were damaged; it is restored from its changelog", task.id, store.name)
-        waiting = [task for task in self.in_state(TaskState.RESTORING) if task.id not in self._restorer.restoring]
-        self._restore(waiting)
+        begun = self._restorer.restoring | self._restored
+        waiting = [task for task in self.in_state(TaskState.RESTORING) if task.id not in begun]
+        if waiting:
+            self._restore(waiting)
 
     def _restore(self, tasks: list[ActiveTask]) -> None:
         committed = self._reader.committed([partition for task in tasks for partition in task.inputs], OFFSETS_SECONDS)
@@ -138,9 +150,11 @@ class TaskSet:
 
     def advance(self, timeout: float) -> None:
         """Restores a little, and lets tasks that are complete process. Raises TaskCorruptedError and what `create` raises."""
-        ready = [self._tasks[task_id] for task_id in self._restorer.step(timeout) if task_id in self._tasks]
-        if ready:
-            self._begin(ready)
+        self._start_restores()
+        self._restored.update(task_id for task_id in self._restorer.step(timeout) if task_id in self._tasks)
+        if self._restored:
+            self._begin([self._tasks[task_id] for task_id in sorted(self._restored)])
+            self._restored.clear()
             self.changed = True
 
     def _begin(self, tasks: list[ActiveTask]) -> None:
@@ -388,6 +402,7 @@ class TaskSet:
             if task is None:
                 continue
             self._restorer.remove(task_id)
+            self._restored.discard(task_id)
             self._reader.unassign(task.inputs)
             for partition in task.inputs:
                 self._by_partition.pop(partition, None)
