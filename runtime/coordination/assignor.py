@@ -28,12 +28,13 @@ class Candidate:
     capacity: int = 1
 
 
-def assign(candidates: Collection[Candidate], tasks: Collection[TaskId]) -> dict[str, frozenset[TaskId]]:
-    """The wanted active tasks of each candidate, by name. Every task is given to exactly one, unless there are no candidates."""
+def assign(candidates: Collection[Candidate], tasks: Collection[TaskId], acceptable_lag: int = 0) -> dict[str, frozenset[TaskId]]:
+    """The wanted active tasks of each candidate, by name. Every task is given to exactly one, unless there are no candidates. A copy that
+    is `acceptable_lag` records behind the newest, or less, counts as if it were that (`acceptable.recovery.lag`)."""
     members = sorted(candidates, key=lambda member: member.name)
     if not members:
         return {}
-    shares = _Shares(members, len(tasks))
+    shares = _Shares(members, len(tasks), acceptable_lag)
     for task in _fewest_copies_first(members, _not_kept(members, tasks, shares)):
         shares.give(shares.best(task), task)
     return {name: frozenset(mine) for name, mine in shares.given.items()}
@@ -43,9 +44,10 @@ class _Shares:
     """How many tasks each member may have, and which it has been given. By capacity, rounded down; what the division leaves over (`rest`)
     goes, one each, to whoever has most reason to take one more."""
 
-    def __init__(self, members: list[Candidate], count: int) -> None:
+    def __init__(self, members: list[Candidate], count: int, acceptable_lag: int) -> None:
         capacity = sum(member.capacity for member in members)
         self._members = members
+        self._acceptable_lag = acceptable_lag
         self.least = {member.name: count * member.capacity // capacity for member in members}
         self.rest = count - sum(self.least.values())
         self._may_have_more = {member.name for member in members if count * member.capacity % capacity}
@@ -63,8 +65,13 @@ class _Shares:
 
     def best(self, task: TaskId) -> str:
         """The member with room whose copy is newest, then the one with most room."""
-        free = [(member, room) for member in self._members if (room := self.room(member.name)) >= 0]
-        return min(free, key=lambda each: (-(each[0].positions or {}).get(task, -1), -each[1], each[0].name))[0].name
+        newest = max((member.positions or {}).get(task, 0) for member in self._members)
+
+        def merit(member: Candidate) -> tuple[int, int, str]:
+            behind = newest - (member.positions or {}).get(task, 0)
+            return behind if behind > self._acceptable_lag else 0, -self.room(member.name), member.name
+
+        return min((member for member in self._members if self.room(member.name) >= 0), key=merit).name
 
 
 def _not_kept(members: list[Candidate], tasks: Collection[TaskId], shares: _Shares) -> list[TaskId]:

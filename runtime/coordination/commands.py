@@ -1,4 +1,5 @@
-"""Commands from outside: the command line, Dagster, run-books. They go through the coordination topic to the task's owner, and so does the answer."""
+"""Commands from outside: the command line, Dagster, run-books. They go through the coordination topic to the task's owner, and so does
+the answer."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from runtime.ids import TaskId
 from runtime.topics import COORDINATION_CONFIG, coordination_topic, ensure_topic
 
 FLUSH_SECONDS = 15.0
+RETRY_SECONDS = 0.1
 
 
 class CommandClient:
@@ -93,7 +95,9 @@ class CommandClient:
             while end:
                 message = reader.poll(FLUSH_SECONDS)
                 if message is None:
-                    raise BrokerUnavailableError(f"bootstrap.servers = {self._servers}: the coordination topic could not be read to its end")
+                    raise BrokerUnavailableError(
+                        f"bootstrap.servers = {self._servers}: the coordination topic could not be read to its end"
+                    )
                 error = message.error()
                 if error is not None:
                     if error.code() == KafkaError._PARTITION_EOF:
@@ -123,11 +127,16 @@ class CommandClient:
         )
 
     def _bounds(self, reader: Consumer) -> tuple[int, int]:
-        try:
-            low, high = reader.get_watermark_offsets(TopicPartition(self._topic, 0), FLUSH_SECONDS)
-        except KafkaException as error:
-            raise self._unavailable(error) from error
-        return low, high
+        deadline = time.monotonic() + FLUSH_SECONDS
+        while True:
+            try:
+                low, high = reader.get_watermark_offsets(TopicPartition(self._topic, 0), FLUSH_SECONDS)
+                return low, high
+            except KafkaException as error:
+                # A topic that was made a moment ago may not have a leader yet.
+                if not error.args[0].retriable() or time.monotonic() > deadline:
+                    raise self._unavailable(error) from error
+                time.sleep(RETRY_SECONDS)
 
     def _at_end(self, reader: Consumer) -> None:
         _, end = self._bounds(reader)

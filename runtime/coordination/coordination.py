@@ -1,7 +1,7 @@
 """A worker's part in the coordination of its application (coordination.md).
 
-What the worker is told is computed from what it should run and what it last reported, not from the records that came by: an order that could
-not be carried out (the broker went away in the middle of a hand-over) is given again.
+What the worker is told is computed from what it should run and what it last reported, not from the records that came by: an order that
+could not be carried out (the broker went away in the middle of a hand-over) is given again.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from runtime.changelog.checkpoint import read_checkpoint
 from runtime.clock import Clock
 from runtime.commit.transactions import GroupMetadata
 from runtime.config import StreamsConfig
+from runtime.coordination.compatibility import Compatibility
 from runtime.coordination.group import Membership
 from runtime.coordination.leader import Leader
+from runtime.coordination.liveness import Liveness
 from runtime.coordination.log import CoordinationLog
-from runtime.coordination.records import Command, CommandResult, Member, TaskReport, encode
+from runtime.coordination.records import Command, CommandResult, Member, TaskReport, TopologyText, encode
 from runtime.coordination.registry import Registry, member_key
 from runtime.errors import StreamsError
 from runtime.ids import TaskId
@@ -62,7 +64,8 @@ Told = Granted | Revoked | Lost | Command
 
 
 class Coordination:
-    """Membership, reading and writing of the coordination topic, and the leader's work when this worker leads. Belongs to the worker's thread."""
+    """Membership, reading and writing of the coordination topic, and the leader's work when this worker leads. Belongs to the worker's
+    thread."""
 
     def __init__(self, config: StreamsConfig, topology: Topology, layout: TopicLayout, directory: StateDirectory, clock: Clock) -> None:
         """Contacts the brokers on the first `poll`."""
@@ -70,11 +73,13 @@ class Coordination:
         self._layout = layout
         self._directory = directory
         self._clock = clock
-        self._hash = topology.hash()
+        self._topology = TopologyText(hash=topology.hash(), text=str(topology.describe()))
         self._membership = Membership(config)
         self._log = CoordinationLog(config)
         self._registry = Registry()
-        self._leader = Leader(config, layout, self._membership, self._registry, clock)
+        self._liveness = Liveness(config, clock)
+        self._compatibility = Compatibility(self._topology, self._registry, self._liveness)
+        self._leader = Leader(config, layout, self._membership, self._liveness, self._log, self._registry, clock)
         self._member: Member | None = None
         self._announced = False
         self._joined = False
@@ -86,10 +91,10 @@ class Coordination:
     # -- membership ------------------------------------------------------------------------------------------------------------
 
     def start(self, member: Member) -> None:
-        """Begins an incarnation, whose transactional id has been initialised. It is announced as soon as the group has taken this worker in; it
-        holds no tasks until it is granted some."""
+        """Begins an incarnation, whose transactional id has been initialised. It is announced as soon as the group has taken this worker
+        in; it holds no tasks until it is granted some."""
         disk = {str(task): self._position(task) for task in self._directory.tasks_on_disk()}
-        self._member = msgspec.structs.replace(member, disk=disk, topology_hash=self._hash, state=State.REBALANCING)
+        self._member = msgspec.structs.replace(member, disk=disk, topology_hash=self._topology.hash, state=State.REBALANCING)
         self._announced, self._told_epoch, self._open = False, -1, frozenset()
         self._leader.begin(f"{member.instance}-{member.incarnation}")
         if not self._joined or self._membership.lost:
@@ -116,22 +121,34 @@ class Coordination:
         self._log.append(self._member.key, encode(self._member))
 
     def poll(self) -> list[Told]:
-        """What the worker has to do now. Never waits. Also where the leader works."""
+        """What the worker has to do now. Never waits. Also where the leader works.
+
+        Raises TopologyError if another topology runs under this application id.
+        """
         self._membership.poll()
         for entry in self._log.poll():
             self._registry.apply(entry, self._clock.monotonic_ms())
         if self._member is None:
             return []
-        if not self._announced:
-            if not self._membership.member_id or not self._membership.joined or not self._log.at_end:
-                return []
-            self._announced = True
-            self._announce(member_id=self._membership.member_id)
+        if not self._announced and not self._introduced(self._member):
+            return []
         reason = self._lost_reason()
         if reason is not None:
             return [Lost(reason)]
+        if self._told_epoch < 0 and not self._compatibility.checked(self._member):
+            return []
         self._leader.step()
         return [*self._orders(), *self._commands()]
+
+    def _introduced(self, member: Member) -> bool:
+        """Announces this worker if the group has taken it in, the topic is read, and nobody runs another topology."""
+        if not self._membership.member_id or not self._membership.joined or not self._log.at_end or not self._compatibility.checked(member):
+            return False
+        if self._topology.hash not in self._registry.topologies:
+            self._log.append(self._topology.key, encode(self._topology))
+        self._announced = True
+        self._announce(member_id=self._membership.member_id)
+        return True
 
     def _lost_reason(self) -> str | None:
         assert self._member is not None
@@ -178,7 +195,11 @@ class Coordination:
             elif self._membership.leads and command.task is not None and not self._is_task(command.task):
                 self._seen.add(command.id)
                 known = ", ".join(str(task) for task in sorted(self._layout.tasks))
-                self.result(CommandResult(id=command.id, ok=False, reason=f"there is no task {command.task}: known are {known}", by=self._member.instance))
+                self.result(
+                    CommandResult(
+                        id=command.id, ok=False, reason=f"there is no task {command.task}: known are {known}", by=self._member.instance
+                    )
+                )
         return mine
 
     def _concerns_me(self, command: Command) -> bool:
@@ -221,7 +242,8 @@ class Coordination:
             self._announce(tasks=reports, epoch=self._registry.epoch if set(reports) <= granted else self._member.epoch)
 
     def guard(self) -> GroupMetadata:
-        """The group metadata that a transaction is guarded with. Raises TaskMigratedError if this worker is no longer who was granted the tasks."""
+        """The group metadata that a transaction is guarded with. Raises TaskMigratedError if this worker is no longer who was granted the
+        tasks."""
         return self._membership.metadata(self._member.member_id if self._member is not None else "")
 
     def result(self, result: CommandResult) -> None:

@@ -5,24 +5,29 @@ commits, closes it, and reports; the second grants it. A dead owner does not rep
 what it left open and fences it, and its tombstone stands in the transaction of the assignment that grants its tasks anew (rules.md, 22).
 
 Every write is one transaction, guarded with the group metadata of this membership: a leader that the group has replaced, but does not
-know it yet, cannot write (rules.md, 23).
+know it yet, cannot write (rules.md, 23). What a leader had passed the guard with but not yet committed is aborted when its successor fences
+it; and the successor decides nothing before it has read the topic to the end that it had when it became leader.
+
+Nothing here waits in the worker's thread but the commit of an assignment: looking, fencing and making a producer are done elsewhere, and
+`step` takes what has come of it.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from confluent_kafka import KafkaException, Producer
-from confluent_kafka.admin import AdminClient
 
 from runtime.clock import Clock
 from runtime.commit.metadata import OffsetAndMetadata
 from runtime.commit.transactions import TransactionalProducer, kafka_error
 from runtime.config import StreamsConfig
 from runtime.coordination.assignor import Candidate, assign
-from runtime.coordination.group import Membership, members_group
+from runtime.coordination.group import Membership
+from runtime.coordination.liveness import Liveness
+from runtime.coordination.log import CoordinationLog
 from runtime.coordination.records import ASSIGNMENT_KEY, Assignment, Grant, Reserved, encode
 from runtime.coordination.registry import Known, Registry, member_key
 from runtime.errors import StreamsError, TaskMigratedError, TransactionAbortedError
@@ -32,8 +37,6 @@ from runtime.topics import TopicLayout, coordination_topic
 
 logger = logging.getLogger(__name__)
 
-LOOK_EVERY_MS = 500
-"""How often the group's members are asked for (rules.md, 24)."""
 FENCE_SECONDS = 30.0
 GUARD_OFFSET = OffsetAndMetadata(0, "")
 
@@ -41,19 +44,29 @@ GUARD_OFFSET = OffsetAndMetadata(0, "")
 class Leader:
     """The leader's part of one worker; idle while another leads. Belongs to the worker's thread."""
 
-    def __init__(self, config: StreamsConfig, layout: TopicLayout, membership: Membership, registry: Registry, clock: Clock) -> None:
+    def __init__(
+        self,
+        config: StreamsConfig,
+        layout: TopicLayout,
+        membership: Membership,
+        liveness: Liveness,
+        log: CoordinationLog,
+        registry: Registry,
+        clock: Clock,
+    ) -> None:
         self._config = config
         self._layout = layout
         self._membership = membership
+        self._liveness = liveness
+        self._log = log
         self._registry = registry
         self._clock = clock
-        self._admin = AdminClient(config.admin_properties(), logger=KAFKA_LOGGER)
         self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="fence")
-        self._looking: tuple[int, Future[object]] | None = None
-        self._looked_at_ms = -LOOK_EVERY_MS
-        self._alive: tuple[int, frozenset[str]] | None = None
         self._fencing: dict[str, Future[None]] = {}
         self._producer: TransactionalProducer | None = None
+        self._preparing: Future[TransactionalProducer] | None = None
+        self._end: Future[int] | None = None
+        self._caught_up = False
         self._written: Assignment | None = None
         self._name = ""
 
@@ -65,12 +78,14 @@ class Leader:
     def step(self) -> None:
         """One look and, if something has changed, one assignment. Never waits for long. Errors are logged and tried again."""
         if not self._membership.leads:
-            self._alive, self._looking, self._written = None, None, None
+            self._written, self._end, self._caught_up = None, None, False
+            self._liveness.forget()
             return
-        now_ms = self._clock.monotonic_ms()
-        self._look(now_ms)
+        self._liveness.look()
         dead = self._dead()
         fenced = [key for key in dead if self._fenced(key)]
+        if not self._has_caught_up():
+            return
         if self._written is not None and self._registry.assignment != self._written:
             return  # written, and not yet read back
         self._written = None
@@ -78,24 +93,21 @@ class Leader:
         if wanted is not None and (fenced or wanted != self._registry.assignment):
             self._write(wanted, fenced)
 
-    # -- who is alive ------------------------------------------------------------------------------------------------------------
-
-    def _look(self, now_ms: int) -> None:
-        """Asks for the group's members without waiting for the answer."""
-        if self._looking is not None:
-            asked_ms, future = self._looking
-            if future.done():
-                self._looking = None
+    def _has_caught_up(self) -> bool:
+        """True once everything is read that was on the topic when this worker became leader. What is open there is a predecessor's
+        transaction, which ends when that is fenced."""
+        if not self._caught_up:
+            if self._end is None:
+                self._end = self._log.ask_end()
+            elif self._end.done():
                 try:
-                    description = future.result()
-                except KafkaException as error:
-                    logger.info("the members' group cannot be looked at: %s", kafka_error(error).str())
-                else:
-                    self._alive = (asked_ms, frozenset(member.member_id for member in description.members))  # type: ignore[attr-defined] # untyped
-        elif now_ms - self._looked_at_ms >= LOOK_EVERY_MS:
-            self._looked_at_ms = now_ms
-            group = members_group(self._config.application_id)
-            self._looking = (now_ms, self._admin.describe_consumer_groups([group], request_timeout=10)[group])
+                    self._caught_up = self._log.position >= self._end.result()
+                except (KafkaException, StreamsError) as error:
+                    logger.info("the end of the coordination topic is not known yet: %s", error)
+                    self._end = None
+        return self._caught_up
+
+    # -- who is alive ------------------------------------------------------------------------------------------------------------
 
     def _dead(self) -> list[str]:
         """Members that the group does not have, by an answer that was asked for after their record was read; and those whose instance has
@@ -104,19 +116,20 @@ class Leader:
         newest: dict[str, int] = {}
         for known in members.values():
             newest[known.member.instance] = max(known.member.incarnation, newest.get(known.member.instance, 0))
-        return [key for key, known in members.items() if known.member.incarnation < newest[known.member.instance] or self._gone(known)]
-
-    def _gone(self, known: Known) -> bool:
-        return self._alive is not None and self._alive[0] > known.since_ms and known.member.member_id not in self._alive[1]
+        return [
+            key
+            for key, known in members.items()
+            if known.member.incarnation < newest[known.member.instance] or self._liveness.lives(known) is False
+        ]
 
     def _fenced(self, key: str) -> bool:
-        """True once nothing more can come of the dead member's transactional id; begins to see to that the first time."""
+        """True once nothing more can come of the dead member's transactional ids; begins to see to that the first time."""
         future = self._fencing.get(key)
         if future is None:
             logger.warning("member %s is dead; its transactions are aborted", key)
-            self._fencing[key] = self._pool.submit(
-                _fence, self._config.producer_properties(), self._registry.members[key].member.transactional_id
-            )
+            member = self._registry.members[key].member
+            ids = (member.transactional_id, self._transactional_id(f"{member.instance}-{member.incarnation}"))
+            self._fencing[key] = self._pool.submit(_fence, self._config.producer_properties(), ids)
             return False
         if not future.done():
             return False
@@ -137,10 +150,12 @@ class Leader:
         }
         if not live:
             return None
-        reserved = self._reserved(live, dead)
+        first = min(live.values(), key=lambda known: known.offset)
+        live = {key: known for key, known in live.items() if known.member.topology_hash == first.member.topology_hash}
+        reserved = self._reserved(live)
         tasks = sorted(task for task in self._layout.tasks if str(task) not in reserved)
         candidates = [_candidate(key, known, self._before(known.member.instance, key)) for key, known in sorted(live.items())]
-        wanted = assign(candidates, tasks)
+        wanted = assign(candidates, tasks, self._config.integer("acceptable.recovery.lag"))
         holders = {str(task): registry.holders(str(task)) - fenced for task in tasks}
         grants = []
         for key, known in sorted(live.items()):
@@ -162,18 +177,19 @@ class Leader:
             return frozenset()
         own = {task for grant in assignment.grants if member_key(grant.instance, grant.incarnation) == key for task in grant.active}
         former = {task for grant in assignment.grants if grant.instance == instance for task in grant.active}
+        former |= {task for known in self._registry.members.values() if known.member.instance == instance for task in known.held}
         kept = {task for task, reserved in assignment.reserved.items() if reserved.instance == instance}
         return frozenset(TaskId.parse(task) for task in own or former | kept)
 
-    def _reserved(self, live: Mapping[str, Known], dead: list[str]) -> dict[str, Reserved]:
-        """Tasks that are kept for an instance that said it would return, until its time is up (rules.md, 4)."""
+    def _reserved(self, live: Mapping[str, Known]) -> dict[str, Reserved]:
+        """Tasks that are kept for an instance that said it would return, from when it says so until its time is up (rules.md, 4)."""
         registry, now_ms = self._registry, self._clock.wall_ms()
         here = {known.member.instance for known in live.values()}
         before = registry.assignment.reserved if registry.assignment is not None else {}
         reserved = {task: kept for task, kept in before.items() if kept.until_ms > now_ms and kept.instance not in here}
         grace_ms = self._config.integer("restart.grace.ms")
-        for key in dead:
-            member = registry.members[key].member
+        for key, known in registry.members.items():
+            member = known.member
             if member.returns and member.instance not in here and member.heartbeat_ms + grace_ms > now_ms:
                 kept = Reserved(instance=member.instance, until_ms=member.heartbeat_ms + grace_ms)
                 reserved.update((str(task), kept) for task in self._before(member.instance, key))
@@ -184,6 +200,8 @@ class Leader:
         topic = coordination_topic(self._config.application_id)
         try:
             producer = self._ready_producer()
+            if producer is None:
+                return
             producer.producer.produce(topic, encode(assignment), ASSIGNMENT_KEY, 0)
             for key in fenced:
                 producer.producer.produce(topic, None, f"member/{key}".encode(), 0)
@@ -197,19 +215,28 @@ class Leader:
         for key in fenced:
             del self._fencing[key]
 
-    def _ready_producer(self) -> TransactionalProducer:
+    def _transactional_id(self, name: str) -> str:
+        return f"{self._config.application_id}-leader-{name}"
+
+    def _ready_producer(self) -> TransactionalProducer | None:
+        """The producer, or None as long as it is being made. Raises what went wrong with that, once."""
         if self._producer is None:
-            properties = {**self._config.producer_properties(), "linger.ms": 0}
-            transactional_id = f"{self._config.application_id}-leader-{self._name}"
-            producer = TransactionalProducer(properties, transactional_id, None, lambda: True)
-            producer.init()
-            self._producer = producer
+            if self._preparing is None:
+                properties = {**self._config.producer_properties(), "linger.ms": 0}
+                self._preparing = self._pool.submit(_prepare, properties, self._transactional_id(self._name))
+            if not self._preparing.done():
+                return None
+            preparing, self._preparing = self._preparing, None
+            self._producer = preparing.result()
         return self._producer
 
     def _drop_producer(self) -> None:
         if self._producer is not None:
             self._producer.close()
             self._producer = None
+        if self._preparing is not None:
+            self._preparing.add_done_callback(_close_prepared)
+            self._preparing = None
 
     def close(self) -> None:
         self._drop_producer()
@@ -222,10 +249,23 @@ def _candidate(key: str, known: Known, before: frozenset[TaskId]) -> Candidate:
     return Candidate(key, frozenset(running), positions)
 
 
-def _fence(properties: Mapping[str, object], transactional_id: str) -> None:
-    """Aborts what is open under a transactional id, and keeps its user from writing with it. Raises StreamsError."""
-    producer = Producer({**properties, "transactional.id": transactional_id}, logger=KAFKA_LOGGER)
-    try:
-        producer.init_transactions(FENCE_SECONDS)
-    except KafkaException as error:
-        raise StreamsError(f"{transactional_id} cannot be initialised: {kafka_error(error).str()}") from error
+def _prepare(properties: Mapping[str, object], transactional_id: str) -> TransactionalProducer:
+    """Raises TaskMigratedError or TransactionAbortedError."""
+    producer = TransactionalProducer(properties, transactional_id, None, lambda: True)
+    producer.init()
+    return producer
+
+
+def _close_prepared(future: Future[TransactionalProducer]) -> None:
+    if not future.cancelled() and future.exception() is None:
+        future.result().close()
+
+
+def _fence(properties: Mapping[str, object], transactional_ids: Iterable[str]) -> None:
+    """Aborts what is open under transactional ids, and keeps their users from writing with them. Raises StreamsError."""
+    for transactional_id in transactional_ids:
+        producer = Producer({**properties, "transactional.id": transactional_id}, logger=KAFKA_LOGGER)
+        try:
+            producer.init_transactions(FENCE_SECONDS)
+        except KafkaException as error:
+            raise StreamsError(f"{transactional_id} cannot be initialised: {kafka_error(error).str()}") from error

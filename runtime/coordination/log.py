@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from concurrent.futures import Future
 from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._listoffsets import ListOffsetsResultInfo, OffsetSpec
 
 from runtime.config import StreamsConfig
 from runtime.coordination.records import Record, decode
@@ -49,9 +52,12 @@ class CoordinationLog:
             }
         )
         self._consumer.assign([TopicPartition(self._topic, 0, 0)])
+        self._admin = AdminClient(config.admin_properties(), logger=KAFKA_LOGGER)
         self._producer = Producer({**config.admin_properties(), "enable.idempotence": True, "linger.ms": 0}, logger=KAFKA_LOGGER)
         self.at_end = False
         """True once everything that was there has been read."""
+        self.position = 0
+        """Everything before this offset has been read, or was not committed."""
 
     def poll(self, timeout: float = 0.0) -> Iterator[Entry]:
         """What was appended since, in order; waits at most `timeout` seconds for the first. Records that cannot be read are logged and
@@ -62,11 +68,13 @@ class CoordinationLog:
             if error is not None:
                 if error.code() == KafkaError._PARTITION_EOF:
                     self.at_end = True
+                    self.position = max(self.position, message.offset() or 0)
                 elif error.fatal():
                     raise StreamsError(f"the coordination topic cannot be read: {error.str()}")
                 else:
                     logger.info("coordination topic: %s", error.str())
                 continue
+            self.position = (message.offset() or 0) + 1
             try:
                 record = decode(message.key(), message.value())
             except StreamsError as unreadable:
@@ -75,6 +83,14 @@ class CoordinationLog:
             offset = message.offset()
             if record is not None and offset is not None:
                 yield Entry(offset, record)
+
+    def ask_end(self) -> Future[int]:
+        """Asks for the topic's end, open transactions included, without waiting. The future fails with KafkaException."""
+        place = TopicPartition(self._topic, 0)
+        answer = self._admin.list_offsets({place: OffsetSpec.latest()})[place]  # type: ignore[no-untyped-call]  # not annotated there
+        end: Future[int] = Future()
+        answer.add_done_callback(lambda done: _hand_on(done, end))
+        return end
 
     def append(self, key: bytes, value: bytes | None) -> None:
         """Writes a record; it is on its way when this returns."""
@@ -91,3 +107,11 @@ class CoordinationLog:
     def close(self) -> None:
         self._producer.flush(FLUSH_SECONDS)
         self._consumer.close()
+
+
+def _hand_on(answer: Future[ListOffsetsResultInfo], end: Future[int]) -> None:
+    error = answer.exception()
+    if error is None:
+        end.set_result(answer.result().offset)
+    else:
+        end.set_exception(error)

@@ -1,11 +1,13 @@
-"""The records on `<app>-coordination`: one partition, compacted, JSON values. Its order is the order of events; an assignment's offset is its epoch.
+"""The records on `<app>-coordination`: one partition, compacted, JSON values. Its order is the order of events; an assignment's offset
+is its epoch.
 
-    key                              value            written by
-    member/<instance>/<incarnation>  Member           the worker: on change, and as a heartbeat; tombstone: it left, or the leader fenced it
-    assignment                       Assignment       the leader
-    command/<id>                     Command          a client; tombstone: it has its result
-    result/<id>                      CommandResult    whoever carried it out
-    desired/<instance>               Desired          the control plane: what should run (rules.md, 26)
+    key                              value          written by
+    member/<instance>/<incarnation>  Member         the worker: on change, and as a heartbeat; tombstone: it left, or was fenced
+    assignment                       Assignment     the leader
+    command/<id>                     Command        a client; tombstone: it has its result
+    result/<id>                      CommandResult  whoever carried it out
+    topology/<hash>                  TopologyText   the members that run it
+    desired/<instance>               Desired        the control plane: what should run (rules.md, 26)
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import msgspec
 from runtime.errors import StreamsError
 from runtime.states import State, TaskKind, TaskState
 
-MEMBER, ASSIGNMENT, COMMAND, RESULT, DESIRED = "member", "assignment", "command", "result", "desired"
+MEMBER, ASSIGNMENT, COMMAND, RESULT, DESIRED, TOPOLOGY = "member", "assignment", "command", "result", "desired", "topology"
 
 
 class PausedAt(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,8 +31,8 @@ class PausedAt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A task that a worker has open. `offset_sum`: sum of the committed next offsets of its input; `end_sum`: of the ends; `lag`: records between
-    them, None while an end is unknown. `checkpoint_ms`: wall-clock time of the last checkpoint, ms."""
+    """A task that a worker has open. `offset_sum`: sum of the committed next offsets of its input; `end_sum`: of the ends; `lag`: records
+    between them, None while an end is unknown. `checkpoint_ms`: wall-clock time of the last checkpoint, ms."""
 
     kind: TaskKind
     state: TaskState
@@ -42,8 +44,9 @@ class TaskReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker. `epoch`: the last assignment that it has carried out, -1 before the first. `returns`: it is about to leave and will come back
-    (rules.md, 4). `disk`: tasks on its disk, with the sum of their changelog offsets. `heartbeat_ms`: wall-clock time of this record."""
+    """A worker. `epoch`: the last assignment that it has carried out, -1 before the first. `returns`: it is about to leave and will come
+    back (rules.md, 4). `disk`: tasks on its disk, with the sum of their changelog offsets. `heartbeat_ms`: wall-clock time of this
+    record."""
 
     instance: str
     incarnation: int
@@ -84,8 +87,8 @@ class Reserved(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
-    """Who runs what. `revoking`: tasks by the key of the member that may still run them, though they are not granted to it any more; they are
-    granted anew when it has let go. `reserved`: tasks kept for an instance that restarts."""
+    """Who runs what. `revoking`: tasks by the key of the member that may still run them, though they are not granted to it any more; they
+    are granted anew when it has let go. `reserved`: tasks kept for an instance that restarts."""
 
     leader: str
     grants: list[Grant]
@@ -136,6 +139,17 @@ class Desired(msgspec.Struct, frozen=True, kw_only=True):
         return f"{DESIRED}/{self.instance}".encode()
 
 
+class TopologyText(msgspec.Struct, frozen=True, kw_only=True):
+    """A topology as `describe()` prints it, so that it can be told how two differ."""
+
+    hash: str
+    text: str
+
+    @property
+    def key(self) -> bytes:
+        return f"{TOPOLOGY}/{self.hash}".encode()
+
+
 class Tombstone(msgspec.Struct, frozen=True):
     """A record that is no more: its kind and the rest of its key."""
 
@@ -143,21 +157,22 @@ class Tombstone(msgspec.Struct, frozen=True):
     id: str
 
 
-Record = Member | Assignment | Command | CommandResult | Desired | Tombstone
+Record = Member | Assignment | Command | CommandResult | Desired | TopologyText | Tombstone
 
 ASSIGNMENT_KEY = ASSIGNMENT.encode()
-_TYPES: dict[str, type[Member] | type[Assignment] | type[Command] | type[CommandResult] | type[Desired]] = {
+_TYPES: dict[str, type[Member] | type[Assignment] | type[Command] | type[CommandResult] | type[Desired] | type[TopologyText]] = {
     MEMBER: Member,
     ASSIGNMENT: Assignment,
     COMMAND: Command,
     RESULT: CommandResult,
     DESIRED: Desired,
+    TOPOLOGY: TopologyText,
 }
 _DECODERS = {kind: msgspec.json.Decoder(type_) for kind, type_ in _TYPES.items()}
 _ENCODER = msgspec.json.Encoder()
 
 
-def encode(record: Member | Assignment | Command | CommandResult | Desired) -> bytes:
+def encode(record: Member | Assignment | Command | CommandResult | Desired | TopologyText) -> bytes:
     """The record's value on the topic."""
     return _ENCODER.encode(record)
 

@@ -5,13 +5,26 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from runtime.coordination.log import Entry
-from runtime.coordination.records import ASSIGNMENT, COMMAND, MEMBER, RESULT, Assignment, Command, CommandResult, Grant, Member, Tombstone
+from runtime.coordination.records import (
+    ASSIGNMENT,
+    COMMAND,
+    MEMBER,
+    RESULT,
+    Assignment,
+    Command,
+    CommandResult,
+    Grant,
+    Member,
+    Tombstone,
+    TopologyText,
+)
 
 
 @dataclass(slots=True)
 class Known:
-    """A member as far as the log tells. `held`: tasks that it may be running: granted to it, or reported by it, and not yet known to be closed.
-    `since_ms`: monotonic time at which its present member id was first read here."""
+    """A member as far as the log tells. `offset`: of the first record about it that was read here. `held`: tasks that it may be running:
+    granted to it, or reported by it, and not yet known to be closed. `since_ms`: monotonic time at which its present member id was first
+    read here."""
 
     member: Member
     offset: int
@@ -34,6 +47,8 @@ class Registry:
         """Offset of the last assignment; -1 before the first."""
         self.commands: dict[str, Command] = {}
         """Without a result so far, in order."""
+        self.topologies: dict[str, str] = {}
+        """Descriptions by hash."""
 
     def apply(self, entry: Entry, now_ms: int) -> None:
         """Takes the next record in."""
@@ -46,6 +61,8 @@ class Registry:
                 self.commands[command.id] = command
             case CommandResult() as result:
                 self.commands.pop(result.id, None)
+            case TopologyText() as topology:
+                self.topologies[topology.hash] = topology.text
             case Tombstone(kind=kind, id=key):
                 if kind == MEMBER:
                     self.members.pop(key, None)
@@ -63,7 +80,7 @@ class Registry:
                 known.held |= self._given(key)
         elif known.member.member_id != member.member_id:
             known.since_ms = now_ms
-        known.member, known.offset = member, offset
+        known.member = member
         if member.epoch >= self.epoch:
             # It has carried out the last assignment: what it neither reports nor was granted by it, it has closed.
             known.held = {task for grant in self._grants(key) for task in grant.active} | set(member.tasks)
