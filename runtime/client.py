@@ -260,6 +260,17 @@ class KafkaStreams:
         return self._state
 
     @property
+    def config(self) -> StreamsConfig:
+        """The configuration, checked and with all defaults."""
+        return self._config
+
+    @property
+    def ms_since_progress(self) -> int:
+        """How long the stream thread has shown no sign of life, in ms; 0 while there is none. More than `max.poll.interval.ms` means that
+        user code hangs (rules.md, 7)."""
+        return 0 if self._worker is None or self._state.has_completed_shutdown() else self._worker.idle_ms
+
+    @property
     def failure(self) -> BaseException | None:
         """What ended the client, when its state is ERROR."""
         return self._failure

@@ -9,12 +9,14 @@ The file is JSON, written by whoever starts the process (`orchestration/launcher
 `client.id`. SIGTERM and SIGINT close the instance cleanly and keep its tasks reserved for its return (rules.md, 4).
 
 Exit status: 0 closed cleanly, 1 failed while running, 2 wrong configuration or topology, 3 the state directory cannot be used or is
-held by another process. What went wrong is the last line of the log.
+held by another process, 4 no progress for `max.poll.interval.ms` (the log then ends with the stacks of all threads). What went wrong is
+the last line of the log otherwise.
 """
 
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import importlib
 import logging
 import os
@@ -34,7 +36,7 @@ from runtime.topology.topology import Topology
 
 logger = logging.getLogger(__name__)
 
-EXIT_CLEAN, EXIT_FAILED, EXIT_CONFIGURATION, EXIT_STATE_DIRECTORY = 0, 1, 2, 3
+EXIT_CLEAN, EXIT_FAILED, EXIT_CONFIGURATION, EXIT_STATE_DIRECTORY, EXIT_STALLED = 0, 1, 2, 3, 4
 
 
 class InstanceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -63,7 +65,10 @@ class InstanceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             factory = getattr(importlib.import_module(module_name), function_name)
         except (ImportError, AttributeError) as error:
             raise TopologyError(f"factory {self.factory!r} cannot be imported: {error}") from error
-        topology = factory()
+        try:
+            topology = factory()
+        except Exception as error:
+            raise TopologyError(f"factory {self.factory!r} raised {type(error).__name__}: {error}") from error
         if not isinstance(topology, Topology):
             raise TopologyError(f"factory {self.factory!r} returned {type(topology).__name__}, not a Topology: end it with builder.build()")
         return topology
@@ -77,7 +82,7 @@ def run(settings: InstanceSettings) -> int:
     try:
         streams = KafkaStreams(settings.build_topology(), settings.streams_config(), log_path=settings.log_path)
     except (StreamsConfigError, TopologyError) as error:
-        logger.error("%s", error)
+        logger.error("%s", error, exc_info=error.__cause__)
         return EXIT_CONFIGURATION
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):  # a launcher may have ignored them, and children inherit that
@@ -91,13 +96,30 @@ def run(settings: InstanceSettings) -> int:
     except StreamsError as error:
         logger.error("%s", error)
         return EXIT_FAILED
-    ended.wait()
+    _watch(streams, settings.instance, ended)
     streams.close(leave_group=False)
     if streams.state is State.ERROR:
         logger.error("instance %s ended with an error: %s", settings.instance, streams.failure)
         return EXIT_STATE_DIRECTORY if isinstance(streams.failure, StateDirectoryError) else EXIT_FAILED
     logger.info("instance %s closed cleanly", settings.instance)
     return EXIT_CLEAN
+
+
+def _watch(streams: KafkaStreams, instance: str, ended: threading.Event) -> None:
+    """Waits for the end; kills this process if the stream thread makes no progress for `max.poll.interval.ms`, as when user code hangs.
+
+    The group goes by heartbeats, which a hanging thread does not stop, so nobody else would ever get the tasks. Ending is safe at any
+    moment: the open transaction is fenced and the stores stand at their last commit. Whoever supervises the process starts it again.
+    """
+    limit_ms = streams.config.integer("max.poll.interval.ms")
+    while not ended.wait(min(1.0, limit_ms / 4000)):
+        if streams.ms_since_progress > limit_ms:
+            logger.critical("instance %s: no progress for %d ms (max.poll.interval.ms): ending this process", instance, limit_ms)
+            for handler in logging.getLogger().handlers:
+                if isinstance(handler, logging.StreamHandler):
+                    faulthandler.dump_traceback(handler.stream)
+                handler.flush()
+            os._exit(EXIT_STALLED)
 
 
 def _stop(signum: int, _frame: FrameType | None, ended: threading.Event) -> None:

@@ -110,7 +110,7 @@ class Worker:
 
     @property
     def idle_ms(self) -> int:
-        """Time since the last sign of progress, in ms: a turn of the loop, or another attempt at something that the broker does not answer."""
+        """Time in ms since the last turn of the loop, or attempt at something that the broker does not answer."""
         return self._clock.monotonic_ms() - self._progressed_ms
 
     def _gives_up(self) -> bool:
