@@ -98,7 +98,6 @@ class FoldedBatch:
         """The latest record of each key; the batch is empty afterwards. Records without a key belong to no entry of a table and are
         left out. (Not sorted: that costs more than RocksDB gains by it.)"""
         last = dict(zip(self._keys, range(self.records), strict=True))
-        last.pop(None, None)
         values, timestamps = self._values, self._timestamps
         taken = [(key, values[row], timestamps[row]) for key, row in last.items() if key is not None]
         self._keys, self._values, self._timestamps = [], [], []
