@@ -48,6 +48,11 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     created: float
 
     @property
+    def key(self) -> str:
+        """Names this process and no other one."""
+        return f"{self.pid}-{self.created:.0f}"
+
+    @property
     def alive(self) -> bool:
         """True while this very process runs (a zombie, which only waits for its parent, does not)."""
         try:

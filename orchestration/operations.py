@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import select
 
-from orchestration import audit, projection
+from orchestration import audit, projection, supervision
 from orchestration.applications import Application, Applications
 from orchestration.control_plane import ControlPlane
 from orchestration.control_plane.models import Instance, Task
@@ -115,7 +115,7 @@ class Operations:
         """Tells the sensor that somebody is about to start the instance: a process that is gone for it has not died."""
         application = self.applications.of_instance(name)
         with self.control_plane.writing() as session:
-            projection.instance_row(session, application.id, name).start_requested_at = audit.now()
+            supervision.request_start(projection.instance_row(session, application.id, name), self.launcher.last(name), audit.now())
 
     def publish_wanted(self, application: Application) -> None:
         """Writes the DESIRED records that could not be written when no broker answered. Raises BrokerUnavailableError."""

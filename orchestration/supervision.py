@@ -57,38 +57,44 @@ def examine_instance(session: Session, application: Application, name: str, laun
         return Verdict(False, f"runs as process {last.pid}")
     if last is None and row.host not in (None, socket.gethostname()):
         return Verdict(False, f"last ran on {row.host}: not this machine's to start")
-    if _is_being_started(row, last, at):
+    if is_being_started(row, last, at):
         return Verdict(False, "is being started")
     if last is not None:
         _count_death(session, row, last, launcher, at)
     due = (row.died_at or at) + wait_before_start(row.deaths)
     if at < due:
         return Verdict(False, f"died {row.deaths} times in a row: next start in {(due - at).total_seconds():.0f} s")
-    row.start_requested_at = at
+    request_start(row, last, at)
     return Verdict(True, "wanted, and no process of it lives")
 
 
-def _is_being_started(row: Instance, last: Process | None, at: datetime) -> bool:
-    """True for a minute after a request, unless a process younger than the request has died: then that start is over."""
-    requested = row.start_requested_at
-    if requested is None or at - requested > STARTING:
+def request_start(row: Instance, last: Process | None, at: datetime) -> None:
+    """Writes down that somebody is about to start a process in place of `last`: one that is gone for it has not died."""
+    row.start_requested_at, row.start_replaces = at, None if last is None else last.key
+
+
+def is_being_started(row: Instance, last: Process | None, at: datetime) -> bool:
+    """True for a minute after a request, unless another process has come up since: then that start is over.
+
+    Told by which process was the last one, not by times: a process's time of creation is off by up to a second.
+    """
+    if row.start_requested_at is None or at - row.start_requested_at > STARTING:
         return False
-    return last is None or datetime.fromtimestamp(last.created, UTC) < requested
+    return row.start_replaces == (None if last is None else last.key)
 
 
 def _count_death(session: Session, row: Instance, dead: Process, launcher: Launcher, at: datetime) -> None:
-    process = f"{dead.pid}-{dead.created:.0f}"
-    if row.dead_process == process:
+    if row.dead_process == dead.key:
         return
     lived = at - datetime.fromtimestamp(dead.created, UTC)
     row.deaths = 1 if lived > HEALTHY else row.deaths + 1
-    row.died_at, row.dead_process = at, process
+    row.died_at, row.dead_process = at, dead.key
     last_words = launcher.last_words(row.name)
     detail = {"pid": dead.pid, "deaths": row.deaths, "lived_s": round(lived.total_seconds()), "last words": last_words}
     audit.record(session, incidents.ACTOR, "instance died", at=at, application=row.application, instance=row.name, detail=detail)
     times = f" ({row.deaths} times in a row)" if row.deaths > 1 else ""
     new = NewAlert(
-        occurrence=f"{row.application}/{row.name}/{incidents.INSTANCE_DIED}/{process}",
+        occurrence=f"{row.application}/{row.name}/{incidents.INSTANCE_DIED}/{dead.key}",
         kind=incidents.INSTANCE_DIED,
         severity=Severity.ERROR if row.deaths >= KEEPS_DYING else Severity.WARN,
         application=row.application,

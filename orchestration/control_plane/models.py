@@ -73,6 +73,8 @@ class Instance(Base):
     started_at: Mapped[datetime | None]
     start_requested_at: Mapped[datetime | None]
     """When somebody last set out to start a process for it: until that has had time to come up, nobody else does."""
+    start_replaces: Mapped[str | None]
+    """The last process as of then: as soon as there is another one, that start is over."""
     deaths: Mapped[int] = mapped_column(default=0)
     """Deaths in a row: since it last ran for long enough to count as healthy."""
     died_at: Mapped[datetime | None]

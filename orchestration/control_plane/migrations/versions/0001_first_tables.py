@@ -93,6 +93,7 @@ def upgrade() -> None:
         sa.Column("heartbeat_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("started_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("start_requested_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("start_replaces", sa.String(length=255), nullable=True),
         sa.Column("deaths", sa.Integer(), nullable=False),
         sa.Column("died_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("dead_process", sa.String(length=255), nullable=True),
