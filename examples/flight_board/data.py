@@ -166,6 +166,7 @@ def send(bootstrap_servers: str, records: Iterable[InputRecord], told: Told = la
         "enable.idempotence": True,
         "linger.ms": 20,
         "queue.buffering.max.messages": 200_000,
+        "log_level": 2,  # a coordinator that is still loading is asked again; what fails is raised
     }
     producer = Producer(settings)
     refused: list[KafkaError] = []
@@ -313,4 +314,6 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+    app.command()(main)
+    app()

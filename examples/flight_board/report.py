@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import cast
 from zoneinfo import ZoneInfo
@@ -38,7 +38,8 @@ def report(out: Console, stage: Stage, operations: Operations, result: Truth, pr
     for line in trail(operations):
         out.print(line)
     out.rule("[bold]Where to look")
-    out.print(places(stage, operations))
+    for what, where in places(stage, operations):
+        out.print(f"{what:38} {where}", markup=False)
 
 
 def carriers(result: Truth) -> Table:
@@ -87,24 +88,21 @@ def trail(operations: Operations) -> Iterable[str]:
             yield f"[dim]{entry.at.astimezone():%H:%M:%S}[/dim]  {entry_line(entry)}"
 
 
-def places(stage: Stage, operations: Operations) -> Table:
-    """Pages of Dagster's UI, commands, files."""
+def places(stage: Stage, operations: Operations) -> Sequence[tuple[str, str]]:
+    """Pages of Dagster's UI, commands, files: what is seen there, and where."""
     url, home = stage.dagster.url, stage.places.home
     environment = " ".join(
         f"{name}={shlex.quote(os.path.relpath(value))}" for name, value in stage.environment.items() if "URL" not in name
     )
     instance = operations.applications.instances[0]
-    table = Table(box=None, show_header=False, pad_edge=False)
-    for what, where in (
+    return (
         ("the instance, its tasks and their lag", f"{url}/assets/instances?partition={instance}"),
-        ("the tables, with previews and checks", f"{url}/assets/hourly_delay and {url}/assets/carriers"),
+        ("the tables, with previews and checks", f"{url}/assets/hourly_delay  {url}/assets/carriers"),
         ("the run-book's run", f"{url}/jobs/skip_record"),
         ("the sensors that watched", f"{url}/automation"),
         ("the same on the command line", f"{environment} .venv/bin/penstock status"),
         ("all that was kept", str(home)),
-    ):
-        table.add_row(what, where)
-    return table
+    )
 
 
 def _hour(start_ms: int) -> str:

@@ -111,7 +111,7 @@ def read_tables(folder: Path, truth: Truth) -> Truth:
     """What stands in the Parquet tables `carriers` and `hourly_delay` under `folder`. Flights with weather have none: the truth's."""
     carriers = pd.read_parquet((folder / "carriers").resolve())
     hours = pd.read_parquet((folder / "hourly_delay").resolve())
-    starts = hours["window_start"].astype("datetime64[ms, UTC]").astype("int64")
+    starts = pd.to_datetime(hours["window_start"], utc=True).astype("datetime64[ms, UTC]").astype("int64")
     return Truth(
         dict(zip(carriers["carrier"], _records(carriers, CARRIER_FIELDS), strict=True)),
         dict(zip(zip(hours["origin"], starts.tolist(), strict=True), _records(hours, HOUR_FIELDS), strict=True)),

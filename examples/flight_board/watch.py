@@ -96,7 +96,7 @@ class Trail:
             for event in session.scalars(events):
                 self._event = event.sequence
                 if event.kind in _TOLD:
-                    lines.append((event.at, f"[bold]{event.kind}[/bold]  task {event.task} of {event.instance}{place_of(event.payload)}"))
+                    lines.append((event.at, event_line(event)))
             for entry in session.scalars(entries):
                 self._entry = entry.id
                 lines.append((entry.at, entry_line(entry)))
@@ -109,6 +109,15 @@ def entry_line(entry: AuditEntry) -> str:
     """An entry of the audit trail in one line, for rich."""
     detail = ", ".join(f"{key} {value}" for key, value in entry.detail.items() if value not in (None, "") and not key.endswith("_base64"))
     return f"{entry.action}  [dim]{_escaped(entry.actor)}{': ' if detail else ''}{_escaped(detail)}[/dim]"
+
+
+def event_line(event: Event) -> str:
+    """An event in one line, for rich."""
+    told = {
+        EventKind.TASK_PAUSED.value: "; it keeps its place, all other tasks run on",
+        EventKind.TASK_RESUMED.value: " goes on after it",
+    }
+    return f"[bold]{event.kind}[/bold]  task {event.task} of {event.instance}{place_of(event.payload)}{told.get(event.kind, '')}"
 
 
 def place_of(payload: Mapping[str, object]) -> str:
