@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from runtime.commit.metadata import OffsetAndMetadata
 from runtime.commit.order import Refused
-from runtime.commit.transactions import GroupMetadata, TransactionalProducer, kafka_error
+from runtime.commit.transactions import GroupMetadata, TransactionalProducer, drop, kafka_error, serve
 from runtime.errors import TaskMigratedError, TransactionAbortedError
 from runtime.ids import NextOffset, Partition
 from runtime.kafka_logs import KAFKA_LOGGER
@@ -62,7 +62,7 @@ class AtLeastOnce:
                 self._producer.produce(topic, value, key, number, self._delivered, None, timestamp or 1, headers)  # type: ignore[arg-type]  # lists are invariant
                 return
             except BufferError:
-                self._producer.poll(POLL_SECONDS)
+                serve(self._producer.poll, POLL_SECONDS)
             except KafkaException as error:
                 if kafka_error(error).fatal():
                     raise TaskMigratedError(f"the producer failed for good: {kafka_error(error).str()}") from error
@@ -84,7 +84,7 @@ class AtLeastOnce:
 
     def poll(self) -> None:
         """Serves delivery reports; once per batch, or the queue fills up."""
-        self._producer.poll(0)
+        serve(self._producer.poll, 0)
 
     def commit(self, offsets: Mapping[Partition, OffsetAndMetadata]) -> Mapping[Partition, NextOffset]:
         """Waits until everything is written, then commits the offsets. Returns the changelogs' next offsets.
@@ -103,7 +103,7 @@ class AtLeastOnce:
 
     def _flush(self) -> None:
         while True:
-            while self._producer.flush(FLUSH_SECONDS):
+            while serve(self._producer.flush, FLUSH_SECONDS):
                 if self._give_up():
                     raise TaskMigratedError("gave up while the broker did not take the outputs")
             failed, self._failed = self._failed, []
@@ -133,8 +133,7 @@ class AtLeastOnce:
         self._sent = False
 
     def close(self) -> None:
-        self._producer.purge()
-        self._producer.flush(0)
+        drop(self._producer)
         self._transactions.close()
 
 

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 
 from runtime.commit.metadata import OffsetAndMetadata
 from runtime.commit.order import Refused
-from runtime.commit.transactions import GroupMetadata, TransactionalProducer, classify, kafka_error
+from runtime.commit.transactions import GroupMetadata, TransactionalProducer, classify, kafka_error, serve
 from runtime.errors import TransactionAbortedError
 from runtime.ids import NextOffset, Partition
 from runtime.record import Headers
@@ -54,7 +54,7 @@ class ExactlyOnce:
                 self._produce(topic, value, key, number, None, None, timestamp or 1, headers)  # type: ignore[arg-type]  # lists are invariant
                 return
             except BufferError:
-                self._transactions.producer.poll(POLL_SECONDS)
+                serve(self._transactions.producer.poll, POLL_SECONDS)
             except KafkaException as error:
                 if not self._again(error, topic, key, value, timestamp, headers, number):
                     return
@@ -81,7 +81,7 @@ class ExactlyOnce:
                 produce(topic, last[1], last[0], number, self._delivered, None, last[2] or 1)
                 return
             except BufferError:
-                self._transactions.producer.poll(POLL_SECONDS)
+                serve(self._transactions.producer.poll, POLL_SECONDS)
             except KafkaException as error:
                 if not self._again(error, topic, last[0], last[1], last[2], None, number):
                     return
@@ -108,7 +108,7 @@ class ExactlyOnce:
 
     def poll(self) -> None:
         """Serves delivery reports; once per batch, or the queue fills up."""
-        self._transactions.producer.poll(0)
+        serve(self._transactions.producer.poll, 0)
 
     def commit(self, offsets: Mapping[Partition, OffsetAndMetadata]) -> Mapping[Partition, NextOffset]:
         """Flushes and commits, and begins anew. Returns the changelogs' next offsets.

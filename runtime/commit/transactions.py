@@ -62,6 +62,27 @@ def classify(error: KafkaException) -> TaskMigratedError | TransactionAbortedErr
     return None
 
 
+def serve(call: Callable[[float], Result], seconds: float) -> Result:
+    """A producer's `poll` or `flush`, which serve delivery reports, and raise a fatal error where one has come. It comes as KafkaException,
+    or, if a delivery report was being served just then, as the cause of a SystemError. Raises TaskMigratedError."""
+    try:
+        return call(seconds)
+    except (KafkaException, SystemError) as error:
+        fatal = error if isinstance(error, KafkaException) else error.__cause__
+        if not isinstance(fatal, KafkaException):
+            raise
+        raise classify(fatal) or TransactionAbortedError(kafka_error(fatal).str()) from error
+
+
+def drop(producer: Producer) -> None:
+    """Lets go of a producer and of what it has not sent. Never raises."""
+    producer.purge()
+    try:
+        serve(producer.flush, 0)
+    except (TaskMigratedError, TransactionAbortedError) as error:
+        logger.info("%s", error)
+
+
 class TransactionalProducer:
     """The transactions of one incarnation of a worker. `give_up()` is asked between the attempts while the broker does not answer.
     `consumer`: whose group offsets are committed to where none is named."""
@@ -96,12 +117,12 @@ class TransactionalProducer:
 
     def flush(self) -> None:
         """Serves the delivery reports of what was sent. Bounded: if the transaction has failed, only the commit will say so."""
-        self.producer.flush(CALL_SECONDS)
+        serve(self.producer.flush, CALL_SECONDS)
 
     def commit(self) -> None:
         """Commits what was sent since `begin()`, and begins anew."""
         self._until_answered(lambda: self.producer.commit_transaction(CALL_SECONDS))
-        self.producer.poll(0)
+        serve(self.producer.poll, 0)
         self._open = False
         self.begin()
 
@@ -137,5 +158,4 @@ class TransactionalProducer:
             except KafkaException as error:  # fenced, or the broker is away: then the next user of the id or the time-out ends it
                 logger.info("%s: not aborted at close: %s", self._transactional_id, kafka_error(error).str())
             self._open = False
-        self.producer.purge()
-        self.producer.flush(0)
+        drop(self.producer)
