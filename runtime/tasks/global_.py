@@ -342,8 +342,8 @@ class GlobalTask:
         return any(state.phase is not Phase.RUNNING for state in self._states.values())
 
     def phase(self, store: str) -> Phase:
-        """Of one store, by its name. Queries of a store that is not RUNNING are refused."""
-        return next(state.phase for state in self._states.values() if state.spec.store.name == store)
+        """Of one store, by its name; safe from any thread. Queries of a store that is not RUNNING are refused."""
+        return next((state.phase for state in tuple(self._states.values()) if state.spec.store.name == store), Phase.GONE)
 
     def store(self, name: str) -> EngineStore | None:
         """The global store of this name, or None if there is no such one."""

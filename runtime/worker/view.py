@@ -11,7 +11,7 @@ from runtime.intake.reader import Reader
 from runtime.states import State, TaskKind, TaskState
 from runtime.stores.base import EngineStore
 from runtime.tasks.active import ActiveTask
-from runtime.tasks.global_ import GlobalTask
+from runtime.tasks.global_ import GlobalTask, Phase
 from runtime.tasks.incidents import PausePoint
 from runtime.worker.queries import StoreQuery
 
@@ -94,7 +94,7 @@ class View:
         """Raises InvalidStateStoreError if the store is unknown, not here, or still being restored."""
         found = self._parts(name)
         if not found:
-            if name in self._restoring:
+            if name in self._restoring or (self._global is not None and self._global.store(name) is not None):
                 raise InvalidStateStoreError(f"store {name!r} is still being restored")
             known = ", ".join(sorted(self._stores)) or "none"
             raise InvalidStateStoreError(f"store {name!r} is unknown or not on this client (stores here: {known})")
@@ -105,4 +105,4 @@ class View:
         if parts or self._global is None:
             return parts
         store = self._global.store(name)
-        return () if store is None else (store,)
+        return () if store is None or self._global.phase(name) is not Phase.RUNNING else (store,)

@@ -1,0 +1,204 @@
+"""Global tables and restores in a whole client: what its states, tasks, outputs and events do when a position is lost."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from runtime import serdes
+from runtime.client import KafkaStreams
+from runtime.dsl.builder import StreamsBuilder
+from runtime.dsl.options import Consumed, Materialized, Produced
+from runtime.errors import InvalidStateStoreError, StreamsConfigError
+from runtime.events import EventKind
+from runtime.states import State
+from runtime.tasks.global_ import GlobalTask
+from runtime.topology.topology import Topology
+from tests.broker.engine import PAUSE, client, count_topology, counts_become, events, reaches, running
+from tests.broker.logs import alter, create_anew
+from tests.support import Kafka, wait_until
+
+COMPACT = {"cleanup.policy": "compact"}
+
+
+@dataclass
+class Board:
+    """An application that joins flights with a global table of airports, and counts other records without it."""
+
+    broker: Kafka
+    application_id: str
+    state_dir: Path
+    flights: str
+    airports: str
+    others: str
+    joined: str
+    counted: str
+    states: list[State] = field(default_factory=list)
+
+    def topology(self) -> Topology:
+        builder = StreamsBuilder()
+        text = Consumed(serdes.STRING, value=serdes.STRING)
+        airports = builder.global_table(self.airports, text, Materialized("airports"))
+        (
+            builder.stream(self.flights, text)
+            .left_join(airports, lambda _, airport: airport, lambda flight, name: f"{flight}={name}")
+            .to(self.joined, Produced(serdes.STRING, value=serdes.STRING))
+        )
+        (
+            builder.stream(self.others, text)
+            .group_by_key()
+            .count(Materialized("counts"))
+            .to_stream()
+            .to(self.counted, Produced(serdes.STRING, value=serdes.LONG))
+        )
+        return builder.build()
+
+    def client(self, **settings: object) -> KafkaStreams:
+        streams = client(self.broker, self.topology(), self.application_id, self.state_dir, **settings)
+        streams.set_state_listener(lambda new, _old: self.states.append(new))
+        return streams
+
+    def flies_to(self, airport: str, name: str | None) -> None:
+        """A flight to an airport comes out with the name that the table has for it."""
+        self.broker.produce(self.flights, [("flight", airport)], partition=0)
+        wanted = f"{airport}={name}"
+        wait_until(lambda: [r.value for r in self.broker.consume(self.joined)][-1:] == [wanted.encode()], 40, f"{wanted} at the end")
+
+
+@pytest.fixture
+def board(broker: Kafka, application_id: str, state_dir: Path, topic: Callable[..., str]) -> Iterator[Board]:
+    flights, others, joined, counted = (topic(name) for name in ("flights", "others", "joined", "counted"))
+    yield Board(broker, application_id, state_dir, flights, topic("airports", config=COMPACT), others, joined, counted)
+
+
+def test_kip_406_a_topic_made_anew_under_a_running_client(board: Board) -> None:
+    board.broker.produce(board.airports, [("EWR", "Newark"), ("OLD", "Closed")], partition=0)
+    with board.client() as streams:
+        streams.start()
+        reaches(streams, State.RUNNING)
+        board.flies_to("EWR", "Newark")
+        board.states.clear()
+        create_anew(board.broker, board.airports, config=COMPACT)
+        board.broker.produce(board.airports, [("EWR", "Liberty"), ("EWR", "Liberty"), ("JFK", "Kennedy")], partition=0)
+        wait_until(lambda: State.RUNNING in board.states, 40, "RESTORING and RUNNING again")
+        assert board.states[:2] == [State.RESTORING, State.RUNNING]
+        board.flies_to("EWR", "Liberty")
+        board.flies_to("OLD", None)
+        assert streams.state is State.RUNNING
+        assert dict(streams.store("airports").all()) == {"EWR": "Liberty", "JFK": "Kennedy"}
+    told = [event for event in events(board.broker, board.application_id) if event.kind.value.startswith("GLOBAL_RECOVERY")]
+    assert [event.kind for event in told] == [EventKind.GLOBAL_RECOVERY_STARTED, EventKind.GLOBAL_RECOVERY_ENDED]
+    assert told[0].payload["topic"] == board.airports
+
+
+def test_rule_27_only_tasks_that_read_the_table_wait(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rebuild is held up: flights wait, the others are counted; then the flights come out, none of them against half a table."""
+    held, go_on = threading.Event(), threading.Event()
+    settle = GlobalTask._settle
+
+    def settle_when_told(self: GlobalTask, state: object) -> None:
+        if go_on.is_set():
+            settle(self, state)  # type: ignore[arg-type]  # handed on as it came
+        else:
+            held.set()
+
+    board.broker.produce(board.airports, [("EWR", "Newark")], partition=0)
+    with board.client() as streams:
+        streams.start()
+        reaches(streams, State.RUNNING)
+        board.flies_to("EWR", "Newark")
+        monkeypatch.setattr(GlobalTask, "_settle", settle_when_told)
+        create_anew(board.broker, board.airports, config=COMPACT)
+        board.broker.produce(board.airports, [("EWR", "Liberty")], partition=0)
+        reaches(streams, State.RESTORING)
+        board.broker.produce(board.flights, [("flight", "EWR")], partition=0)
+        board.broker.produce(board.others, [("a", "1"), ("a", "2")], partition=0)
+        counts_become(board.broker, board.counted, {"a": 2})
+        assert held.is_set() and len(board.broker.consume(board.joined)) == 1
+        with pytest.raises(InvalidStateStoreError, match="airports"):
+            streams.store("airports").get("EWR")
+        go_on.set()
+        board.flies_to("EWR", "Liberty")
+    assert [r.value for r in board.broker.consume(board.joined)] == [b"EWR=Newark", b"EWR=Liberty", b"EWR=Liberty"]
+
+
+def test_kip_990_a_bad_record_of_a_global_topic_stops_the_client_even_where_tasks_would_pause(board: Board) -> None:
+    board.broker.produce(board.airports, [("EWR", b"\xff\xfe")], partition=0)
+    with board.client(**{"deserialization.exception.handler": PAUSE}) as streams:
+        streams.start()
+        reaches(streams, State.ERROR)
+        assert "a global topic, which cannot be paused" in str(streams.failure)
+
+
+def test_rule_3_a_client_refuses_a_global_topic_that_is_not_compacted_if_told_to(board: Board) -> None:
+    alter(board.broker, board.airports, "cleanup.policy", "delete")
+    with board.client(**{"global.topic.compaction.check": "error"}) as streams:
+        streams.start()
+        reaches(streams, State.ERROR)
+        assert isinstance(streams.failure, StreamsConfigError)
+
+
+def test_kip_116_checkpoints_of_global_and_task_stores(board: Board) -> None:
+    board.broker.produce(board.airports, [("EWR", "Newark")], partition=0)
+    board.broker.produce(board.others, [("a", "1")], partition=0)
+    with board.client(**{"statestore.checkpoint.interval.ms": 0}) as streams:
+        streams.start()
+        counts_become(board.broker, board.counted, {"a": 1})
+        folder = board.state_dir / board.application_id
+        wait_until((folder / "global" / ".checkpoint").exists, 40, "the global checkpoint")
+        assert (folder / "global" / ".checkpoint").read_text().splitlines() == ["0", "1", f"{board.airports} 0 1"]
+
+
+# --- rule 13 in a whole client: a task's stores -----------------------------------------------------------------------------------------
+
+
+def words_and_counts(topic: Callable[..., str]) -> tuple[str, str]:
+    return topic("words"), topic("counted")
+
+
+def test_rule_13_a_changelog_made_anew_is_not_built_upon(
+    broker: Kafka, application_id: str, state_dir: Path, topic: Callable[..., str]
+) -> None:
+    """Somebody deleted the changelog and it was made anew: its id has changed, so what the disk holds belongs to another log."""
+    words, output = words_and_counts(topic)
+    broker.produce(words, [("a", "1")] * 3, partition=0)
+    with running(broker, count_topology(words, output), application_id, state_dir):
+        counts_become(broker, output, {"a": 3})
+    changelog = f"{application_id}-counts-changelog"
+    create_anew(broker, changelog, config=COMPACT)
+    broker.produce(changelog, [(b"a", (40).to_bytes(8, "big"))] * 9, partition=0)
+    with running(broker, count_topology(words, output), application_id, state_dir):
+        broker.produce(words, [("a", "1")], partition=0)
+        counts_become(broker, output, {"a": 41})
+
+
+def test_a_lost_state_folder_is_restored(broker: Kafka, application_id: str, state_dir: Path, topic: Callable[..., str]) -> None:
+    words, output = words_and_counts(topic)
+    broker.produce(words, [("a", "1"), ("b", "1"), ("a", "2")], partition=0)
+    with running(broker, count_topology(words, output), application_id, state_dir):
+        counts_become(broker, output, {"a": 2, "b": 1})
+    shutil.rmtree(state_dir)
+    with running(broker, count_topology(words, output), application_id, state_dir):
+        broker.produce(words, [("a", "3")], partition=0)
+        counts_become(broker, output, {"a": 3, "b": 1})
+    kinds = [event.kind for event in events(broker, application_id) if event.kind.value.startswith("RESTORE")]
+    assert kinds[-2:] == [EventKind.RESTORE_STARTED, EventKind.RESTORE_ENDED]
+
+
+def test_damaged_files_of_a_task_are_wiped_and_restored(
+    broker: Kafka, application_id: str, state_dir: Path, topic: Callable[..., str]
+) -> None:
+    words, output = words_and_counts(topic)
+    broker.produce(words, [("a", "1"), ("a", "2")], partition=0)
+    with running(broker, count_topology(words, output), application_id, state_dir):
+        counts_become(broker, output, {"a": 2})
+    (manifest,) = state_dir.glob("*/*/rocksdb/counts/MANIFEST-*")
+    manifest.write_bytes(b"torn")
+    with running(broker, count_topology(words, output), application_id, state_dir):
+        broker.produce(words, [("a", "3")], partition=0)
+        counts_become(broker, output, {"a": 3})
