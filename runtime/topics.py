@@ -34,7 +34,14 @@ ANSWER_SECONDS = 30.0
 
 _AWAY = {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT, KafkaError._RESOLVE}
 
-COORDINATION_CONFIG: Mapping[str, str] = {"cleanup.policy": "compact"}
+COORDINATION_CONFIG: Mapping[str, str] = {
+    "cleanup.policy": "compact",
+    # Heartbeats are written over and over, and every member reads the topic from its start: segments are small and young, because
+    # brokers compact closed ones only.
+    "segment.bytes": "8388608",
+    "segment.ms": "3600000",
+    "min.cleanable.dirty.ratio": "0.1",
+}
 EVENTS_CONFIG: Mapping[str, str] = {"cleanup.policy": "delete", "retention.ms": "2592000000"}
 GUARD_CONFIG: Mapping[str, str] = {"cleanup.policy": "delete"}
 
@@ -213,9 +220,13 @@ class TopicAdmin:
         application_id = self._config.application_id
         internal = topology.internal_topics()
         parts = topology.sub_topologies()
-        existing = {
-            name: found.partitions for name, found in self.describe([*topology.source_topics, *(topic.name for topic in internal)]).items()
+        own = {
+            coordination_topic(application_id): (1, COORDINATION_CONFIG),
+            guard_topic(application_id): (1, GUARD_CONFIG),
+            events_topic(application_id): (1, EVENTS_CONFIG),
         }
+        found = self.describe([*topology.source_topics, *(topic.name for topic in internal), *own])
+        existing = {name: description.partitions for name, description in found.items() if name not in own}
         missing = [topic for topic in topology.source_topics if topic not in existing]
         if missing:
             raise MissingSourceTopicError(
@@ -223,18 +234,11 @@ class TopicAdmin:
             )
         self._check_sinks(topology)
         planned = plan_partitions(parts, internal, topology.copartition_groups(), existing)
-        for topic in internal:
-            if topic.name in existing and existing[topic.name] != planned[topic.name]:
-                raise WrongPartitionsError(
-                    f"internal topic {topic.name} has {existing[topic.name]} partitions, but its input asks for {planned[topic.name]}: "
-                    "the number of partitions of an input was changed; reset the application "
-                    "(delete its internal topics and state) to go on"
-                )
-        wanted = {topic.name: (planned[topic.name], topic.config) for topic in internal if topic.name not in existing}
-        wanted[coordination_topic(application_id)] = (1, COORDINATION_CONFIG)
-        wanted[guard_topic(application_id)] = (1, GUARD_CONFIG)
-        wanted[events_topic(application_id)] = (1, EVENTS_CONFIG)
-        self._create(wanted)
+        own.update((topic.name, (planned[topic.name], topic.config)) for topic in internal)
+        for name, (partitions, config) in own.items():
+            if name in found:
+                _check_internal(found[name], partitions, config)
+        self._create({name: wanted for name, wanted in own.items() if name not in found})
         tasks = frozenset(TaskId(part.id, number) for part in parts for number in range(task_count(part, planned)))
         repartition = frozenset(topic.name for topic in internal if topic.kind == "repartition")
         return TopicLayout(planned, tasks, repartition, Partition(guard_topic(application_id), 0))
@@ -291,3 +295,17 @@ class TopicAdmin:
         if inner.code() in _AWAY:
             return BrokerUnavailableError(f"bootstrap.servers = {self._servers}: no broker answered ({what}: {inner.str()})")
         return StreamsError(f"{what}: {inner.name()}: {inner.str()}")
+
+
+def _check_internal(topic: TopicDescription, partitions: int, config: Mapping[str, str]) -> None:
+    """A topic of the application's own that is there already must be as it would be made. Raises WrongPartitionsError, StreamsError."""
+    if topic.partitions != partitions:
+        raise WrongPartitionsError(
+            f"internal topic {topic.name} has {topic.partitions} partitions, but must have {partitions}: the number of partitions of an "
+            "input was changed, or somebody else made it; reset the application (delete its internal topics and state) to go on"
+        )
+    if "compact" in config["cleanup.policy"] and not topic.compacted:
+        raise StreamsError(
+            f"internal topic {topic.name} has cleanup.policy={topic.config.get('cleanup.policy')}, but must be compacted: brokers would "
+            "delete state from it. Set cleanup.policy=compact on it (kafka-configs --alter), then start again"
+        )
