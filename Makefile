@@ -11,7 +11,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
 
 demo: $(ENV) ## run the example application from end to end; `make demo ARGS=--once` ends by itself
-	$(BIN)/penstock demo $(ARGS)
+	$(BIN)/python -m examples.flight_board.demo $(ARGS)
 
 dev: $(ENV) ## Dagster's UI on the declared applications, with the embedded Kafka
 	$(BIN)/penstock dev $(ARGS)
@@ -41,7 +41,8 @@ lock: $(ENV) ## write requirements.txt from requirements.in (names no index, so 
 		--quiet --output-file requirements.txt requirements.in
 
 clean: ## stop instances and the embedded Kafka, and delete what was built and kept, but for .venv
-	@if [ -d .penstock ]; then $(BIN)/penstock stop --kill --timeout 20 && $(BIN)/penstock broker stop; fi
+	@if [ -d .penstock ]; then $(BIN)/python -m examples.flight_board.demo --clear && \
+		$(BIN)/penstock stop --kill --timeout 20 && $(BIN)/penstock broker stop; fi
 	rm -rf .penstock .dagster build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis \
 		spark-warehouse test-artefacts
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

@@ -175,24 +175,20 @@ def repaired_as_promised(operations: Operations, application: Application) -> li
 def main(
     once: Annotated[bool, typer.Option("--once", help="End when it is done, with status 0 only if all of it held.")] = False,
     flights: Annotated[int, typer.Option(min=100, max=FLIGHTS_IN_ALL, help="Only the first ones of the year.")] = FLIGHTS_IN_ALL,
+    clear: Annotated[bool, typer.Option("--clear", help="Only end what an earlier demo left running, and delete its data.")] = False,
 ) -> None:
-    """Run the flight board from end to end: Kafka, Dagster, a year of flights, a bad record and its repair, Spark tables, the proof."""
+    """Run the flight board from end to end: Kafka, Dagster, a year of flights, a bad record and its repair, Spark tables, the proof.
+
+    It has a home of its own, `.penstock/demo`, and begins there anew each time. Ctrl-C ends it, at any moment, and all that it started.
+    """
     out = Console(highlight=False, soft_wrap=True)
     for number in _SIGNALS:  # also where the caller ignores them, as shells do for what runs behind
         signal.signal(number, _interrupt)
-    started = time.monotonic()
     stage = Stage(Places.find())
     try:
         with stage:
-            try:
-                Demo(stage, flights, out).play()
-                out.rule(f"[green]All of it held[/green], in {time.monotonic() - started:.0f} s")
-                if not once:
-                    out.print(f"All stays up: {stage.dagster.url}. Ctrl-C ends it.")
-                    _stay()
-            finally:
-                _shield()
-                out.print("Stopping the instance, Dagster and Kafka …")
+            if not clear:
+                _play(stage, flights, once, out)
         out.print("Nothing runs any more.")
     except EXPECTED as error:
         fail(str(error))
@@ -202,6 +198,20 @@ def main(
         raise typer.Exit(130) from None
     if stage.killed:
         fail(f"these had not ended by themselves, and were killed: {'; '.join(stage.killed)}")
+
+
+def _play(stage: Stage, flights: int, once: bool, out: Console) -> None:
+    """Plays the demo, and stays up unless it is to end by itself."""
+    started = time.monotonic()
+    try:
+        Demo(stage, flights, out).play()
+        out.rule(f"[green]All of it held[/green], in {time.monotonic() - started:.0f} s")
+        if not once:
+            out.print(f"All stays up: {stage.dagster.url}. Ctrl-C ends it.")
+            _stay()
+    finally:
+        _shield()
+        out.print("Stopping the instance, Dagster and Kafka …")
 
 
 EXPECTED = (

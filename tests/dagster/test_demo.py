@@ -1,0 +1,128 @@
+"""The demo as `make demo` runs it, a process of its own: on a slice of the year; interrupted; killed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from orchestration.embedded.kafka import EmbeddedBroker
+from orchestration.embedded.ports import LOOPBACK
+from tests.support import wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+FLIGHTS = 1_500
+Start = Callable[..., subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    """The home of a project in which nothing runs yet; what still runs there after the test is ended."""
+    yield tmp_path
+    for process in started_for(tmp_path / "demo"):
+        process.kill()
+    EmbeddedBroker(tmp_path / "demo" / "broker").stop()
+
+
+@pytest.fixture
+def start(home: Path) -> Start:
+    """Starts the demo in that home; its output goes to `demo.out` there."""
+
+    def demo(*arguments: str) -> subprocess.Popen[bytes]:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+        environment |= {"PENSTOCK_HOME": str(home), "COLUMNS": "200"}
+        with (home / "demo.out").open("ab") as output:
+            return subprocess.Popen(
+                [sys.executable, "-m", "examples.flight_board.demo", *arguments],
+                cwd=ROOT,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+    return demo
+
+
+def told(home: Path) -> str:
+    return (home / "demo.out").read_text(errors="replace")
+
+
+def started_for(demo_home: Path) -> list[psutil.Process]:
+    """Every process that works in the demo's home: by its environment, or because the home stands on its command line (the broker)."""
+    found: list[psutil.Process] = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            ours = process.environ().get("PENSTOCK_HOME") == str(demo_home) or any(str(demo_home) in word for word in process.cmdline())
+            if ours and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def assert_nothing_runs(home: Path) -> None:
+    left = [process.cmdline() for process in started_for(home / "demo")]
+    assert left == [], left
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_once_it_ends_with_status_0_because_all_of_it_held(home: Path, start: Start) -> None:
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with contextlib.suppress(OSError):  # then somebody else has it, which is as good
+            taken.bind((LOOPBACK, 3000))
+            taken.listen()
+        demo = start("--once", "--flights", str(FLIGHTS))
+        status = demo.wait(580)
+    text = told(home)
+    assert status == 0, text
+    assert f"{FLIGHTS:,} flights" in text
+    for expected in (
+        "flight-board-1 is RUNNING",
+        "TASK_PAUSED",
+        "alert opened",
+        "step keep done",
+        "step shift done",
+        "TASK_RESUMED",
+        "alert resolved",
+        "carriers: equals_changelog passed",
+        "hourly_delay: equals_changelog passed",
+        "Equal to what pandas finds",
+        "United Air Lines Inc.",
+        "records/s",
+        "All of it held",
+    ):
+        assert expected in text, f"{expected} was not told:\n{text}"
+    assert_nothing_runs(home)
+
+
+@pytest.mark.timeout(200)
+def test_ctrl_c_in_the_middle_leaves_no_process(home: Path, start: Start) -> None:
+    demo = start("--flights", str(FLIGHTS))
+    wait_until(lambda: "are on topic flights" in told(home) or demo.poll() is not None, 90, "the data")
+    assert started_for(home / "demo"), told(home)
+    demo.send_signal(signal.SIGINT)
+    assert demo.wait(90) == 130, told(home)
+    assert_nothing_runs(home)
+
+
+@pytest.mark.timeout(200)
+def test_what_a_killed_demo_left_is_ended_by_the_next_and_two_at_once_are_refused(home: Path, start: Start) -> None:
+    demo = start("--flights", str(FLIGHTS))
+    wait_until(lambda: "are on topic flights" in told(home) or demo.poll() is not None, 90, "the data")
+    second = start("--once")
+    assert second.wait(60) == 1, told(home)
+    assert "another demo runs" in told(home)
+    demo.kill()
+    demo.wait()
+    assert started_for(home / "demo"), told(home)
+    assert start("--clear").wait(90) == 0, told(home)
+    assert_nothing_runs(home)
