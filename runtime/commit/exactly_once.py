@@ -115,11 +115,11 @@ class ExactlyOnce:
 
         Raises TransactionAbortedError (nothing of it is visible, `abort()` is due) or TaskMigratedError.
         """
-        self._transactions.flush()
         guard = self._guard()
         if offsets:
-            self._transactions.send_offsets(offsets)
+            self._transactions.send_offsets(offsets)  # answered while the outputs are still on their way
         self._transactions.send_offsets(self._guard_offset, guard)
+        self._transactions.flush()
         self._transactions.commit()
         self._sent = False
         ends, self._ends = self._ends, {}

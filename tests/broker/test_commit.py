@@ -1,0 +1,136 @@
+"""Commits on a real broker: what brings them forward, what they leave on disk, and what is left when one is rolled back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from runtime import serdes
+from runtime.changelog.checkpoint import read_checkpoint
+from runtime.changelog.snapshot import read_manifest
+from runtime.commit.at_least_once import AtLeastOnce
+from runtime.commit.exactly_once import ExactlyOnce
+from runtime.commit.metadata import OffsetAndMetadata
+from runtime.coordination.commands import CommandClient
+from runtime.dsl.builder import StreamsBuilder
+from runtime.dsl.options import Consumed, Produced
+from runtime.errors import TaskMigratedError, TransactionAbortedError
+from runtime.events import EventKind
+from runtime.handlers import ErrorHandlerContext, ProcessingExceptionHandler, ProcessingHandlerResponse
+from runtime.ids import NextOffset, Partition
+from runtime.states import State
+from runtime.timestamps import ConsumerRecord
+from runtime.worker.parts import EVENTS_WAIT_MS
+from tests.broker.engine import count_topology, counts_become, events, latest, paused, running
+from tests.support import Kafka, wait_until
+
+Topic = Callable[..., str]
+Offsets = Mapping[Partition, OffsetAndMetadata]
+
+
+def fail_some_commits(
+    monkeypatch: pytest.MonkeyPatch, transport: type[ExactlyOnce] | type[AtLeastOnce], error: Exception, every: int
+) -> None:
+    """Every so many commits that carry offsets, the broker is as if it had refused."""
+    real = transport.commit
+    seen = {"commits": 0}
+
+    def commit(self: ExactlyOnce, offsets: Offsets) -> Mapping[Partition, NextOffset]:
+        if offsets:
+            seen["commits"] += 1
+            if seen["commits"] % every == 0:
+                raise error
+        return real(self, offsets)  # type: ignore[arg-type]  # both transports have the same method
+
+    monkeypatch.setattr(transport, "commit", commit)
+
+
+@pytest.mark.parametrize("error", [TransactionAbortedError("ILLEGAL_GENERATION"), TaskMigratedError("fenced")])
+@pytest.mark.parametrize("caching", [True, False])
+def test_rule_10_after_a_rollback_the_counts_are_right(
+    broker: Kafka, topic: Topic, application_id: str, state_dir: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, caching: bool
+) -> None:
+    fail_some_commits(monkeypatch, ExactlyOnce, error, every=3)
+    source, output = topic("in", partitions=2), topic("out", partitions=2)
+    with running(broker, count_topology(source, output, caching=caching), application_id, state_dir) as streams:
+        for _ in range(6):
+            broker.produce(source, [(f"k{n % 7}", "v") for n in range(70)])
+            time.sleep(0.15)
+        counts_become(broker, output, {f"k{n}": 60 for n in range(7)})
+        wait_until(lambda: sum(broker.committed_offsets(application_id, source).values()) == 420, what="the last commit")
+        assert streams.store("counts").get("k0") == 60
+        assert streams.failure is None
+    if not caching:
+        assert len(broker.consume(output)) == 420  # each update once: those of rolled-back transactions are not visible
+
+
+def test_uncommitted_bytes_bring_a_commit_forward(broker: Kafka, topic: Topic, application_id: str, state_dir: Path) -> None:
+    source, output = topic("in"), topic("out")
+    settings: dict[str, object] = {"commit.interval.ms": 60_000, "statestore.uncommitted.max.bytes": 2_000}
+    with running(broker, count_topology(source, output), application_id, state_dir, **settings):
+        time.sleep(EVENTS_WAIT_MS / 1000 + 0.2)  # the commit of the first events is behind us
+        broker.produce(source, [("a", "v")])
+        time.sleep(0.5)
+        assert latest(broker, output) == {}
+        broker.produce(source, [(f"k{n}", "v") for n in range(200)])
+        wait_until(lambda: len(latest(broker, output)) == 201, 10, "the commit")
+
+
+def test_kip_116_a_checkpoint_is_written_when_its_interval_has_passed(
+    broker: Kafka, topic: Topic, application_id: str, state_dir: Path
+) -> None:
+    source, output = topic("in"), topic("out")
+    with running(broker, count_topology(source, output), application_id, state_dir, **{"statestore.checkpoint.interval.ms": 0}):
+        broker.produce(source, [("a", "v")])
+        changelog = Partition(f"{application_id}-counts-changelog", 0)
+        task = state_dir / application_id / "0_0"
+        wait_until(lambda: (read_checkpoint(task).get(changelog) or 0) > 0, what="the checkpoint")
+        [told, *_] = wait_until(
+            lambda: [event for event in events(broker, application_id) if event.kind is EventKind.CHECKPOINT], what="the event"
+        )
+        assert told.task == "0_0"
+
+
+def test_a_snapshot_is_taken_by_command(broker: Kafka, topic: Topic, application_id: str, state_dir: Path) -> None:
+    source, output = topic("in", partitions=2), topic("out")
+    broker.produce(source, [(f"k{n}", "v") for n in range(20)])
+    with (
+        running(broker, count_topology(source, output), application_id, state_dir, **{"client.id": "one"}),
+        CommandClient(application_id, broker.bootstrap_servers, "test") as client,
+    ):
+        wait_until(lambda: len(latest(broker, output)) == 20, what="the counts")
+        result = client.send("snapshot", instance="one", args={"snapshot_id": "first"})
+        assert result.ok, result.reason
+        assert result.data["tasks"] == ["0_0", "0_1"]
+        folder = Path(str(result.data["directory"]))
+        manifests = [read_manifest(folder / task) for task in ("0_0", "0_1")]
+        assert sum(at.next_offset for manifest in manifests for at in manifest.input_offsets) == 20
+        assert {store.name for manifest in manifests for store in manifest.stores} == {"counts"}
+
+
+class PauseAlways(ProcessingExceptionHandler):
+    """PAUSE for every record that the user's code fails on."""
+
+    def handle(self, context: ErrorHandlerContext, record: ConsumerRecord, exception: Exception) -> ProcessingHandlerResponse:
+        return ProcessingHandlerResponse.PAUSE
+
+
+def test_rule_18_under_at_least_once_a_failed_records_outputs_are_not_sent(
+    broker: Kafka, topic: Topic, application_id: str, state_dir: Path
+) -> None:
+    source, output = topic("in"), topic("out")
+    builder = StreamsBuilder()
+    stream = builder.stream(source, Consumed(serdes.STRING, value=serdes.STRING))
+    stream.to(output, Produced(serdes.STRING, value=serdes.STRING))
+    stream.foreach(lambda key, value: 1 // (value != "poison"))
+    broker.produce(source, [("a", "1"), ("a", "poison"), ("a", "2")])
+    settings: dict[str, object] = {"processing.guarantee": "at_least_once", "processing.exception.handler": PauseAlways}
+    with running(broker, builder.build(), application_id, state_dir, **settings) as streams:
+        wait_until(lambda: paused(streams) == {"0_0"}, what="the pause")
+        assert broker.committed_offsets(application_id, source) == {0: 1}
+        assert streams.state is State.RUNNING
+    values = {record.value for record in broker.consume(output, committed=False)}
+    assert values == {b"1"}

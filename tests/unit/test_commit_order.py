@@ -1,0 +1,128 @@
+"""The one order of a commit, with doubles that write down what happens when."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections.abc import Iterable, Mapping
+
+import pytest
+
+from runtime.commit.metadata import OffsetAndMetadata, decode_partition_time, encode_partition_time
+from runtime.commit.order import ChangelogRow, Commit
+from runtime.errors import TaskMigratedError, TransactionAbortedError
+from runtime.events import EventKind, EventSink
+from runtime.ids import NextOffset, Partition
+from runtime.record import Headers
+from runtime.testing import ManualClock
+
+
+class Log:
+    """A transport that writes down what it is given."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.steps: list[str] = []
+        self.error = error
+        self.pending = False
+
+    def send(
+        self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers | None, partition: int | None
+    ) -> None:
+        self.steps.append(f"send {topic}")
+        self.pending = True
+
+    def send_changelog(self, partition: Partition, rows: list[ChangelogRow]) -> None:
+        self.steps.append(f"changelog {partition} {len(rows)}")
+
+    def commit(self, offsets: Mapping[Partition, OffsetAndMetadata]) -> Mapping[Partition, NextOffset]:
+        self.steps.append("commit " + ",".join(f"{partition}={at.offset}" for partition, at in sorted(offsets.items())))
+        if self.error is not None:
+            raise self.error
+        self.pending = False
+        return {Partition("log", 0): NextOffset(5)}
+
+    def poll(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+    def start(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Task:
+    """A task that writes its part of a commit into the transport's log."""
+
+    def __init__(self, name: str, log: Log, offset: int | None = 3) -> None:
+        self.name = name
+        self.log = log
+        self.offset = offset
+
+    def flush_caches(self) -> None:
+        self.log.steps.append(f"flush {self.name}")
+
+    def pending_changelogs(self) -> Iterable[tuple[Partition, list[ChangelogRow]]]:
+        yield Partition(f"log-{self.name}", 0), [(b"k", b"v", 1)]
+
+    def offsets_to_commit(self) -> Mapping[Partition, OffsetAndMetadata]:
+        return {} if self.offset is None else {Partition(self.name, 0): OffsetAndMetadata(self.offset, "")}
+
+    def committed(self, offsets: Mapping[Partition, OffsetAndMetadata], changelog_ends: Mapping[Partition, NextOffset]) -> None:
+        self.log.steps.append(f"stores {self.name}")
+
+
+def sink() -> EventSink:
+    return EventSink("app", "one", ManualClock())
+
+
+def test_rule_9_caches_then_changelogs_then_events_then_the_broker_then_the_stores() -> None:
+    log, events = Log(), sink()
+    events.emit(EventKind.SHUTDOWN, {})
+    assert Commit(log, events, "app")([Task("a", log), Task("b", log)])
+    assert log.steps == [
+        "flush a",
+        "flush b",
+        "changelog log-a-0 1",
+        "changelog log-b-0 1",
+        "send app-events",
+        "commit a-0=3,b-0=3",
+        "stores a",
+        "stores b",
+    ]
+
+
+@pytest.mark.parametrize("error", [TransactionAbortedError("aborted"), TaskMigratedError("fenced")])
+def test_what_the_broker_refuses_does_not_reach_the_stores_and_events_wait_for_the_next_commit(error: Exception) -> None:
+    log, events = Log(error), sink()
+    told = events.emit(EventKind.SHUTDOWN, {})
+    with pytest.raises(type(error)):
+        Commit(log, events, "app")([Task("a", log)])
+    assert not any(step.startswith("stores") for step in log.steps)
+    assert events.drain() == [told]
+
+
+def test_nothing_to_commit_makes_no_transaction() -> None:
+    log = Log()
+    assert not Commit(log, sink(), "app")([Task("a", log, offset=None)])
+    assert not any(step.startswith("commit") for step in log.steps)
+
+
+def test_offsets_of_others_ride_along() -> None:
+    log = Log()
+    assert Commit(log, sink(), "app")([], {Partition("idle", 0): OffsetAndMetadata(9, "")})
+    assert log.steps == ["commit idle-0=9"]
+
+
+@pytest.mark.parametrize("time", [-1, 0, 1_357_016_400_000])
+def test_rule_17_partition_time_comes_back_from_the_metadata(time: int) -> None:
+    assert decode_partition_time(encode_partition_time(time)) == time
+
+
+@pytest.mark.parametrize("metadata", [None, "", "nonsense", "AQ=="])
+def test_metadata_of_others_holds_no_time(metadata: str | None) -> None:
+    assert decode_partition_time(metadata) == -1
+
+
+def test_metadata_of_kafka_streams_is_read() -> None:
+    version_1 = base64.b64encode(struct.pack(">bq", 1, 1_357_016_400_000)).decode()  # without processor metadata
+    assert decode_partition_time(version_1) == 1_357_016_400_000
