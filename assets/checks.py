@@ -51,6 +51,7 @@ def look(operations: Operations, log: dg.DagsterLogManager) -> Health:
 def health_results(health: Health) -> Sequence[dg.AssetCheckResult]:
     """The two checks' results."""
     tasks = [f"{task.application} {task.task}: {task.problem}" for task in health.tasks if task.problem]
+    oldest = health.oldest_checkpoint_s
     instances = [f"{instance.instance}: {instance.problem}" for instance in health.instances if instance.problem]
     return (
         dg.AssetCheckResult(
@@ -60,7 +61,7 @@ def health_results(health: Health) -> Sequence[dg.AssetCheckResult]:
             severity=_severity(health.freshness),
             description=_summary(tasks, len(health.tasks), "tasks"),
             metadata={
-                "oldest_checkpoint_age_s": dg.MetadataValue.float(round(health.oldest_checkpoint_s, 1)),
+                **({} if oldest is None else {"oldest_checkpoint_age_s": dg.MetadataValue.float(round(oldest, 1))}),
                 "oldest_unsaved_s": dg.MetadataValue.float(round(health.oldest_unsaved_s, 1)),
                 "restore_debt": dg.MetadataValue.int(health.restore_debt),
                 "tasks": _tasks_table(health.tasks),
@@ -96,8 +97,8 @@ def _tasks_table(tasks: Sequence[TaskHealth]) -> dg.TableMetadataValue:
                 "task": task.task,
                 "kind": task.kind,
                 "state": task.state,
-                "lag": -1 if task.lag is None else task.lag,
-                "checkpoint_age_s": -1.0 if task.checkpoint_age_s is None else round(task.checkpoint_age_s, 1),
+                "lag": task.lag,
+                "checkpoint_age_s": None if task.checkpoint_age_s is None else round(task.checkpoint_age_s, 1),
                 "unsaved_s": round(task.unsaved_s, 1),
                 "severity": task.severity.value,
                 "problem": task.problem,
@@ -118,7 +119,7 @@ def _instances_table(instances: Sequence[InstanceHealth]) -> dg.TableMetadataVal
                 "instance": instance.instance,
                 "wanted": instance.wanted,
                 "state": instance.state,
-                "silent_s": -1.0 if instance.silent_s is None else round(instance.silent_s, 1),
+                "silent_s": None if instance.silent_s is None else round(instance.silent_s, 1),
                 "tasks": instance.tasks,
                 "severity": instance.severity.value,
                 "problem": instance.problem,

@@ -70,9 +70,9 @@ def tasks_table(tasks: tuple[Task, ...], row: Instance) -> dg.TableMetadataValue
                 "task": task.task,
                 "kind": task.kind,
                 "state": task.state,
-                "lag": task.lag if task.lag is not None else -1,
-                "checkpoint_age_s": -1.0 if task.checkpoint_at is None else round((at - task.checkpoint_at).total_seconds(), 1),
-                "paused_at": "" if task.paused_topic is None else f"{task.paused_topic}-{task.paused_partition}@{task.paused_offset}",
+                "lag": task.lag,
+                "checkpoint_age_s": None if task.checkpoint_at is None else round((at - task.checkpoint_at).total_seconds(), 1),
+                "paused_at": None if task.paused_topic is None else f"{task.paused_topic}-{task.paused_partition}@{task.paused_offset}",
             }
         )
         for task in tasks

@@ -70,8 +70,9 @@ class Health:
         return worst([instance.severity for instance in self.instances])
 
     @property
-    def oldest_checkpoint_s(self) -> float:
-        return max((task.checkpoint_age_s for task in self.tasks if task.checkpoint_age_s is not None), default=0.0)
+    def oldest_checkpoint_s(self) -> float | None:
+        """None if no task has a checkpoint yet."""
+        return max((task.checkpoint_age_s for task in self.tasks if task.checkpoint_age_s is not None), default=None)
 
     @property
     def oldest_unsaved_s(self) -> float:

@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 START_SECONDS = 120.0
 STOP_SECONDS = 60.0
+_REPORT_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +164,7 @@ class Operations:
             row, _ = self.look(name)
             state = row.state if row.pid == process.pid else None
             if state == State.RUNNING.value:
+                self._wait_for_report(feed, name)
                 return
             if state != last and state is not None:
                 progress(f"state {state}")
@@ -174,6 +176,16 @@ class Operations:
                     f"instance {name} (process {process.pid}) is {state or 'silent'} after {timeout_s:g} s, not RUNNING; it goes on. Its "
                     f"log: {self.places.log_path(name)}; penstock status shows how far its restore has come"
                 )
+            time.sleep(0.1)
+
+    def _wait_for_report(self, feed: Feed, name: str) -> None:
+        """RUNNING is told by an event, tasks by the next heartbeat: waits for it, so that nobody is shown tasks that still restore."""
+        deadline = time.monotonic() + _REPORT_SECONDS
+        while time.monotonic() < deadline:
+            row, _ = self.look(name)
+            if row.heartbeat_at is not None and row.state_at is not None and row.heartbeat_at >= row.state_at:
+                return
+            feed.step(1.0)
             time.sleep(0.1)
 
     def _audit(self, application: Application, name: str, actor: str, action: str, detail: dict[str, object]) -> None:

@@ -47,6 +47,7 @@ def test_jobs_sensors_schedule_and_checks_are_there_and_run_by_default(defs: dg.
     assert {sensor.name: sensor.default_status for sensor in repository.sensor_defs} == dict.fromkeys(
         ("paused_tasks", "global_recoveries", "instances_that_should_run"), dg.DefaultSensorStatus.RUNNING
     )
+    assert all(sensor.minimum_interval_seconds == 5 for sensor in repository.sensor_defs), "a death is seen within 15 s, by three looks"
     assert [schedule.default_status for schedule in repository.schedule_defs] == [dg.DefaultScheduleStatus.RUNNING]
     assert {key.name for key in repository.asset_graph.asset_check_keys} >= {FRESHNESS, LIVENESS}
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from orchestration import projection
@@ -78,7 +80,7 @@ def test_an_older_heartbeat_read_late_changes_nothing(control_plane: ControlPlan
 @pytest.mark.parametrize("event_first", [True, False])
 def test_a_pause_holds_whichever_of_its_two_records_is_read_first(control_plane: ControlPlane, event_first: bool) -> None:
     """The event is newer than the heartbeat that still says RUNNING."""
-    steps = [
+    steps: list[Callable[[], None]] = [
         lambda: tell(control_plane, 2_000, EventKind.TASK_PAUSED, PAUSE),
         lambda: coordinate(control_plane, member(1_500, t0_0=report(TaskState.RUNNING))),
     ]

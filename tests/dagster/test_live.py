@@ -1,0 +1,93 @@
+"""The whole, live: Dagster's daemon and webserver, a real broker, a real instance. What the sensors do, nobody asks them to do here."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect, sync_playwright
+from sqlalchemy import select
+
+from orchestration.control_plane.models import Alert, AlertState, RunBookRun, RunBookState
+from orchestration.dead_letter import dead_letter_topic
+from tests.dagster.live import LiveDagster
+from tests.dagster.telling import Project
+from tests.support import wait_until
+
+ARTEFACTS = Path(__file__).parents[2] / "test-artefacts"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+
+
+@pytest.fixture
+def dagster(project: Project, tmp_path: Path) -> Iterator[LiveDagster]:
+    live = LiveDagster(tmp_path / "dagster")
+    try:
+        yield live
+    finally:
+        live.stop()
+
+
+def alerts(project: Project) -> dict[str, str]:
+    """State of the newest alert of each kind."""
+    with project.control_plane.reading() as session:
+        return {alert.kind: alert.state for alert in session.scalars(select(Alert).order_by(Alert.id))}
+
+
+def run_books(project: Project) -> list[str]:
+    """States of the runs of run-books."""
+    with project.control_plane.reading() as session:
+        return [run.state for run in session.scalars(select(RunBookRun))]
+
+
+def test_dagster_starts_watches_and_repairs_and_the_instance_outlives_it(project: Project, dagster: LiveDagster) -> None:
+    application, broker = project.application, project.broker
+    for end, partitions in (("in", 2), ("out", 1)):
+        broker.create_topic(f"{application.id}-{end}", partitions, exact=True)
+    name = application.instances[0]
+    assert set(dagster.sensors().values()) == {"RUNNING"}, "sensors run by default"
+
+    dagster.launch("start_instances", partition=name)
+    first = project.operations.launcher.running(name)
+    assert first is not None
+
+    os.kill(first.pid, signal.SIGKILL)
+    wait_until(lambda: "INSTANCE_DIED" in alerts(project), 60, "the alert of its death")
+    wait_until(lambda: alerts(project)["INSTANCE_DIED"] == AlertState.RESOLVED.value, 90, "the end of the alert: it runs again")
+    second = project.operations.launcher.running(name)
+    assert second is not None
+    assert second.pid != first.pid
+
+    broker.produce(f"{application.id}-in", [(b"key", b"{}"), (b"key", b'{"truncated'), (b"key", b"{}")], partition=0)
+    wait_until(lambda: run_books(project) == [RunBookState.DONE.value], 120, "the run-book of the policy")
+    assert alerts(project)["TASK_PAUSED"] == AlertState.RESOLVED.value
+    assert [record.value for record in broker.consume(dead_letter_topic(application.id))] == [b'{"truncated']
+    wait_until(lambda: dagster.runs("skip_record") == ["SUCCESS"], 30, "the end of the run-book's run")
+    wait_until(lambda: "SUCCESS" in dagster.runs("instance_checks"), 120, "a run of the checks by their schedule")
+
+    _look(dagster, name)
+
+    dagster.stop()
+    assert second.alive, "the instance outlives Dagster"
+
+
+def _look(dagster: LiveDagster, name: str) -> None:
+    """The asset's page in a real browser shows the instance; a screenshot is kept."""
+    executable = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if executable is None:
+        pytest.skip("everything but the page in a browser held; no chromium on this machine; on Debian: apt-get install chromium")
+    ARTEFACTS.mkdir(exist_ok=True)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1440, "height": 900})
+        page.goto(f"{dagster.url}/assets/instances?view=partitions&partition={name}", timeout=60_000)
+        expect(page.get_by_text(name).first).to_be_visible(timeout=60_000)
+        expect(page.get_by_text("task_count").first).to_be_visible(timeout=60_000)
+        page.screenshot(path=ARTEFACTS / "dagster-instances.png", full_page=True)
+        page.goto(f"{dagster.url}/assets/instances?view=checks", timeout=60_000)
+        expect(page.get_by_text("checkpoint_freshness").first).to_be_visible(timeout=60_000)
+        page.screenshot(path=ARTEFACTS / "dagster-checks.png", full_page=True)
+        browser.close()
