@@ -18,6 +18,7 @@ from runtime.topics import COORDINATION_CONFIG, coordination_topic, ensure_topic
 
 FLUSH_SECONDS = 15.0
 RETRY_SECONDS = 0.1
+_NO_LEADER_YET = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
 
 
 class CommandClient:
@@ -134,7 +135,7 @@ class CommandClient:
                 return low, high
             except KafkaException as error:
                 # A topic that was made a moment ago may not have a leader yet.
-                if not error.args[0].retriable() or time.monotonic() > deadline:
+                if error.args[0].code() not in _NO_LEADER_YET or time.monotonic() > deadline:
                     raise self._unavailable(error) from error
                 time.sleep(RETRY_SECONDS)
 

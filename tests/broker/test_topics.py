@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -16,7 +17,7 @@ from runtime.errors import BrokerUnavailableError, MissingSourceTopicError, Stre
 from runtime.ids import NextOffset, Partition, TaskId
 from runtime.topics import TopicAdmin, TopicLayout, coordination_topic, guard_topic
 from runtime.topology.topology import Topology
-from tests.support import Kafka, unique
+from tests.support import Kafka, unique, wait_until
 
 Topic = Callable[..., str]
 
@@ -104,7 +105,13 @@ def test_an_offset_that_a_transaction_holds_cannot_be_read_yet(admin: TopicAdmin
     with pytest.raises(StreamsError, match=f"{name}-0 in group {group} cannot be read"):
         admin.committed_offsets(group)
     producer.commit_transaction(20)
-    assert admin.committed_offsets(group) == {Partition(name, 0): NextOffset(7)}
+
+    def committed() -> dict[Partition, NextOffset]:
+        with suppress(StreamsError):  # the marker comes to the offsets a moment after the commit was answered
+            return admin.committed_offsets(group)
+        return {}
+
+    assert wait_until(committed, what="the commit") == {Partition(name, 0): NextOffset(7)}
     consumer.close()
 
 
