@@ -27,7 +27,7 @@ _PACKAGE_ROOT = Path(__file__).resolve().parent.parent.parent
 _START_SECONDS = 120.0
 _STOP_SECONDS = 30.0
 _POLL_SECONDS = 0.3
-_SETTINGS = "telemetry: {enabled: false}\n"
+_SETTINGS = "telemetry: {enabled: false}\nnux: {enabled: false}\n"  # no newsletter in the way of the first page
 _REPOSITORY = {"repositoryLocationName": "penstock", "repositoryName": "__repository__"}
 
 _LOCATION = """{ workspaceOrError { ... on PythonError { message } ... on Workspace { locationEntries { loadStatus
