@@ -110,9 +110,9 @@ class ActiveTask:
                     found[partition] = max(offset, found.get(partition, offset))
         return found
 
-    def has_state(self) -> bool:
-        """True if a store of this task has ever been committed with an input offset."""
-        return bool(self.stored_inputs())
+    def holds_state(self) -> bool:
+        """True if a logged store has an entry."""
+        return any(next(iter(self.stores[name].query_view().all()), None) is not None for name in self.changelogs)
 
     def begin(self, committed: Mapping[Partition, OffsetAndMetadata], starts: Mapping[Partition, NextOffset]) -> None:
         """Takes up processing at `starts`, with new processors. `committed` is what the group holds. RESTORING or PAUSED → RUNNING;
@@ -338,7 +338,8 @@ class ActiveTask:
         offsets: dict[Partition, OffsetAndMetadata] = {}
         for queue in self.queues:
             known = self.committed_offsets.get(queue.partition)
-            if queue.partition == always or (queue.next_offset != known.offset if known else queue.next_offset > queue.start):
+            first = self._dirty or queue.next_offset > queue.start  # state is never committed without an offset for every input
+            if queue.partition == always or (queue.next_offset != known.offset if known else first):
                 offsets[queue.partition] = OffsetAndMetadata(queue.next_offset, encode_partition_time(queue.partition_time))
         return offsets
 

@@ -52,6 +52,7 @@ class Planner:
         self._application_id = config.application_id
         self._collector: WorkerCollector | None = None
         self.incidents = incidents
+        self.exactly_once = config.exactly_once
 
     def attach(self, transport: Transport) -> None:
         """Tasks made from now on send their outputs there."""
@@ -110,16 +111,20 @@ class Planner:
         }
 
     def state_lost_message(self, task: TaskId, lost: Mapping[Partition, NextOffset]) -> str:
-        """What to tell, and the command that helps (rules.md, 14)."""
+        """What to tell, and the command that helps (rules.md, 14). `lost` is empty where only the changelogs tell that there is state."""
         servers, group = self._config["bootstrap.servers"], self._application_id
         commands = "\n".join(
             f"  kafka-consumer-groups --bootstrap-server {servers} --group {group} --topic {partition.topic}:{partition.number} "
             f"--reset-offsets --to-offset {offset} --execute"
             for partition, offset in sorted(lost.items())
         )
+        told = (
+            f"The state was built up to these offsets; to go on from there:\n{commands}\n"
+            if lost
+            else f"Set the offsets with kafka-consumer-groups --bootstrap-server {servers} --group {group} --reset-offsets, "
+        )
         return (
-            f"task {task} has state, but group {group} has no committed offset for {', '.join(map(str, sorted(lost)))}: "
-            "they expired or were deleted. Going on would count records twice. The state was built up to these offsets; "
-            "to go on from there:\n"
-            f"{commands}\nor delete the state (KafkaStreams.clean_up() and the changelog topics) to begin anew"
+            f"task {task} has state, but group {group} has no committed offset for {', '.join(map(str, sorted(lost))) or 'its input'}: "
+            f"they expired or were deleted. Going on would count records twice. {told}"
+            "or delete the state (KafkaStreams.clean_up() and the changelog topics) to begin anew"
         )

@@ -147,6 +147,9 @@ class TaskSet:
         lost = {partition: offset for partition, offset in task.stored_inputs().items() if partition not in committed}
         if lost:
             raise StateLostError(self._planner.state_lost_message(task.id, lost))
+        if self._planner.exactly_once and not any(partition in committed for partition in task.inputs) and task.holds_state():
+            # Under exactly-once a changelog is never written without offsets. (Under at-least-once a crash between the two is no loss.)
+            raise StateLostError(self._planner.state_lost_message(task.id, {}))
 
     def advance(self, timeout: float) -> None:
         """Restores a little, and lets tasks that are complete process. Raises TaskCorruptedError and what `create` raises."""
@@ -160,16 +163,15 @@ class TaskSet:
     def _begin(self, tasks: list[ActiveTask]) -> None:
         """Takes up processing at the committed offsets."""
         committed = self._reader.committed([partition for task in tasks for partition in task.inputs], OFFSETS_SECONDS)
-        everywhere: dict[Partition, NextOffset] = {}
+        starts: dict[TaskId, dict[Partition, NextOffset]] = {}
+        for task in tasks:  # everything is asked before anything is begun: an answer that does not come leaves all as it was
+            self._refuse_lost_state(task, committed)
+            starts[task.id] = self._starts(task, committed)
         for task in tasks:
-            own = {partition: committed[partition] for partition in task.inputs if partition in committed}
-            self._refuse_lost_state(task, own)
-            starts = self._starts(task, own)
-            task.begin(own, starts)
+            task.begin({partition: committed[partition] for partition in task.inputs if partition in committed}, starts[task.id])
             self._by_partition.update(dict.fromkeys(task.inputs, task))
-            everywhere.update(starts)
-            logger.info("task %s runs from %s", task.id, _text(starts), extra={"task": task.id})
-        self._reader.assign(everywhere)
+            logger.info("task %s runs from %s", task.id, _text(starts[task.id]), extra={"task": task.id})
+        self._reader.assign({partition: start for of_task in starts.values() for partition, start in of_task.items()})
 
     def _starts(self, task: ActiveTask, committed: Mapping[Partition, OffsetAndMetadata]) -> dict[Partition, NextOffset]:
         return {
