@@ -42,7 +42,7 @@ from runtime.events import EventKind
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _START_SECONDS = 180.0
-_TABLES_SECONDS = 300.0
+_TABLES_SECONDS = 600.0
 
 
 class NotProvenError(Exception):

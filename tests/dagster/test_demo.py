@@ -73,7 +73,7 @@ def assert_nothing_runs(home: Path) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_once_it_ends_with_status_0_because_all_of_it_held(home: Path, start: Start) -> None:
     with socket.socket() as taken:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -81,7 +81,7 @@ def test_once_it_ends_with_status_0_because_all_of_it_held(home: Path, start: St
             taken.bind((LOOPBACK, 3000))
             taken.listen()
         demo = start("--once", "--flights", str(FLIGHTS))
-        status = demo.wait(580)
+        status = demo.wait(880)
     text = told(home)
     assert status == 0, text
     assert f"{FLIGHTS:,} flights" in text
