@@ -41,7 +41,7 @@ def records(count: int) -> Iterator[tuple[str, str, int]]:
 
 def create_topic(bootstrap: str, topic: str) -> None:
     """Makes a topic of `PARTITIONS` partitions. Raises KafkaException if it exists."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
     admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
 
 

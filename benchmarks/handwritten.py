@@ -105,7 +105,7 @@ class Loop:
             }
         )
         partitions = self._consumer.list_topics(run.input, timeout=10).topics[run.input].partitions
-        admin = AdminClient({"bootstrap.servers": run.bootstrap})
+        admin = AdminClient({"bootstrap.servers": run.bootstrap, "log_level": 3})
         for future in admin.create_topics([NewTopic(self._changelog, len(partitions), 1, config={"cleanup.policy": "compact"})]).values():
             future.result(30)
         self._counts = {number: PartitionCounts(Path(run.state) / str(number)) for number in partitions}
