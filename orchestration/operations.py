@@ -17,7 +17,7 @@ from sqlalchemy import select
 from orchestration import audit, projection, supervision
 from orchestration.applications import Application, Applications
 from orchestration.control_plane import ControlPlane
-from orchestration.control_plane.models import Instance, Task
+from orchestration.control_plane.models import Instance, Task, from_ms, to_ms
 from orchestration.feed import Feed
 from orchestration.launcher import Launcher, LaunchError, Process
 from orchestration.places import Places
@@ -77,6 +77,7 @@ class Operations:
             feed.step()  # a broker that is away shows here, before anything is promised
             self.mark_starting(name)
             self._want(application, name, True, actor)
+            self.publish_wanted(application)
             process, started = self.launcher.start(application, name)
             progress(f"process {process.pid} {'started' if started else 'runs already'}; its log: {self.places.log_path(name)}")
             if started:
@@ -88,11 +89,23 @@ class Operations:
         """Makes the instance unwanted and closes it. False if it did not run. Raises WrongDeclarationError, LaunchError."""
         application = self.applications.of_instance(name)
         self._want(application, name, False, actor)
-        return self._stop_process(application, name, actor, timeout_s, kill)
+        ran = self._stop_process(application, name, actor, timeout_s, kill)
+        try:
+            with self.feed(application) as feed:
+                feed.step()  # a broker that is away shows here, sooner than in a write
+            self.publish_wanted(application)
+        except BrokerUnavailableError as error:
+            logger.warning("%s: that it is to stand still is recorded on Kafka later: %s", name, error)
+        return ran
 
     def restart(self, name: str, *, actor: str, progress: Callable[[str], None] = lambda _: None) -> Started:
-        """Closes the process cleanly, its tasks stay reserved for it, and starts it anew, with the code and configuration of now."""
+        """Closes the process cleanly, its tasks stay reserved for it, and starts it anew, with the code and configuration of now.
+
+        Raises as `start` and `stop` do; BrokerUnavailableError before anything is closed.
+        """
         application = self.applications.of_instance(name)
+        with self.feed(application) as feed:
+            feed.step()  # closing it while no broker answers would leave it closed
         self.mark_starting(name)
         self._want(application, name, True, actor)
         if self._stop_process(application, name, actor, STOP_SECONDS, kill=False):
@@ -119,35 +132,28 @@ class Operations:
             supervision.request_start(projection.instance_row(session, application.id, name), self.launcher.last(name), audit.now())
 
     def publish_wanted(self, application: Application) -> None:
-        """Writes the DESIRED records that could not be written when no broker answered. Raises BrokerUnavailableError."""
+        """Writes the DESIRED records that are not on Kafka yet. Raises BrokerUnavailableError."""
         query = select(Instance).where(Instance.application == application.id, Instance.wanted_published.is_(False))
         with self.control_plane.reading() as session:
             late = list(session.scalars(query))
         for row in late:
-            self._publish(application, row.name, row.wanted, row.wanted_by or "unknown")
+            assert row.wanted_at is not None  # set together with `wanted_published`
+            with CommandClient(application.id, application.bootstrap_servers, row.wanted_by or "unknown") as client:
+                client.want(row.name, row.wanted, to_ms(row.wanted_at))
+            with self.control_plane.writing() as session:
+                now = projection.instance_row(session, application.id, row.name)
+                now.wanted_published = now.wanted_at == row.wanted_at
 
     def _want(self, application: Application, name: str, running: bool, actor: str) -> None:
-        at = audit.now()
+        """Writes down what is wanted, if that is news; `publish_wanted` then tells Kafka."""
+        at = from_ms(to_ms(audit.now()))  # to the millisecond, as it comes back from Kafka
         with self.control_plane.writing() as session:
             row = projection.instance_row(session, application.id, name)
-            if row.wanted == running and row.wanted_published and row.wanted_at is not None:
+            if row.wanted == running and row.wanted_at is not None:
                 return
             row.wanted, row.wanted_at, row.wanted_by, row.wanted_published = running, at, actor, False
             action = "instance wanted" if running else "instance not wanted"
             audit.record(session, actor, action, at=at, application=application.id, instance=name)
-        try:
-            self._publish(application, name, running, actor)
-        except BrokerUnavailableError as error:
-            if running:
-                raise
-            logger.warning("%s: that it is to stand still is recorded on Kafka later: %s", name, error)
-
-    def _publish(self, application: Application, name: str, running: bool, actor: str) -> None:
-        with CommandClient(application.id, application.bootstrap_servers, actor) as client:
-            client.want(name, running)
-        with self.control_plane.writing() as session:
-            row = projection.instance_row(session, application.id, name)
-            row.wanted_published = row.wanted == running
 
     def _stop_process(self, application: Application, name: str, actor: str, timeout_s: float, kill: bool) -> bool:
         process = self.launcher.running(name)

@@ -9,13 +9,15 @@ from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection
+from sqlalchemy import Connection, create_engine
+
+_SCRIPTS = str(Path(__file__).parent / "migrations").replace("%", "%%")  # % is the configuration's own sign
 
 
 @cache
 def _config() -> Config:
     config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
+    config.set_main_option("script_location", _SCRIPTS)
     return config
 
 
@@ -34,7 +36,20 @@ def is_current(connection: Connection) -> bool:
 
 def upgrade(connection: Connection) -> None:
     """Applies what is missing, within the caller's transaction; nothing if the tables are up to date."""
+    command.upgrade(_config_for(connection), "head")
+
+
+def write(message: str) -> None:
+    """Writes a migration from the newest tables to those of `models.py`, under the next number."""
+    engine = create_engine("sqlite://")
+    with engine.begin() as connection:
+        upgrade(connection)
+        command.revision(_config_for(connection), message, autogenerate=True, rev_id=f"{int(newest()) + 1:04}")
+    engine.dispose()
+
+
+def _config_for(connection: Connection) -> Config:
     config = Config()
-    config.set_main_option("script_location", str(_config().get_main_option("script_location")).replace("%", "%%"))
+    config.set_main_option("script_location", _SCRIPTS)
     config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+    return config

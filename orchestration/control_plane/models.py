@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import ClassVar
 
 from sqlalchemy import JSON, BigInteger, Boolean, DateTime, Dialect, ForeignKey, Index, Integer, MetaData, String, Text, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 from sqlalchemy.types import TypeDecorator
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -30,7 +32,12 @@ class UtcDateTime(TypeDecorator[datetime]):
 
 def from_ms(milliseconds: int) -> datetime:
     """Milliseconds since the epoch, as the engine writes them, as a time of the database."""
-    return datetime.fromtimestamp(milliseconds / 1000, UTC)
+    return _EPOCH + timedelta(milliseconds=milliseconds)
+
+
+def to_ms(at: datetime) -> int:
+    """The opposite of `from_ms`; what is below a millisecond is dropped."""
+    return (at - _EPOCH) // timedelta(milliseconds=1)
 
 
 class Base(DeclarativeBase):

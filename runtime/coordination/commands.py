@@ -77,13 +77,16 @@ class CommandClient:
         self._write(result.key, None)
         return result
 
-    def want(self, instance: str, running: bool) -> None:
+    def want(self, instance: str, running: bool, at_ms: int | None = None) -> None:
         """Records whether an instance should run (rules.md, 26); makes the topic if this is the first word about the application.
+
+        `at_ms`: when that was decided, if not now (wall-clock ms): a word that arrives late does not outdo a newer one.
 
         Raises BrokerUnavailableError.
         """
         ensure_topic(self._servers, self._topic, 1, COORDINATION_CONFIG)
-        record = Desired(instance=instance, running=running, at_ms=time.time_ns() // 1_000_000, by=self._by)
+        decided = time.time_ns() // 1_000_000 if at_ms is None else at_ms
+        record = Desired(instance=instance, running=running, at_ms=decided, by=self._by)
         self._write(record.key, encode(record))
 
     def members(self) -> list[Member]:
