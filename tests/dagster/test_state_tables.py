@@ -330,13 +330,15 @@ def test_two_instances_under_dagster(project: Project, spark: SparkSession) -> N
     wait_until(lambda: _latest(project.broker, f"{application}-out") == Counter(words), 60, "the counts")
 
     job = definitions(operations.applications).resolve_job_def(JOB)
-    with dg.DagsterInstance.ephemeral() as instance:
-        result = job.execute_in_process(instance=instance)
+    with dg.DagsterInstance.ephemeral() as dagster:
+        result = job.execute_in_process(instance=dagster)
     assert result.success
     (made,) = result.asset_materializations_for_node("counts")
     metadata = made.metadata
     assert metadata["dagster/row_count"].value == 50
-    assert [column.name for column in metadata["dagster/column_schema"].value.columns] == ["word", "records", "timestamp", "partition"]
+    schema = metadata["dagster/column_schema"].value
+    assert isinstance(schema, dg.TableSchema)
+    assert [column.name for column in schema.columns] == ["word", "records", "timestamp", "partition"]
     assert "| w0 | 100 |" in str(metadata["preview"].value)
     table = spark.read.parquet(str(Path(str(metadata["path"].value)).resolve()))
     assert {row.word: row.records for row in table.collect()} == Counter(words)
@@ -344,8 +346,8 @@ def test_two_instances_under_dagster(project: Project, spark: SparkSession) -> N
     assert check.passed and check.metadata["rows"].value == check.metadata["expected"].value == 50
     for name in operations.launcher.known():
         operations.stop(name, actor="test")
-    with dg.DagsterInstance.ephemeral() as instance:
-        failed = job.execute_in_process(instance=instance, raise_on_error=False)
+    with dg.DagsterInstance.ephemeral() as dagster:
+        failed = job.execute_in_process(instance=dagster, raise_on_error=False)
     assert not failed.success
     assert "no instance of" in str(failed.failure_data_for_node("counts"))
 
