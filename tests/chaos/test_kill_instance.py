@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,10 @@ def committed(broker: Kafka, application_id: str, source: str) -> int:
     return sum(broker.committed_offsets(application_id, source).values())
 
 
+def _beyond(before: int, broker: Kafka, application_id: str, source: str) -> bool:
+    return committed(broker, application_id, source) > before
+
+
 @pytest.mark.parametrize("caching", [True, False])
 def test_killed_again_and_again_the_counts_are_right(
     broker: Kafka, topic: Topic, application_id: str, tmp_path: Path, caching: bool
@@ -71,7 +76,7 @@ def test_killed_again_and_again_the_counts_are_right(
         broker.produce(source, [(key, "v") for key in keys[number * portion : (number + 1) * portion]])
         with instance(broker, application_id, "one", tmp_path / "one", source, output, caching=caching) as process:
             before = committed(broker, application_id, source)
-            wait_until(lambda before=before: committed(broker, application_id, source) > before, 60, "a commit")
+            wait_until(partial(_beyond, before, broker, application_id, source), 60, "a commit")
             time.sleep(dice.random() * 0.3)
             assert process.poll() is None, (tmp_path / "one" / "log").read_text()[-3000:]
             process.kill()
