@@ -48,6 +48,7 @@ class Stage:
         self._lock = FileLock(project.home / "demo.lock", timeout=0)
         self._operations: Operations | None = None
         """Once the application is declared."""
+        self._outside: dict[str, str | None] = {}
         self.killed: list[str] = []
         """What `stop` had to kill in the end; nothing, if all is well."""
 
@@ -76,12 +77,19 @@ class Stage:
         except BaseException:
             self._lock.release()
             raise
+        self._outside = {name: os.environ.get(name) for name in self.environment}
+        os.environ.update(self.environment)  # all that is started from here on can be found by it
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         try:
             self.stop()
         finally:
+            for name, value in self._outside.items():
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value
             self._lock.release()
 
     def clear(self) -> None:
@@ -126,7 +134,7 @@ class Stage:
             self.killed = self._kill_left_over()
 
     def left_over(self) -> list[psutil.Process]:
-        """Every process that was started for this home and still runs, except the broker (which `stop` knows by its lock)."""
+        """Every process that was started for this home and still runs."""
         found: list[psutil.Process] = []
         for process in psutil.process_iter():
             try:
