@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,8 +25,6 @@ def project(tmp_path: Path, broker: Kafka, monkeypatch: pytest.MonkeyPatch) -> I
     monkeypatch.setenv("PENSTOCK_STREAMS", str(path))
     monkeypatch.setenv("PENSTOCK_HOME", str(home))
     monkeypatch.delenv("PENSTOCK_DATABASE_URL", raising=False)
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")
     monkeypatch.setenv("PENSTOCK_TEST_APPLICATION", application)
     places = Places(tmp_path, home, path, default_database_url(home))
     operations = Operations(places, Applications.read(path), ControlPlane(places.database_url))

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable, Iterator
 
 import dagster as dg
+import msgspec
 import psutil
 import pytest
 from sqlalchemy import select
@@ -218,6 +219,21 @@ def test_without_a_broker_nothing_is_started_and_the_sensor_says_so(
     assert away.launcher.known() == []
     for sensor in (paused_tasks, instances_that_should_run):
         assert "no broker answers at 127.0.0.1:1" in str(tick(project, sensor, dagster).skip_reason)
+
+
+def test_a_stop_without_a_broker_is_told_to_kafka_when_it_is_back(project: Project, dagster: dg.DagsterInstance) -> None:
+    name = project.application.instances[0]
+    project.operations._want(project.application, name, True, "ann")
+    project.operations.publish_wanted(project.application)
+    text = project.operations.places.streams_toml.read_text().replace(project.broker.bootstrap_servers, "127.0.0.1:1")
+    declared = Applications.parse(text, project.operations.places.streams_toml)
+    Operations(project.operations.places, declared, project.control_plane).stop(name, actor="bob")
+    assert not project.operations.look(name)[0].wanted_published
+    tick(project, instances_that_should_run, dagster)
+    row, _ = project.operations.look(name)
+    assert (row.wanted, row.wanted_published) == (False, True)
+    values = [record.value or b"" for record in project.broker.consume(f"{project.application.id}-coordination")]
+    assert [msgspec.json.decode(value)["running"] for value in values] == [True, False]
 
 
 def test_a_paused_task_is_alerted_skipped_resumed_and_closed_by_the_policy(
