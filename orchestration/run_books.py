@@ -218,7 +218,7 @@ class SkipRecord:
         return dead_letter.keep(servers, self._application.id, raw, error_type, error)
 
     def _from_event(self, event: Event | None) -> dead_letter.RawRecord:
-        if event is None:
+        if event is None or event.payload.get("left_out_bytes"):
             raise RunBookError(f"{self._record} is no longer in its topic, and no event holds its bytes: not kept, so not skipped")
         timestamp = event.payload.get("timestamp_ms")
         return dead_letter.RawRecord(

@@ -145,14 +145,15 @@ class KafkaStreams:
             self._metrics.gauge("alive-stream-threads", CLIENT).set(1)
             port = self._config.metrics_port
             try:
+                self._worker = self._new_worker(instance)
                 self._server = MetricsServer(self._metrics, port) if port else None
-            except StreamsError:
+            except Exception:
+                self._worker = None
                 self._directory.unlock()
                 raise
-            self._worker = self._new_worker(instance)
+            self._thread = threading.Thread(target=self._run, args=(instance,), name=f"{instance}-StreamThread-1", daemon=True)
             self._move(ClientState.REBALANCING)
-        self._thread = threading.Thread(target=self._run, args=(instance,), name=f"{instance}-StreamThread-1", daemon=True)
-        self._thread.start()
+            self._thread.start()
 
     def _new_worker(self, instance: str) -> Worker:
         return Worker(
@@ -178,13 +179,20 @@ class KafkaStreams:
                 worker.run()
             except Exception as error:  # noqa: BLE001 (whatever ends the thread is the handler's to judge)
                 _log_failure(instance, error)
-                if self._decide(error) is StreamThreadExceptionResponse.REPLACE_THREAD and not self._ending():
-                    self._worker = self._new_worker(instance)
+                if self._decide(error) is StreamThreadExceptionResponse.REPLACE_THREAD and self._replaced(instance):
                     continue
                 self._fail(error)
             else:
                 self._finish()
             return
+
+    def _replaced(self, instance: str) -> bool:
+        """Puts a new worker in place of the one that ended, unless the client is being closed: `close` stops the worker it finds."""
+        with self._state_changed:
+            if self._ending():
+                return False
+            self._worker = self._new_worker(instance)
+            return True
 
     def _decide(self, error: BaseException) -> StreamThreadExceptionResponse:
         if self._exception_handler is None:
@@ -233,7 +241,7 @@ class KafkaStreams:
                 if self._worker is not None:
                     self._worker.request_stop(milliseconds, leave_group)
         thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
+        if thread is not None and thread.is_alive() and thread is not threading.current_thread():
             thread.join(None if milliseconds is None else milliseconds / 1000)
         return self._state.has_completed_shutdown()
 

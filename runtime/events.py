@@ -17,7 +17,8 @@ twice has met the same event twice (under at-least-once that happens) and drops 
     TASKS_ASSIGNED            active: [task]
     RESTORE_STARTED           stores: {store: {topic, partition, from, to}}
     RESTORE_ENDED             records, seconds
-    TASK_PAUSED               topic, partition, offset, timestamp_ms, key_base64, value_base64, headers, error_type, error, reason
+    TASK_PAUSED               topic, partition, offset, timestamp_ms, key_base64, value_base64, headers, left_out_bytes (of a record
+                              too large for an event: key, value and headers are missing then), error_type, error, reason
     TASK_RESUMED              offsets: {topic-partition: offset}
     RECORD_SKIPPED            topic, partition, offset, error_type, error
     OFFSET_MOVED              topic, partition, committed, expected

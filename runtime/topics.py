@@ -145,15 +145,23 @@ class TopicAdmin:
         partition)."""
         return self._offsets(partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]  # not annotated there
 
+    def high_watermarks(self, partitions: Iterable[Partition]) -> dict[Partition, NextOffset]:
+        """The ends with all that was written, open transactions included. A transaction that is committed for its writer may not be so
+        yet for a partition: its markers follow. Raises BrokerUnavailableError, StreamsError (unknown partition)."""
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # not annotated there
+        return self._offsets(partitions, latest, IsolationLevel.READ_UNCOMMITTED)
+
     def start_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, NextOffset]:
         """The first offsets that are still there. Raises as `end_offsets`."""
         return self._offsets(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]  # not annotated there
 
-    def _offsets(self, partitions: Iterable[Partition], spec: OffsetSpec) -> dict[Partition, NextOffset]:
+    def _offsets(
+        self, partitions: Iterable[Partition], spec: OffsetSpec, isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
+    ) -> dict[Partition, NextOffset]:
         wanted = {TopicPartition(partition.topic, partition.number): spec for partition in partitions}
         if not wanted:
             return {}
-        answers = self._ask("list offsets", lambda: self._client.list_offsets(wanted, isolation_level=IsolationLevel.READ_COMMITTED))
+        answers = self._ask("list offsets", lambda: self._client.list_offsets(wanted, isolation_level=isolation))
         return {
             Partition(at.topic, at.partition): NextOffset(self._wait(f"list offsets of {at.topic}-{at.partition}", future).offset)
             for at, future in answers.items()

@@ -212,8 +212,6 @@ class Restorer:
         return finished
 
     def _take(self, poll: Poll) -> None:
-        if poll.out_of_range:
-            self._corrupted(poll.out_of_range)
         now_ms = self._clock.monotonic_ms()
         for partition, messages in poll.runs.items():
             if (restore := self._restores.get(partition)) is not None:
@@ -226,6 +224,8 @@ class Restorer:
         for restore in list(self._restores.values()):
             if restore.batch.is_due(now_ms):
                 self._write(restore, restore.position)
+        if poll.out_of_range:  # last: what the same poll gave of other changelogs will not come again
+            self._corrupted(poll.out_of_range)
 
     def _take_run(self, restore: _Restore, messages: Sequence[Message], now_ms: int) -> None:
         next_offset = _next_offset(messages[-1])

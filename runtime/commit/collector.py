@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from runtime.commit.order import Transport
+from runtime.errors import BrokerUnavailableError, TransactionAbortedError
 from runtime.record import Headers
 
 
@@ -51,8 +52,12 @@ class WorkerCollector:
         self._held.clear()
 
     def partitions(self, topic: str) -> int:
-        """Number of partitions of an output topic; asked once. Raises MissingSourceTopicError."""
+        """Number of partitions of an output topic; asked once, in the middle of a record: so a broker that does not answer leaves only
+        the way back to the last commit. Raises TransactionAbortedError, MissingSourceTopicError."""
         count = self._counts.get(topic)
         if count is None:
-            count = self._counts[topic] = self._partitions(topic)
+            try:
+                count = self._counts[topic] = self._partitions(topic)
+            except BrokerUnavailableError as error:
+                raise TransactionAbortedError(f"the number of partitions of {topic} cannot be asked for: {error}") from error
         return count

@@ -120,11 +120,14 @@ class TransactionalProducer:
         serve(self.producer.flush, CALL_SECONDS)
 
     def commit(self) -> None:
-        """Commits what was sent since `begin()`, and begins anew."""
+        """Commits what was sent since `begin()`, and begins anew. What fails after the commit is not an abort of it: TaskMigratedError."""
         self._until_answered(lambda: self.producer.commit_transaction(CALL_SECONDS))
-        serve(self.producer.poll, 0)
         self._open = False
-        self.begin()
+        try:
+            serve(self.producer.poll, 0)
+            self.begin()
+        except TransactionAbortedError as error:
+            raise TaskMigratedError(f"the transaction is committed, but the next cannot begin: {error}") from error
 
     def abort(self) -> None:
         """Rolls back what was sent since `begin()`, and begins anew. Raises TaskMigratedError if the producer can do nothing any more."""

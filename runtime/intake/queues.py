@@ -161,7 +161,7 @@ class PartitionQueue:
     def clear(self, start: NextOffset) -> None:
         """Forgets what was read; the next record will be the one at `start`. Partition time stays (rules.md, 17)."""
         self._raw.clear()
-        self._batch, self._row, self.buffered = None, 0, 0
+        self._batch, self._row, self.buffered, self._end = None, 0, 0, 0
         self.failure, self.stop_before, self.at_end = None, None, False
         self.start = self.next_offset = start
 

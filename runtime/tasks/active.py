@@ -62,6 +62,8 @@ class ActiveTask:
         self.paused_at: PausePoint | None = None
         self.committed_offsets: dict[Partition, OffsetAndMetadata] = {}
         """What this task committed last, or found committed when it began."""
+        self.reset_positions: dict[Partition, NextOffset] = {}
+        """Where `auto.offset.reset` began partitions without a committed offset: kept, since `latest` would be later each time."""
         self.topic_ids: Mapping[str, str] = {}
         """Id of each changelog topic, by name (rules.md, 13); set by the worker before the restore."""
         self.stores: dict[str, EngineStore] = {}
@@ -117,7 +119,7 @@ class ActiveTask:
     def begin(self, committed: Mapping[Partition, OffsetAndMetadata], starts: Mapping[Partition, NextOffset]) -> None:
         """Takes up processing at `starts`, with new processors. `committed` is what the group holds. RESTORING or PAUSED → RUNNING;
         also after `rollback`."""
-        self.committed_offsets = dict(committed)
+        self._found(committed, starts)
         times = {partition: self._time_of(partition, committed.get(partition)) for partition in self.inputs}
         self.stream_time = max(self.stream_time, self._stored_time(_STREAM_TIME), *times.values())
         self.queues = TaskQueues(
@@ -133,12 +135,17 @@ class ActiveTask:
         if self.state is not TaskState.RUNNING:
             self._move(TaskState.RUNNING)
 
+    def _found(self, committed: Mapping[Partition, OffsetAndMetadata], starts: Mapping[Partition, NextOffset]) -> None:
+        self.committed_offsets = dict(committed)
+        self.reset_positions = {partition: starts[partition] for partition in self.inputs if partition not in committed}
+
     def _compile(self) -> None:
         context = self.plan.context(self.stores, self.stream_time)
         self._pipeline = compile_pipeline(self.plan.subtopology, context)
-        self._pipeline.init()
-        self._incidents.current = context
         self._context = context
+        self._become_current()
+        self._pipeline.init()
+        self._release()
 
     def _time_of(self, partition: Partition, committed: OffsetAndMetadata | None) -> int:
         """Partition time: of the committed metadata or of the stores, whichever is later (rules.md, 17)."""
@@ -151,6 +158,7 @@ class ActiveTask:
     def rollback(self) -> None:
         """Forgets everything since the last commit: staged updates, queues, processors (rules.md, 10). `begin` follows."""
         self._close_pipeline(quietly=True)
+        self.plan.collector.drop()
         for store in self.stores.values():
             store.rollback()
         self.queues = None
@@ -200,6 +208,7 @@ class ActiveTask:
         queues, pipeline = self.queues, self._pipeline
         if queues is None or pipeline is None or self.state is not TaskState.RUNNING or self.pause_wanted is not None:
             return 0
+        self._become_current()
         done = 0
         while done < limit:
             run = queues.next_run(limit - done, now_ms)
@@ -243,6 +252,15 @@ class ActiveTask:
             collector.release()
             queue.take(batch, row + 1)
         return stop - start
+
+    def _release(self) -> None:
+        """What punctuators and caches sent belongs to no record that could still fail."""
+        if self.plan.hold_outputs:
+            self.plan.collector.release()
+
+    def _become_current(self) -> None:
+        """An output that is refused from now on is this task's."""
+        self._incidents.task, self._incidents.current = self.id, self._context
 
     def _failed(self, queue: PartitionQueue, batch: Batch, start: int, error: ProcessingError) -> int:
         """The user's code raised on a record: those before it are done, the handler decides on it. Returns the records passed."""
@@ -303,7 +321,9 @@ class ActiveTask:
         """Runs the punctuators that are due; `now_ms` is wall-clock time. Returns how many ran."""
         if self._pipeline is None or self.state is not TaskState.RUNNING or self.pause_wanted is not None:
             return 0
+        self._become_current()
         ran = self._pipeline.punctuate(now_ms)
+        self._release()
         if ran:
             self._dirty = True
         return ran
@@ -324,7 +344,9 @@ class ActiveTask:
         """Forwards what the caches hold back, in topological order until none has anything. Raises ProcessingError: such an error
         belongs to no record, so no handler is asked (rules.md, 18)."""
         if self._pipeline is not None and self._dirty:
+            self._become_current()
             self._pipeline.flush_caches()
+            self._release()
 
     def pending_changelogs(self) -> Iterable[tuple[Partition, list[ChangelogRow]]]:
         """What is to be written to the changelogs."""
@@ -346,6 +368,8 @@ class ActiveTask:
     def committed(self, offsets: Mapping[Partition, OffsetAndMetadata], changelog_ends: Mapping[Partition, NextOffset]) -> None:
         """The broker has it: now the stores, data and offsets in one batch."""
         self.committed_offsets.update(offsets)
+        for partition in offsets:
+            self.reset_positions.pop(partition, None)
         if not offsets and not self._dirty:
             return
         now_ms = self.plan.clock.wall_ms()
@@ -384,7 +408,7 @@ class ActiveTask:
 
     def resume(self, committed: Mapping[Partition, OffsetAndMetadata], starts: Mapping[Partition, NextOffset]) -> None:
         """PAUSED → RUNNING at `starts`. Processors and their times stay as they are (rules.md, 17)."""
-        self.committed_offsets = dict(committed)
+        self._found(committed, starts)
         self.paused_at = None
         if self.queues is not None:
             for queue in self.queues:

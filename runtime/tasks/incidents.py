@@ -32,6 +32,12 @@ from runtime.timestamps import ConsumerRecord
 
 logger = logging.getLogger(__name__)
 
+MOST_BYTES = 512 * 1024
+"""Key, value and headers of a record that an event carries at most: in base64 that stays below what a broker takes by default (1 MB).
+An event that is refused would end the client, and its successor at the same record."""
+MOST_TEXT = 10_000
+"""Characters of an error that are told."""
+
 
 @dataclass(frozen=True, slots=True)
 class PausePoint:
@@ -60,7 +66,7 @@ class PausePoint:
             value=message.value(),
             headers=message.headers(),
             error_type=type(cause).__name__,
-            error=str(cause),
+            error=str(cause)[:MOST_TEXT],
             reason=reason,
         )
 
@@ -70,15 +76,18 @@ class PausePoint:
         return cls(partition, offset, -1, None, None, None, None, None, "command")
 
     def payload(self) -> dict[str, object]:
-        """The payload of TASK_PAUSED."""
+        """The payload of TASK_PAUSED. The bytes of a record of more than `MOST_BYTES` are left out; they stand in the topic."""
+        size = len(self.key or b"") + len(self.value or b"") + sum(len(name) + len(data or b"") for name, data in self.headers or ())
+        whole = size <= MOST_BYTES
         return {
             "topic": self.partition.topic,
             "partition": self.partition.number,
             "offset": self.offset,
             "timestamp_ms": self.timestamp_ms,
-            "key_base64": base64_or_none(self.key),
-            "value_base64": base64_or_none(self.value),
-            "headers": [[name, base64_or_none(data)] for name, data in self.headers or ()],
+            "key_base64": base64_or_none(self.key) if whole else None,
+            "value_base64": base64_or_none(self.value) if whole else None,
+            "headers": [[name, base64_or_none(data)] for name, data in self.headers or ()] if whole else [],
+            "left_out_bytes": 0 if whole else size,
             "error_type": self.error_type,
             "error": self.error,
             "reason": self.reason,
@@ -144,7 +153,7 @@ class Incidents:
                 "partition": record.partition,
                 "offset": record.offset,
                 "error_type": type(cause).__name__,
-                "error": str(cause),
+                "error": str(cause)[:MOST_TEXT],
             },
             task,
             f"{record.topic}-{record.partition}@{record.offset}",

@@ -19,6 +19,7 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
@@ -167,9 +168,11 @@ class Worker:
             self.events.emit(EventKind.SHUTDOWN, {"reason": f"{type(error).__name__}: {error}"})
             raise
         finally:
-            self._parts.close(clean=clean, leave_group=self._leave_group)
-            self._ended = True
-            self._serve_inbox()
+            try:
+                self._parts.close(clean=clean, leave_group=self._leave_group)
+            finally:
+                self._ended = True
+                self._serve_inbox()
 
     def _guarded(self, step: Callable[[], object]) -> None:
         """One step, and the way back from what it raises."""
@@ -182,8 +185,7 @@ class Worker:
         except TransactionAbortedError as error:
             self._recover(self._parts.roll_back, error)
         except TaskCorruptedError as error:
-            corrupted = error
-            self._recover(lambda: self._parts.wipe(corrupted), error)
+            self._recover(partial(self._parts.wipe, error), error)
         except TaskMigratedError as error:
             if self._gives_up():
                 raise
@@ -203,6 +205,8 @@ class Worker:
                 way_back, error = self._parts.begin_incarnation, next_error
             except TransactionAbortedError as next_error:
                 way_back, error = self._parts.roll_back, next_error
+            except TaskCorruptedError as next_error:
+                way_back, error = partial(self._parts.wipe, next_error), next_error
             else:
                 return
 

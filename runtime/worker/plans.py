@@ -102,7 +102,9 @@ class Planner:
             raise MissingSourceTopicError(
                 f"changelog {', '.join(missing)} does not exist any more: restart the application to have it made again"
             )
-        ends = self._topics.end_offsets(partitions)
+        # Not the last stable offsets: the last commit of the task's previous owner may still wait for its marker there, and what it
+        # wrote must not be left out. The restore reads committed records up to this end, and so waits for the marker.
+        ends = self._topics.high_watermarks(partitions)
         return {
             partition: Changelog(
                 partition, NextOffset(ends[partition]), facts[partition.topic].topic_id, facts[partition.topic].delete_retention_ms

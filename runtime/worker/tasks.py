@@ -45,6 +45,8 @@ class TaskSet:
         self._turn: list[TaskId] = []
         self._restored: set[TaskId] = set()
         """Tasks whose stores are complete and that do not process yet."""
+        self._lost: dict[Partition, int | None] = {}
+        """Partitions whose position is not on the log, and that position: told once, and kept until the broker has said where to go on."""
         self.halted = False
         """True between `pause_all` and `resume_all`: nothing is processed (KIP-834)."""
         self.changed = True
@@ -177,6 +179,8 @@ class TaskSet:
         return {
             partition: NextOffset(committed[partition].offset)
             if partition in committed
+            else task.reset_positions[partition]
+            if partition in task.reset_positions
             else self._reset_position(task, partition, "no committed offset")
             for partition in task.inputs
         }
@@ -204,8 +208,10 @@ class TaskSet:
             task = self._by_partition.get(partition)
             if task is not None and task.queues is not None:
                 task.queues[partition].reached_end(offset)
-        for partition, position in polled.lost:
+        self._lost.update(polled.lost)
+        for partition, position in list(self._lost.items()):
             self._reset(partition, position)
+            del self._lost[partition]
 
     def _reset(self, partition: Partition, position: int | None) -> None:
         """The position is not on the log (any more): goes on where the policy says, and tells (kafka-facts, D)."""
@@ -213,6 +219,8 @@ class TaskSet:
         if task is None or task.queues is None:
             return
         start = self._reset_position(task, partition, f"offset {position} is out of range")
+        if partition in task.reset_positions:
+            task.reset_positions[partition] = start
         queue = task.queues[partition]
         policy = task.plan.offset_reset(partition.topic)
         logger.warning("%s: offset %s is out of range; going on at %d (%s)", partition, position, start, policy, extra={"task": task.id})
@@ -246,7 +254,6 @@ class TaskSet:
         for task_id in order:
             task = self._tasks.get(task_id)
             if task is not None and task.state is TaskState.RUNNING and self._may_process(task_id):
-                self._planner.incidents.task = task_id
                 done += task.process(limit, now_ms)
         if order:
             order.append(order.pop(0))
@@ -371,13 +378,16 @@ class TaskSet:
         tasks = self.in_state(TaskState.RUNNING)
         for task in tasks:
             self._reader.unassign(task.inputs)
+            for partition in task.inputs:
+                self._lost.pop(partition, None)
             if self._global is not None:
                 self._global.unregister_reader(task.id)
             task.rollback()
         self._begin(tasks)
 
     def wipe(self, error: TaskCorruptedError) -> None:
-        """The state of these tasks does not fit their changelog: closed dirty, emptied, and restored from the start."""
+        """The state of these tasks does not fit their changelog: closed dirty and emptied; the next `advance` restores them from the
+        start."""
         for task_id in sorted(error.tasks):
             if task_id in self._tasks:
                 self._events.emit(EventKind.TASK_CORRUPTED, {"reason": str(error)}, task_id)
@@ -388,7 +398,6 @@ class TaskSet:
                 for store in task.stores.values():
                     store.wipe()
         self.changed = True
-        self.create(())
 
     def close(self, ids: Iterable[TaskId]) -> None:
         """Closes tasks whose work is committed."""
@@ -399,6 +408,8 @@ class TaskSet:
         self._remove(list(self._tasks) if ids is None else ids, clean=False)
 
     def _remove(self, ids: Iterable[TaskId], *, clean: bool) -> None:
+        """Closes all of them, also if one fails; then raises the first failure of a clean close."""
+        failed: list[Exception] = []
         for task_id in list(ids):
             task = self._tasks.pop(task_id, None)
             if task is None:
@@ -408,16 +419,19 @@ class TaskSet:
             self._reader.unassign(task.inputs)
             for partition in task.inputs:
                 self._by_partition.pop(partition, None)
+                self._lost.pop(partition, None)
             if self._global is not None:
                 self._global.unregister_reader(task_id)
             try:
                 task.close(clean=clean)
-            except Exception:
+            except Exception as error:
                 if clean:
-                    raise
+                    failed.append(error)
                 logger.exception("task %s could not be closed", task_id, extra={"task": task_id})
         self._turn = []
         self.changed = True
+        if failed:
+            raise failed[0]
 
 
 def _text(starts: Mapping[Partition, NextOffset]) -> str:

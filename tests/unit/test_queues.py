@@ -165,3 +165,17 @@ def test_a_long_poll_is_decoded_in_parts_and_nothing_is_lost() -> None:
     queues = TaskQueues([one], 0)
     one.add([Raw(n) for n in range(12_000)])
     assert [offset for _, offset in drain(queues, limit=7000)] == list(range(12_000))
+
+
+def test_rule_16_after_a_resume_what_was_the_end_before_is_not_taken_for_processed() -> None:
+    one = queue()
+    queues = TaskQueues([one], 0)
+    one.add([Raw(n) for n in range(10)])
+    one.reached_end(10)
+    run = queues.next_run(4, 0)
+    assert run is not None
+    one.take(run.batch, run.stop)
+    one.clear(NextOffset(5))  # paused before record 4, resumed behind it
+    one.add([Raw(n) for n in range(5, 7)])  # the next poll gives a part of what is there
+    assert drain(queues) == [("t", 5), ("t", 6)]
+    assert one.next_offset == 7
