@@ -3,6 +3,8 @@
     window store key      key · int64 window start · int32 sequence number     WindowKeySchema
     windowed key          key · int64 window start                             TimeWindowedSerializer
     value with time       int64 timestamp · value; null stays null             ValueAndTimestampSerializer
+
+On the right is the class of Kafka Streams that defines the layout.
 """
 
 from __future__ import annotations

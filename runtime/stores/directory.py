@@ -5,6 +5,8 @@
                                  <sub-topology>_<partition>/       a task: .checkpoint, rocksdb/<store>/
                                  global/                           the global stores, likewise
                                  snapshots/                        what snapshot commands left
+
+Folders have the mode rwxr-x---, as there.
 """
 
 from __future__ import annotations

@@ -52,9 +52,7 @@ class Reader:
         value = self.read_value(data[8:])
         return ValueAndTimestamp(value, _TIMESTAMP.unpack_from(data)[0]) if self.give_time else value
 
-    def merged(
-        self, staged: Sequence[StagedRow], stored: Iterator[tuple[bytes, bytes]], reverse: bool
-    ) -> Iterator[tuple[bytes, object]]:
+    def merged(self, staged: Sequence[StagedRow], stored: Iterator[tuple[bytes, bytes]], reverse: bool) -> Iterator[tuple[bytes, object]]:
         """(key bytes, value) of both, in the order of the keys; what is staged hides what is stored, a tombstone hides the key."""
         waiting = iter(reversed(staged) if reverse else staged)
         mine = next(waiting, None)

@@ -125,9 +125,7 @@ def test_keys_with_zero_bytes_are_found_in_ranges(tmp_path: Path) -> None:
                 assert found == set(wanted[first : last + 1])
 
 
-def test_rule_11_expired_segments_are_dropped_whole_and_expired_windows_not_seen(
-    kind: Kind, under_test: Opened[StagedWindowStore]
-) -> None:
+def test_rule_11_expired_segments_are_dropped_whole_and_expired_windows_not_seen(kind: Kind, under_test: Opened[StagedWindowStore]) -> None:
     store = under_test.store
     view = store.query_view()
     for number in range(3):
