@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import re
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -56,6 +57,8 @@ _HOME = {
     "production.exception.handler": "runtime.handlers",
 }
 """Where the bare name of an object is looked for."""
+_TOPIC_PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}")
+"""What the names of the application's topics may begin with; it is a folder's name too. 249 characters are a topic's limit (Kafka)."""
 _SHARED_WITH_CLIENTS = {"session.timeout.ms", "heartbeat.interval.ms", "max.poll.interval.ms"}
 
 _CONSUMER_DEFAULTS: Mapping[str, Property] = {
@@ -77,8 +80,10 @@ _TRANSACTIONAL_DEFAULTS: Mapping[str, Property] = {
     # The default of 100 ms is what a commit waits for when the one before is still being finished on the broker.
     "retry.backoff.ms": 1,
     "retry.backoff.max.ms": 10,
-    "transaction.timeout.ms": 10_000,
 }
+_TRANSACTION_TIMEOUT_MS = 10_000
+"""What a transaction may take beyond the commit interval before the broker ends it: how long readers wait for what a dead worker left
+open, if nobody fences it."""
 
 
 class StreamsConfig(Mapping[str, object]):
@@ -93,6 +98,8 @@ class StreamsConfig(Mapping[str, object]):
         self._clients: dict[str, object] = {}
         declared = _declared(settings)
         for name, value in settings.items():
+            if not isinstance(name, str):
+                raise StreamsConfigError(f"configuration key {name!r} is not a string")
             if name in KEYS:
                 self._values[name] = _checked(KEYS[name], value)
             elif _is_client_setting(name):
@@ -110,6 +117,11 @@ class StreamsConfig(Mapping[str, object]):
         self._check_pairs()
 
     def _check_pairs(self) -> None:
+        if not _TOPIC_PREFIX.fullmatch(self.application_id):
+            raise StreamsConfigError(
+                f"application.id = {self.application_id!r} must have 1 to 150 characters of a-z, A-Z, 0-9, '.', '_' and '-': "
+                "names of topics begin with it"
+            )
         if self.integer("num.stream.threads") > 1:
             raise StreamsConfigError(
                 "num.stream.threads: one worker per instance, for now; start more instances of the application to use more cores"
@@ -120,11 +132,20 @@ class StreamsConfig(Mapping[str, object]):
                 f"({self['session.timeout.ms']}); "
                 "a third of it is usual"
             )
+        timeout = self.producer_properties().get("transaction.timeout.ms")
+        if self.exactly_once and int(str(timeout)) <= self.integer("commit.interval.ms"):
+            raise StreamsConfigError(
+                f"transaction.timeout.ms ({timeout}) must be longer than commit.interval.ms ({self['commit.interval.ms']}): "
+                "the broker would end each transaction before it is committed"
+            )
         for name, value in self._clients.items():
             bare = _without_prefix(name)
             if bare in _OURS:
                 raise StreamsConfigError(f"{name} cannot be set: {_OURS[bare]}")
             text = str(value).lower()
+            weaker_acks = bare in {"acks", "request.required.acks"} and text not in {"all", "-1"}
+            if weaker_acks and "enable.idempotence" not in _turned_off(self._clients):
+                raise StreamsConfigError(f"{name}={value} is not possible: the producer is idempotent, which needs acks=all")
             if self.exactly_once and ((bare, text) in {("isolation.level", "read_uncommitted"), ("enable.idempotence", "false")}):
                 raise StreamsConfigError(f"{name}={value} contradicts processing.guarantee={self['processing.guarantee']}")
 
@@ -205,7 +226,10 @@ class StreamsConfig(Mapping[str, object]):
 
     def producer_properties(self) -> dict[str, Property]:
         """librdkafka properties of the worker's producer; the transactional id is the engine's to add."""
-        properties = {**_PRODUCER_DEFAULTS, **(_TRANSACTIONAL_DEFAULTS if self.exactly_once else {}), "enable.idempotence": True}
+        properties = {**_PRODUCER_DEFAULTS, "enable.idempotence": True}
+        if self.exactly_once:  # a transaction is open from the first output after a commit to the next commit
+            timeout_ms = _TRANSACTION_TIMEOUT_MS + max(0, self.integer("commit.interval.ms") - _TRANSACTION_TIMEOUT_MS // 2)
+            properties = {**properties, **_TRANSACTIONAL_DEFAULTS, "transaction.timeout.ms": timeout_ms}
         return self._client(properties, COMMON | PRODUCER, ("producer.",))
 
     def admin_properties(self) -> dict[str, Property]:
@@ -242,6 +266,11 @@ def _imported(key: str, path: str, default_module: str) -> object:
     except (ImportError, AttributeError) as error:
         raise StreamsConfigError(f"{key} = {path!r} cannot be imported: {error}") from error
     return found
+
+
+def _turned_off(clients: Mapping[str, object]) -> set[str]:
+    """The client settings that are off."""
+    return {_without_prefix(name) for name, value in clients.items() if str(value).lower() == "false"}
 
 
 def _without_prefix(name: str) -> str:

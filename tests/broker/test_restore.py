@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from runtime import serdes
+from runtime.changelog.log_reader import LogReader, Poll
 from runtime.changelog.restore import FoldedBatch, Restorer
 from runtime.changelog.staleness import Changelog, mark_at_end
 from runtime.clock import SystemClock
@@ -336,3 +337,39 @@ def test_rule_13_a_slow_first_restore_counts_from_its_beginning(bench: Bench) ->
     later.close()
     assert content(store) == {"a": "1", "b": "1"}
     store.close()
+
+
+def test_a_position_that_is_gone_costs_other_stores_nothing_of_what_the_same_poll_gave(
+    bench: Bench, topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.kafka.produce(bench.topic, [(f"k{n}", "v") for n in range(10)], partition=0)
+    gone = replace(bench, folder=bench.folder.with_name("0_1"), topic=topic("changelog"))
+    gone.kafka.produce(gone.topic, [("a", "1")] * 10, partition=0)
+    cut(gone.kafka, gone.topic, before=5)
+    store, lost = bench.open(), gone.open("lost")
+    mark_at_end(lost, "id-1", SystemClock().wall_ms())
+    lost.commit({gone.partition: NextOffset(2)})
+    real, saved = LogReader.poll, Poll()
+
+    def together(reader: LogReader, timeout: float) -> Poll:
+        """What came one after the other, as one poll: which it may be."""
+        found = real(reader, timeout)
+        for partition, run in found.runs.items():
+            saved.runs.setdefault(partition, []).extend(run)
+        saved.ends.update(found.ends)
+        saved.out_of_range.update(found.out_of_range)
+        return replace(saved) if saved.runs and saved.ends and saved.out_of_range else Poll()
+
+    restorer = bench.restorer()
+    try:
+        restorer.add(TASK, [(store, bench.changelog())])
+        restorer.add(TaskId(0, 1), [(lost, gone.changelog())])
+        with monkeypatch.context() as patch:
+            patch.setattr(LogReader, "poll", together)
+            with pytest.raises(TaskCorruptedError) as corrupted:
+                wait_until(lambda: restorer.step(0.1), what="the position that is gone")
+        assert corrupted.value.tasks == {TaskId(0, 1)}
+        finish(restorer)
+    finally:
+        restorer.close()
+    assert len(content(store)) == 10

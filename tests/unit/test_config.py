@@ -250,3 +250,11 @@ def test_every_key_is_read_by_something(name: str) -> None:
     """A key that nothing reads would be a promise that nobody keeps."""
     sources = [path for path in (ROOT / "runtime").rglob("*.py") if path.name != "config_keys.py"]
     assert any(f'"{name}"' in path.read_text() for path in sources)
+
+
+def test_a_transaction_may_take_longer_than_the_commit_interval() -> None:
+    settings = {"application.id": "app", "bootstrap.servers": "b:1"}
+    assert StreamsConfig(settings).producer_properties()["transaction.timeout.ms"] == 10_000
+    assert StreamsConfig({**settings, "commit.interval.ms": 60_000}).producer_properties()["transaction.timeout.ms"] == 65_000
+    with pytest.raises(StreamsConfigError, match=r"transaction.timeout.ms \(20000\) must be longer than commit.interval.ms \(20000\)"):
+        StreamsConfig({**settings, "commit.interval.ms": 20_000, "producer.transaction.timeout.ms": 20_000})
