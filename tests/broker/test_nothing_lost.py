@@ -17,14 +17,14 @@ from runtime.dsl.builder import StreamsBuilder
 from runtime.dsl.options import Consumed, Materialized, Produced
 from runtime.errors import BrokerUnavailableError
 from runtime.events import EventKind
-from runtime.ids import NextOffset, Partition
+from runtime.ids import Partition, TaskId
 from runtime.intake.reader import Reader
 from runtime.operators.processor import Processor
 from runtime.record import Record
 from runtime.states import State
 from runtime.topics import TopicAdmin
 from runtime.worker.parts import EVENTS_WAIT_MS
-from tests.broker.engine import PAUSE, client, count_topology, counts_become, events, paused, reaches, running
+from tests.broker.engine import BAD, PAUSE, client, count_topology, counts_become, events, paused, reaches, running
 from tests.broker.logs import cut, open_transaction
 from tests.broker.test_commit import PauseAlways
 from tests.support import Kafka, wait_until
@@ -184,9 +184,36 @@ def test_rule_15_under_at_least_once_offsets_are_committed_after_what_they_stand
         real(self, offsets, group)  # type: ignore[arg-type]  # passed on as they came
 
     monkeypatch.setattr(TransactionalProducer, "send_offsets", look)
-    settings: dict[str, object] = {"processing.guarantee": "at_least_once", "commit.interval.ms": 100}
+    settings: dict[str, object] = {
+        "processing.guarantee": "at_least_once",
+        "commit.interval.ms": 100,
+        "producer.linger.ms": 5_000,  # what nobody waits for is still on its way when the offsets go out
+    }
     broker.produce(source, [("a", "1"), ("b", "1")])
     with running(broker, count_topology(source, output, caching=False), application_id, state_dir, **settings):
         wait_until(lambda: broker.committed_offsets(application_id, source) == {0: 2}, what="the commit")
     assert seen[-1] == ([Partition(source, 0)], 2, 2)
-    assert NextOffset(2) == broker.committed_offsets(application_id, source)[0]
+
+
+def test_rule_2_resume_is_done_when_it_returns_and_a_task_whose_offsets_cannot_be_read_stays_paused(
+    broker: Kafka, topic: Topic, application_id: str, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, output = topic("in", partitions=2), topic("out", partitions=2)
+    broker.produce(source, [("a", BAD), ("a", "1")], partition=0)
+    settings: dict[str, object] = {"deserialization.exception.handler": PAUSE}
+    with running(broker, count_topology(source, output), application_id, state_dir, **settings) as streams:
+        wait_until(lambda: paused(streams) == {"0_0"}, what="the pause")
+        [thread] = streams.metadata_for_local_threads()
+        assert {str(task.task_id): task.is_running for task in thread.active_tasks} == {"0_0": False, "0_1": True}
+        assert streams.resume(TaskId(0, 1)) is False
+        with monkeypatch.context() as patch:
+            fail_once(patch, Reader, "committed")
+            with pytest.raises(BrokerUnavailableError):
+                streams.resume(TaskId(0, 0))
+        assert paused(streams) == {"0_0"}
+        admin = broker.admin  # its requests end when it does
+        place = ConsumerGroupTopicPartitions(application_id, [TopicPartition(source, 0, 1)])
+        admin.alter_consumer_group_offsets([place])[application_id].result(30)
+        assert streams.resume(TaskId(0, 0)) is True
+        counts_become(broker, output, {"a": 1})
+        assert paused(streams) == set()
