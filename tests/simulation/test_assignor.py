@@ -101,12 +101,12 @@ def test_a_task_without_an_owner_goes_to_the_newest_copy_if_there_is_room(fleet:
     before, tasks = fleet
     wanted = assign(before, tasks)
     new = TaskId(9, 0)
-    positions = {member.name: {**(member.positions or {}), new: place} for place, member in enumerate(before) if place % 2 == 0}
+    positions = {member.name: {**(member.positions or {}), new: place + 1} for place, member in enumerate(before) if place % 2 == 0}
     members = [Candidate(member.name, wanted[member.name], positions.get(member.name)) for member in before]
     fewest = min(len(member.running) for member in members)
     with_room = [member for member in members if len(member.running) == fewest]
     owner = next(name for name, mine in assign(members, tasks | {new}).items() if new in mine)
-    assert positions.get(owner, {}).get(new, -1) == max(positions.get(member.name, {}).get(new, -1) for member in with_room)
+    assert positions.get(owner, {}).get(new, 0) == max(positions.get(member.name, {}).get(new, 0) for member in with_room)
 
 
 def test_a_dead_members_tasks_go_where_their_state_is() -> None:
@@ -191,3 +191,13 @@ class Fleet(RuleBasedStateMachine):
 
 TestFleet = Fleet.TestCase
 TestFleet.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+
+
+def test_a_copy_that_lags_acceptably_is_as_good_as_the_newest() -> None:
+    """`acceptable.recovery.lag`: then room decides."""
+    task = TaskId(0, 0)
+    busy = Candidate("a", frozenset({TaskId(1, 0)}), {task: 1_000})
+    idle = Candidate("b", positions={task: 950})
+    tasks = [task, TaskId(1, 0), TaskId(1, 1)]
+    assert task in assign([busy, idle], tasks, acceptable_lag=0)["a"]
+    assert task in assign([busy, idle], tasks, acceptable_lag=100)["b"]
