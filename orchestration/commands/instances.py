@@ -21,7 +21,7 @@ from runtime.states import TaskState
 
 Instances = Annotated[list[str] | None, typer.Argument(help="Names from streams.toml. Default: all of them.")]
 ApplicationName = Annotated[str, typer.Argument(help="The application.id, as in streams.toml.")]
-TaskName = Annotated[str, typer.Argument(help="The task's id, <subtopology>_<partition>: `0_3`.")]
+TaskName = Annotated[str, typer.Argument(help="The task's id, SUBTOPOLOGY_PARTITION: `0_3`.")]
 
 
 def start(instances: Instances = None) -> None:

@@ -56,7 +56,7 @@ class KTable:
             return self._parent.readable_stores()
         assert self._root is not None, self.node
         topology = self._graph.topology
-        if not topology.has_store(self._root.store):
+        if not topology.reads_store(self.node, self._root.store):
             topology.add_store_factory(self._root.store, key_value_store(self._root.store, self._root.materialized, self._key, self._value))
             topology.replace_operator(self.node, TableSource(self._root.store), (self._root.store,))
         return (self._root.store,)

@@ -114,9 +114,10 @@ class Topology:
             raise TopologyError(f"store {name!r} was added before: names of stores are unique in a topology")
         self._stores[name] = factory
 
-    def has_store(self, name: str) -> bool:
-        """Whether a store of this name was added."""
-        return name in self._stores
+    def reads_store(self, node: str, store: str) -> bool:
+        """Whether a node is connected to a store."""
+        found = self._nodes[node]
+        return isinstance(found, ProcessorNode) and store in found.stores
 
     def replace_operator(self, name: str, supplier: OperatorSupplier, stores: tuple[str, ...]) -> None:
         """Gives a node of the DSL another operator and stores, as when a table turns out to need its rows."""

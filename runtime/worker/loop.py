@@ -31,6 +31,7 @@ from runtime.events import EventKind, EventSink
 from runtime.metrics import Metrics
 from runtime.states import State
 from runtime.stores.directory import StateDirectory
+from runtime.tasks.incidents import MOST_TEXT
 from runtime.topology.topology import Topology
 from runtime.worker.memory import calm_collector
 from runtime.worker.parts import Parts
@@ -51,6 +52,8 @@ AWAY_SECONDS = 0.5
 """How long the loop rests when a broker did not answer; what was asked is asked again."""
 STOP_MS = 30_000
 """How long a stop waits for a broker that does not answer, unless the caller said otherwise."""
+LAST_WORD_MS = 2_000
+"""How long a worker that has failed waits for a broker that does not answer, to say so."""
 SMALLEST_BACKOFF_MS, LARGEST_BACKOFF_MS = 100, 5_000
 TURN_MS = 40
 """How long the tasks of one turn should take; the number of records per turn follows from it."""
@@ -127,7 +130,9 @@ class Worker:
                 future.set_exception(StreamsError("the stream thread has ended"))
                 return
             try:
-                future.set_result(function(self._parts.tasks))
+                result = function(self._parts.tasks)
+                self._parts.publish(self._state)  # before the answer: who was told that a task is resumed must not still see it paused
+                future.set_result(result)
             except Exception as error:  # noqa: BLE001 (it belongs to the caller)
                 future.set_exception(error)
 
@@ -165,7 +170,10 @@ class Worker:
                 raise
             logger.warning("closing without a last commit: the tasks were lost, or the broker did not answer")
         except Exception as error:
-            self.events.emit(EventKind.SHUTDOWN, {"reason": f"{type(error).__name__}: {error}"})
+            self.events.emit(EventKind.SHUTDOWN, {"reason": f"{type(error).__name__}: {error}"[:MOST_TEXT]})
+            if self._stop_at_ms is None:
+                self._stop_at_ms = self._clock.monotonic_ms() + LAST_WORD_MS
+            self._parts.tell_the_end()
             raise
         finally:
             try:

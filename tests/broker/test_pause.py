@@ -75,8 +75,8 @@ def test_rule_17_the_java_tool_shifts_the_offset_while_the_application_runs_and_
         run_tool("kafka-consumer-groups", [*arguments, "--reset-offsets", "--shift-by", "1", "--execute"])
         assert broker.committed_offsets(application_id, source) == {0: 2}
         assert streams.resume(TaskId(0, 0)) is True
-        counts_become(broker, output, {"a": 2})
         assert paused(streams) == set()
+        counts_become(broker, output, {"a": 2})
         assert streams.resume(TaskId(0, 0)) is False
 
 

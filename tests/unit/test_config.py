@@ -83,6 +83,8 @@ def test_a_default_serde_may_be_given_by_its_path(name: object) -> None:
         ({"max.task.idle.ms": -2}, "max.task.idle.ms = -2 must be at least -1"),
         ({"state.dir": 5}, "state.dir = 5 must be a string"),
         ({"processing.guarantee": "exactly_once"}, "must be one of exactly_once_v2, at_least_once"),
+        ({"application.id": "a b"}, "application.id = 'a b' must have .* names of topics begin with it"),
+        ({"producer.acks": 1}, "producer.acks=1 is not possible: the producer is idempotent"),
         ({"linger.ms": [5]}, "linger.ms = .* must be a string, a number or a boolean"),
         ({"default.key.serde": "TEXT"}, "default.key.serde = 'TEXT' cannot be imported"),
         ({"default.value.serde": "runtime.serdes.json"}, "default.value.serde = .* is not a Serde; for example runtime.serdes.STRING"),
@@ -92,6 +94,11 @@ def test_a_default_serde_may_be_given_by_its_path(name: object) -> None:
 def test_a_mistake_is_named_with_what_would_be_right(settings: dict[str, object], message: str) -> None:
     with pytest.raises(StreamsConfigError, match=message):
         config(**settings)
+
+
+def test_a_key_that_is_no_string_is_named() -> None:
+    with pytest.raises(StreamsConfigError, match="configuration key 5 is not a string"):
+        StreamsConfig({**BASE, 5: 5})  # type: ignore[dict-item]  # the mistake under test
 
 
 @pytest.mark.parametrize(

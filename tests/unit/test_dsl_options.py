@@ -254,6 +254,14 @@ def test_a_supplier_for_other_windows_is_refused() -> None:
         StreamsBuilder().stream("in").group_by_key().windowed_by(windows).count(Materialized(Stores.in_memory_window_store("w", 40, 20)))
 
 
+def test_two_tables_cannot_share_a_store() -> None:
+    """They would write over each other's rows."""
+    builder = StreamsBuilder()
+    builder.table("first", materialized=Materialized("rows"))
+    with pytest.raises(TopologyError, match="'rows' was added before"):
+        builder.table("second", materialized=Materialized("rows"))
+
+
 def test_a_table_gets_a_store_when_something_needs_its_rows() -> None:
     def stores(use: Callable[[StreamsBuilder], object]) -> list[str]:
         builder = StreamsBuilder()
