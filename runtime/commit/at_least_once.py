@@ -117,8 +117,9 @@ class AtLeastOnce:
         if error.retriable() or error.code() == KafkaError._MSG_TIMED_OUT:
             raise TransactionAbortedError(f"an output to {topic} was not taken in time: {error.str()}")
         key, value, timestamp = message.key(), message.value(), message.timestamp()[1]
-        if self._refused(topic, number, _raw(key), _raw(value), timestamp, None, KafkaException(error)):
-            self.send(topic, _raw(key), _raw(value), timestamp, None, number)
+        headers: Headers | None = message.headers()  # type: ignore[assignment]  # as they were given to `send`
+        if self._refused(topic, number, _raw(key), _raw(value), timestamp, headers, KafkaException(error)):
+            self.send(topic, _raw(key), _raw(value), timestamp, headers, number)
 
     @property
     def pending(self) -> bool:

@@ -24,7 +24,7 @@ from runtime.commit.order import Commit, Transport
 from runtime.commit.transactions import TransactionalProducer
 from runtime.config import StreamsConfig
 from runtime.coordination import Command, CommandResult, Coordination, Granted, Lost, Member, PausedAt, Revoked, TaskReport
-from runtime.errors import BrokerUnavailableError, TaskCorruptedError, TaskMigratedError, TransactionAbortedError
+from runtime.errors import BrokerUnavailableError, StreamsError, TaskCorruptedError, TaskMigratedError, TransactionAbortedError
 from runtime.events import Event, EventKind, EventSink
 from runtime.ids import Partition, TaskId
 from runtime.intake.reader import Reader
@@ -189,6 +189,17 @@ class Parts:
             state_dir=str(self._config.state_dir),
             metrics_port=self._config.metrics_port,
         )
+
+    def tell_the_end(self) -> None:
+        """What ended the worker is published, and nothing else of what is not committed. Never raises: the broker may be what failed."""
+        if not self._granted:
+            return
+        try:
+            self._forget_untrue_events()
+            self.transport.abort()
+            self._commit([])
+        except StreamsError as error:
+            logger.info("the end of this worker could not be published: %s", error)
 
     def close(self, *, clean: bool, leave_group: bool) -> None:
         """Closes everything that was opened, last first; what fails to close is logged."""
