@@ -145,6 +145,8 @@ class Applications:
             raise WrongDeclarationError(
                 f"{path}: cannot be read ({error.strerror}). It declares what runs; PENSTOCK_STREAMS names another file."
             ) from error
+        except UnicodeDecodeError as error:
+            raise WrongDeclarationError(f"{path}: not TOML: byte {error.start} is not UTF-8 ({error.reason})") from error
         return cls.parse(text, path)
 
     @classmethod

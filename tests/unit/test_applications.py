@@ -113,6 +113,13 @@ def test_a_mistake_is_reported_with_its_place_and_what_would_be_right(text: str,
         assert part in message
 
 
+def test_a_file_in_another_encoding_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "streams.toml"
+    path.write_bytes("# ä\n".encode("latin-1"))
+    with pytest.raises(WrongDeclarationError, match=r"streams\.toml: not TOML: byte 2 is not UTF-8"):
+        Applications.read(path)
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(WrongDeclarationError, match=r"nowhere\.toml: cannot be read .*PENSTOCK_STREAMS"):
         Applications.read(tmp_path / "nowhere.toml")
