@@ -5,6 +5,7 @@ librdkafka reports errors of transactions in a dozen codes. The engine can do th
     fatal (`_FENCED`, `_FATAL`, or `fatal()`)      another took over, or the broker timed the transaction out: a fence and a time-out
                                                    cannot be told apart. TaskMigratedError: drop the producer, start a new incarnation.
     `txn_requires_abort()`                         TransactionAbortedError: abort, go back to the last commit, process again.
+    the call does not return                       as fatal (`courier.py`).
     `retriable()`                                  the broker is away or busy: the same call again, until it answers or the worker gives up.
 
 Anything else is treated as one that requires an abort: a commit of which it is not known that it holds must not be followed by another.
@@ -18,6 +19,7 @@ from typing import TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from runtime.commit.courier import Courier, HungError
 from runtime.commit.metadata import OffsetAndMetadata
 from runtime.errors import TaskMigratedError, TransactionAbortedError
 from runtime.ids import Partition
@@ -27,9 +29,9 @@ logger = logging.getLogger(__name__)
 
 CALL_SECONDS = 5.0
 """One call's time limit; a retriable time-out is followed by the same call, so this bounds only how soon a stop is noticed."""
-
-
 CLOSE_SECONDS = 2.0
+HUNG_SECONDS = 3 * CALL_SECONDS
+"""A call that takes so much longer than its own time limit does not return at all (`courier.py`)."""
 
 DEFAULTS: Mapping[str, object] = {
     # 100 ms, librdkafka's default, is what a commit waits for while the broker still finishes the one before.
@@ -95,6 +97,7 @@ class TransactionalProducer:
         self._consumer = consumer
         self._give_up = give_up
         self._open = False
+        self._courier = Courier(f"transactions of {transactional_id}")
 
     def init(self) -> None:
         """Registers the id with the broker, which aborts what an earlier user of it left open. Once, before anything else."""
@@ -142,7 +145,9 @@ class TransactionalProducer:
         warned = False
         while True:
             try:
-                return call()
+                return self._courier.call(call, HUNG_SECONDS)
+            except HungError:
+                raise TaskMigratedError(f"the client of {self._transactional_id} does not return from a call: it is replaced") from None
             except KafkaException as error:
                 meaning = classify(error)
                 if meaning is not None:
@@ -155,10 +160,15 @@ class TransactionalProducer:
 
     def close(self) -> None:
         """Drops what was not sent, and rolls back what was, so that nobody has to wait for the transaction's time-out. Never raises."""
+        if self._courier.hung:
+            return
         if self._open:
             try:
-                self.producer.abort_transaction(CLOSE_SECONDS)
+                self._courier.call(lambda: self.producer.abort_transaction(CLOSE_SECONDS), HUNG_SECONDS)
+            except HungError:
+                return
             except KafkaException as error:  # fenced, or the broker is away: then the next user of the id or the time-out ends it
                 logger.info("%s: not aborted at close: %s", self._transactional_id, kafka_error(error).str())
             self._open = False
+        self._courier.close()
         drop(self.producer)
