@@ -24,6 +24,7 @@ from runtime.handlers import DeserializationHandlerResponse, ProcessingHandlerRe
 from runtime.ids import NextOffset, Partition
 from runtime.intake.queues import PartitionQueue, Run, TaskQueues
 from runtime.intake.verdict import Batch, RawMessage, error_context, judge
+from runtime.metrics import TASK
 from runtime.states import TaskState, check_task_move
 from runtime.stores.base import EngineStore
 from runtime.tasks.incidents import Incidents, PausePoint
@@ -72,6 +73,7 @@ class ActiveTask:
         self.committed_ms = 0
         self.checkpoint_ms: int | None = None
         self._incidents = incidents
+        self._processed = plan.metrics.counter("process-total", TASK, task_id=str(plan.task_id))
         self._pipeline: Pipeline | None = None
         self._stop_before: PausePoint | None = None
         self._writer: ChangelogWriter | None = None
@@ -220,6 +222,7 @@ class ActiveTask:
         if done:
             self._dirty = True
             self.stream_time = self._context.stream_time
+            self._processed.add(done)
         return done
 
     def _process_run(self, pipeline: Pipeline, run: Run) -> int:

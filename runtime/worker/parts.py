@@ -88,6 +88,7 @@ class Parts:
         self.most_buffered = config.integer("buffered.records.per.partition")
         self._exactly_once = config["processing.guarantee"] != "at_least_once"
         self._commits = metrics.latency("commit-latency", THREAD)
+        self._committed = metrics.counter("commit-total", THREAD)
         self._committed_at_ms = clock.monotonic_ms()
         self._checkpointed_at_ms = clock.monotonic_ms()
         self._reported_at_ms = 0
@@ -243,6 +244,7 @@ class Parts:
         self._committed_at_ms = self._clock.monotonic_ms()
         if done:
             self._commits.record(self._committed_at_ms - started)
+            self._committed.add()
         return done
 
     def _forget_untrue_events(self) -> None:

@@ -81,6 +81,18 @@ def test_a_failed_record_leaves_nothing_visible(broker: Kafka, topic: Topic, app
     assert broker.committed_offsets(application_id, source) == {}
 
 
+def test_what_was_processed_and_committed_is_counted(broker: Kafka, topic: Topic, application_id: str, state_dir: Path) -> None:
+    source, output = topic("in", partitions=2), topic("out")
+    broker.produce(source, [("a", "1")] * 3, partition=0)
+    broker.produce(source, [("b", "1")] * 2, partition=1)
+    with running(broker, count_topology(source, output), application_id, state_dir) as streams:
+        counts_become(broker, output, {"a": 3, "b": 2})
+        metrics = streams.metrics()
+        processed = {dict(metric.tags)["task-id"]: value for metric, value in metrics.items() if metric.name == "process-total"}
+        assert processed == {"0_0": 3, "0_1": 2}
+        assert next(value for metric, value in metrics.items() if metric.name == "commit-total") >= 1
+
+
 def test_tombstones_and_records_without_a_key(broker: Kafka, topic: Topic, application_id: str, state_dir: Path) -> None:
     source, output = topic("in"), topic("out")
     builder = StreamsBuilder()
