@@ -7,6 +7,7 @@ configuration (the application's id in the names of internal topics, default ser
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
@@ -20,6 +21,8 @@ from runtime.topology.describe import TopologyDescription, describe
 from runtime.topology.internal_topics import changelog_topics, repartition_topics
 from runtime.topology.nodes import InternalTopic, Node, Partitioner, PendingSerde, ProcessorNode, SinkNode, SourceNode, TopicNameExtractor
 from runtime.topology.subtopologies import GlobalStoreTopology, SubTopology, node_groups
+
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 StoreFactory = Callable[[Serde | None, Serde | None], StoreBuilder[EngineStore]]
 """Makes a store's builder, given the configured default serdes. Raises TopologyError if one is needed and missing."""
@@ -63,6 +66,8 @@ class Topology:
         read = (topics,) if isinstance(topics, str) else tuple(topics)
         if not read:
             raise TopologyError(f"source {name}: at least one topic is needed")
+        for topic in read:
+            _check_topic(topic, f"source {name}")
         if offset_reset not in (None, "earliest", "latest", "none"):
             raise TopologyError(f"source {name}: offset_reset is earliest, latest or none, not {offset_reset!r}")
         for other in self._nodes.values():
@@ -99,6 +104,8 @@ class Topology:
         """Adds a node that writes to a topic, or to the one that `topic(key, value)` names. Raises TopologyError."""
         if not parents:
             raise TopologyError(f"sink {name}: at least one parent is needed")
+        if not callable(topic):
+            _check_topic(topic, f"sink {name}")
         return self._add(SinkNode(name, topic, key_serde, value_serde, partitioner), parents)
 
     def add_state_store(self, builder: StoreBuilder[EngineStore], *processors: str) -> Topology:
@@ -336,6 +343,12 @@ class Topology:
         """Equal for topologies whose tasks and state fit each other: SHA-256, hexadecimal, of description and repartition topics."""
         text = f"{self.describe()}\n{sorted(self._repartitions.items(), key=lambda item: item[0])}"
         return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _check_topic(topic: object, where: str) -> None:
+    """Raises TopologyError for what no topic can be called (Kafka's class `Topic`)."""
+    if not isinstance(topic, str) or not _TOPIC.fullmatch(topic) or topic in (".", ".."):
+        raise TopologyError(f"{where}: a topic's name has 1 to 249 characters of a-z, A-Z, 0-9, '.', '_' and '-'; this is none: {topic!r}")
 
 
 def required_serde(serde: Serde | None, what: str, where: str) -> Serde:

@@ -227,6 +227,8 @@ def by_hand() -> Topology:
         (lambda t: t.add_source("again", "in"), "topic in is already read by source source"),
         (lambda t: t.add_source("", "x"), "name must not be empty"),
         (lambda t: t.add_source("none", []), "at least one topic is needed"),
+        (lambda t: t.add_source("empty", ""), "source empty: a topic's name has .* this is none: ''"),
+        (lambda t: t.add_sink("spaced", "a b", "source"), "sink spaced: a topic's name has .* this is none: 'a b'"),
         (lambda t: t.add_processor("p", Processor), "at least one parent is needed"),
         (lambda t: t.add_processor("p", Processor, "missing"), "its parent 'missing' was not added"),
         (lambda t: t.add_processor("p", Processor, "source", stores=["s"]), "node p: store 's' was not added"),
