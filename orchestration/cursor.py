@@ -51,5 +51,6 @@ class Cursor:
             .limit(limit)
         )
         events = session.scalars(query).all()
-        reached = events[-1].sequence if len(events) == limit else last
+        newest = events[-1].sequence if events else seen
+        reached = newest if len(events) == limit else max(last, newest)  # on PostgreSQL the second query may see more than the first
         return events, Cursor({**self.seen, application: reached})

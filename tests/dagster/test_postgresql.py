@@ -73,6 +73,13 @@ def url(server: str) -> str:
     return f"{server}/{name}"
 
 
+@pytest.fixture
+def control_plane(url: str) -> Iterator[ControlPlane]:
+    made = ControlPlane(url)
+    yield made
+    made.close()
+
+
 def test_several_that_come_first_together_make_the_tables_once_and_lose_no_update(url: str) -> None:
     def count(_: int) -> None:
         control_plane = ControlPlane(url)
@@ -96,11 +103,10 @@ def test_several_that_come_first_together_make_the_tables_once_and_lose_no_updat
     control_plane.close()
 
 
-def test_rule_28_the_feed_stores_each_event_once_and_the_cursor_misses_none(project: Project, url: str) -> None:
+def test_rule_28_the_feed_stores_each_event_once_and_the_cursor_misses_none(project: Project, control_plane: ControlPlane) -> None:
     """Four feeds at once, and a reader that looks all the time: it sees each event once, in the order of the topic."""
     project.create_events_topic()
     project.tell(*[project.event(EventKind.TASK_RESUMED, {"number": number}, "0_0") for number in range(400)])
-    control_plane = ControlPlane(url)
 
     def feed(_: int) -> int:
         with Feed(project.application, control_plane) as one:
@@ -120,7 +126,6 @@ def test_rule_28_the_feed_stores_each_event_once_and_the_cursor_misses_none(proj
     assert seen == list(range(400))
     with control_plane.reading() as session:
         assert len(session.scalars(select(Event.id)).all()) == 400
-    control_plane.close()
 
 
 def test_a_server_that_is_away_is_named_without_the_password() -> None:
