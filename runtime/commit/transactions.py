@@ -30,8 +30,8 @@ logger = logging.getLogger(__name__)
 CALL_SECONDS = 5.0
 """One call's time limit; a retriable time-out is followed by the same call, so this bounds only how soon a stop is noticed."""
 CLOSE_SECONDS = 2.0
-HUNG_SECONDS = 3 * CALL_SECONDS
-"""A call that takes so much longer than its own time limit does not return at all (`courier.py`)."""
+HUNG_SECONDS = CALL_SECONDS + 3.0
+"""A call that takes so much longer than its own time limit of `CALL_SECONDS` does not return at all (`courier.py`)."""
 
 DEFAULTS: Mapping[str, object] = {
     # 100 ms, librdkafka's default, is what a commit waits for while the broker still finishes the one before.

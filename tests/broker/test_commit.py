@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,7 +12,9 @@ import pytest
 from runtime import serdes
 from runtime.changelog.checkpoint import read_checkpoint
 from runtime.changelog.snapshot import read_manifest
+from runtime.commit import transactions
 from runtime.commit.at_least_once import AtLeastOnce
+from runtime.commit.courier import Courier
 from runtime.commit.exactly_once import ExactlyOnce
 from runtime.commit.metadata import OffsetAndMetadata
 from runtime.coordination.commands import CommandClient
@@ -65,6 +68,32 @@ def test_rule_10_after_a_rollback_the_counts_are_right(
         assert streams.failure is None
     if not caching:
         assert len(broker.consume(output)) == 420  # each update once: those of rolled-back transactions are not visible
+
+
+def test_a_call_of_the_client_library_that_never_returns_costs_a_new_incarnation_and_nothing_else(
+    broker: Kafka, topic: Topic, application_id: str, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactions, "HUNG_SECONDS", 1.0)
+    hang, over = threading.Event(), threading.Event()
+    real = Courier.call
+
+    def call(self: Courier, function: Callable[[], object], seconds: float) -> object:
+        if hang.is_set():
+            hang.clear()
+            return real(self, lambda: over.wait(60), seconds)
+        return real(self, function, seconds)
+
+    monkeypatch.setattr(Courier, "call", call)
+    source, output = topic("in"), topic("out")
+    broker.produce(source, [("a", "v")] * 5)
+    with running(broker, count_topology(source, output), application_id, state_dir) as streams:
+        counts_become(broker, output, {"a": 5})
+        hang.set()
+        broker.produce(source, [("a", "v")] * 5)
+        counts_become(broker, output, {"a": 10})
+        assert not hang.is_set()
+        assert streams.failure is None
+    over.set()
 
 
 def test_uncommitted_bytes_bring_a_commit_forward(broker: Kafka, topic: Topic, application_id: str, state_dir: Path) -> None:

@@ -41,5 +41,5 @@ def test_it_goes_on_when_the_broker_is_back_and_nothing_is_lost(
         assert streams.state in (State.RUNNING, State.REBALANCING)
         own_broker.start()
         broker.produce(source, [(f"k{n % 5}", "v") for n in range(95)])
-        counts_become(broker, output, {f"k{n}": 40 for n in range(5)}, seconds=60)
+        counts_become(broker, output, {f"k{n}": 40 for n in range(5)}, seconds=90)
         assert streams.failure is None
