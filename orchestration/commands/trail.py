@@ -28,7 +28,10 @@ def events(
         if kind is not None:
             query = query.where(Event.kind == kind.upper())
         with operations.control_plane.reading() as session:
-            for event in reversed(session.scalars(query).all()):
+            found = session.scalars(query).all()
+            if not found:
+                out.print("no events")
+            for event in reversed(found):
                 subject = f"{event.application} {event.instance}" + (f" {event.task}" if event.task else "")
                 out.print(f"{clock(event.at)}  {subject}  {event.kind}  {brief(event.payload)}", markup=False)
 
@@ -36,7 +39,10 @@ def events(
 def audit(application: Application = None, limit: Limit = 50) -> None:
     """Show who did what, oldest first: starts, stops, alerts, every step of every run-book."""
     with project() as operations, operations.control_plane.reading() as session:
-        for entry in trail.latest(session, application=application, limit=limit):
+        entries = trail.latest(session, application=application, limit=limit)
+        if not entries:
+            out.print("nothing was done yet")
+        for entry in entries:
             subject = " ".join(filter(None, (entry.application, entry.instance, entry.task)))
             out.print(f"{clock(entry.at)}  {subject}  {entry.actor}: {entry.action}  {brief(entry.detail)}", markup=False)
 
@@ -47,7 +53,10 @@ def run_books(application: Application = None, limit: Limit = 20) -> None:
     if application is not None:
         query = query.where(RunBookRun.application == application)
     with project() as operations, operations.control_plane.reading() as session:
-        for run in reversed(session.scalars(query).all()):
+        runs = session.scalars(query).all()
+        if not runs:
+            out.print("no run-book has run")
+        for run in reversed(runs):
             record = f"{run.application} {run.task} {run.topic}-{run.partition}@{run.offset}"
             out.print(f"[bold]run {run.id}[/bold]  {clock(run.requested_at)}  {run.run_book} {record}  {run.state}")
             for step in run.steps:

@@ -160,17 +160,21 @@ def window_store(
         least = size_ms + grace_ms
         retention = least if materialized.retention is None else to_ms(materialized.retention, "the retention")
         make = Stores.in_memory_window_store if materialized.store_type == "in_memory" else Stores.persistent_window_store
-        supplier = make(name, max(retention, size_ms), size_ms)
+        if retention < least:
+            raise TopologyError(_short_retention(name, retention, least))
+        supplier = make(name, retention, size_ms)
     if supplier.window_size_ms != size_ms:
         raise TopologyError(f"store {name}: its windows are of {supplier.window_size_ms} ms, those of the aggregate of {size_ms} ms")
     if supplier.retention_ms < size_ms + grace_ms:
-        raise TopologyError(
-            f"store {name}: its retention of {supplier.retention_ms} ms is shorter than window size plus grace, {size_ms + grace_ms} ms"
-        )
+        raise TopologyError(_short_retention(name, supplier.retention_ms, size_ms + grace_ms))
     chosen = supplier
     return _factory(
         name, materialized, key, value, lambda k, v: _configured(Stores.timestamped_window_store_builder(chosen, k, v), materialized)
     )
+
+
+def _short_retention(name: str, retention_ms: int, least_ms: int) -> str:
+    return f"store {name}: its retention of {retention_ms} ms is shorter than window size plus grace, {least_ms} ms"
 
 
 def _factory(

@@ -193,6 +193,7 @@ class ActiveTask:
                     store.rollback()
                 store.close()
             self._move(TaskState.CLOSED)
+            self.plan.metrics.remove(task_id=str(self.id))
 
     # -- processing ------------------------------------------------------------------------------------------------------------
 

@@ -233,6 +233,8 @@ def test_windows_are_kept_for_size_plus_grace_or_longer() -> None:
 
     assert retention(Materialized()) == 1500
     assert retention(Materialized(retention=timedelta(seconds=60))) == 60_000
+    with pytest.raises(TopologyError, match="retention of 500 ms is shorter than window size plus grace, 1500 ms"):
+        retention(Materialized(retention=500))
     assert retention(Materialized(Stores.in_memory_window_store("w", 2000, 1000))) == 2000
     with pytest.raises(TopologyError, match="store w: its retention of 1499 ms is shorter than window size plus grace, 1500 ms"):
         retention(Materialized("w", retention=1499))
