@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 START_SECONDS = 120.0
 STOP_SECONDS = 60.0
+_NOT_YET_RUNNING = (TaskState.CREATED.value, TaskState.RESTORING.value)
 _REPORT_SECONDS = 5.0
 
 
@@ -188,8 +189,9 @@ class Operations:
         """RUNNING is told by an event, tasks by the next heartbeat: waits for it, so that nobody is shown tasks that still restore."""
         deadline = time.monotonic() + _REPORT_SECONDS
         while time.monotonic() < deadline:
-            row, _ = self.look(name)
-            if row.heartbeat_at is not None and row.state_at is not None and row.heartbeat_at >= row.state_at:
+            row, tasks = self.look(name)
+            told = row.heartbeat_at is not None and row.state_at is not None and row.heartbeat_at >= row.state_at
+            if told and not any(task.state in _NOT_YET_RUNNING for task in tasks):
                 return
             feed.step(1.0)
             time.sleep(0.1)
