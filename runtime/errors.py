@@ -8,7 +8,7 @@ StreamsError                        something of Penstock's
 ├── WrongPartitionsError            a topic's partitions do not fit (co-partitioning, changelog): the client stops
 ├── StateDirectoryLockedError       another process holds the state directory: nothing was started
 ├── StateDirectoryError             the state directory cannot be used (rights, disk): nothing was started
-├── StateLostError                  state exists but its input offsets are gone (rules 14): refuses to count twice
+├── StateLostError                  state exists but its input offsets are gone (rules.md, 14): refuses to count twice
 ├── BrokerUnavailableError          no broker answered in time
 ├── InvalidStateStoreError          a store is asked for that is closed, unknown or restoring
 ├── DeserializationError            a record cannot be read: the handler decides (continue, pause, fail)

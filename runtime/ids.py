@@ -13,9 +13,6 @@ from typing import NamedTuple, NewType
 NextOffset = NewType("NextOffset", int)
 """The next offset to read of a partition: one more than the last one applied. Never negative."""
 
-Epoch = NewType("Epoch", int)
-"""Offset of an ASSIGNMENT record on `<app>-coordination`: later assignments have larger epochs."""
-
 _TASK_ID = re.compile(r"(\d+)_(\d+)")
 
 

@@ -10,8 +10,6 @@ processes that are ours (`runtime.instance`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,16 +24,6 @@ _context: ContextVar[MappingProxyType[str, str]] = ContextVar("penstock_log_cont
 def bind(**fields: str) -> None:
     """Adds fields (application, instance, …) to every line logged by this thread from now on."""
     _context.set(MappingProxyType({**_context.get(), **fields}))
-
-
-@contextmanager
-def bound(**fields: str) -> Iterator[None]:
-    """Adds fields (task=…) to the lines logged within the block."""
-    token = _context.set(MappingProxyType({**_context.get(), **fields}))
-    try:
-        yield
-    finally:
-        _context.reset(token)
 
 
 class JsonFormatter(logging.Formatter):

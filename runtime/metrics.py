@@ -21,7 +21,6 @@ from runtime.errors import StreamsError
 CLIENT = "stream-metrics"
 THREAD = "stream-thread-metrics"
 TASK = "stream-task-metrics"
-STORE = "stream-state-metrics"
 
 
 class MetricName(NamedTuple):

@@ -17,7 +17,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks each test by the folder that it stands in, where that is the name of a mark."""
     for item in items:
         folder = item.path.parent.name
-        if folder in ("broker", "chaos", "dagster", "browser"):
+        if folder in ("broker", "chaos", "dagster"):
             item.add_marker(folder)
 
 

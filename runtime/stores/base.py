@@ -86,10 +86,10 @@ class Entry:
 
     `value` is the object itself where the serde is immutable, else its bytes; None is a tombstone (or an absent key). `timestamp` is
     in ms, -1 when there is no value. `uncommitted`: not yet in the backend. `unforwarded`: not yet sent downstream (caching); then
-    `forwarded_value` and `forwarded_timestamp` are what downstream last saw. `key` is the key as an object, None until somebody
+    `forwarded_value` is what downstream last saw. `key` is the key as an object, None until somebody
     needs it."""
 
-    __slots__ = ("forwarded_timestamp", "forwarded_value", "headers", "key", "timestamp", "uncommitted", "unforwarded", "value")
+    __slots__ = ("forwarded_value", "headers", "key", "timestamp", "uncommitted", "unforwarded", "value")
 
     key: object
     value: object
@@ -98,7 +98,6 @@ class Entry:
     uncommitted: bool
     unforwarded: bool
     forwarded_value: object
-    forwarded_timestamp: int
 
     def __init__(self, value: object, timestamp: int) -> None:
         self.key = None

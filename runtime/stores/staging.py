@@ -112,7 +112,6 @@ class StagedStore(BackedStore[B]):
             else:
                 entry.unforwarded = True
                 entry.forwarded_value = entry.value
-                entry.forwarded_timestamp = entry.timestamp
                 self._unforwarded[key] = entry
                 size += UPDATE_BYTES + len(key)
                 self._held_bytes += size

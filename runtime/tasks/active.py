@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from runtime.changelog.staleness import mark_at_end
 from runtime.changelog.writer import ChangelogWriter
@@ -41,14 +40,6 @@ _STREAM_TIME = "stream.time"
 class ReplayBeforePauseError(TransactionAbortedError):
     """A processing handler said PAUSE: everything goes back to the last commit, and the task processes again up to the record
     (rules.md, 18)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """Where to begin on a partition: the next offset to process, and the partition's time in ms (-1: unknown)."""
-
-    offset: NextOffset
-    partition_time: int
 
 
 class ActiveTask:

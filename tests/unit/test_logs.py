@@ -3,6 +3,7 @@
 import json
 import logging
 import sys
+from contextvars import copy_context
 
 from runtime import logs
 
@@ -18,8 +19,12 @@ def record(message: str, **extra: object) -> logging.LogRecord:
 
 
 def test_a_line_carries_what_was_bound() -> None:
-    with logs.bound(application="app", instance="app-1", task="0_3"):
-        found = line(record("hello"))
+    def bound() -> dict[str, object]:
+        logs.bind(application="app", instance="app-1")
+        logs.bind(task="0_3")
+        return line(record("hello"))
+
+    found = copy_context().run(bound)
     assert {k: found[k] for k in ("message", "level", "application", "instance", "task")} == {
         "message": "hello",
         "level": "ERROR",
