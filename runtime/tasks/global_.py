@@ -29,13 +29,13 @@ from typing import TYPE_CHECKING, cast
 from runtime.changelog.log_reader import ClientProperties, LogReader, Poll
 from runtime.changelog.restore import StateRestoreListener
 from runtime.changelog.staleness import Changelog, mark_at_end, stale_reason
+from runtime.changelog.topic_watch import Sight, TopicFacts, TopicWatch
 from runtime.clock import Clock
 from runtime.errors import MissingSourceTopicError, StreamsConfigError, StreamsError, TaskCorruptedError
 from runtime.events import EventKind, EventSink
 from runtime.ids import NextOffset, Partition, TaskId
 from runtime.stores.base import EngineStore
 from runtime.tasks.global_apply import Apply
-from runtime.tasks.topic_watch import Sight, TopicFacts, TopicWatch
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -82,7 +82,7 @@ class _State:
     phase: Phase = Phase.RESTORING
     positions: dict[Partition, NextOffset] = field(default_factory=dict)
     at_end_ms: int | None = None
-    sight: Sight | None = None
+    sight: Sight[Mapping[str, TopicFacts]] | None = None
     recovery_since_ms: int | None = None
     restored: int = 0
 
@@ -120,7 +120,7 @@ class GlobalTask:
         self._events = events
         self._listeners = tuple(listeners)
         self._reader = LogReader(properties, "global")
-        self._watch = TopicWatch(lambda: self._look([spec.topic for spec in self._stores]), clock)
+        self._watch = TopicWatch(lambda: self._look([spec.topic for spec in self._stores]), clock, "global")
         self._readers: dict[str, set[TaskId]] = {}
         self._checkpointed_ms = clock.monotonic_ms()
 
@@ -239,7 +239,7 @@ class GlobalTask:
             for listener in self._listeners:
                 listener.on_batch_restored(partition, state.spec.store.name, next_offset, len(messages))
 
-    def _take_sight(self, state: _State, sight: Sight) -> None:
+    def _take_sight(self, state: _State, sight: Sight[Mapping[str, TopicFacts]]) -> None:
         facts = sight.facts.get(state.spec.topic)
         if facts is None:
             return

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from runtime.changelog.checkpoint import write_checkpoint
 from runtime.changelog.restore import StateRestoreListener
+from runtime.changelog.topic_watch import TopicFacts
 from runtime.clock import Clock
 from runtime.config import StreamsConfig
 from runtime.errors import ProductionError
@@ -22,7 +23,6 @@ from runtime.stores.budget import StoreMemory
 from runtime.stores.directory import StateDirectory
 from runtime.tasks.global_ import CompactionCheck, GlobalStore, GlobalTask
 from runtime.tasks.global_apply import GLOBAL_TASK, Apply, Processed, TableCopy, Verdict
-from runtime.tasks.topic_watch import TopicFacts
 from runtime.topics import TopicAdmin
 from runtime.topology.pipeline import Pipeline, compile_pipeline
 from runtime.topology.subtopologies import GlobalStoreTopology, SubTopology

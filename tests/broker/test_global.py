@@ -11,6 +11,7 @@ import pytest
 
 from runtime import serdes
 from runtime.changelog.staleness import mark_at_end
+from runtime.changelog.topic_watch import TopicFacts
 from runtime.clock import SystemClock
 from runtime.config import StreamsConfig
 from runtime.errors import DeserializationError, MissingSourceTopicError, ProcessingError, StreamsConfigError
@@ -33,7 +34,6 @@ from runtime.stores.key_value import StagedKeyValueStore
 from runtime.tasks.global_ import CompactionCheck, GlobalStore, GlobalTask, Phase
 from runtime.tasks.global_apply import TableCopy, Verdict
 from runtime.tasks.global_build import build_global_task, look_at
-from runtime.tasks.topic_watch import TopicFacts
 from runtime.topics import TopicAdmin
 from runtime.topology.topology import Topology
 from tests.broker.logs import alter, create_anew, cut, transaction

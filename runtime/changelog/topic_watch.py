@@ -1,4 +1,4 @@
-"""Looks at topics once a second, from a thread of its own, so that a broker that is slow to answer never holds up the worker's loop.
+"""Looks at topics now and then, from a thread of its own, so that a broker that is slow to answer never holds up the worker's loop.
 
 Kafka says nothing when a topic is deleted and made anew while it is read: a reader whose offset exists in the new one goes on in the middle
 of other data. Only the topic's id tells, and nobody sends it; so it is asked for (rules.md, 27). The end offsets that come with it
@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from threading import Event, Lock, Thread
+from typing import Generic, TypeVar
 
 from runtime.clock import Clock
 from runtime.errors import StreamsError
@@ -19,6 +20,8 @@ from runtime.ids import NextOffset, Partition
 log = logging.getLogger(__name__)
 
 INTERVAL_S = 1.0
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,32 +37,33 @@ class TopicFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
-    """One look. `facts` holds the topics that exist; `asked_ms` is the wall-clock time at which the question was put, so what `ends`
-    say was true then or later."""
+class Sight(Generic[T]):
+    """One look, and the wall-clock time at which the question was put: the ends that `facts` tell were reached then or later."""
 
     asked_ms: int
-    facts: Mapping[str, TopicFacts]
+    facts: T
 
 
-class TopicWatch:
+class TopicWatch(Generic[T]):
     """Keeps the newest sight of some topics."""
 
-    def __init__(self, look: Callable[[], Mapping[str, TopicFacts]], clock: Clock, interval_s: float = INTERVAL_S) -> None:
-        """`look` is called from the thread. When it raises StreamsError (no broker answers) the last sight stands."""
+    def __init__(self, look: Callable[[], T], clock: Clock, name: str, interval_s: float = INTERVAL_S) -> None:
+        """`look` is called from the thread. When it raises StreamsError (no broker answers) the last sight stands. `name` says in logs
+        whose topics these are."""
         self._look = look
         self._clock = clock
+        self._name = name
         self._interval_s = interval_s
-        self._newest: Sight | None = None
+        self._newest: Sight[T] | None = None
         self._lock = Lock()
         self._stop = Event()
         self._failing = False
-        self._thread = Thread(target=self._run, name="global-topic-watch", daemon=True)
+        self._thread = Thread(target=self._run, name=f"{name}-topic-watch", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
-    def take(self) -> Sight | None:
+    def take(self) -> Sight[T] | None:
         """The newest sight, if there is one that was not taken yet."""
         with self._lock:
             newest, self._newest = self._newest, None
@@ -72,7 +76,7 @@ class TopicWatch:
                 facts = self._look()
             except StreamsError as error:
                 if not self._failing:
-                    log.warning("global topics cannot be looked at, and are looked at again each %.0f s: %s", self._interval_s, error)
+                    log.warning("%s topics cannot be looked at, next try in %.0f s: %s", self._name, self._interval_s, error)
                 self._failing = True
                 continue
             self._failing = False
