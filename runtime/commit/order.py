@@ -74,6 +74,8 @@ class Commit:
         self._transport = transport
         self._events = events
         self._topic = events_topic(application_id)
+        self.moved = False
+        """True if the last commit carried input offsets."""
 
     def __call__(self, tasks: Sequence[Committable], extra: Mapping[Partition, OffsetAndMetadata] | None = None) -> bool:
         """Commits what the tasks have done; `extra` are further offsets to commit with it (an idle partition's, a shifted one's).
@@ -91,6 +93,7 @@ class Commit:
         if not everything and not self._transport.pending and not self._events:
             return False
         ends = self._to_broker(everything)
+        self.moved = bool(everything)
         for task, of_task in zip(tasks, offsets, strict=True):
             task.committed(of_task, ends)
         return True

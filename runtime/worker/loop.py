@@ -55,6 +55,8 @@ STOP_MS = 30_000
 LAST_WORD_MS = 2_000
 """How long a worker that has failed waits for a broker that does not answer, to say so."""
 SMALLEST_BACKOFF_MS, LARGEST_BACKOFF_MS = 100, 5_000
+PEACE_MS = 60_000
+"""After so long without a failure the next one counts as the first, also if there was nothing to commit meanwhile."""
 TURN_MS = 40
 """How long the tasks of one turn should take; the number of records per turn follows from it."""
 FEWEST, MOST = 10, 20_000
@@ -103,6 +105,8 @@ class Worker:
         self._limit = 1000
         self._listen_at_ms = 0
         self._failures = 0
+        self._failed_at_ms = 0
+        self._steps = 0
 
     # -- from other threads ----------------------------------------------------------------------------------------------------
 
@@ -186,7 +190,6 @@ class Worker:
         """One step, and the way back from what it raises."""
         try:
             step()
-            self._failures = 0
         except BrokerUnavailableError as error:
             logger.warning("%s; trying again", error)
             self._stopping.wait(AWAY_SECONDS)
@@ -200,10 +203,18 @@ class Worker:
             self._recover(self._parts.begin_incarnation, error)
 
     def _recover(self, way_back: Callable[[], None], error: StreamsError) -> None:
-        """Tries the way back until it works; the broker may be away. Raises TaskMigratedError when a stop's time is up."""
+        """Tries the way back until it works; the broker may be away. Raises TaskMigratedError when a stop's time is up.
+
+        What fails again before anything was committed fails for a reason that stays: each time the pause before the next attempt is longer.
+        """
+        now_ms = self._clock.monotonic_ms()
+        if self._steps != self._parts.steps or now_ms - self._failed_at_ms > PEACE_MS:
+            self._failures = 0
+        self._steps = self._parts.steps
         while True:
             logger.warning("%s", error)
             self._failures += 1
+            self._failed_at_ms = self._clock.monotonic_ms()
             pause_ms = min(LARGEST_BACKOFF_MS, SMALLEST_BACKOFF_MS << min(self._failures - 1, 6))
             if self._failures > 1 and self._stopping.wait(pause_ms / 1000) and self._gives_up():
                 raise TaskMigratedError(f"closing: {error}") from error

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from runtime.changelog.restore import Restorer, StateRestoreListener
@@ -90,9 +91,12 @@ class Parts:
         self._commits = metrics.latency("commit-latency", THREAD)
         self._committed = metrics.counter("commit-total", THREAD)
         self._committed_at_ms = clock.monotonic_ms()
+        self.steps = 0
+        """How many commits moved input forward: what a worker that was rolled back looks at to see whether it gets on again."""
         self._checkpointed_at_ms = clock.monotonic_ms()
         self._reported_at_ms = 0
         self._granted = False
+        self._untold: deque[Command] = deque()
         self._state = State.CREATED
         self.view = View()
         self._chores = Chores()
@@ -243,6 +247,7 @@ class Parts:
             self.tasks.pause(task)
         self._committed_at_ms = self._clock.monotonic_ms()
         if done:
+            self.steps += self._commit.moved
             self._commits.record(self._committed_at_ms - started)
             self._committed.add()
         return done
@@ -318,7 +323,10 @@ class Parts:
                 close=close,
                 clock=self._clock,
             )
-        for told in self._coordination.poll():
+        orders = self._coordination.poll()
+        # Orders that fail are given again, commands are not: they wait here until the worker has recovered.
+        self._untold.extend(told for told in orders if isinstance(told, Command))
+        for told in orders:
             match told:
                 case Granted():
                     self._grant(told)
@@ -326,8 +334,8 @@ class Parts:
                     self._hand_over(told.tasks)
                 case Lost():
                     raise TaskMigratedError(f"this worker is no longer a member: {told.reason}")
-                case Command():
-                    self._carry_out(told)
+        while self._untold:
+            self._carry_out(self._untold.popleft())
         if self.tasks.changed or now_ms - self._reported_at_ms >= REPORT_MS:
             self._reported_at_ms = now_ms
             self._coordination.report({task.id: self._report(task) for task in self.tasks.all()}, self._state)
