@@ -84,13 +84,7 @@ class WallclockTimestampExtractor:
 
 def extractor_function(extractor: object) -> TimestampExtractor | None:
     """The callable behind an extractor, its class, its dotted path or a plain function; None for the default, which needs no call per
-    record. Raises StreamsError for anything else."""
-    if isinstance(extractor, str):
-        module_name, _, name = extractor.replace(":", ".").rpartition(".")
-        try:
-            extractor = getattr(importlib.import_module(module_name or __name__), name)
-        except (ImportError, AttributeError) as error:
-            raise StreamsError(f"timestamp extractor {extractor!r} cannot be imported: {error}") from error
+    record. Raises StreamsConfigError for anything else."""
     if isinstance(extractor, str):
         extractor = _imported(extractor)
     if isinstance(extractor, type):
@@ -99,7 +93,7 @@ def extractor_function(extractor: object) -> TimestampExtractor | None:
         return None
     extract = getattr(extractor, "extract", extractor)
     if not callable(extract):
-        raise StreamsError(
+        raise StreamsConfigError(
             f"{extractor!r} is not a timestamp extractor: neither callable nor with a method extract(record, partition_time)"
         )
     function: TimestampExtractor = extract
@@ -111,5 +105,5 @@ def _imported(path: str) -> object:
     try:
         found: object = getattr(importlib.import_module(module or __name__), name)
     except (ImportError, AttributeError) as error:
-        raise StreamsConfigError(f"default.timestamp.extractor = {path!r} cannot be imported: {error}") from error
+        raise StreamsConfigError(f"timestamp extractor {path!r} cannot be imported: {error}") from error
     return found

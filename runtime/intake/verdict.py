@@ -15,6 +15,7 @@ around each record (35 ns each, for something that happens once a day).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import index
 from typing import NamedTuple, Protocol
 
 from runtime.errors import DeserializationError, StreamsError
@@ -152,10 +153,18 @@ class Decoder:
         timestamp = message.timestamp()[1]
         if self._extract is not None:
             record = ConsumerRecord(self._topic, message.partition(), message.offset(), timestamp, key, value, self._record_headers)
-            return key, value, self._extract(record, partition_time)
+            return key, value, _milliseconds(self._extract(record, partition_time))
         if timestamp < 0:
             raise StreamsError(f"invalid timestamp {timestamp}: set default.timestamp.extractor to one that knows what to do with it")
         return key, value, timestamp
+
+
+def _milliseconds(extracted: object) -> int:
+    """What an extractor returned, as the time it must be. Raises StreamsError for anything but a whole number."""
+    try:
+        return index(extracted)  # type: ignore[arg-type]  # that it can be one is what is found out here
+    except TypeError:
+        raise StreamsError(f"the timestamp extractor returned {extracted!r}: expected whole milliseconds since the epoch") from None
 
 
 def _offsets(messages: Sequence[RawMessage]) -> Sequence[int]:

@@ -56,6 +56,8 @@ class ActiveTask:
         """What this task committed last, or found committed when it began."""
         self.reset_positions: dict[Partition, NextOffset] = {}
         """Where `auto.offset.reset` began partitions without a committed offset: kept, since `latest` would be later each time."""
+        self.moved: dict[Partition, tuple[NextOffset, NextOffset]] = {}
+        """Partitions that began somewhere else than where this task's work ended (from, to): somebody has moved their committed offsets."""
         self.topic_ids: Mapping[str, str] = {}
         """Id of each changelog topic, by name (rules.md, 13); set by the worker before the restore."""
         self.stores: dict[str, EngineStore] = {}
@@ -95,6 +97,11 @@ class ActiveTask:
         """Changelog partition by store name, of the stores that have one."""
         return {} if self._writer is None else self._writer.partitions
 
+    @property
+    def position(self) -> int:
+        """Sum of the next offsets of its changelogs."""
+        return sum(self.stores[name].committed_offset(changelog) or 0 for name, changelog in self.changelogs.items())
+
     def stored_inputs(self) -> dict[Partition, NextOffset]:
         """The input offsets that the stores were last committed with: the largest of each partition."""
         found: dict[Partition, NextOffset] = {}
@@ -129,6 +136,12 @@ class ActiveTask:
             self._move(TaskState.RUNNING)
 
     def _found(self, committed: Mapping[Partition, OffsetAndMetadata], starts: Mapping[Partition, NextOffset]) -> None:
+        ours = {**self.stored_inputs(), **{partition: NextOffset(at.offset) for partition, at in self.committed_offsets.items()}}
+        self.moved = {
+            partition: (ours[partition], starts[partition])
+            for partition in committed
+            if ours.get(partition, starts[partition]) != starts[partition]
+        }
         self.committed_offsets = dict(committed)
         self.reset_positions = {partition: starts[partition] for partition in self.inputs if partition not in committed}
 
@@ -211,6 +224,7 @@ class ActiveTask:
                     break
                 continue
             done += self._process_run(pipeline, run)
+        self._count_dropped(queues)
         if done:
             self._dirty = True
             self.stream_time = self._context.stream_time
@@ -231,6 +245,13 @@ class ActiveTask:
             return self._failed(queue, batch, start, error)
         queue.take(batch, stop)
         return stop - start
+
+    def _count_dropped(self, queues: TaskQueues) -> None:
+        """Records that an extractor gave a negative timestamp."""
+        for queue in queues:
+            if queue.dropped:
+                self._incidents.dropped(self.id, queue.dropped)
+                queue.dropped = 0
 
     def _process_held(self, pipeline: Pipeline, run: Run) -> int:
         """Under at-least-once with a handler that may PAUSE: a record's outputs are released when its chain has returned (rules.md, 18)."""
@@ -348,15 +369,15 @@ class ActiveTask:
         return () if self._writer is None or not self._dirty else self._writer.pending()
 
     def offsets_to_commit(self) -> dict[Partition, OffsetAndMetadata]:
-        """The next offset to process of each partition where it moved since the last commit, and of the one a pause is about."""
+        """The next offset to process of each partition where it moved since the last commit; at a pause, of every partition."""
         if self.queues is None:
             return {}
-        always = None if self.pause_wanted is None else self.pause_wanted.partition
+        pausing = self.pause_wanted is not None
         offsets: dict[Partition, OffsetAndMetadata] = {}
         for queue in self.queues:
             known = self.committed_offsets.get(queue.partition)
             first = self._dirty or queue.next_offset > queue.start  # state is never committed without an offset for every input
-            if queue.partition == always or (queue.next_offset != known.offset if known else first):
+            if pausing or (queue.next_offset != known.offset if known else first):
                 offsets[queue.partition] = OffsetAndMetadata(queue.next_offset, encode_partition_time(queue.partition_time))
         return offsets
 
