@@ -69,6 +69,8 @@ _KEYS = (
     _number("heartbeat.interval.ms", 3_000, "Time between two heartbeats.", 1),
     _number("restart.grace.ms", 60_000, "How long the tasks of an instance that restarts are kept for it."),
     _number("acceptable.recovery.lag", 10_000, "Records behind the end with which a copy of the state counts as caught up."),
+    _number("num.standby.replicas", 0, "Copies of each task's state that other instances keep, to take over at once."),
+    _number("max.warmup.replicas", 2, "Tasks that instances learn at a time, in all, before they take them over.", 1),
     _text("auto.offset.reset", "earliest", "Where a source partition without a committed offset begins.", "earliest", "latest", "none"),
     _number(
         "statestore.checkpoint.interval.ms", 300_000, "Least time between two checkpoints (KIP-116); looked at on commit; 0: each commit."

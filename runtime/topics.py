@@ -95,10 +95,11 @@ class TopicDescription:
 
 @dataclass(frozen=True, slots=True)
 class TopicLayout:
-    """What a topology means on these brokers: the partitions of every topic, and so the tasks."""
+    """What a topology means on these brokers: the partitions of every topic, and so the tasks; `stateful` are those with a changelog."""
 
     partitions: Mapping[str, int]
     tasks: frozenset[TaskId]
+    stateful: frozenset[TaskId]
     repartition_topics: frozenset[str]
     guard: Partition
 
@@ -248,8 +249,10 @@ class TopicAdmin:
                 _check_internal(found[name], partitions, config)
         self._create({name: wanted for name, wanted in own.items() if name not in found})
         tasks = frozenset(TaskId(part.id, number) for part in parts for number in range(task_count(part, planned)))
+        logged = {part.id for part in parts if any(store.logging_enabled for store in part.stores)}
+        stateful = frozenset(task for task in tasks if task.subtopology in logged)
         repartition = frozenset(topic.name for topic in internal if topic.kind == "repartition")
-        return TopicLayout(planned, tasks, repartition, Partition(guard_topic(application_id), 0))
+        return TopicLayout(planned, tasks, stateful, repartition, Partition(guard_topic(application_id), 0))
 
     def _check_sinks(self, topology: Topology) -> None:
         """An output topic that is missing would be found by the first record that is written, in a transaction that can only be aborted."""

@@ -1,8 +1,9 @@
 """Who should run what: a pure function of members, tasks and what was before (coordination.md, 1).
 
-Kafka Streams' HighAvailabilityTaskAssignor without warm-ups: every member gets its share by capacity, within one task; a task stays where
-it runs if its owner is within its share, and otherwise goes to the member whose copy of the state is newest. Ties fall to the member
-with most room, then to the smallest name, so the same input gives the same answer, and a second round changes nothing.
+The first half of Kafka Streams' HighAvailabilityTaskAssignor; the second, who may have a task yet, is in `copies.py`. Every member gets
+its share by capacity, within one task; a task stays where it runs if its owner is within its share, and otherwise goes to the member
+whose copy of the state is newest. Ties fall to the member with most room, then to the smallest name, so the same input gives the same
+answer, and a second round changes nothing.
 
 What has to be placed is placed in order: first tasks of which there are copies, those with the fewest first, since the others can go
 anywhere. Then by sub-topology, each task to the member with most room: tasks of one sub-topology tend to be alike, and spread so.
@@ -20,12 +21,16 @@ from runtime.ids import TaskId
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A member as the assignor sees it. `name` is unique and orders ties. `positions`: tasks of which it has state, with the sum of their
-    changelog offsets. `capacity`: how many workers it counts for."""
+    changelog offsets. `capacity`: how many workers it counts for. `follows`: tasks whose changelogs it reads into a copy; `learns`:
+    those of them that it reads as a learner; `caught_up`: those that it has read as good as whole."""
 
     name: str
     running: frozenset[TaskId] = frozenset()
     positions: Mapping[TaskId, int] | None = None
     capacity: int = 1
+    follows: frozenset[TaskId] = frozenset()
+    learns: frozenset[TaskId] = frozenset()
+    caught_up: frozenset[TaskId] = frozenset()
 
 
 def assign(candidates: Collection[Candidate], tasks: Collection[TaskId], acceptable_lag: int = 0) -> dict[str, frozenset[TaskId]]:

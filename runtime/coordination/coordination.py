@@ -25,7 +25,7 @@ from runtime.coordination.records import Command, CommandResult, Member, TaskRep
 from runtime.coordination.registry import Registry, member_key
 from runtime.errors import StreamsError
 from runtime.ids import TaskId
-from runtime.states import State
+from runtime.states import State, TaskKind
 from runtime.stores.directory import StateDirectory
 from runtime.topics import TopicLayout
 from runtime.topology.topology import Topology
@@ -40,10 +40,11 @@ STALE_COMMAND_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """The tasks that this worker is to run now, all of them."""
+    """The tasks that this worker is to run now, and those of which it is to keep a copy, by kind; all of them."""
 
     epoch: int
     active: frozenset[TaskId]
+    copies: Mapping[TaskId, TaskKind]
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +175,8 @@ class Coordination:
         if revoked:
             told.append(Revoked(revoked))
         if granted - self._open or (registry.epoch != self._told_epoch and self._is_mine(registry)):
-            told.append(Granted(registry.epoch, granted))
+            followed = registry.followed(self._key, self._member.member_id)
+            told.append(Granted(registry.epoch, granted, {TaskId.parse(task): kind for task, kind in followed.items()}))
             self._told_epoch = registry.epoch
         return told
 
@@ -217,12 +219,12 @@ class Coordination:
 
     def report(self, tasks: Mapping[TaskId, TaskReport], state: State) -> None:
         """What this worker has open now, and its state. Written when something but an offset changed, and as a heartbeat."""
-        self._open = frozenset(tasks)
+        self._open = frozenset(task for task, report in tasks.items() if report.kind is TaskKind.ACTIVE)
         if self._member is None or not self._announced:
             return
         granted = self._registry.granted(self._key, self._member.member_id)
         reports = {str(task): report for task, report in sorted(tasks.items())}
-        epoch = self._registry.epoch if set(reports) <= granted else self._member.epoch
+        epoch = self._registry.epoch if {str(task) for task in self._open} <= granted else self._member.epoch
         before = self._member
         same = (
             before.state is state
@@ -237,9 +239,12 @@ class Coordination:
         """These tasks are committed and closed: others may have them."""
         self._open -= frozenset(tasks)
         if self._member is not None and self._announced:
-            reports = {task: report for task, report in self._member.tasks.items() if TaskId.parse(task) in self._open}
+            closed = {task: self._member.tasks[task] for task in self._member.active if TaskId.parse(task) not in self._open}
+            reports = {task: report for task, report in self._member.tasks.items() if task not in closed}
+            disk = {**self._member.disk, **{task: report.position for task, report in closed.items()}}
             granted = self._registry.granted(self._key, self._member.member_id)
-            self._announce(tasks=reports, epoch=self._registry.epoch if set(reports) <= granted else self._member.epoch)
+            done = {str(task) for task in self._open} <= granted
+            self._announce(tasks=reports, disk=disk, epoch=self._registry.epoch if done else self._member.epoch)
 
     def guard(self) -> GroupMetadata:
         """The group metadata that a transaction is guarded with. Raises TaskMigratedError if this worker is no longer who was granted the
@@ -268,4 +273,4 @@ class Coordination:
 
 def _essence(report: TaskReport) -> TaskReport:
     """A report without what changes all the time."""
-    return msgspec.structs.replace(report, offset_sum=0, end_sum=0, lag=None)
+    return msgspec.structs.replace(report, offset_sum=0, end_sum=0, position=0, lag=None)

@@ -24,7 +24,8 @@ from runtime.clock import Clock
 from runtime.commit.metadata import OffsetAndMetadata
 from runtime.commit.transactions import TransactionalProducer, kafka_error
 from runtime.config import StreamsConfig
-from runtime.coordination.assignor import Candidate, assign
+from runtime.coordination.assignor import Candidate
+from runtime.coordination.copies import CopyRules, place
 from runtime.coordination.group import Membership
 from runtime.coordination.liveness import Liveness
 from runtime.coordination.log import CoordinationLog
@@ -33,6 +34,7 @@ from runtime.coordination.registry import Known, Registry, member_key
 from runtime.errors import StreamsError, TaskMigratedError, TransactionAbortedError
 from runtime.ids import TaskId
 from runtime.kafka_logs import KAFKA_LOGGER
+from runtime.states import TaskKind
 from runtime.topics import TopicLayout, coordination_topic
 
 logger = logging.getLogger(__name__)
@@ -61,6 +63,12 @@ class Leader:
         self._log = log
         self._registry = registry
         self._clock = clock
+        self._copy_rules = CopyRules(
+            layout.stateful,
+            config.integer("acceptable.recovery.lag"),
+            config.integer("num.standby.replicas"),
+            config.integer("max.warmup.replicas"),
+        )
         self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="fence")
         self._fencing: dict[str, Future[None]] = {}
         self._producer: TransactionalProducer | None = None
@@ -155,18 +163,24 @@ class Leader:
         reserved = self._reserved(live)
         tasks = sorted(task for task in self._layout.tasks if str(task) not in reserved)
         candidates = [_candidate(key, known, self._before(known.member.instance, key)) for key, known in sorted(live.items())]
-        wanted = assign(candidates, tasks, self._config.integer("acceptable.recovery.lag"))
+        wanted = place(candidates, tasks, self._copy_rules)
         holders = {str(task): registry.holders(str(task)) - fenced for task in tasks}
         grants = []
         for key, known in sorted(live.items()):
-            active = [str(task) for task in sorted(wanted[key]) if holders[str(task)] <= {key}]
             grants.append(
-                Grant(member_id=known.member.member_id, incarnation=known.member.incarnation, instance=known.member.instance, active=active)
+                Grant(
+                    member_id=known.member.member_id,
+                    incarnation=known.member.incarnation,
+                    instance=known.member.instance,
+                    active=[str(task) for task in sorted(wanted.active[key]) if holders[str(task)] <= {key}],
+                    standby=[str(task) for task in sorted(wanted.standby[key])],
+                    learner=[str(task) for task in sorted(wanted.learner[key])],
+                )
             )
         revoking = {
-            key: sorted(known.held - {str(task) for task in wanted[key]})
+            key: sorted(known.held - {str(task) for task in wanted.active[key]})
             for key, known in sorted(live.items())
-            if known.held - {str(task) for task in wanted[key]}
+            if known.held - {str(task) for task in wanted.active[key]}
         }
         return Assignment(leader=self._name, grants=grants, revoking=revoking, reserved=reserved)
 
@@ -244,9 +258,22 @@ class Leader:
 
 
 def _candidate(key: str, known: Known, before: frozenset[TaskId]) -> Candidate:
-    positions = {TaskId.parse(task): position for task, position in known.member.disk.items()}
-    running = before | {TaskId.parse(task) for task in known.member.tasks}
-    return Candidate(key, frozenset(running), positions)
+    member = known.member
+    reports = {TaskId.parse(task): report for task, report in member.tasks.items()}
+    positions = {TaskId.parse(task): position for task, position in member.disk.items()}
+    positions.update((task, report.position) for task, report in reports.items())
+
+    def of_kind(*kinds: TaskKind) -> frozenset[TaskId]:
+        return frozenset(task for task, report in reports.items() if report.kind in kinds)
+
+    return Candidate(
+        key,
+        before | of_kind(TaskKind.ACTIVE),
+        positions,
+        follows=of_kind(TaskKind.STANDBY, TaskKind.LEARNER),
+        learns=of_kind(TaskKind.LEARNER),
+        caught_up=frozenset(task for task, report in reports.items() if report.caught_up),
+    )
 
 
 def _prepare(properties: Mapping[str, object], transactional_id: str) -> TransactionalProducer:

@@ -32,13 +32,17 @@ class PausedAt(msgspec.Struct, frozen=True, kw_only=True):
 
 class TaskReport(msgspec.Struct, frozen=True, kw_only=True):
     """A task that a worker has open. `offset_sum`: sum of the committed next offsets of its input; `end_sum`: of the ends; `lag`: records
-    between them, None while an end is unknown. `checkpoint_ms`: wall-clock time of the last checkpoint, ms."""
+    between them, None while an end is unknown. Of standbys and learners, the same of its changelogs. `position`: sum of the next offsets
+    of its stores' changelogs, in every kind. `caught_up`: a standby or learner that may become active now (rules.md, 25).
+    `checkpoint_ms`: wall-clock time of the last checkpoint, ms."""
 
     kind: TaskKind
     state: TaskState
     offset_sum: int
     end_sum: int
     lag: int | None
+    position: int = 0
+    caught_up: bool = False
     checkpoint_ms: int | None = None
     paused: PausedAt | None = None
 
@@ -69,14 +73,22 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     def key(self) -> bytes:
         return f"{MEMBER}/{self.instance}/{self.incarnation}".encode()
 
+    @property
+    def active(self) -> set[str]:
+        """The tasks that it runs, without those of which it keeps a copy."""
+        return {task for task, report in self.tasks.items() if report.kind is TaskKind.ACTIVE}
+
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):
-    """What one worker may run, bound to the member id and the incarnation under which it was granted (rules.md, 21)."""
+    """What one worker may run, bound to the member id and the incarnation under which it was granted (rules.md, 21); and of which tasks
+    it is to keep a copy, for good (`standby`) or until it may run them (`learner`)."""
 
     member_id: str
     incarnation: int
     instance: str
     active: list[str]
+    standby: list[str] = []
+    learner: list[str] = []
 
 
 class Reserved(msgspec.Struct, frozen=True, kw_only=True):

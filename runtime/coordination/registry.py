@@ -18,6 +18,7 @@ from runtime.coordination.records import (
     Tombstone,
     TopologyText,
 )
+from runtime.states import TaskKind
 
 
 @dataclass(slots=True)
@@ -83,9 +84,9 @@ class Registry:
         known.member = member
         if member.epoch >= self.epoch:
             # It has carried out the last assignment: what it neither reports nor was granted by it, it has closed.
-            known.held = {task for grant in self._grants(key) for task in grant.active} | set(member.tasks)
+            known.held = {task for grant in self._grants(key) for task in grant.active} | member.active
         else:
-            known.held |= set(member.tasks)
+            known.held |= member.active
 
     def _assignment(self, assignment: Assignment, offset: int) -> None:
         self.assignment, self.epoch = assignment, offset
@@ -105,6 +106,15 @@ class Registry:
     def granted(self, key: str, member_id: str) -> frozenset[str]:
         """The tasks that the last assignment grants to a worker, under this member id."""
         return frozenset(task for grant in self._grants(key) if grant.member_id == member_id for task in grant.active)
+
+    def followed(self, key: str, member_id: str) -> dict[str, TaskKind]:
+        """The tasks of which the last assignment wants a copy at a worker, and of what kind, under this member id."""
+        found: dict[str, TaskKind] = {}
+        for grant in self._grants(key):
+            if grant.member_id == member_id:
+                found.update(dict.fromkeys(grant.standby, TaskKind.STANDBY))
+                found.update(dict.fromkeys(grant.learner, TaskKind.LEARNER))
+        return found
 
     def holders(self, task: str) -> set[str]:
         """The members that may be running a task."""

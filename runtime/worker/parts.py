@@ -24,16 +24,15 @@ from runtime.commit.metadata import OffsetAndMetadata
 from runtime.commit.order import Commit, Transport
 from runtime.commit.transactions import TransactionalProducer
 from runtime.config import StreamsConfig
-from runtime.coordination import Command, CommandResult, Coordination, Granted, Lost, Member, PausedAt, Revoked, TaskReport
+from runtime.coordination import Command, CommandResult, Coordination, Granted, Lost, Member, Revoked
 from runtime.errors import BrokerUnavailableError, StreamsError, TaskCorruptedError, TaskMigratedError, TransactionAbortedError
 from runtime.events import Event, EventKind, EventSink
 from runtime.ids import Partition, TaskId
 from runtime.intake.reader import Reader
 from runtime.metrics import THREAD, Metrics
-from runtime.states import State, TaskKind, TaskState
+from runtime.states import State, TaskState
 from runtime.stores.budget import StoreMemory
 from runtime.stores.directory import StateDirectory
-from runtime.tasks.active import ActiveTask
 from runtime.tasks.global_build import build_global_task
 from runtime.tasks.incidents import Incidents
 from runtime.topics import TopicAdmin
@@ -41,9 +40,11 @@ from runtime.topology.topology import Topology
 from runtime.worker.chores import CLEAN_UP_MS, MOVED_OFFSETS_MS, RECOMMIT_MS, Chores
 from runtime.worker.clients import await_broker, input_consumer
 from runtime.worker.commands import Answer, Commands
+from runtime.worker.followers import Followers
 from runtime.worker.plans import Planner
+from runtime.worker.reports import active_report, follower_report
 from runtime.worker.tasks import TaskSet
-from runtime.worker.view import View, task_info
+from runtime.worker.view import View
 
 logger = logging.getLogger(__name__)
 
@@ -137,6 +138,9 @@ class Parts:
         self._started.append(self.restorer.close)
         self.tasks = TaskSet(self._planner, self.reader, self.restorer, self.global_task, self._events, clock)
         self._started.append(self.tasks.drop)
+        lag = config.integer("acceptable.recovery.lag")
+        self.followers = Followers(self._planner, self.restorer, clock, lag, recently_ms=2 * self._commit_interval_ms)
+        self._started.append(self.followers.close)
         if self.global_task is not None:
             self._build_global_tables()
         self._coordination = Coordination(config, self._topology, layout, self._directory, clock)
@@ -282,6 +286,7 @@ class Parts:
             if task.stores and task.committed_ms > (task.checkpoint_ms or 0):
                 offsets = task.checkpoint(self._clock.wall_ms())
                 self._events.emit(EventKind.CHECKPOINT, {"stores": offsets}, task.id)
+        self.followers.checkpoint()
         if self.global_task is not None:
             self.global_task.checkpoint()
 
@@ -299,9 +304,11 @@ class Parts:
             raise TransactionAbortedError(f"the tasks cannot go back to their last commit yet: {error}") from error
 
     def wipe(self, error: TaskCorruptedError) -> None:
-        """Empties and restores the tasks that the error names; the others go back to the last commit."""
-        self.roll_back()
-        self.tasks.wipe(error)
+        """Empties and restores the tasks that the error names; the others go back to the last commit, unless only copies are meant."""
+        self.followers.wipe(error)
+        if any(task in self.tasks for task in error.tasks):
+            self.roll_back()
+            self.tasks.wipe(error)
 
     def begin_incarnation(self) -> None:
         """Others may own the tasks: closes all of them dirty, and joins under a new name."""
@@ -336,9 +343,10 @@ class Parts:
                     raise TaskMigratedError(f"this worker is no longer a member: {told.reason}")
         while self._untold:
             self._carry_out(self._untold.popleft())
-        if self.tasks.changed or now_ms - self._reported_at_ms >= REPORT_MS:
+        self.followers.advance()
+        if self.tasks.changed or self.followers.changed or now_ms - self._reported_at_ms >= REPORT_MS:
             self._reported_at_ms = now_ms
-            self._coordination.report({task.id: self._report(task) for task in self.tasks.all()}, self._state)
+            self._report()
 
     def _grant(self, grant: Granted) -> None:
         gone = [task.id for task in self.tasks.all() if task.id not in grant.active]
@@ -348,7 +356,9 @@ class Parts:
         if new or not self._granted:
             self._events.emit(EventKind.TASKS_ASSIGNED, {"active": [str(task) for task in sorted(grant.active)]})
         self._granted = True
+        self.followers.keep(grant.copies)
         self.tasks.create(grant.active)
+        self.followers.open(grant.copies)
 
     def _hand_over(self, tasks: Sequence[TaskId]) -> None:
         """Commit, close, say so: only then may another be granted them (coordination.md, 3)."""
@@ -370,27 +380,10 @@ class Parts:
             CommandResult(id=command.id, ok=answer.ok, reason=answer.reason, data=dict(answer.data), by=self._instance)
         )
 
-    def _report(self, task: ActiveTask) -> TaskReport:
-        info = task_info(task, self.reader)
-        ends = sum(info.ends.values())
-        point = task.paused_at
-        return TaskReport(
-            kind=TaskKind.ACTIVE,
-            state=task.state,
-            offset_sum=sum(info.committed.values()),
-            end_sum=ends,
-            lag=info.lag,
-            checkpoint_ms=task.checkpoint_ms,
-            paused=None
-            if point is None
-            else PausedAt(
-                topic=point.partition.topic,
-                partition=point.partition.number,
-                offset=point.offset,
-                error_type=point.error_type,
-                error=point.error,
-            ),
-        )
+    def _report(self) -> None:
+        reports = {task.id: active_report(task, self.reader) for task in self.tasks.all()}
+        reports.update((task.id, follower_report(task, self.followers.lag(task.id))) for task in self.followers.all())
+        self._coordination.report(reports, self._state)
 
     # -- now and then ----------------------------------------------------------------------------------------------------------
 
@@ -407,7 +400,7 @@ class Parts:
 
     def _clean_up(self) -> None:
         """The state of tasks that are elsewhere is removed when nothing was written to it for a while: until then they may come back."""
-        owned = [task.id for task in self.tasks.all()]
+        owned = [task.id for task in (*self.tasks.all(), *self.followers.all())]
         self._directory.clean(owned, self._config.integer("state.cleanup.delay.ms"), self._clock.wall_ms())
 
     def _purge(self) -> None:
@@ -440,10 +433,11 @@ class Parts:
 
     def publish(self, state: State) -> None:
         """Swaps in what other threads see, if it changed or a commit was made."""
-        if state is not self._state or self.tasks.changed or self.view.published_ms < self._committed_at_ms:
+        changed = self.tasks.changed or self.followers.changed
+        if state is not self._state or changed or self.view.published_ms < self._committed_at_ms:
             self._state = state
-            self.view.publish(state, self.tasks.all(), self.reader, self.global_task, self._committed_at_ms)
-            self.tasks.changed = False
+            self.view.publish(state, self.tasks.all(), self.followers.all(), self.reader, self.global_task, self._committed_at_ms)
+            self.tasks.changed = self.followers.changed = False
 
     def instance_state(self, old: State, new: State) -> dict[str, object]:
         """The payload of INSTANCE_STATE."""

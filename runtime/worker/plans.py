@@ -14,9 +14,11 @@ from runtime.handlers import LogAndContinueProcessingExceptionHandler, LogAndFai
 from runtime.ids import NextOffset, Partition, TaskId
 from runtime.metrics import Metrics
 from runtime.operators.context import GlobalStores
+from runtime.states import TaskKind
 from runtime.stores.budget import StoreMemory
 from runtime.stores.directory import StateDirectory
 from runtime.tasks.active import ActiveTask
+from runtime.tasks.follower import FollowerTask
 from runtime.tasks.incidents import Incidents
 from runtime.tasks.plan import TaskPlan
 from runtime.topics import TopicAdmin, TopicLayout
@@ -63,7 +65,14 @@ class Planner:
         self.incidents.attach(transport)
 
     def task(self, task_id: TaskId) -> ActiveTask:
-        """A new task, in state CREATED."""
+        """A new active task, in state CREATED."""
+        return ActiveTask(self._plan(task_id), self.incidents)
+
+    def follower(self, task_id: TaskId, kind: TaskKind) -> FollowerTask:
+        """A new standby or learner, in state CREATED."""
+        return FollowerTask(self._plan(task_id), kind)
+
+    def _plan(self, task_id: TaskId) -> TaskPlan:
         assert self._collector is not None
         subtopology = self._subtopologies[task_id.subtopology]
         sources = {
@@ -73,7 +82,7 @@ class Planner:
             if task_id.partition < self._layout.partitions[topic]  # merged topics may differ: the narrow one feeds the first tasks only
         }
         config = self._config
-        plan = TaskPlan(
+        return TaskPlan(
             task_id=task_id,
             application_id=self._application_id,
             config=config,
@@ -90,7 +99,6 @@ class Planner:
             default_offset_reset=str(config["auto.offset.reset"]),
             default_timestamp_extractor=config["default.timestamp.extractor"],
         )
-        return ActiveTask(plan, self.incidents)
 
     def changelogs(self, partitions: Sequence[Partition]) -> dict[Partition, Changelog]:
         """What the brokers say about changelogs now: id, retention of deletions, and end. Raises MissingSourceTopicError, StreamsError."""

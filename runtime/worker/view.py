@@ -11,6 +11,7 @@ from runtime.intake.reader import Reader
 from runtime.states import State, TaskKind, TaskState
 from runtime.stores.base import EngineStore
 from runtime.tasks.active import ActiveTask
+from runtime.tasks.follower import FollowerTask
 from runtime.tasks.global_ import GlobalTask, Phase
 from runtime.tasks.incidents import PausePoint
 from runtime.worker.queries import StoreQuery
@@ -63,6 +64,21 @@ def task_info(task: ActiveTask, reader: Reader) -> TaskInfo:
     )
 
 
+def follower_info(task: FollowerTask) -> TaskInfo:
+    """A standby or learner. It reads no input, so it has no offsets of it."""
+    return TaskInfo(
+        task_id=task.id,
+        kind=task.kind,
+        state=task.state,
+        partitions=task.inputs,
+        committed={},
+        ends={},
+        idle_since_ms=None,
+        paused=None,
+        checkpoint_ms=task.checkpoint_ms,
+    )
+
+
 class View:
     """What other threads read. One thread publishes; each part is replaced as a whole, so readers need no lock."""
 
@@ -73,7 +89,15 @@ class View:
         self._restoring: frozenset[str] = frozenset()
         self._global: GlobalTask | None = None
 
-    def publish(self, state: State, tasks: Sequence[ActiveTask], reader: Reader, global_task: GlobalTask | None, now_ms: int) -> None:
+    def publish(
+        self,
+        state: State,
+        tasks: Sequence[ActiveTask],
+        followers: Sequence[FollowerTask],
+        reader: Reader,
+        global_task: GlobalTask | None,
+        now_ms: int,
+    ) -> None:
         """Takes the place of what was shown before."""
         stores: dict[str, list[EngineStore]] = {}
         restoring: set[str] = set()
@@ -87,7 +111,7 @@ class View:
         self._stores = {name: tuple(parts) for name, parts in stores.items()}
         self._restoring = frozenset(restoring)
         self._global = global_task
-        self.metadata = WorkerMetadata(state, tuple(task_info(task, reader) for task in tasks))
+        self.metadata = WorkerMetadata(state, (*(task_info(task, reader) for task in tasks), *map(follower_info, followers)))
         self.published_ms = now_ms
 
     def query(self, name: str) -> StoreQuery:

@@ -1,0 +1,118 @@
+"""Copies of the state: who follows which task, and when an active may move to where `assign` wants it (coordination.md, 2).
+
+An active never moves to a place that is not ready. Where the wanted owner is behind, the task stays where it runs (or goes to the member
+whose copy is ready, if nobody runs it), and the wanted owner gets a *learner*: it reads the changelog, and says when it has caught up.
+Then this function, asked again, gives it the active. So a move takes as long as its restore, and costs one hand-over.
+
+A *standby* is a copy that is kept for the day on which the owner dies. Members are asked for what they have: who follows a task already
+goes on, then whoever has most of it on disk.
+
+Kafka Streams' HighAvailabilityTaskAssignor (`TaskMovement`, and its default standby assignor), with one difference: there a warm-up ends at a
+probing rebalance, every ten minutes; here on the follower's own word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from runtime.coordination.assignor import Candidate, assign
+from runtime.ids import TaskId
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Who is wanted to run, to keep a copy of, and to learn which tasks, by the member's name."""
+
+    active: Mapping[str, frozenset[TaskId]]
+    standby: Mapping[str, frozenset[TaskId]]
+    learner: Mapping[str, frozenset[TaskId]]
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRules:
+    """`stateful`: tasks that have state to copy. `acceptable_lag` in records (`acceptable.recovery.lag`); `standbys` per task
+    (`num.standby.replicas`); `warmups`: learners at a time, of all members together (`max.warmup.replicas`)."""
+
+    stateful: frozenset[TaskId]
+    acceptable_lag: int = 0
+    standbys: int = 0
+    warmups: int = 2
+
+
+def place(candidates: Collection[Candidate], tasks: Collection[TaskId], rules: CopyRules) -> Placement:
+    """Where each task is to be now. Every task is active at exactly one member, unless there are none; no member has two kinds of one
+    task."""
+    members = sorted(candidates, key=lambda member: member.name)
+    by_name = {member.name: member for member in members}
+    target = assign(members, tasks, rules.acceptable_lag)
+    active: dict[str, set[TaskId]] = {member.name: set() for member in members}
+    waiting: list[tuple[TaskId, str]] = []
+    for task, wanted in sorted((task, name) for name, mine in target.items() for task in mine):
+        source = _readier(task, by_name[wanted], members, target, rules) if task in rules.stateful else None
+        active[source or wanted].add(task)
+        if source is not None:
+            waiting.append((task, wanted))
+    swaps = {(task, name) for task, name in waiting if rules.standbys and task in by_name[name].follows - by_name[name].learns}
+    learner = _learners([move for move in waiting if move not in swaps], by_name, rules)
+    standby = _standbys(members, active, learner, swaps, [task for task in tasks if task in rules.stateful], rules)
+    return Placement(*({name: frozenset(mine) for name, mine in each.items()} for each in (active, standby, learner)))
+
+
+def _readier(
+    task: TaskId, wanted: Candidate, members: list[Candidate], target: Mapping[str, frozenset[TaskId]], rules: CopyRules
+) -> str | None:
+    """Who should run a task until the wanted owner has caught up; None if that may have it now, or nobody is better."""
+    newest = max(_position(member, task) for member in members)
+
+    def ready(member: Candidate) -> bool:
+        return task in member.caught_up or newest - _position(member, task) <= rules.acceptable_lag
+
+    if ready(wanted):
+        return None
+    better = [member for member in members if ready(member)]
+    if task in wanted.running and not any(task in member.caught_up for member in better):
+        return None  # it restores already; an old copy that nobody follows is not readier than that
+    return min(
+        better, key=lambda member: (task not in member.running, task not in member.caught_up, len(target[member.name]), member.name)
+    ).name
+
+
+def _position(member: Candidate, task: TaskId) -> int:
+    return (member.positions or {}).get(task, 0)
+
+
+def _learners(waiting: list[tuple[TaskId, str]], members: Mapping[str, Candidate], rules: CopyRules) -> dict[str, set[TaskId]]:
+    """Learners for the moves that wait, as many as may be at a time; those first that have begun."""
+    learner: dict[str, set[TaskId]] = {name: set() for name in members}
+    for task, name in sorted(waiting, key=lambda move: (move[0] not in members[move[1]].follows, move))[: rules.warmups]:
+        learner[name].add(task)
+    return learner
+
+
+def _standbys(
+    members: list[Candidate],
+    active: Mapping[str, set[TaskId]],
+    learner: Mapping[str, set[TaskId]],
+    swaps: Collection[tuple[TaskId, str]],
+    tasks: list[TaskId],
+    rules: CopyRules,
+) -> dict[str, set[TaskId]]:
+    """Copies on members that do not have the task yet: on standbys that are to become its owner (`swaps`), on those that follow it, then
+    on the least loaded."""
+    standby: dict[str, set[TaskId]] = {member.name: set() for member in members}
+    if not members:
+        return standby
+    share = -(-len(tasks) * rules.standbys // len(members))
+
+    def merit(member: Candidate, task: TaskId) -> tuple[bool, bool, bool, int, int, str]:
+        mine = standby[member.name]
+        load = len(active[member.name]) + len(mine)
+        return (task, member.name) not in swaps, len(mine) >= share, task not in member.follows, load, -_position(member, task), member.name
+
+    for _ in range(rules.standbys):
+        for task in sorted(tasks):
+            free = [member for member in members if not any(task in kind[member.name] for kind in (active, learner, standby))]
+            if free:
+                standby[min(free, key=lambda member: merit(member, task)).name].add(task)
+    return standby

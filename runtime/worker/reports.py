@@ -1,0 +1,50 @@
+"""What a worker tells the others of each of its tasks (coordination.md)."""
+
+from __future__ import annotations
+
+from runtime.coordination import PausedAt, TaskReport
+from runtime.intake.reader import Reader
+from runtime.states import TaskKind
+from runtime.tasks.active import ActiveTask
+from runtime.tasks.follower import FollowerTask
+from runtime.tasks.incidents import PausePoint
+from runtime.worker.view import task_info
+
+
+def active_report(task: ActiveTask, reader: Reader) -> TaskReport:
+    """Of a task that processes."""
+    info = task_info(task, reader)
+    return TaskReport(
+        kind=TaskKind.ACTIVE,
+        state=task.state,
+        offset_sum=sum(info.committed.values()),
+        end_sum=sum(info.ends.values()),
+        lag=info.lag,
+        position=task.position,
+        checkpoint_ms=task.checkpoint_ms,
+        paused=None if task.paused_at is None else _paused_at(task.paused_at),
+    )
+
+
+def follower_report(task: FollowerTask, lag: int | None) -> TaskReport:
+    """Of a standby or learner that is `lag` records behind."""
+    return TaskReport(
+        kind=task.kind,
+        state=task.state,
+        offset_sum=task.position,
+        end_sum=task.position + (lag or 0),
+        lag=lag,
+        position=task.position,
+        caught_up=task.caught_up,
+        checkpoint_ms=task.checkpoint_ms,
+    )
+
+
+def _paused_at(point: PausePoint) -> PausedAt:
+    return PausedAt(
+        topic=point.partition.topic,
+        partition=point.partition.number,
+        offset=point.offset,
+        error_type=point.error_type,
+        error=point.error,
+    )
