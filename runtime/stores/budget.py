@@ -6,6 +6,9 @@ partitions; that is the source of most complaints about it. Here the worker make
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Protocol
+
 MIB = 1 << 20
 DEFAULT_CACHE_BYTES = 10 * MIB
 DEFAULT_READ_CACHE_BYTES = 64 * MIB
@@ -26,12 +29,28 @@ class Budget:
         self.holders = 0
 
 
+class NativeMemory(Protocol):
+    """RocksDB's caches as far as they can be looked at, in bytes. Safe from any thread."""
+
+    def block_cache_usage(self) -> int:
+        """Blocks and write buffers that are in the cache."""
+        ...
+
+    def block_cache_pinned_usage(self) -> int:
+        """Of these, what cannot give way."""
+        ...
+
+    def write_buffer_usage(self) -> int:
+        """Write buffers of all stores, also those on their way to disk."""
+        ...
+
+
 class StoreMemory:
     """What all stores of a process share.
 
     `cache`: entries not yet forwarded (`statestore.cache.max.bytes`; 0 switches caching off). `read_cache`: committed entries kept
-    as objects, about as many bytes of Python memory. `block_cache_bytes` and `write_buffer_bytes`: RocksDB's, the second charged to
-    the first."""
+    as objects, about as many bytes of Python memory (`statestore.read.cache.max.bytes`). `block_cache_bytes` and `write_buffer_bytes`:
+    RocksDB's, the second charged to the first (`rocksdb.block.cache.bytes`, `rocksdb.write.buffer.bytes`)."""
 
     __slots__ = ("block_cache_bytes", "cache", "native", "read_cache", "write_buffer_bytes")
 
@@ -46,5 +65,25 @@ class StoreMemory:
         self.read_cache = Budget(read_cache_bytes)
         self.block_cache_bytes = block_cache_bytes
         self.write_buffer_bytes = write_buffer_bytes
-        self.native: object | None = None
-        """RocksDB's own objects, made by the first store that opens one."""
+        self.native: NativeMemory | None = None
+        """RocksDB's own objects, set by the first store that opens one."""
+
+    @classmethod
+    def configured(cls, integer: Callable[[str], int]) -> StoreMemory:
+        """As the configuration says; `integer` gives the value of a key (`StreamsConfig.integer`)."""
+        return cls(
+            cache_max_bytes=integer("statestore.cache.max.bytes"),
+            read_cache_bytes=integer("statestore.read.cache.max.bytes"),
+            block_cache_bytes=integer("rocksdb.block.cache.bytes"),
+            write_buffer_bytes=integer("rocksdb.write.buffer.bytes"),
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"block cache {_mib(self.block_cache_bytes)}, of which write buffers at most {_mib(self.write_buffer_bytes)}; "
+            f"record caches {_mib(self.cache.limit)}, read caches {_mib(self.read_cache.limit)}"
+        )
+
+
+def _mib(size: int) -> str:
+    return f"{size / MIB:.1f} MiB"

@@ -1,0 +1,131 @@
+"""RocksDB's settings, and what the stores of a process share inside it: one block cache, one budget for write buffers.
+
+The problem: a process may have a thousand stores, and RocksDB's memory is per store in three places that no cache bounds. An empty write
+buffer holds its bloom filter (0.8 MiB for a buffer of 8 MiB) and its first block of memory, and a family that is never written to has
+both. Measured with 1,000 stores: 2.8 GiB before the first entry. So
+
+  - block cache and write buffers are one of each per process, the second charged to the first (`WriteBufferManager`);
+  - only families that hold entries get a filter over the write buffer, and only as many of them as fit into a quarter of the
+    budget: a process with few stores reads absent keys fast (0.3 us in place of 1.4), one with many stays small;
+  - write buffers grow in blocks of 32 KiB, those of offsets in blocks of 4 KiB;
+  - a store keeps at most `MAX_OPEN_FILES` of its files open, and the process may have as many open as the system allows it.
+
+What is left per store: about 0.4 MiB, and 8 open files besides its data. Threads are RocksDB's own, a fixed number per process.
+
+Settings, from measurements of 10,000-entry batches over 100,000 keys: write buffers of 8 MiB (0.9 us per entry; with 64 MiB 1.7 us, the
+skip list no longer fits the CPU's cache).
+"""
+
+from __future__ import annotations
+
+import logging
+import resource
+from threading import Lock
+from weakref import WeakValueDictionary
+
+from rocksdict import BlockBasedOptions, Cache, Options, WriteBufferManager
+
+from runtime.stores.budget import MIB, StoreMemory
+
+logger = logging.getLogger(__name__)
+
+WRITE_BUFFER = 8 * MIB
+MAX_OPEN_FILES = 256
+_FILTER_RATIO = 0.1
+_FILTER_SHARE = 4
+
+
+class RocksMemory:
+    """What the stores of a process share. Safe to use from several threads."""
+
+    def __init__(self, block_cache_bytes: int, write_buffer_bytes: int) -> None:
+        self.block_cache_bytes = block_cache_bytes
+        self.write_buffer_bytes = write_buffer_bytes
+        self.cache = Cache(block_cache_bytes)
+        self.buffers = WriteBufferManager.new_write_buffer_manager_with_cache(write_buffer_bytes, False, self.cache)
+        self._filters = int(write_buffer_bytes / _FILTER_SHARE / (WRITE_BUFFER * _FILTER_RATIO))
+        self._lock = Lock()
+
+    def take_filter(self) -> bool:
+        """True if a family may have a filter over its write buffer; it is given back with `give_back`."""
+        with self._lock:
+            if self._filters <= 0:
+                return False
+            self._filters -= 1
+            return True
+
+    def give_back(self, filters: int) -> None:
+        """Families with a filter were closed or dropped."""
+        with self._lock:
+            self._filters += filters
+
+    def block_cache_usage(self) -> int:
+        return self.cache.get_usage()
+
+    def block_cache_pinned_usage(self) -> int:
+        return self.cache.get_pinned_usage()
+
+    def write_buffer_usage(self) -> int:
+        return self.buffers.get_usage()
+
+
+_shared: WeakValueDictionary[tuple[int, int], RocksMemory] = WeakValueDictionary()
+_shared_lock = Lock()
+
+
+def rocks_memory(memory: StoreMemory) -> RocksMemory:
+    """The caches of this process; clients with the same configuration share them."""
+    if isinstance(memory.native, RocksMemory):
+        return memory.native
+    sizes = (memory.block_cache_bytes, memory.write_buffer_bytes)
+    with _shared_lock:
+        found = _shared.get(sizes)
+        if found is None:
+            _allow_open_files()
+            found = _shared[sizes] = RocksMemory(*sizes)
+    memory.native = found
+    return found
+
+
+def _allow_open_files() -> None:
+    """As many open files as the system allows this process at most (the JVM does the same): often 1,024 is only where it begins."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == hard:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError) as error:  # a system whose real limit is lower than the one it tells
+        logger.info("the limit of open files stays at %d: %s", soft, error)
+
+
+def database_options(memory: RocksMemory) -> Options:
+    """Of a database as a whole, and of its families that hold no entries."""
+    options = family_options(memory, filtered=False, arena_bytes=4 * 1024)
+    options.create_if_missing(True)
+    options.create_missing_column_families(True)
+    options.set_atomic_flush(True)
+    options.set_write_buffer_manager(memory.buffers)
+    options.set_max_open_files(MAX_OPEN_FILES)
+    options.set_max_total_wal_size(64 * MIB)
+    options.set_keep_log_file_num(1)
+    options.set_max_log_file_size(MIB)
+    options.set_stats_dump_period_sec(0)
+    options.set_stats_persist_period_sec(0)
+    return options
+
+
+def family_options(memory: RocksMemory, *, filtered: bool, arena_bytes: int = 32 * 1024) -> Options:
+    """Of a family that holds entries. `filtered`: a bloom filter over the write buffer."""
+    table = BlockBasedOptions()
+    table.set_block_cache(memory.cache)
+    table.set_cache_index_and_filter_blocks(True)
+    table.set_bloom_filter(10, False)
+    options = Options(raw_mode=True)
+    options.set_block_based_table_factory(table)
+    options.set_write_buffer_size(WRITE_BUFFER)
+    options.set_max_write_buffer_number(3)
+    options.set_arena_block_size(arena_bytes)
+    if filtered:
+        options.set_memtable_prefix_bloom_ratio(_FILTER_RATIO)
+        options.set_memtable_whole_key_filtering(True)
+    return options
