@@ -6,7 +6,7 @@ Everything public is here, in `runtime.serdes` and in `runtime.testing`; all oth
 from confluent_kafka import TopicPartition
 
 from runtime import serdes
-from runtime.changelog.restore import StateRestoreListener
+from runtime.changelog.listeners import StateRestoreListener
 from runtime.client import KafkaStreams, LagInfo, StreamThreadExceptionResponse, TaskMetadata, ThreadMetadata
 from runtime.config import StreamsConfig
 from runtime.dsl.builder import StreamsBuilder
@@ -48,6 +48,7 @@ from runtime.handlers import (
     ProductionExceptionHandlerResponse,
 )
 from runtime.ids import TaskId
+from runtime.offset_reset import AutoOffsetReset
 from runtime.operators.processor import Processor, ProcessorContext, PunctuationType, Punctuator, RecordMetadata
 from runtime.record import Record, ValueAndTimestamp, Window, Windowed
 from runtime.states import TaskKind, TaskState
@@ -62,6 +63,7 @@ from runtime.timestamps import (
 from runtime.topology.topology import Topology
 
 __all__ = [
+    "AutoOffsetReset",
     "BrokerUnavailableError",
     "Consumed",
     "ConsumerRecord",

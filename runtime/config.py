@@ -22,6 +22,7 @@ import platformdirs
 from runtime.config_keys import AT_LEAST_ONCE, KEYS, ConfigKey, Kind
 from runtime.errors import StreamsConfigError
 from runtime.librdkafka_properties import COMMON, CONSUMER, PRODUCER
+from runtime.offset_reset import AutoOffsetReset
 from runtime.serdes.serde import Serde
 
 Property = str | int | float | bool
@@ -111,6 +112,10 @@ class StreamsConfig(Mapping[str, object]):
         for key in KEYS.values():
             if key.required and not self._values[key.name]:
                 raise StreamsConfigError(f"{key.name} is missing. {key.doc}")
+        try:
+            AutoOffsetReset.of(self.text("auto.offset.reset"))
+        except ValueError as error:
+            raise StreamsConfigError(f"auto.offset.reset = {self['auto.offset.reset']!r}: {error}") from error
         if self._values["commit.interval.ms"] is None:
             self._values["commit.interval.ms"] = 100 if self.exactly_once else 30_000
         self._default_serdes = {key: self._serde(key) for key in ("default.key.serde", "default.value.serde")}
@@ -298,7 +303,7 @@ def _checked(key: ConfigKey, value: object) -> object:
     if key.kind is Kind.OBJECT:
         return value
     if key.kind is Kind.STRING:
-        if not isinstance(value, str | Path):
+        if not isinstance(value, str | Path | AutoOffsetReset):
             raise StreamsConfigError(f"{key.name} = {value!r} must be {key.kind.value}. {key.doc}")
         if key.choices and value not in key.choices:
             raise StreamsConfigError(f"{key.name} = {value!r} must be one of {', '.join(key.choices)}. {key.doc}")

@@ -71,12 +71,20 @@ _KEYS = (
     _number("acceptable.recovery.lag", 10_000, "Records behind the end with which a copy of the state counts as caught up."),
     _number("num.standby.replicas", 0, "Copies of each task's state that other instances keep, to take over at once."),
     _number("max.warmup.replicas", 2, "Tasks that instances learn at a time, in all, before they take them over.", 1),
-    _text("auto.offset.reset", "earliest", "Where a source partition without a committed offset begins.", "earliest", "latest", "none"),
+    _text(
+        "auto.offset.reset",
+        "earliest",
+        "Where a source partition begins whose committed offset is missing or no longer there: `earliest`, `latest`, `none` (stop), "
+        "`by_duration:PT1H` (KIP-1106).",
+    ),
     _number(
         "statestore.checkpoint.interval.ms", 300_000, "Least time between two checkpoints (KIP-116); looked at on commit; 0: each commit."
     ),
     _number("statestore.uncommitted.max.bytes", 64 << 20, "Uncommitted bytes of state above which a commit is brought forward.", 1),
     _number("statestore.cache.max.bytes", 10 << 20, "Budget of the record caches of this process; 0: every update is forwarded."),
+    _number("statestore.read.cache.max.bytes", 64 << 20, "Budget of this process for entries of stores kept as objects; 0: none."),
+    _number("rocksdb.block.cache.bytes", 64 << 20, "RocksDB's one block cache of this process; write buffers count in it.", 1 << 20),
+    _number("rocksdb.write.buffer.bytes", 64 << 20, "RocksDB's one budget of this process for write buffers.", 1 << 20),
     _number("state.cleanup.delay.ms", 600_000, "How long the state of a task that moved away is kept."),
     _number("windowstore.changelog.additional.retention.ms", 86_400_000, "Added to the retention of windowed changelogs."),
     _number("repartition.purge.interval.ms", 30_000, "Least time between two purges of repartition topics."),

@@ -19,10 +19,10 @@ twice has met the same event twice (under at-least-once that happens) and drops 
     RESTORE_ENDED             records, seconds
     TASK_PAUSED               topic, partition, offset, timestamp_ms, key_base64, value_base64, headers, left_out_bytes (of a record
                               too large for an event: key, value and headers are missing then), error_type, error, reason
-    TASK_RESUMED              offsets: {topic-partition: offset}
+    TASK_RESUMED              offsets: {topic-partition: offset}, moved: {topic-partition: {from, to}} (while it was paused)
     RECORD_SKIPPED            topic, partition, offset, error_type, error
     OFFSET_MOVED              topic, partition, committed, expected
-    OFFSET_RESET              topic, partition, from, to, policy
+    OFFSET_RESET              topic, partition, from, to, policy (`nearest`: somebody had set an offset that is not there)
     GLOBAL_RECOVERY_STARTED   store, topic, partition, reason
     GLOBAL_RECOVERY_ENDED     store, topic, records, seconds
     GLOBAL_TOPIC_NOT_COMPACTED  topic, cleanup_policy

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from runtime.dsl.options import Consumed, Materialized, Named, name_of
 from runtime.durations import to_ms
 from runtime.errors import TopologyError
+from runtime.offset_reset import AutoOffsetReset
 from runtime.operators.base import OperatorSupplier
 from runtime.operators.stateless import Filter, PassThrough
 from runtime.serdes.serde import Serde
@@ -100,7 +101,8 @@ class Graph:
         """A sink, an internal topic, and a source, whose name is returned."""
         self.topology.add_repartition_topic(topic, through.partitions)
         self.topology.add_sink(sink, topic, parent, key_serde=through.key, value_serde=through.value, partitioner=through.partitioner)
-        self.topology.add_source(source, topic, key_serde=through.key, value_serde=through.value)
+        # What is written there before its reader begins belongs to the reader, whatever `auto.offset.reset` says of the user's topics.
+        self.topology.add_source(source, topic, key_serde=through.key, value_serde=through.value, offset_reset=AutoOffsetReset.earliest())
         return source
 
     def let_keyless_through(self, node: str) -> None:

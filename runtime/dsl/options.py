@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from runtime.durations import Duration
 from runtime.errors import TopologyError
+from runtime.offset_reset import AutoOffsetReset
 from runtime.serdes.serde import Serde
 from runtime.stores.suppliers import KeyValueSupplier, WindowSupplier
 from runtime.topology.nodes import Partitioner
@@ -39,14 +40,14 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Consumed:
-    """How a topic is read. `offset_reset_policy` is `earliest`, `latest` or `none`; None is `auto.offset.reset`.
-    `timestamp_extractor` as in `runtime.timestamps`."""
+    """How a topic is read. `offset_reset_policy`: an `AutoOffsetReset`, or `earliest`, `latest`, `none`, `by_duration:PT1H`;
+    None is `auto.offset.reset`.    `timestamp_extractor` as in `runtime.timestamps`."""
 
     key: Serde | None = None
     _: KW_ONLY
     value: Serde | None = None
     timestamp_extractor: object | None = None
-    offset_reset_policy: str | None = None
+    offset_reset_policy: AutoOffsetReset | str | None = None
     name: str | None = None
 
     def __post_init__(self) -> None:

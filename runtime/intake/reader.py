@@ -170,6 +170,16 @@ class Reader:
             raise _unanswered(f"the end of {partition} cannot be read", error.args[0]) from error
         return NextOffset(low), NextOffset(high)
 
+    def at_time(self, partition: Partition, timestamp_ms: int, timeout: float) -> NextOffset | None:
+        """The first offset whose record is no older than `timestamp_ms`; None if there is no such record. Raises StreamsError."""
+        try:
+            (found,) = self._consumer.offsets_for_times([TopicPartition(*partition, max(0, timestamp_ms))], timeout)
+        except KafkaException as error:
+            raise _unanswered(f"the offset of {partition} at {timestamp_ms} ms cannot be read", error.args[0]) from error
+        if found.error is not None:
+            raise _unanswered(f"the offset of {partition} at {timestamp_ms} ms cannot be read", found.error)
+        return NextOffset(found.offset) if found.offset >= 0 else None
+
     def known_end(self, partition: Partition) -> int:
         """The end as of the last fetch; negative if nothing was fetched. Asks nobody."""
         try:

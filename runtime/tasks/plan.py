@@ -15,6 +15,7 @@ from runtime.errors import TaskCorruptedError
 from runtime.ids import NextOffset, Partition, TaskId
 from runtime.intake.verdict import Decoder
 from runtime.metrics import Metrics
+from runtime.offset_reset import AutoOffsetReset
 from runtime.operators.context import GlobalStores, TaskContext
 from runtime.stores.base import EngineStore, StoreContext
 from runtime.stores.budget import StoreMemory
@@ -41,7 +42,7 @@ class TaskPlan:
     global_stores: GlobalStores | None
     hold_outputs: bool
     max_task_idle_ms: int
-    default_offset_reset: str
+    default_offset_reset: AutoOffsetReset
     default_timestamp_extractor: object
 
     @property
@@ -56,8 +57,8 @@ class TaskPlan:
         assert source.key_serde is not None and source.value_serde is not None  # a resolved topology has them
         return Decoder(topic, source.key_serde, source.value_serde, extractor)
 
-    def offset_reset(self, topic: str) -> str:
-        """`earliest`, `latest` or `none`."""
+    def offset_reset(self, topic: str) -> AutoOffsetReset:
+        """The topic's own policy, else the configured one."""
         return self.sources[topic].offset_reset or self.default_offset_reset
 
     def open_stores(self, record_time: Callable[[], int]) -> tuple[dict[str, EngineStore], list[EngineStore]]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Never, TypeAlias
 
+from runtime.offset_reset import AutoOffsetReset
 from runtime.serdes.serde import Serde
 
 if TYPE_CHECKING:
@@ -40,15 +41,14 @@ def wrapped(inner: Serde | None, wrap: Callable[[Serde], Serde]) -> Serde:
 
 @dataclass(frozen=True, slots=True)
 class SourceNode:
-    """Where records of topics enter. `offset_reset` is `earliest`, `latest`, `none`, or None for the configured default;
-    a serde that is None is the configured default one."""
+    """Where records of topics enter. `offset_reset` None is the configured default; a serde that is None is the configured default one."""
 
     name: str
     topics: tuple[str, ...]
     key_serde: Serde | None
     value_serde: Serde | None
     timestamp_extractor: object | None = None
-    offset_reset: str | None = None
+    offset_reset: AutoOffsetReset | None = None
 
 
 @dataclass(frozen=True, slots=True)

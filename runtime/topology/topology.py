@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from runtime.config import StreamsConfig
 from runtime.errors import TopologyError
+from runtime.offset_reset import AutoOffsetReset
 from runtime.operators.base import OperatorSupplier
 from runtime.operators.processor import ProcessorSupplier, UserProcessor
 from runtime.serdes.serde import Serde
@@ -60,7 +61,7 @@ class Topology:
         key_serde: Serde | None = None,
         value_serde: Serde | None = None,
         timestamp_extractor: object | None = None,
-        offset_reset: str | None = None,
+        offset_reset: AutoOffsetReset | str | None = None,
     ) -> Topology:
         """Adds a node that reads topics. A serde that is None is the configured default one. Raises TopologyError."""
         read = (topics,) if isinstance(topics, str) else tuple(topics)
@@ -68,13 +69,15 @@ class Topology:
             raise TopologyError(f"source {name}: at least one topic is needed")
         for topic in read:
             _check_topic(topic, f"source {name}")
-        if offset_reset not in (None, "earliest", "latest", "none"):
-            raise TopologyError(f"source {name}: offset_reset is earliest, latest or none, not {offset_reset!r}")
+        try:
+            reset = None if offset_reset is None else AutoOffsetReset.of(offset_reset)
+        except ValueError as error:
+            raise TopologyError(f"source {name}: {error}") from error
         for other in self._nodes.values():
             taken = set(read) & set(other.topics) if isinstance(other, SourceNode) else set()
             if taken:
                 raise TopologyError(f"source {name}: topic {', '.join(sorted(taken))} is already read by source {other.name}")
-        return self._add(SourceNode(name, read, key_serde, value_serde, timestamp_extractor, offset_reset), ())
+        return self._add(SourceNode(name, read, key_serde, value_serde, timestamp_extractor, reset), ())
 
     def add_processor(self, name: str, supplier: ProcessorSupplier, *parents: str, stores: Iterable[str] = ()) -> Topology:
         """Adds a processor of the user's below `parents`. `supplier` is a `Processor` class or a callable that makes one.

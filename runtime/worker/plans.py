@@ -13,6 +13,7 @@ from runtime.errors import MissingSourceTopicError
 from runtime.handlers import LogAndContinueProcessingExceptionHandler, LogAndFailProcessingExceptionHandler
 from runtime.ids import NextOffset, Partition, TaskId
 from runtime.metrics import Metrics
+from runtime.offset_reset import AutoOffsetReset
 from runtime.operators.context import GlobalStores
 from runtime.states import TaskKind
 from runtime.stores.budget import StoreMemory
@@ -96,7 +97,7 @@ class Planner:
             global_stores=self._global_stores,
             hold_outputs=self._hold,
             max_task_idle_ms=config.integer("max.task.idle.ms"),
-            default_offset_reset=str(config["auto.offset.reset"]),
+            default_offset_reset=AutoOffsetReset.of(config.text("auto.offset.reset")),
             default_timestamp_extractor=config["default.timestamp.extractor"],
         )
 

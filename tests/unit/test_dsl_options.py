@@ -25,6 +25,7 @@ from runtime import (
     TopologyError,
     serdes,
 )
+from runtime.offset_reset import AutoOffsetReset
 from runtime.operators.stateless import Filter, PassThrough
 from runtime.operators.windowed import window_starts
 from runtime.stores import EngineStore, StoreBuilder
@@ -131,11 +132,11 @@ def test_offset_resets_and_extractors_reach_the_source() -> None:
     builder = StreamsBuilder()
     builder.stream("in", Consumed(offset_reset_policy="latest", timestamp_extractor=at_once))
     (source,) = resolved(builder).sub_topologies()[0].sources
-    assert (source.offset_reset, source.timestamp_extractor) == ("latest", at_once)
+    assert (source.offset_reset, source.timestamp_extractor) == (AutoOffsetReset.latest(), at_once)
 
 
 def test_an_unknown_offset_reset_is_refused() -> None:
-    with pytest.raises(TopologyError, match="offset_reset is earliest, latest or none, not 'newest'"):
+    with pytest.raises(TopologyError, match="an offset reset is earliest, latest, none or by_duration.*not 'newest'"):
         StreamsBuilder().stream("in", Consumed(offset_reset_policy="newest"))
 
 
