@@ -21,7 +21,7 @@ from runtime.coordination.group import Membership
 from runtime.coordination.leader import Leader
 from runtime.coordination.liveness import Liveness
 from runtime.coordination.log import CoordinationLog
-from runtime.coordination.records import Command, CommandResult, Member, TaskReport, TopologyText, encode
+from runtime.coordination.records import HOLD, Command, CommandResult, Hold, Member, TaskReport, TopologyText, encode
 from runtime.coordination.registry import Registry, member_key
 from runtime.errors import StreamsError
 from runtime.ids import TaskId
@@ -88,6 +88,8 @@ class Coordination:
         self._open: frozenset[TaskId] = frozenset()
         self._written_ms = 0
         self._seen: set[str] = set()
+        self._holds: dict[TaskId, bool] = {}
+        """What was decided here about tasks that are open here, and may not yet have been read back."""
 
     # -- membership ------------------------------------------------------------------------------------------------------------
 
@@ -220,6 +222,7 @@ class Coordination:
     def report(self, tasks: Mapping[TaskId, TaskReport], state: State) -> None:
         """What this worker has open now, and its state. Written when something but an offset changed, and as a heartbeat."""
         self._open = frozenset(task for task, report in tasks.items() if report.kind is TaskKind.ACTIVE)
+        self._holds = {task: held for task, held in self._holds.items() if task in self._open}
         if self._member is None or not self._announced:
             return
         granted = self._registry.granted(self._key, self._member.member_id)
@@ -250,6 +253,23 @@ class Coordination:
         """The group metadata that a transaction is guarded with. Raises TaskMigratedError if this worker is no longer who was granted the
         tasks."""
         return self._membership.metadata(self._member.member_id if self._member is not None else "")
+
+    def held(self, task: TaskId) -> bool:
+        """True for a task that was paused by hand, here or at an owner before, and not resumed since."""
+        return self._holds.get(task, str(task) in self._registry.holds)
+
+    def hold(self, task: TaskId) -> None:
+        """The task was paused by hand: so will be its next owners, until one of them is told to resume it."""
+        if self._member is not None and not self.held(task):
+            record = Hold(task=str(task), by=self._member.instance, at_ms=self._clock.wall_ms())
+            self._holds[task] = True
+            self._log.append(record.key, encode(record))
+
+    def release(self, task: TaskId) -> None:
+        """Ends `hold`."""
+        if self._member is not None and self.held(task):
+            self._holds[task] = False
+            self._log.append(f"{HOLD}/{task}".encode(), None)
 
     def result(self, result: CommandResult) -> None:
         """The answer to a command."""

@@ -8,6 +8,7 @@ is its epoch.
     result/<id>                      CommandResult  whoever carried it out
     topology/<hash>                  TopologyText   the members that run it
     desired/<instance>               Desired        the control plane: what should run (rules.md, 26)
+    hold/<task>                      Hold           the task's owner: it was paused by hand; tombstone: it was resumed
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from runtime.errors import StreamsError
 from runtime.states import State, TaskKind, TaskState
 
 MEMBER, ASSIGNMENT, COMMAND, RESULT, DESIRED, TOPOLOGY = "member", "assignment", "command", "result", "desired", "topology"
+HOLD = "hold"
 
 
 class PausedAt(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,6 +153,19 @@ class Desired(msgspec.Struct, frozen=True, kw_only=True):
         return f"{DESIRED}/{self.instance}".encode()
 
 
+class Hold(msgspec.Struct, frozen=True, kw_only=True):
+    """A task that somebody paused by hand: a bad record stops each owner anew, but this pause is known by this record alone. `by`: the
+    instance that carried it out."""
+
+    task: str
+    by: str
+    at_ms: int
+
+    @property
+    def key(self) -> bytes:
+        return f"{HOLD}/{self.task}".encode()
+
+
 class TopologyText(msgspec.Struct, frozen=True, kw_only=True):
     """A topology as `describe()` prints it, so that it can be told how two differ."""
 
@@ -169,22 +184,24 @@ class Tombstone(msgspec.Struct, frozen=True):
     id: str
 
 
-Record = Member | Assignment | Command | CommandResult | Desired | TopologyText | Tombstone
+Told = Member | Assignment | Command | CommandResult | Desired | Hold | TopologyText
+Record = Told | Tombstone
 
 ASSIGNMENT_KEY = ASSIGNMENT.encode()
-_TYPES: dict[str, type[Member] | type[Assignment] | type[Command] | type[CommandResult] | type[Desired] | type[TopologyText]] = {
+_TYPES: dict[str, type[Told]] = {
     MEMBER: Member,
     ASSIGNMENT: Assignment,
     COMMAND: Command,
     RESULT: CommandResult,
     DESIRED: Desired,
+    HOLD: Hold,
     TOPOLOGY: TopologyText,
 }
 _DECODERS = {kind: msgspec.json.Decoder(type_) for kind, type_ in _TYPES.items()}
 _ENCODER = msgspec.json.Encoder()
 
 
-def encode(record: Member | Assignment | Command | CommandResult | Desired | TopologyText) -> bytes:
+def encode(record: Told) -> bytes:
     """The record's value on the topic."""
     return _ENCODER.encode(record)
 

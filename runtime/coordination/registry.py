@@ -8,12 +8,14 @@ from runtime.coordination.log import Entry
 from runtime.coordination.records import (
     ASSIGNMENT,
     COMMAND,
+    HOLD,
     MEMBER,
     RESULT,
     Assignment,
     Command,
     CommandResult,
     Grant,
+    Hold,
     Member,
     Tombstone,
     TopologyText,
@@ -48,6 +50,8 @@ class Registry:
         """Offset of the last assignment; -1 before the first."""
         self.commands: dict[str, Command] = {}
         """Without a result so far, in order."""
+        self.holds: dict[str, Hold] = {}
+        """Tasks that were paused by hand."""
         self.topologies: dict[str, str] = {}
         """Descriptions by hash."""
 
@@ -62,6 +66,8 @@ class Registry:
                 self.commands[command.id] = command
             case CommandResult() as result:
                 self.commands.pop(result.id, None)
+            case Hold() as hold:
+                self.holds[hold.task] = hold
             case TopologyText() as topology:
                 self.topologies[topology.hash] = topology.text
             case Tombstone(kind=kind, id=key):
@@ -69,6 +75,8 @@ class Registry:
                     self.members.pop(key, None)
                 elif kind in (COMMAND, RESULT):
                     self.commands.pop(key, None)
+                elif kind == HOLD:
+                    self.holds.pop(key, None)
                 elif kind == ASSIGNMENT:
                     self.assignment = None
 

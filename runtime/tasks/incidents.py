@@ -39,6 +39,9 @@ MOST_TEXT = 10_000
 """Characters of an error that are told."""
 
 
+_BY_HAND = "command"
+
+
 @dataclass(frozen=True, slots=True)
 class PausePoint:
     """Why a task is paused, and before which record. `reason`: `deserialization`, `processing`, or `command` (no record then: key, value
@@ -73,7 +76,12 @@ class PausePoint:
     @classmethod
     def command(cls, partition: Partition, offset: int) -> PausePoint:
         """A pause that somebody asked for."""
-        return cls(partition, offset, -1, None, None, None, None, None, "command")
+        return cls(partition, offset, -1, None, None, None, None, None, _BY_HAND)
+
+    @property
+    def by_hand(self) -> bool:
+        """True for a pause that somebody asked for: no record will stop the task's next owner."""
+        return self.reason == _BY_HAND
 
     def payload(self) -> dict[str, object]:
         """The payload of TASK_PAUSED. The bytes of a record of more than `MOST_BYTES` are left out; they stand in the topic."""

@@ -16,7 +16,8 @@ import socket
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
-from runtime.changelog.restore import Restorer, StateRestoreListener
+from runtime.changelog.listeners import StateRestoreListener
+from runtime.changelog.restore import Restorer
 from runtime.clock import Clock
 from runtime.commit.at_least_once import AtLeastOnce
 from runtime.commit.exactly_once import ExactlyOnce
@@ -136,15 +137,15 @@ class Parts:
         self.reader = Reader(consumer)
         self.restorer = Restorer(config.consumer_properties("restore"), clock, self._metrics, self._events, self._listeners)
         self._started.append(self.restorer.close)
-        self.tasks = TaskSet(self._planner, self.reader, self.restorer, self.global_task, self._events, clock)
+        self._coordination = Coordination(config, self._topology, layout, self._directory, clock)
+        self._started.append(self._coordination.close)
+        self.tasks = TaskSet(self._planner, self.reader, self.restorer, self.global_task, self._events, clock, self._coordination)
         self._started.append(self.tasks.drop)
         lag = config.integer("acceptable.recovery.lag")
         self.followers = Followers(self._planner, self.restorer, clock, lag, recently_ms=2 * self._commit_interval_ms)
         self._started.append(self.followers.close)
         if self.global_task is not None:
             self._build_global_tables()
-        self._coordination = Coordination(config, self._topology, layout, self._directory, clock)
-        self._started.append(self._coordination.close)
         self.commands: Commands | None = None
         self._join()
         self._plan_chores()
@@ -356,7 +357,7 @@ class Parts:
         if new or not self._granted:
             self._events.emit(EventKind.TASKS_ASSIGNED, {"active": [str(task) for task in sorted(grant.active)]})
         self._granted = True
-        self.followers.keep(grant.copies)
+        self.followers.keep(grant.copies, grant.active)
         self.tasks.create(grant.active)
         self.followers.open(grant.copies)
 

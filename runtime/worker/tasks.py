@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping
+from typing import Protocol
 
 from runtime.changelog.restore import Restorer
 from runtime.clock import Clock
@@ -16,6 +17,7 @@ from runtime.errors import StateLostError, StreamsError, TaskCorruptedError
 from runtime.events import EventKind, EventSink
 from runtime.ids import NextOffset, Partition, TaskId
 from runtime.intake.reader import Polled, Reader
+from runtime.offset_reset import Strategy
 from runtime.states import TaskState
 from runtime.tasks.active import ActiveTask
 from runtime.tasks.global_ import GlobalTask
@@ -28,11 +30,28 @@ OFFSETS_SECONDS = 10.0
 """How long an answer about committed offsets or ends of partitions may take."""
 
 
+class Holds(Protocol):
+    """Tasks that were paused by hand: known to whoever runs them next (`Coordination`)."""
+
+    def held(self, task: TaskId) -> bool: ...
+
+    def hold(self, task: TaskId) -> None: ...
+
+    def release(self, task: TaskId) -> None: ...
+
+
 class TaskSet:
     """All active tasks of one worker."""
 
     def __init__(
-        self, planner: Planner, reader: Reader, restorer: Restorer, global_task: GlobalTask | None, events: EventSink, clock: Clock
+        self,
+        planner: Planner,
+        reader: Reader,
+        restorer: Restorer,
+        global_task: GlobalTask | None,
+        events: EventSink,
+        clock: Clock,
+        holds: Holds,
     ) -> None:
         self._planner = planner
         self._reader = reader
@@ -40,6 +59,7 @@ class TaskSet:
         self._global = global_task
         self._events = events
         self._clock = clock
+        self._holds = holds
         self._tasks: dict[TaskId, ActiveTask] = {}
         self._by_partition: dict[Partition, ActiveTask] = {}
         self._turn: list[TaskId] = []
@@ -172,6 +192,8 @@ class TaskSet:
         for task in tasks:
             task.begin({partition: committed[partition] for partition in task.inputs if partition in committed}, starts[task.id])
             self._by_partition.update(dict.fromkeys(task.inputs, task))
+            if self._holds.held(task.id):
+                self.want_pause(task.id)
             logger.info("task %s runs from %s", task.id, _text(starts[task.id]), extra={"task": task.id})
         self._reader.assign({partition: start for of_task in starts.values() for partition, start in of_task.items()})
 
@@ -188,13 +210,16 @@ class TaskSet:
     def _reset_position(self, task: ActiveTask, partition: Partition, why: str) -> NextOffset:
         """Where `auto.offset.reset`, or the source's own policy, says to begin. Raises StreamsError for `none`."""
         policy = task.plan.offset_reset(partition.topic)
-        if policy == "none":
+        if policy.strategy is Strategy.NONE:
             raise StreamsError(
                 f"{partition}: {why}, and auto.offset.reset = none: set the offset with kafka-consumer-groups --reset-offsets, "
-                "or choose earliest or latest"
+                "or choose earliest, latest or by_duration"
             )
         low, high = self._reader.bounds(partition, OFFSETS_SECONDS)
-        return low if policy == "earliest" else high
+        if policy.strategy is Strategy.BY_DURATION:
+            found = self._reader.at_time(partition, self._clock.wall_ms() - policy.duration_ms, OFFSETS_SECONDS)
+            return high if found is None else found
+        return low if policy.strategy is Strategy.EARLIEST else high
 
     # -- input -----------------------------------------------------------------------------------------------------------------
 
@@ -214,15 +239,24 @@ class TaskSet:
             del self._lost[partition]
 
     def _reset(self, partition: Partition, position: int | None) -> None:
-        """The position is not on the log (any more): goes on where the policy says, and tells (kafka-facts, D)."""
+        """The position is not on the log (any more): goes on where the policy says, and tells (kafka-facts, D).
+
+        A position that somebody has set is no accident, so the policy is not asked: the nearest offset that there is takes its place, as
+        in Kafka's own tool. (By `earliest`, a shift beyond the end would process the whole topic once more.)
+        """
         task = self._by_partition.get(partition)
         if task is None or task.queues is None:
             return
-        start = self._reset_position(task, partition, f"offset {position} is out of range")
+        _, shifted_to = task.moved.pop(partition, (None, None))
+        if position is not None and position == shifted_to:
+            low, high = self._reader.bounds(partition, OFFSETS_SECONDS)
+            start, policy = (low if position < low else high), "nearest"
+        else:
+            start = self._reset_position(task, partition, f"offset {position} is out of range")
+            policy = str(task.plan.offset_reset(partition.topic))
         if partition in task.reset_positions:
             task.reset_positions[partition] = start
         queue = task.queues[partition]
-        policy = task.plan.offset_reset(partition.topic)
         logger.warning("%s: offset %s is out of range; going on at %d (%s)", partition, position, start, policy, extra={"task": task.id})
         payload = {"topic": partition.topic, "partition": partition.number, "from": position, "to": start, "policy": policy}
         self._events.emit(EventKind.OFFSET_RESET, payload, task.id, f"{partition}@{position}")
@@ -291,6 +325,8 @@ class TaskSet:
         if point is None:
             return
         task.pause(point)
+        if point.by_hand:
+            self._holds.hold(task.id)
         self._reader.unassign(task.inputs)
         self.changed = True
         logger.warning(
@@ -322,11 +358,14 @@ class TaskSet:
         self._refuse_lost_state(task, committed)
         starts = self._starts(task, committed)
         task.resume(committed, starts)
+        self._holds.release(task_id)
         self._reader.assign(starts)
         self.changed = True
         offsets = {str(partition): offset for partition, offset in starts.items()}
-        self._events.emit(EventKind.TASK_RESUMED, {"offsets": offsets}, task_id)
-        logger.info("task %s is resumed at %s", task_id, _text(starts), extra={"task": task_id})
+        moved = {str(partition): {"from": old, "to": new} for partition, (old, new) in task.moved.items()}
+        self._events.emit(EventKind.TASK_RESUMED, {"offsets": offsets, "moved": moved}, task_id)
+        shifted = "".join(f"; {partition} was moved there from {old}" for partition, (old, _) in sorted(task.moved.items()))
+        logger.info("task %s is resumed at %s%s", task_id, _text(starts), shifted, extra={"task": task_id})
         return True
 
     def pause_all(self) -> None:
