@@ -91,6 +91,14 @@ class LogReader:
             self._assigned.discard(partition)
             self._consumer.incremental_unassign([TopicPartition(partition.topic, partition.number)])
 
+    def known_end(self, partition: Partition) -> NextOffset:
+        """The log's end (its high watermark) as of the last fetch; 0 if nothing was fetched. Asks nobody."""
+        try:
+            end = self._consumer.get_watermark_offsets(TopicPartition(partition.topic, partition.number), cached=True)[1]
+        except KafkaException:
+            return NextOffset(0)
+        return NextOffset(max(0, end))
+
     def poll(self, timeout: float) -> Poll:
         """Everything that is there, up to 5,000 records; waits at most `timeout` seconds for the first.
 

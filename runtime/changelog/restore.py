@@ -1,8 +1,9 @@
-"""Rebuilding stores from their changelogs: one loop, one consumer, for every store of a worker that is behind.
+"""Rebuilding stores from their changelogs, and keeping copies of them: one loop, one consumer, for every store of a worker that is behind.
 
 Kafka Streams has a changelog reader, a state updater thread and a standby task for this. Here a store is a partition, a position and
-an end; which task it belongs to matters only for saying when that task is complete. The loop belongs to the worker's thread and does a
-bounded amount of work per step, so tasks that are complete process while others restore.
+an end; which task it belongs to matters only for saying when that task is complete. A standby or a learner is the same with an end that
+moves away: it is *followed*. The loop belongs to the worker's thread and does a bounded amount of work per step, so tasks that are complete
+process while others restore. Followers wait while an active task restores, as in Kafka Streams: somebody waits for that one.
 
 Records are folded by key before they are written: a changelog that was not compacted lately holds most keys many times, and a dict costs a
 tenth of a RocksDB write. What is folded is written in bulk, together with the offset up to which it was read, so a kill at
@@ -14,12 +15,16 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
+from runtime.changelog.folding import FoldedBatch
+from runtime.changelog.following import LOOK_SECONDS, Following
+from runtime.changelog.listeners import StandbyUpdateListener, StateRestoreListener, SuspendReason
 from runtime.changelog.log_reader import ClientProperties, LogReader, Poll
-from runtime.changelog.staleness import Changelog, ChangelogRecord, RestorableStore, mark_at_end, stale_reason
+from runtime.changelog.staleness import Changelog, RestorableStore, mark_at_end, stale_reason
+from runtime.changelog.topic_watch import TopicWatch
 from runtime.clock import Clock
 from runtime.errors import TaskCorruptedError
 from runtime.events import EventKind, EventSink
@@ -31,27 +36,21 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_MOST_RECORDS = 400_000
-_MOST_BYTES = 32 * 1024 * 1024
+__all__ = ["Look", "RestoreProgress", "Restorer", "StandbyUpdateListener", "StateRestoreListener"]
+
 _LONGEST_MS = 2_000
+"""How long a restore folds before it writes: what a kill costs."""
+_FOLLOW_MS = 200
+"""The same of a follower, whose task may be promoted at any moment."""
 
-
-class StateRestoreListener(Protocol):
-    """Told about the restore of each store (Kafka Streams' `StateRestoreListener`); offsets are next offsets. Called on the worker's
-    thread."""
-
-    def on_restore_start(self, partition: Partition, store: str, start: int, end: int) -> None: ...
-
-    def on_batch_restored(self, partition: Partition, store: str, batch_end: int, records: int) -> None: ...
-
-    def on_restore_end(self, partition: Partition, store: str, total: int) -> None: ...
-
-    def on_restore_suspended(self, partition: Partition, store: str, total: int) -> None: ...
+Look = Callable[[Sequence[Partition]], Mapping[Partition, Changelog]]
+"""What the brokers say of changelogs now. Raises StreamsError where they do not answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreProgress:
-    """How far one store is: `position` of `end`, both next offsets, and the records read so far."""
+    """How far one store is: `position` of `end`, both next offsets, and the records read so far. `follows`: of a standby or learner,
+    whose end is the last one known."""
 
     task: TaskId
     store: str
@@ -59,68 +58,29 @@ class RestoreProgress:
     position: int
     end: int
     records: int
-
-
-class FoldedBatch:
-    """The records since the last write, of which the latest of each key will be written.
-
-    Columns, folded once when they are taken: a dict update per poll costs as much as reading the records does.
-    """
-
-    __slots__ = ("_bytes", "_keys", "_timestamps", "_values", "records", "since_ms")
-
-    def __init__(self) -> None:
-        self._keys: list[bytes | None] = []
-        self._values: list[bytes | None] = []
-        self._timestamps: list[int] = []
-        self._bytes = 0
-        self.records = 0
-        self.since_ms: int | None = None
-
-    def add(self, messages: Sequence[Message], now_ms: int) -> None:
-        """Adds a run of one partition, in its order."""
-        values = [message.value() for message in messages]
-        self._keys.extend([message.key() for message in messages])
-        self._values.extend(values)
-        self._timestamps.extend([message.timestamp()[1] for message in messages])
-        self._bytes += sum(map(len, filter(None, values)))
-        self.records += len(messages)
-        if self.since_ms is None:
-            self.since_ms = now_ms
-
-    def is_due(self, now_ms: int) -> bool:
-        """True when waiting longer would cost memory, or much to do again after a kill."""
-        if self.since_ms is None:
-            return False
-        return self.records >= _MOST_RECORDS or self._bytes >= _MOST_BYTES or now_ms - self.since_ms >= _LONGEST_MS
-
-    def take(self) -> list[ChangelogRecord]:
-        """The latest record of each key; the batch is empty afterwards. Records without a key belong to no entry of a table and are
-        left out. (Not sorted: that costs more than RocksDB gains by it.)"""
-        last = dict(zip(self._keys, range(self.records), strict=True))
-        values, timestamps = self._values, self._timestamps
-        taken = [(key, values[row], timestamps[row]) for key, row in last.items() if key is not None]
-        self._keys, self._values, self._timestamps = [], [], []
-        self._bytes = self.records = 0
-        self.since_ms = None
-        return taken
+    follows: bool
 
 
 @dataclass(slots=True)
-class _Restore:
+class _Reading:
     """One store on its way to the end of its changelog."""
 
     task: TaskId
     store: RestorableStore
     log: Changelog
-    start: NextOffset
     position: NextOffset
+    following: Following | None
     records: int = 0
     batch: FoldedBatch = field(default_factory=FoldedBatch)
 
+    @property
+    def end(self) -> NextOffset:
+        """Where the restore ends; of a follower, the last known end."""
+        return self.log.end if self.following is None else max(self.following.end, self.position)
+
 
 class Restorer:
-    """Restores the stores of any number of tasks with one consumer. Belongs to one thread."""
+    """Restores and follows the stores of any number of tasks with one consumer. Belongs to one thread."""
 
     def __init__(
         self,
@@ -129,17 +89,28 @@ class Restorer:
         metrics: Metrics,
         events: EventSink,
         listeners: Iterable[StateRestoreListener] = (),
+        *,
+        standby_listeners: Iterable[StandbyUpdateListener] = (),
+        look: Look | None = None,
     ) -> None:
-        """`properties`: `StreamsConfig.consumer_properties("restore")`. No connection is made before the first `add`."""
+        """`properties`: `StreamsConfig.consumer_properties("restore")`. `look` is called from a thread of its own while something is
+        followed; without it `follow` is refused. No connection is made before the first `add` or `follow`."""
         self._properties = properties
         self._clock = clock
         self._metrics = metrics
         self._events = events
         self._listeners = tuple(listeners)
+        self._standby_listeners = tuple(standby_listeners)
+        self._look = look
+        self._watch: TopicWatch[Mapping[Partition, Changelog]] | None = None
         self._reader: LogReader | None = None
-        self._restores: dict[Partition, _Restore] = {}
+        self._readings: dict[Partition, _Reading] = {}
         self._waiting: dict[TaskId, int] = {}
         self._begun: dict[TaskId, tuple[int, int]] = {}
+        self._following: set[TaskId] = set()
+        self._moved = False
+
+    # --- coming and going -------------------------------------------------------------------------------------------------------
 
     def add(self, task: TaskId, stores: Sequence[tuple[RestorableStore, Changelog]]) -> None:
         """Starts the restore of all stores of a task: each from its own offset, or, if it may not be built upon any more, wiped and
@@ -147,7 +118,7 @@ class Restorer:
         self._waiting[task] = 0
         started: dict[str, object] = {}
         for store, changelog in stores:
-            start = self._begin_store(task, store, changelog)
+            start = self._begin_restore(task, store, changelog)
             started[store.name] = {
                 "topic": changelog.partition.topic,
                 "partition": changelog.partition.number,
@@ -158,107 +129,209 @@ class Restorer:
             self._begun[task] = (self._clock.monotonic_ms(), 0)
             self._events.emit(EventKind.RESTORE_STARTED, {"stores": started}, task)
 
-    def _begin_store(self, task: TaskId, store: RestorableStore, changelog: Changelog) -> int:
+    def _begin_restore(self, task: TaskId, store: RestorableStore, changelog: Changelog) -> int:
+        start = self._prepare(task, store, changelog)
+        if start == changelog.end or changelog.end == 0:
+            mark_at_end(store, changelog.topic_id, self._clock.wall_ms())
+            store.commit({changelog.partition: changelog.end})
+            return changelog.end
+        position = start or NextOffset(0)
+        self._readings[changelog.partition] = _Reading(task, store, changelog, position, None)
+        self._waiting[task] += 1
+        for listener in self._listeners:
+            listener.on_restore_start(changelog.partition, store.name, position, changelog.end)
+        self._open_reader().assign(changelog.partition, start)
+        return position
+
+    def _prepare(self, task: TaskId, store: RestorableStore, changelog: Changelog) -> NextOffset | None:
+        """Wipes a store that may not be built upon; where to read on, None for the log's start."""
         now_ms = self._clock.wall_ms()
         reason = stale_reason(store, changelog, now_ms)
         if reason is not None:
             log.warning("task %s: store %s is wiped and restored: %s", task, store.name, reason)
             store.wipe()
         start = store.committed_offset(changelog.partition)
-        if start == changelog.end or changelog.end == 0:
-            mark_at_end(store, changelog.topic_id, now_ms)
-            store.commit({changelog.partition: changelog.end})
-            return changelog.end
-        if start is None:
+        if start is None and changelog.end > 0:
             # Until its end is reached, what the store knows is as old as the moment at which reading began.
             mark_at_end(store, changelog.topic_id, now_ms)
             store.commit({})
-        position = start if start is not None else NextOffset(0)
-        self._restores[changelog.partition] = _Restore(task, store, changelog, position, position)
-        self._waiting[task] += 1
-        for listener in self._listeners:
-            listener.on_restore_start(changelog.partition, store.name, position, changelog.end)
+        return start
+
+    def follow(self, task: TaskId, stores: Sequence[tuple[RestorableStore, Changelog]]) -> None:
+        """As `add`, for a standby or a learner: never complete, it goes on applying what is written to the changelogs until `remove`.
+
+        A batch is written every 200 ms. While an active task restores, followers are not read.
+        """
+        assert self._look is not None, "following needs a way to look at the changelogs"
+        self._following.add(task)
+        for store, changelog in stores:
+            start = self._prepare(task, store, changelog)
+            position = start or NextOffset(0)
+            self._readings[changelog.partition] = _Reading(task, store, changelog, position, Following(changelog, changelog.end))
+            for listener in self._standby_listeners:
+                listener.on_update_start(changelog.partition, store.name, position)
+        if self._watch is None:
+            self._watch = TopicWatch(self._see, self._clock, "followed", LOOK_SECONDS)
+            self._watch.start()
+
+    def _see(self) -> Mapping[Partition, Changelog]:
+        """On the watch's thread."""
+        assert self._look is not None
+        return self._look([partition for partition, reading in tuple(self._readings.items()) if reading.following is not None])
+
+    def _open_reader(self) -> LogReader:
         if self._reader is None:
             self._reader = LogReader(self._properties, "restore")
-        self._reader.assign(changelog.partition, start)
-        return position
+        return self._reader
 
-    def remove(self, task: TaskId) -> None:
-        """Stops the restore of a task that is closed or taken away. Nothing is written any more; what was written stays, with its
-        offset."""
-        for restore in [restore for restore in self._restores.values() if restore.task == task]:
-            self._drop(restore)
-            for listener in self._listeners:
-                listener.on_restore_suspended(restore.log.partition, restore.store.name, restore.records)
+    def remove(self, task: TaskId, promoted: bool = False) -> None:
+        """Stops reading for a task that is closed, taken away, or (`promoted`) a follower that becomes active. Nothing is written any
+        more; what was written stays, with its offset."""
+        for reading in [reading for reading in self._readings.values() if reading.task == task]:
+            self._drop(reading)
+            partition, store = reading.log.partition, reading.store
+            if reading.following is None:
+                for listener in self._listeners:
+                    listener.on_restore_suspended(partition, store.name, reading.records)
+            else:
+                reason = SuspendReason.PROMOTED if promoted else SuspendReason.MIGRATED
+                for standby in self._standby_listeners:
+                    standby.on_update_suspended(partition, store.name, store.committed_offset(partition) or 0, reading.end, reason)
         self._waiting.pop(task, None)
         self._begun.pop(task, None)
+        self._following.discard(task)
 
-    def _drop(self, restore: _Restore) -> None:
-        del self._restores[restore.log.partition]
+    def _drop(self, reading: _Reading) -> None:
+        del self._readings[reading.log.partition]
         if self._reader is not None:
-            self._reader.unassign(restore.log.partition)
+            self._reader.unassign(reading.log.partition)
+
+    # --- reading ----------------------------------------------------------------------------------------------------------------
 
     def step(self, timeout: float) -> list[TaskId]:
         """Reads once (waiting at most `timeout` seconds if nothing is there) and returns the tasks that are complete now.
 
-        Raises TaskCorruptedError for tasks whose position is no longer on their changelog: these are removed, the others go on with the
-        next step. Raises StreamsError if a changelog cannot be read at all.
+        Raises TaskCorruptedError for tasks whose position is no longer on their changelog, or whose changelog is not the one that was
+        followed: these are removed, the others go on with the next step. Raises StreamsError if a changelog cannot be read at all.
         """
-        if self._reader is not None and self._restores:
-            self._take(self._reader.poll(timeout))
+        if self._following:
+            self._take_sight()
+            self._arrange_followers()
+        self._moved = False
+        if self._reader is not None and self._reader.assigned:
+            poll = self._reader.poll(timeout)
+            self._moved = bool(poll.runs)
+            self._take(poll)
         finished = [task for task, stores in self._waiting.items() if stores == 0]
         for task in finished:
             self._finish_task(task)
         return finished
 
+    def _arrange_followers(self) -> None:
+        """Followers are read when no active task restores."""
+        reader, wait = self._open_reader(), any(self._waiting.values())
+        for partition, reading in self._readings.items():
+            if reading.following is not None and (partition in reader.assigned) is wait:
+                if wait:
+                    reader.unassign(partition)
+                else:
+                    reader.assign(partition, reading.position or None)
+
+    def _take_sight(self) -> None:
+        sight = self._watch.take() if self._watch is not None else None
+        reasons: dict[TaskId, list[str]] = {}
+        for partition, seen in sight.facts.items() if sight is not None else ():
+            reading = self._readings.get(partition)
+            if sight is not None and reading is not None and reading.following is not None:
+                reason = reading.following.take_sight(seen, sight.asked_ms)
+                if reason is not None:
+                    reasons.setdefault(reading.task, []).append(f"store {reading.store.name}: {reason}")
+        self._give_up(reasons)
+
     def _take(self, poll: Poll) -> None:
         now_ms = self._clock.monotonic_ms()
+        reasons: dict[TaskId, list[str]] = {}
         for partition, messages in poll.runs.items():
-            if (restore := self._restores.get(partition)) is not None:
-                self._take_run(restore, messages, now_ms)
+            if (reading := self._readings.get(partition)) is not None:
+                if reading.following is None:
+                    self._take_run(reading, messages, now_ms)
+                elif (reason := reading.following.gap(self._clock.wall_ms())) is not None:
+                    reasons.setdefault(reading.task, []).append(f"store {reading.store.name}: {reason}")
+                else:
+                    self._take_followed(reading, messages, now_ms)
         for partition, offset in poll.ends.items():
-            if (restore := self._restores.get(partition)) is not None:
-                restore.position = max(restore.position, offset)
-                if offset >= restore.log.end:
-                    self._complete(restore)
-        for restore in list(self._restores.values()):
-            if restore.batch.is_due(now_ms):
-                self._write(restore, restore.position)
-        if poll.out_of_range:  # last: what the same poll gave of other changelogs will not come again
-            self._corrupted(poll.out_of_range)
+            if (reading := self._readings.get(partition)) is not None:
+                self._take_end(reading, offset, now_ms)
+        for reading in list(self._readings.values()):
+            if reading.task not in reasons:
+                self._write_if_due(reading, now_ms)
+        for partition, lost in poll.out_of_range.items():  # last: what the same poll gave of other changelogs will not come again
+            if (reading := self._readings.get(partition)) is not None:
+                reason = f"store {reading.store.name} is at offset {lost} of {partition}, which is no longer there"
+                reasons.setdefault(reading.task, []).append(reason)
+        self._give_up(reasons)
 
-    def _take_run(self, restore: _Restore, messages: Sequence[Message], now_ms: int) -> None:
+    def _take_run(self, reading: _Reading, messages: Sequence[Message], now_ms: int) -> None:
         next_offset = _next_offset(messages[-1])
-        reached = next_offset >= restore.log.end
-        if next_offset > restore.log.end:
+        reached = next_offset >= reading.log.end
+        if next_offset > reading.log.end:
             # A source topic that serves as changelog grows while it is read; what lies beyond the end is the task's input.
-            messages = messages[: bisect_left(messages, int(restore.log.end), key=_offset)]
-        restore.batch.add(messages, now_ms)
-        restore.records += len(messages)
-        restore.position = next_offset
+            messages = messages[: bisect_left(messages, int(reading.log.end), key=_offset)]
+        reading.batch.add(messages, now_ms)
+        reading.records += len(messages)
+        reading.position = next_offset
         if reached:
-            self._complete(restore)
+            self._complete(reading)
 
-    def _write(self, restore: _Restore, next_offset: NextOffset) -> None:
-        records = restore.batch.records
-        restore.store.restore(restore.batch.take(), {restore.log.partition: next_offset})
-        self._metrics.counter("restore-total", TASK, task_id=str(restore.task)).add(records)
-        for listener in self._listeners:
-            listener.on_batch_restored(restore.log.partition, restore.store.name, next_offset, records)
+    def _take_followed(self, reading: _Reading, messages: Sequence[Message], now_ms: int) -> None:
+        reading.batch.add(messages, now_ms)
+        reading.records += len(messages)
+        reading.position = _next_offset(messages[-1])
 
-    def _complete(self, restore: _Restore) -> None:
+    def _take_end(self, reading: _Reading, offset: NextOffset, now_ms: int) -> None:
+        """The end of the log: markers and aborted records before it are behind us too."""
+        if offset > reading.position:
+            reading.position = offset
+            reading.batch.touch(now_ms)
+        if reading.following is None and offset >= reading.log.end:
+            self._complete(reading)
+
+    def _write_if_due(self, reading: _Reading, now_ms: int) -> None:
+        following = reading.following
+        if reading.batch.is_due(now_ms, _LONGEST_MS if following is None else _FOLLOW_MS):
+            self._write(reading, reading.position)
+        elif following is not None and reading.batch.since_ms is None and following.settle(reading.store, reading.position):
+            reading.store.commit({reading.log.partition: reading.position})
+            following.marked()
+
+    def _write(self, reading: _Reading, next_offset: NextOffset) -> None:
+        following, records, partition = reading.following, reading.batch.records, reading.log.partition
+        if following is not None:
+            following.settle(reading.store, next_offset)
+        reading.store.restore(reading.batch.take(), {partition: next_offset})
+        name = "restore-total" if following is None else "update-total"
+        self._metrics.counter(name, TASK, task_id=str(reading.task)).add(records)
+        if following is None:
+            for listener in self._listeners:
+                listener.on_batch_restored(partition, reading.store.name, next_offset, records)
+        else:
+            following.marked()
+            for standby in self._standby_listeners:
+                standby.on_batch_loaded(partition, reading.store.name, reading.task, next_offset, records, reading.end)
+
+    def _complete(self, reading: _Reading) -> None:
         # Before the write, so that it lands in the same batch. The offset is the end itself: markers and aborted records before it are
         # behind us too.
-        mark_at_end(restore.store, restore.log.topic_id, self._clock.wall_ms())
-        self._write(restore, restore.log.end)
-        restore.store.commit({restore.log.partition: restore.log.end})
-        self._drop(restore)
-        self._waiting[restore.task] -= 1
-        if restore.task in self._begun:
-            since, records = self._begun[restore.task]
-            self._begun[restore.task] = (since, records + restore.records)
+        mark_at_end(reading.store, reading.log.topic_id, self._clock.wall_ms())
+        self._write(reading, reading.log.end)
+        reading.store.commit({reading.log.partition: reading.log.end})
+        self._drop(reading)
+        self._waiting[reading.task] -= 1
+        if reading.task in self._begun:
+            since, records = self._begun[reading.task]
+            self._begun[reading.task] = (since, records + reading.records)
         for listener in self._listeners:
-            listener.on_restore_end(restore.log.partition, restore.store.name, restore.records)
+            listener.on_restore_end(reading.log.partition, reading.store.name, reading.records)
 
     def _finish_task(self, task: TaskId) -> None:
         del self._waiting[task]
@@ -268,34 +341,60 @@ class Restorer:
             log.info("task %s: %d records restored in %.1f s", task, begun[1], seconds)
             self._events.emit(EventKind.RESTORE_ENDED, {"records": begun[1], "seconds": seconds}, task)
 
-    def _corrupted(self, out_of_range: dict[Partition, int | None]) -> None:
-        reasons: dict[TaskId, list[str]] = {}
-        for partition, offset in out_of_range.items():
-            if (restore := self._restores.get(partition)) is not None:
-                reasons.setdefault(restore.task, []).append(
-                    f"store {restore.store.name} is at offset {offset} of {partition}, which is no longer there"
-                )
+    def _give_up(self, reasons: Mapping[TaskId, Sequence[str]]) -> None:
         for task in reasons:
             self.remove(task)
         if reasons:
             raise TaskCorruptedError(reasons, "; ".join(text for texts in reasons.values() for text in texts))
 
+    # --- looking ----------------------------------------------------------------------------------------------------------------
+
     @property
     def restoring(self) -> frozenset[TaskId]:
-        """The tasks that are not complete."""
+        """The tasks that are being restored and are not complete."""
         return frozenset(self._waiting)
 
+    @property
+    def following(self) -> frozenset[TaskId]:
+        """The standbys and learners."""
+        return frozenset(self._following)
+
+    @property
+    def busy(self) -> bool:
+        """True while a task restores, or when the last step found something to read: there is more to do at once."""
+        return bool(self._waiting) or self._moved
+
+    def lag(self, task: TaskId) -> int | None:
+        """Records between what was read and the last known ends of the task's changelogs; None for a task that is neither restored nor
+        followed. Asks no broker: a follower hears of its end with each fetch, and every few seconds while it waits."""
+        if task not in self._waiting and task not in self._following:
+            return None
+        self._hear_ends()
+        return sum(reading.end - reading.position for reading in self._readings.values() if reading.task == task)
+
+    def _hear_ends(self) -> None:
+        if self._reader is not None:
+            for partition, reading in self._readings.items():
+                if reading.following is not None and partition in self._reader.assigned:
+                    reading.following.end = max(reading.following.end, self._reader.known_end(partition))
+
     def progress(self) -> list[RestoreProgress]:
-        """Of every store that is being restored; for lags and for people."""
+        """Of every store that is being restored or followed; for lags and for people."""
+        self._hear_ends()
         return [
-            RestoreProgress(each.task, each.store.name, each.log.partition, each.position, each.log.end, each.records)
-            for each in self._restores.values()
+            RestoreProgress(
+                each.task, each.store.name, each.log.partition, each.position, each.end, each.records, each.following is not None
+            )
+            for each in self._readings.values()
         ]
 
     def close(self) -> None:
-        """Suspends what is being restored. Restores go on from the last write when they are added again."""
-        for task in list(self._waiting):
+        """Suspends what is being restored or followed. It goes on from the last write when it is added again."""
+        for task in [*self._waiting, *self._following]:
             self.remove(task)
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
         if self._reader is not None:
             self._reader.close()
             self._reader = None
