@@ -59,6 +59,16 @@ class Window(NamedTuple):
         return self.start < other.end and other.start < self.end
 
 
+class SessionWindow(Window):
+    """A session: `start` and `end` are the times of its first and last record, both inclusive (Kafka Streams' `SessionWindow`)."""
+
+    __slots__ = ()
+
+    def overlap(self, other: Window) -> bool:
+        """Whether there is a moment that lies in both."""
+        return self.start <= other.end and other.start <= self.end
+
+
 class Windowed(NamedTuple):
     """The key of a windowed table: the record's key and the window (Kafka Streams' `Windowed`)."""
 
@@ -71,6 +81,15 @@ class ValueAndTimestamp(NamedTuple):
 
     value: object
     timestamp: int
+
+
+class VersionedRecord(NamedTuple):
+    """A version of a key's value: it holds from `timestamp` (inclusive) to `valid_to` (exclusive), in ms; None: it is the latest (Kafka
+    Streams' `VersionedRecord`)."""
+
+    value: object
+    timestamp: int
+    valid_to: int | None = None
 
 
 class Change(NamedTuple):

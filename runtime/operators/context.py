@@ -16,7 +16,7 @@ from runtime.errors import InvalidStateStoreError, TopologyError
 from runtime.ids import TaskId
 from runtime.metrics import TASK, Counter, Metrics
 from runtime.record import Headers
-from runtime.stores.base import EngineStore, StateStore
+from runtime.stores.base import EngineStore, EntryStore, StateStore
 from runtime.tasks.punctuation import PunctuationQueue
 
 Forward = Callable[[object, object, int], None]
@@ -143,7 +143,7 @@ class Hooks:
     init: list[tuple[str, Callable[[], None]]] = field(default_factory=list)
     before_commit: list[Callable[[], None]] = field(default_factory=list)
     close: list[tuple[str, Callable[[], None]]] = field(default_factory=list)
-    caches: list[tuple[str, EngineStore]] = field(default_factory=list)
+    caches: list[tuple[str, EntryStore]] = field(default_factory=list)
     """Stores that hold updates back, each with its node."""
 
 
@@ -178,11 +178,11 @@ class NodeContext:
         """For a table: its changes shall carry old values."""
         self.getters = getters
 
-    def engine_store(self, name: str) -> EngineStore:
-        """A store made by the engine. Raises InvalidStateStoreError if the user put one of his own in its place."""
+    def engine_store(self, name: str) -> EntryStore:
+        """A store of entries, made by the engine. Raises InvalidStateStoreError if the user put another one in its place."""
         store = self.task.store(name)
-        if not isinstance(store, EngineStore):
-            raise InvalidStateStoreError(f"node {self.name}: store {name!r} is not one of the engine's, which this operation needs")
+        if not isinstance(store, EntryStore):
+            raise InvalidStateStoreError(f"node {self.name}: this operation cannot keep its state in a store like {name!r}")
         return store
 
     def getter(self, table: str) -> ValueGetter:

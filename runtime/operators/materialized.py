@@ -12,7 +12,7 @@ from typing import NamedTuple, cast
 
 from runtime.operators.context import Forward, NodeContext, ValueGetter
 from runtime.record import Change, Headers
-from runtime.stores.base import EngineStore, Entry
+from runtime.stores.base import Entry, EntryStore
 
 KeyBytes = Callable[[object], bytes]
 
@@ -33,7 +33,7 @@ class Materialized(NamedTuple):
     """`entry.value` is the value; no need for `value_of`."""
     emit: Emit | None
     """None if the cache tells the children."""
-    store: EngineStore
+    store: EntryStore
 
 
 def change_emitter(context: NodeContext, forward: Forward) -> Emit:
@@ -70,7 +70,7 @@ def materialize(context: NodeContext, forward: Forward, store_name: str) -> Mate
     return Materialized(to_bytes, store.entry, store.update, store.value_of, store.values_are_objects, None if cached else emit, store)
 
 
-def key_bytes(store: EngineStore) -> KeyBytes:
+def key_bytes(store: EntryStore) -> KeyBytes:
     """The store's serializer of keys. (A serde that makes null of a key is found out by the store, which cannot look it up.)"""
     return cast(KeyBytes, store.key_to_bytes)
 

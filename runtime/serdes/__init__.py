@@ -2,6 +2,21 @@
 
 from runtime.serdes.primitive import BYTES, DOUBLE, FLOAT, INTEGER, JSON, LONG, NULL, SHORT, STRING, UUID, json
 from runtime.serdes.serde import Serde
-from runtime.serdes.windowed import time_windowed
+from runtime.serdes.windowed import session_windowed, time_windowed
 
-__all__ = ["BYTES", "DOUBLE", "FLOAT", "INTEGER", "JSON", "LONG", "NULL", "SHORT", "STRING", "UUID", "Serde", "json", "time_windowed"]
+__all__ = [
+    "BYTES",
+    "DOUBLE",
+    "FLOAT",
+    "INTEGER",
+    "JSON",
+    "LONG",
+    "NULL",
+    "SHORT",
+    "STRING",
+    "UUID",
+    "Serde",
+    "json",
+    "session_windowed",
+    "time_windowed",
+]

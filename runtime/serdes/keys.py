@@ -2,6 +2,7 @@
 
     window store key      key · int64 window start · int32 sequence number     WindowKeySchema
     windowed key          key · int64 window start                             TimeWindowedSerializer
+    session key           key · int64 session end · int64 session start        SessionKeySchema, SessionWindowedSerializer
     value with time       int64 timestamp · value; null stays null             ValueAndTimestampSerializer
 
 On the right is the class of Kafka Streams that defines the layout.
@@ -13,8 +14,11 @@ from struct import Struct
 
 _START = Struct(">q")
 _SUFFIX = Struct(">qi")
+_SESSION = Struct(">qq")
 WINDOW_SUFFIX = _SUFFIX.size
 """Bytes that a window store key has after the record's key."""
+SESSION_SUFFIX = _SESSION.size
+"""Bytes that a session key has after the record's key."""
 TIMESTAMP = _START.size
 """Bytes of a timestamp before a value."""
 
@@ -22,6 +26,8 @@ pack_timestamp = _START.pack
 """The 8 bytes of a time in ms."""
 pack_window_suffix = _SUFFIX.pack
 """The 12 bytes after the key in a window store: start in ms, sequence number."""
+pack_session_suffix = _SESSION.pack
+"""The 16 bytes after the key in a session store: end and start in ms."""
 
 
 def windowed_key(key: bytes, start: int) -> bytes:
@@ -52,6 +58,19 @@ def split_window_store_key(store_key: bytes) -> tuple[bytes, int]:
     if len(store_key) < WINDOW_SUFFIX:
         raise ValueError(f"a window store key has at least {WINDOW_SUFFIX} bytes, this one has {len(store_key)}")
     return store_key[:-WINDOW_SUFFIX], window_start(store_key)
+
+
+def session_key(key: bytes, start: int, end: int) -> bytes:
+    """A key of a session store, its changelog, and topics of sessions."""
+    return key + _SESSION.pack(end, start)
+
+
+def split_session_key(data: bytes) -> tuple[bytes, int, int]:
+    """Record key, start and end in ms. Raises ValueError when the bytes are too few to be a session key."""
+    if len(data) < SESSION_SUFFIX:
+        raise ValueError(f"a session key has at least {SESSION_SUFFIX} bytes, this one has {len(data)}")
+    end, start = _SESSION.unpack_from(data, len(data) - SESSION_SUFFIX)
+    return data[:-SESSION_SUFFIX], start, end
 
 
 def with_timestamp(value: bytes, timestamp: int) -> bytes:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 
 from runtime.durations import to_ms
-from runtime.record import Window, Windowed
+from runtime.record import SessionWindow, Window, Windowed
 from runtime.serdes import keys
 from runtime.serdes.serde import CurrentHeaders, Deserializer, Serde, Serializer
 
@@ -13,20 +14,47 @@ from runtime.serdes.serde import CurrentHeaders, Deserializer, Serde, Serializer
 def time_windowed(inner: Serde, window_size: timedelta | int) -> Serde:
     """Keys of time windows: the inner key's bytes, then the window's start as int64. The end is `start + window_size` (ms or timedelta);
     it is not in the bytes."""
-    return _WindowedSerde("time_windowed", inner, to_ms(window_size))
+    size = to_ms(window_size)
+
+    def read(data: bytes) -> tuple[bytes, Window]:
+        key, start = keys.split_windowed_key(data)
+        return key, Window(start, start + size)
+
+    return _WindowedSerde("time_windowed", inner, _write_start, read)
+
+
+def _write_start(key: bytes, window: Window) -> bytes:
+    return keys.windowed_key(key, window.start)
+
+
+def session_windowed(inner: Serde) -> Serde:
+    """Keys of sessions: the inner key's bytes, then the session's end and start as int64 (ms, both inclusive)."""
+    return _WindowedSerde("session_windowed", inner, _write_session, _read_session)
+
+
+def _write_session(key: bytes, window: Window) -> bytes:
+    return keys.session_key(key, window.start, window.end)
+
+
+def _read_session(data: bytes) -> tuple[bytes, Window]:
+    key, start, end = keys.split_session_key(data)
+    return key, SessionWindow(start, end)
 
 
 class _WindowedSerde(Serde):
-    __slots__ = ("_inner", "_size")
+    __slots__ = ("_inner", "_join", "_split")
 
-    def __init__(self, name: str, inner: Serde, size: int) -> None:
+    def __init__(
+        self, name: str, inner: Serde, join: Callable[[bytes, Window], bytes], split: Callable[[bytes], tuple[bytes, Window]]
+    ) -> None:
         full_name = f"{name}({inner.name})"
         super().__init__(self._write_with, self._read_with, immutable=inner.immutable, declares=inner.declares, name=full_name)
         self._inner = inner
-        self._size = size
+        self._join = join
+        self._split = split
 
     def serializer(self, topic: str, headers: CurrentHeaders | None = None) -> Serializer:
-        write = self._inner.serializer(topic, headers)
+        write, join = self._inner.serializer(topic, headers), self._join
 
         def windowed(key: object) -> bytes:
             if not isinstance(key, Windowed):
@@ -34,16 +62,16 @@ class _WindowedSerde(Serde):
             data = write(key.key)
             if data is None:
                 raise ValueError(f"{self!r}: the inner serde made null of the key {key.key!r}")
-            return keys.windowed_key(data, key.window.start)
+            return join(data, key.window)
 
         return windowed
 
     def deserializer(self, topic: str, headers: CurrentHeaders | None = None) -> Deserializer:
-        read, size = self._inner.deserializer(topic, headers), self._size
+        read, split = self._inner.deserializer(topic, headers), self._split
 
         def windowed(data: bytes) -> object:
-            key, start = keys.split_windowed_key(data)
-            return Windowed(read(key), Window(start, start + size))
+            key, window = split(data)
+            return Windowed(read(key), window)
 
         return windowed
 

@@ -1,33 +1,38 @@
 """State stores: committed data in RocksDB or in memory, uncommitted data staged over it (KIP-892)."""
 
-from runtime.stores.base import (
-    EngineStore,
-    Entry,
+from runtime.stores.base import EngineStore, Entry, EntryStore, StateStore, StoreBuilder, StoreContext, StoreLayout
+from runtime.stores.budget import StoreMemory
+from runtime.stores.interfaces import (
     KeyValueStore,
     ReadOnlyKeyValueStore,
+    ReadOnlySessionStore,
+    ReadOnlyVersionedStore,
     ReadOnlyWindowStore,
-    StateStore,
-    StoreBuilder,
-    StoreContext,
-    StoreLayout,
+    SessionStore,
+    VersionedKeyValueStore,
     WindowStore,
 )
-from runtime.stores.budget import StoreMemory
-from runtime.stores.suppliers import KeyValueSupplier, Stores, WindowSupplier
+from runtime.stores.suppliers import KeyValueSupplier, SessionSupplier, Stores, WindowSupplier
 
 __all__ = [
     "EngineStore",
     "Entry",
+    "EntryStore",
     "KeyValueStore",
     "KeyValueSupplier",
     "ReadOnlyKeyValueStore",
+    "ReadOnlySessionStore",
+    "ReadOnlyVersionedStore",
     "ReadOnlyWindowStore",
+    "SessionStore",
+    "SessionSupplier",
     "StateStore",
     "StoreBuilder",
     "StoreContext",
     "StoreLayout",
     "StoreMemory",
     "Stores",
+    "VersionedKeyValueStore",
     "WindowStore",
     "WindowSupplier",
 ]

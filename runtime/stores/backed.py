@@ -156,6 +156,9 @@ class BackedStore(EngineStore, Generic[B]):
 
     # --- offsets and metas --------------------------------------------------------------------------------------------------
 
+    def has_entries(self) -> bool:
+        return not self._opened().is_empty()
+
     def committed_offset(self, topic_partition: Partition) -> NextOffset | None:
         return self._offsets.get(topic_partition)
 

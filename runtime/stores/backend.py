@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -55,14 +55,20 @@ class KeyValueBackend(Backend, Protocol):
 
 
 class SegmentedBackend(Backend, Protocol):
-    """A backend whose keys end in a window's start and a sequence number, kept in segments of time that can be dropped whole."""
+    """A backend whose keys hold a time (`SegmentSettings`), kept in segments of it that can be dropped whole."""
 
     def segments(self) -> list[int]:
-        """Numbers (start divided by the segments' length) of the segments that exist, in order of time."""
+        """Numbers (time divided by the segments' length) of the segments that exist, in order of time."""
         ...
 
     def range_in(self, segment: int, lo: bytes | None, hi: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
         """As `KeyValueBackend.range`, in one segment; nothing if it does not exist."""
+        ...
+
+    def ranges_in(
+        self, segments: Sequence[int], lo: bytes | None, hi: bytes | None, *, reverse: bool = False
+    ) -> list[Iterator[tuple[bytes, bytes]]]:
+        """`range_in` of several segments, all as of one commit."""
         ...
 
     def drop_before(self, segment: int) -> int:

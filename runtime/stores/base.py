@@ -14,14 +14,14 @@ be ahead of or behind its own offsets (KIP-892, KIP-1035).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar, overload, runtime_checkable
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from runtime.ids import NextOffset, Partition, TaskId
-from runtime.record import Headers, Windowed
-from runtime.serdes.serde import Serde, Serializer
+from runtime.record import Headers
+from runtime.serdes.serde import Serializer
 from runtime.stores.budget import StoreMemory
 
 ChangelogRecord = tuple[bytes, bytes | None, int]
@@ -111,8 +111,8 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class StoreLayout:
-    """What somebody who reads a store's files must know. `kind` is `key_value` or `window`; window size and retention in ms (windows
-    only)."""
+    """What somebody who reads a store's files must know. `kind` is `key_value`, `window`, `session`, `versioned`, or `custom` (a user's
+    own, whose files only the user can read); window size (windows only) and retention in ms."""
 
     kind: str
     timestamped: bool
@@ -122,15 +122,25 @@ class StoreLayout:
     retention_ms: int | None = None
 
 
-class EngineStore(ABC):
-    """A store as the engine drives it. One thread writes; `query_view` may be used by any.
+class CommittedView(Protocol):
+    """What the read-only interfaces of all kinds have in common."""
 
-    The order at a commit: `flush_cache` (all stores in topological order, until none had anything), `changelog_records`, the broker's
-    commit, `commit`. No update happens between `changelog_records` and `commit`. `rollback` goes back to the last commit.
+    def all(self) -> Iterator[tuple[object, object]]:
+        """Every entry that is committed, with its key."""
+        ...
+
+
+class EngineStore(ABC):
+    """A store as the engine drives it, of whatever kind. One thread writes; `query_view` may be used by any.
+
+    The order at a commit: `EntryStore.flush_cache` (all stores in topological order, until none had anything), `changelog_records`, the
+    broker's commit, `commit`. No update happens between `changelog_records` and `commit`. `rollback` goes back to the last commit.
     """
 
     persistent: bool
     manages_offsets = True
+    folded_by_key = True
+    """True if of several changelog records of one key only the last one counts, so that a restore may leave the others out."""
 
     # --- identity -----------------------------------------------------------------------------------------------------------------
 
@@ -149,11 +159,6 @@ class EngineStore(ABC):
     @property
     @abstractmethod
     def logging_enabled(self) -> bool: ...
-
-    @property
-    @abstractmethod
-    def caching(self) -> bool:
-        """True if updates are held back and reach downstream through the flush listener; known once the store is open."""
 
     @abstractmethod
     def changelog_config(self) -> Mapping[str, str]:
@@ -191,14 +196,6 @@ class EngineStore(ABC):
     # --- commit -------------------------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def set_flush_listener(self, listener: FlushListener | None) -> None:
-        """Who is told about entries that leave the cache. Without a listener nothing is held back."""
-
-    @abstractmethod
-    def flush_cache(self) -> bool:
-        """Forwards every unforwarded entry, oldest update first. True if there was one."""
-
-    @abstractmethod
     def changelog_records(self) -> Iterator[ChangelogRecord]:
         """The uncommitted updates, folded by key; values are serialised once and kept for `commit`."""
 
@@ -231,6 +228,39 @@ class EngineStore(ABC):
     @property
     @abstractmethod
     def approximate_num_uncommitted_bytes(self) -> int: ...
+
+    @property
+    def user_store(self) -> object:
+        """What processors get: this store, or the user's own one behind it."""
+        return self
+
+    # --- reads ----------------------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def has_entries(self) -> bool:
+        """True if something is committed."""
+
+    @abstractmethod
+    def query_view(self, *, timestamped: bool = False) -> CommittedView:
+        """Committed data only, from any thread: the read-only interface of the store's kind. `timestamped`: values as ValueAndTimestamp.
+        Raises InvalidStateStoreError when used after close."""
+
+
+class EntryStore(EngineStore):
+    """A store of one entry per key, which operators read and write entry by entry and which may hold updates back (caching)."""
+
+    @property
+    @abstractmethod
+    def caching(self) -> bool:
+        """True if updates are held back and reach downstream through the flush listener; known once the store is open."""
+
+    @abstractmethod
+    def set_flush_listener(self, listener: FlushListener | None) -> None:
+        """Who is told about entries that leave the cache. Without a listener nothing is held back."""
+
+    @abstractmethod
+    def flush_cache(self) -> bool:
+        """Forwards every unforwarded entry, oldest update first. True if there was one."""
 
     @property
     @abstractmethod
@@ -268,80 +298,8 @@ class EngineStore(ABC):
         """True if `entry.value` is the object itself (immutable serde): operators then read it without a call. Known once the store
         is open."""
 
-    @abstractmethod
-    def query_view(self, *, timestamped: bool = False) -> ReadOnlyKeyValueStore | ReadOnlyWindowStore:
-        """Committed data only, from any thread. `timestamped`: values as ValueAndTimestamp. Raises InvalidStateStoreError when used
-        after close."""
 
-
-class ReadOnlyKeyValueStore(Protocol):
-    """Reads of a key-value store (Kafka Streams' `ReadOnlyKeyValueStore`). Ranges are in the order of the keys' bytes, both ends inclusive,
-    None for no bound. Iterators read lazily; they see the store as it was when they were made."""
-
-    def get(self, key: object) -> object: ...
-
-    def range(self, from_key: object | None, to_key: object | None) -> Iterator[tuple[object, object]]: ...
-
-    def reverse_range(self, from_key: object | None, to_key: object | None) -> Iterator[tuple[object, object]]: ...
-
-    def all(self) -> Iterator[tuple[object, object]]: ...
-
-    def reverse_all(self) -> Iterator[tuple[object, object]]: ...
-
-    def prefix_scan(self, prefix: object, prefix_serde: Serde | None = None) -> Iterator[tuple[object, object]]:
-        """Entries whose key's bytes begin with the prefix's, written by `prefix_serde` (default: the store's own)."""
-        ...
-
-    def approximate_num_entries(self) -> int: ...
-
-
-class KeyValueStore(ReadOnlyKeyValueStore, Protocol):
-    """Kafka Streams' `KeyValueStore`. A timestamped store takes and gives `ValueAndTimestamp`. A None key raises ValueError; None as
-    a value deletes."""
-
-    def put(self, key: object, value: object) -> None: ...
-
-    def put_if_absent(self, key: object, value: object) -> object: ...
-
-    def put_all(self, entries: Iterable[tuple[object, object]]) -> None: ...
-
-    def delete(self, key: object) -> object: ...
-
-
-class ReadOnlyWindowStore(Protocol):
-    """Reads of a window store (Kafka Streams' `ReadOnlyWindowStore`). Times are window starts in ms, both ends inclusive; windows
-    older than the retention are not seen. Several keys come segment by segment, inside one by key."""
-
-    @overload
-    def fetch(self, key: object, time_from: int, /) -> object:
-        """The value of one window, or None."""
-
-    @overload
-    def fetch(self, key: object, time_from: int, time_to: int, /) -> Iterator[tuple[int, object]]:
-        """(window start, value) of one key, by time."""
-
-    @overload
-    def fetch(self, key_from: object | None, key_to: object | None, time_from: int, time_to: int, /) -> Iterator[tuple[Windowed, object]]:
-        """(Windowed key, value) of the keys from `key_from` to `key_to` (None: no bound)."""
-
-    def backward_fetch(self, key: object, time_from: int, time_to: int) -> Iterator[tuple[int, object]]: ...
-
-    def fetch_all(self, time_from: int, time_to: int) -> Iterator[tuple[Windowed, object]]: ...
-
-    def backward_fetch_all(self, time_from: int, time_to: int) -> Iterator[tuple[Windowed, object]]: ...
-
-    def all(self) -> Iterator[tuple[Windowed, object]]: ...
-
-    def backward_all(self) -> Iterator[tuple[Windowed, object]]: ...
-
-
-class WindowStore(ReadOnlyWindowStore, Protocol):
-    """Kafka Streams' `WindowStore`. A put whose window start is older than stream time minus retention is dropped and counted."""
-
-    def put(self, key: object, value: object, window_start: int) -> None: ...
-
-
-S_co = TypeVar("S_co", covariant=True, bound=EngineStore)
+S_co = TypeVar("S_co", covariant=True, bound=StateStore)
 
 
 class StoreBuilder(Protocol, Generic[S_co]):

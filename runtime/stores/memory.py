@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from runtime.errors import InvalidStateStoreError
 from runtime.ids import NextOffset, Partition
-from runtime.serdes.keys import WINDOW_SUFFIX
 from runtime.stores import rocks
+from runtime.stores.settings import SegmentSettings
 
+T = TypeVar("T")
 _INSORT = 64
 """New or deleted keys in a batch up to which the sorted keys are kept up one by one; above, they are sorted anew when a range asks."""
 
@@ -66,7 +68,7 @@ class MemoryStore:
     """Offsets, metas and the lock: the base of both backends."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._offsets: dict[Partition, NextOffset] = {}
         self._meta: dict[str, bytes] = {}
         self._open = True
@@ -84,6 +86,13 @@ class MemoryStore:
     def _check_open(self) -> None:
         if not self._open:
             raise InvalidStateStoreError("the in-memory store is closed")
+
+    def _while_open(self, rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+        """The rows, until the store is closed: an iteration ends then as one over files does."""
+        for row in rows:
+            if not self._open:
+                raise InvalidStateStoreError("the store was closed during an iteration")
+            yield row
 
     def flush(self) -> None:
         """Nothing is durable here."""
@@ -111,7 +120,7 @@ class MemoryBackend(MemoryStore):
     def range(self, lo: bytes | None, hi: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
         self._check_open()
         with self._lock:
-            return iter(self._data.range(lo, hi, reverse))
+            return self._while_open(self._data.range(lo, hi, reverse))
 
     def write(
         self,
@@ -142,15 +151,16 @@ class MemoryBackend(MemoryStore):
 
 
 class MemorySegments(MemoryStore):
-    """Entries of a window store, by segment."""
+    """Entries of a store of times, by segment."""
 
-    def __init__(self, segment_ms: int) -> None:
+    def __init__(self, segments: SegmentSettings) -> None:
         super().__init__()
-        self._segment_ms = segment_ms
+        self._segment_ms = segments.segment_ms
+        self._time = segments.time
         self._data: dict[int, SortedEntries] = {}
 
     def _segment_of(self, key: bytes) -> int:
-        return int.from_bytes(key[-WINDOW_SUFFIX:-4], "big", signed=True) // self._segment_ms
+        return int.from_bytes(key[self._time], "big", signed=True) // self._segment_ms
 
     def segments(self) -> list[int]:
         """Numbers of the segments that exist, in order of time."""
@@ -165,10 +175,16 @@ class MemorySegments(MemoryStore):
 
     def range_in(self, segment: int, lo: bytes | None, hi: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
         """As `Backend.range`, in one segment."""
+        return self.ranges_in([segment], lo, hi, reverse=reverse)[0]
+
+    def ranges_in(
+        self, segments: Sequence[int], lo: bytes | None, hi: bytes | None, *, reverse: bool = False
+    ) -> list[Iterator[tuple[bytes, bytes]]]:
+        """`range_in` of several segments, all as of one commit."""
         self._check_open()
         with self._lock:
-            found = self._data.get(segment)
-            return iter(found.range(lo, hi, reverse) if found is not None else ())
+            found = [self._data.get(segment) for segment in segments]
+            return [self._while_open(each.range(lo, hi, reverse) if each is not None else ()) for each in found]
 
     def write(
         self,
@@ -176,13 +192,20 @@ class MemorySegments(MemoryStore):
         offsets: Mapping[Partition, NextOffset],
         meta: Mapping[str, bytes] | None = None,
     ) -> None:
+        batches = self._batches(entries)
+        with self._lock:
+            self._write_batches(batches)
+            self._commit(offsets, meta)
+
+    def _batches(self, entries: Iterable[tuple[bytes, bytes | None]]) -> dict[int, dict[bytes, bytes | None]]:
         by_segment: dict[int, dict[bytes, bytes | None]] = {}
         for key, value in entries:
             by_segment.setdefault(self._segment_of(key), {})[key] = value
-        with self._lock:
-            for segment, batch in by_segment.items():
-                self._data.setdefault(segment, SortedEntries()).write(batch)
-            self._commit(offsets, meta)
+        return by_segment
+
+    def _write_batches(self, batches: Mapping[int, Mapping[bytes, bytes | None]]) -> None:
+        for segment, batch in batches.items():
+            self._data.setdefault(segment, SortedEntries()).write(batch)
 
     def drop_before(self, segment: int) -> int:
         """Drops the segments with smaller numbers; how many there were."""
@@ -201,12 +224,55 @@ class MemorySegments(MemoryStore):
 
     def checkpoint(self, path: Path) -> None:
         with self._lock:
-            families = {
-                f"{rocks.SEGMENT}{number * self._segment_ms}": segment.range(None, None, False) for number, segment in self._data.items()
-            }
+            families = self._as_families()
         rocks.write_files(path, families, self._offsets, self._meta)
+
+    def _as_families(self) -> dict[str, list[tuple[bytes, bytes]]]:
+        return {f"{rocks.SEGMENT}{number * self._segment_ms}": segment.range(None, None, False) for number, segment in self._data.items()}
 
     def wipe(self) -> None:
         with self._lock:
             self._data.clear()
             self._forget()
+
+
+class MemoryVersions(MemorySegments):
+    """Entries of a versioned store: the latest version of each key, and older ones in segments."""
+
+    def __init__(self, segments: SegmentSettings) -> None:
+        super().__init__(segments)
+        self._latest = SortedEntries()
+
+    def latest(self, key: bytes) -> bytes | None:
+        """The latest version of a key."""
+        self._check_open()
+        return self._latest.entries.get(key)
+
+    def write_versions(
+        self,
+        latest: Iterable[tuple[bytes, bytes | None]],
+        older: Iterable[tuple[bytes, bytes | None]],
+        offsets: Mapping[Partition, NextOffset],
+        meta: Mapping[str, bytes],
+    ) -> None:
+        """As `write`, for both kinds of entries."""
+        newest, batches = dict(latest), self._batches(older)
+        with self._lock:
+            self._latest.write(newest)
+            self._write_batches(batches)
+            self._commit(offsets, meta)
+
+    def look(self, read: Callable[[], T]) -> T:
+        """What `read` finds, all of it as of one commit."""
+        with self._lock:
+            return read()
+
+    def approximate_size(self) -> int:
+        return len(self._latest.entries) + super().approximate_size()
+
+    def _as_families(self) -> dict[str, list[tuple[bytes, bytes]]]:
+        return {rocks.LATEST: self._latest.range(None, None, False), **super()._as_families()}
+
+    def wipe(self) -> None:
+        super().wipe()
+        self._latest = SortedEntries()

@@ -1,12 +1,8 @@
-"""Stores in RocksDB. The only module that knows rocksdict.
+"""Stores in RocksDB. With its settings (`rocks_options.py`) the only module that knows rocksdict.
 
 One RocksDB per store: column family `offsets` holds the next offsets and metas, the others the entries. A commit is one WriteBatch over all
 families. The write-ahead log is on and unsynced (rules.md, 8): what was committed is with the operating system, so a kill -9 loses nothing;
 measured, it costs nothing that can be seen beside the write itself. `flush` syncs the log, which bounds what a power loss may take.
-
-Settings, from measurements of 10,000-entry batches over 100,000 keys: write buffers of 8 MiB (0.9 us per entry; with 64 MiB 1.7 us, the
-skip list no longer fits the CPU's cache), a bloom filter over the buffer (an absent key costs 0.3 us in place of 1.4). Block cache and
-write buffers are shared by all stores of the process (`StoreMemory`).
 
 Traps of rocksdict 0.3: `ReadOptions.set_iterate_lower_bound` sets the upper bound, so a lower bound is a seek forwards and a
 comparison backwards; an iterator does not keep its `ReadOptions` alive, and without them its upper bound is freed memory; `items()`
@@ -16,17 +12,15 @@ hold the GIL; `flush` flushes one family."""
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from struct import Struct
-from typing import cast
+from typing import TypeVar, cast
 from weakref import WeakSet
 
 from rocksdict import (
     AccessType,
-    BlockBasedOptions,
-    Cache,
     Checkpoint,
     ColumnFamily,
     DbClosedError,
@@ -35,57 +29,24 @@ from rocksdict import (
     RdictIter,
     ReadOptions,
     WriteBatch,
-    WriteBufferManager,
     WriteOptions,
 )
 
 from runtime.errors import InvalidStateStoreError, StateDirectoryError, StateDirectoryLockedError, TaskCorruptedError
 from runtime.ids import NextOffset, Partition, TaskId
-from runtime.serdes.keys import WINDOW_SUFFIX
 from runtime.stores.budget import MIB, StoreMemory
 from runtime.stores.directory import lock_holder
+from runtime.stores.rocks_options import WRITE_BUFFER, database_options, family_options, rocks_memory
+from runtime.stores.settings import SegmentSettings
 
 OFFSETS = "offsets"
 SEGMENT = "segment."
+LATEST = "latest"
 _META = b"\x00"  # no topic's name begins with it
 _OFFSET = Struct(">q")
-_WRITE_BUFFER = 8 * MIB
 _READ_BATCH = 16_384
 
-
-class _Native:
-    """What the stores of a process share inside RocksDB."""
-
-    def __init__(self, memory: StoreMemory) -> None:
-        self.cache = Cache(memory.block_cache_bytes)
-        self.buffers = WriteBufferManager.new_write_buffer_manager_with_cache(memory.write_buffer_bytes, False, self.cache)
-
-
-def _options(memory: StoreMemory) -> Options:
-    native = memory.native
-    if not isinstance(native, _Native):
-        native = memory.native = _Native(memory)
-    table = BlockBasedOptions()
-    table.set_block_cache(native.cache)
-    table.set_cache_index_and_filter_blocks(True)
-    table.set_bloom_filter(10, False)
-    options = Options(raw_mode=True)
-    options.create_if_missing(True)
-    options.create_missing_column_families(True)
-    options.set_atomic_flush(True)
-    options.set_block_based_table_factory(table)
-    options.set_write_buffer_manager(native.buffers)
-    options.set_write_buffer_size(_WRITE_BUFFER)
-    options.set_max_write_buffer_number(3)
-    options.set_arena_block_size(256 * 1024)
-    options.set_memtable_prefix_bloom_ratio(0.1)
-    options.set_memtable_whole_key_filtering(True)
-    options.set_max_total_wal_size(64 * MIB)
-    options.set_keep_log_file_num(1)
-    options.set_max_log_file_size(MIB)
-    options.set_stats_dump_period_sec(0)
-    options.set_stats_persist_period_sec(0)
-    return options
+T = TypeVar("T")
 
 
 class RocksStore:
@@ -94,25 +55,41 @@ class RocksStore:
     def __init__(self, path: Path, families: Iterable[str], memory: StoreMemory, task: TaskId | None) -> None:
         self._path = path
         self._wanted = tuple(families)
-        self._memory = memory
+        self._memory = rocks_memory(memory)
         self._task = task
         self._write_options = WriteOptions()
         self._open()
 
     def _open(self) -> None:
+        self._filtered: set[str] = set()
         try:
             self._path.mkdir(parents=True, exist_ok=True)
             names = {"default", OFFSETS, *self._wanted, *self._families_on_disk()}
-            options = {name: _options(self._memory) for name in names}
-            self._db = Rdict(str(self._path), options["default"], column_families=options)
+            options = {name: self._options_of(name) for name in names}
+            self._db = Rdict(str(self._path), database_options(self._memory), column_families=options)
         except OSError as error:
             raise StateDirectoryError(f"the store's folder {self._path} cannot be used: {error}") from error
         except Exception as error:  # rocksdict raises plain Exception
+            self._give_back(set(self._filtered))
             raise _open_error(self._path, error, self._task) from error
         self._families: dict[str, Rdict] = {name: self._db.get_column_family(name) for name in names}
         self._handles: dict[str, ColumnFamily] = {name: self._db.get_column_family_handle(name) for name in names}
         self._scans: WeakSet[_Scan] = WeakSet()
         self._closed = False
+
+    def _options_of(self, family: str) -> Options:
+        if family == OFFSETS or not (family in self._wanted or family.startswith(SEGMENT)):
+            return database_options(self._memory)
+        filtered = self._memory.take_filter()
+        if filtered:
+            self._filtered.add(family)
+        return family_options(self._memory, filtered=filtered)
+
+    def _give_back(self, families: Iterable[str]) -> None:
+        """Families that are closed or dropped need their filters no more."""
+        given = self._filtered.intersection(families)
+        self._filtered -= given
+        self._memory.give_back(len(given))
 
     def _families_on_disk(self) -> list[str]:
         return Rdict.list_cf(str(self._path)) if (self._path / "CURRENT").exists() else []
@@ -203,6 +180,7 @@ class RocksStore:
             self._closed = True
             for scan in list(self._scans):
                 scan.end()
+            self._give_back(self._families)
             self._families.clear()
             self._handles.clear()
             self._db.close()
@@ -312,15 +290,23 @@ class RocksBackend(RocksStore):
 
 
 class RocksSegments(RocksStore):
-    """Entries of a window store: a family per segment, named by the segment's start (rules.md, 11).
+    """Entries of a store of times: a family per segment, named by the segment's start (rules.md, 11).
 
     A family is made before the batch that first writes to it, and dropped after the batch that moves stream time past it: a crash between
     leaves an empty or an expired family, which the next commit drops.
+
+    `_changes` is odd while a batch is being written: whoever looks at several families from another thread looks again when it has
+    moved, so as to see all of them as of one commit, without a lock that the writer would have to take.
     """
 
-    def __init__(self, path: Path, segment_ms: int, memory: StoreMemory, task: TaskId | None = None) -> None:
-        self._segment_ms = segment_ms
-        super().__init__(path, [], memory, task)
+    def __init__(
+        self, path: Path, segments: SegmentSettings, memory: StoreMemory, task: TaskId | None = None, beside: Iterable[str] = ()
+    ) -> None:
+        """`beside`: families without segments."""
+        self._segment_ms = segments.segment_ms
+        self._time = segments.time
+        self._changes = 0
+        super().__init__(path, beside, memory, task)
 
     def _open(self) -> None:
         super()._open()
@@ -343,13 +329,26 @@ class RocksSegments(RocksStore):
         return sorted(self._segments)
 
     def get(self, key: bytes) -> bytes | None:
-        segment = self._segments.get(int.from_bytes(key[-WINDOW_SUFFIX:-4], "big", signed=True) // self._segment_ms)
+        segment = self._segments.get(int.from_bytes(key[self._time], "big", signed=True) // self._segment_ms)
         return self._get(segment, key) if segment is not None or self._closed else None
 
     def range_in(self, segment: int, lo: bytes | None, hi: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
         """As `Backend.range`, in one segment."""
         family = self._segments.get(segment)
         return self._scan(family, lo, hi, reverse) if family is not None or self._closed else iter(())
+
+    def ranges_in(
+        self, segments: Sequence[int], lo: bytes | None, hi: bytes | None, *, reverse: bool = False
+    ) -> list[Iterator[tuple[bytes, bytes]]]:
+        """`range_in` of several segments, all as of one commit."""
+        return self._as_of_one_commit(lambda: [self.range_in(segment, lo, hi, reverse=reverse) for segment in segments])
+
+    def _as_of_one_commit(self, look: Callable[[], T]) -> T:
+        while True:
+            before = self._changes
+            found = look()
+            if before == self._changes and not before & 1:
+                return found
 
     def write(
         self,
@@ -358,9 +357,20 @@ class RocksSegments(RocksStore):
         meta: Mapping[str, bytes] | None = None,
     ) -> None:
         batch = WriteBatch(raw_mode=True)
-        put, delete, route = batch.put, batch.delete, self._route
+        self._add(batch, entries)
+        self._write(batch, offsets, meta)
+
+    def _write(self, batch: WriteBatch, offsets: Mapping[Partition, NextOffset], meta: Mapping[str, bytes] | None) -> None:
+        self._changes += 1
+        try:
+            super()._write(batch, offsets, meta)
+        finally:
+            self._changes += 1
+
+    def _add(self, batch: WriteBatch, entries: Iterable[tuple[bytes, bytes | None]]) -> None:
+        put, delete, route, time = batch.put, batch.delete, self._route, self._time
         for key, value in entries:
-            start = key[-WINDOW_SUFFIX:-4]
+            start = key[time]
             handle = route.get(start)
             if handle is None:
                 handle = route[start] = self._handle_for(start)
@@ -368,13 +378,12 @@ class RocksSegments(RocksStore):
                 delete(key, handle)
             else:
                 put(key, value, handle)
-        self._write(batch, offsets, meta)
 
     def _handle_for(self, start: bytes) -> ColumnFamily:
         segment = int.from_bytes(start, "big", signed=True) // self._segment_ms
         name = f"{SEGMENT}{segment * self._segment_ms}"
         if segment not in self._segments:
-            self._families[name] = self._segments[segment] = self._db.create_column_family(name, _options(self._memory))
+            self._families[name] = self._segments[segment] = self._db.create_column_family(name, self._options_of(name))
             self._handles[name] = self._db.get_column_family_handle(name)
         return self._handles[name]
 
@@ -385,6 +394,7 @@ class RocksSegments(RocksStore):
             name = f"{SEGMENT}{number * self._segment_ms}"
             del self._segments[number], self._families[name], self._handles[name]
             self._db.drop_column_family(name)
+            self._give_back([name])
         if expired:
             self._route.clear()
         return len(expired)
@@ -394,6 +404,45 @@ class RocksSegments(RocksStore):
 
     def is_empty(self) -> bool:
         return not any(self._has_entries(family) for family in self._segments.values())
+
+
+class RocksVersions(RocksSegments):
+    """Entries of a versioned store: the latest version of each key in the family `latest`, older ones in segments."""
+
+    def __init__(self, path: Path, segments: SegmentSettings, memory: StoreMemory, task: TaskId | None = None) -> None:
+        super().__init__(path, segments, memory, task, beside=[LATEST])
+
+    def latest(self, key: bytes) -> bytes | None:
+        """The latest version of a key."""
+        return self._get(self._families.get(LATEST), key)
+
+    def write_versions(
+        self,
+        latest: Iterable[tuple[bytes, bytes | None]],
+        older: Iterable[tuple[bytes, bytes | None]],
+        offsets: Mapping[Partition, NextOffset],
+        meta: Mapping[str, bytes],
+    ) -> None:
+        """As `write`, for both kinds of entries."""
+        batch = WriteBatch(raw_mode=True)
+        handle = self._handles[LATEST]
+        for key, value in latest:
+            if value is None:
+                batch.delete(key, handle)
+            else:
+                batch.put(key, value, handle)
+        self._add(batch, older)
+        self._write(batch, offsets, meta)
+
+    def look(self, read: Callable[[], T]) -> T:
+        """What `read` finds, all of it as of one commit."""
+        return self._as_of_one_commit(read)
+
+    def approximate_size(self) -> int:
+        return self._size(self._families.get(LATEST)) + super().approximate_size()
+
+    def is_empty(self) -> bool:
+        return not self._has_entries(self._families.get(LATEST)) and super().is_empty()
 
 
 # --- files that no store has open ---------------------------------------------------------------------------------------------------
@@ -441,7 +490,7 @@ def write_files(
     meta: Mapping[str, bytes],
 ) -> None:
     """A new RocksDB in the folder `path` that looks like a checkpoint of a persistent store."""
-    store = RocksStore(path, families, StoreMemory(block_cache_bytes=MIB, write_buffer_bytes=_WRITE_BUFFER), None)
+    store = RocksStore(path, families, StoreMemory(block_cache_bytes=MIB, write_buffer_bytes=WRITE_BUFFER), None)
     try:
         batch = WriteBatch(raw_mode=True)
         for name, entries in families.items():

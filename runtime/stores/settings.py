@@ -7,22 +7,72 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from runtime.serdes.keys import SESSION_SUFFIX, TIMESTAMP, WINDOW_SUFFIX
 from runtime.serdes.serde import Serde
 from runtime.stores.base import StoreLayout
 
 _SHORTEST_SEGMENT_MS = 60_000
+_COMPACTION_LAG_MS = 24 * 60 * 60_000
+"""Kafka Streams' `VERSIONED_STORE_CHANGE_LOG_ADDITIONAL_COMPACTION_LAG_MS`."""
+
+
+def segment_ms(retention_ms: int) -> int:
+    """The length of a segment in ms, Kafka Streams': half the retention, at least a minute."""
+    return max(retention_ms // 2, _SHORTEST_SEGMENT_MS)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSettings:
+    """A store whose keys end in a time and that is kept in segments of time. `suffix`: how many bytes stand after the record's key; the
+    first eight of them are the time that decides on the segment. The rest in ms."""
+
+    retention_ms: int
+    segment_ms: int
+    suffix: int
+
+    @property
+    def time(self) -> slice:
+        """Where in a store key the time is."""
+        return slice(-self.suffix, -self.suffix + TIMESTAMP)
 
 
 @dataclass(frozen=True, slots=True)
 class WindowSettings:
-    """Times of a window store, in ms. Segments are as long as Kafka Streams': half the retention, at least a minute."""
+    """Times of a window store, in ms. `retain_duplicates`: several values of one key and time are kept side by side."""
 
     size_ms: int
     retention_ms: int
+    retain_duplicates: bool = False
 
     @property
-    def segment_ms(self) -> int:
-        return max(self.retention_ms // 2, _SHORTEST_SEGMENT_MS)
+    def segments(self) -> SegmentSettings:
+        """Segments of window starts."""
+        return SegmentSettings(self.retention_ms, segment_ms(self.retention_ms), WINDOW_SUFFIX)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSettings:
+    """Times of a session store, in ms."""
+
+    retention_ms: int
+
+    @property
+    def segments(self) -> SegmentSettings:
+        """Segments of session ends."""
+        return SegmentSettings(self.retention_ms, segment_ms(self.retention_ms), SESSION_SUFFIX)
+
+
+@dataclass(frozen=True, slots=True)
+class VersionSettings:
+    """Times of a versioned store, in ms: how long an older version can be read, and the length of a segment."""
+
+    retention_ms: int
+    segment_ms: int
+
+    @property
+    def segments(self) -> SegmentSettings:
+        """Segments of the moments at which older versions ceased to hold; after it in a key is the moment at which they began."""
+        return SegmentSettings(self.retention_ms, self.segment_ms, 2 * TIMESTAMP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,30 +84,45 @@ class StoreSettings:
     key_serde: Serde
     value_serde: Serde
     timestamped: bool = False
-    window: WindowSettings | None = None
+    times: WindowSettings | SessionSettings | VersionSettings | None = None
     caching: bool = False
     logging: bool = True
     logging_config: Mapping[str, str] = field(default_factory=dict)
 
     def changelog_config(self) -> dict[str, str]:
-        """Topic settings as Kafka Streams makes them (`InternalTopicConfig`): windows are deleted after
-        their retention, to which `windowstore.changelog.additional.retention.ms` is added when the topic is made."""
+        """Topic settings as Kafka Streams makes them (`InternalTopicConfig`): windows and sessions are deleted after their retention,
+        to which `windowstore.changelog.additional.retention.ms` is added when the topic is made; versions are not compacted while
+        they can be read."""
         config = {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime"}
-        if self.window is not None:
+        if isinstance(self.times, VersionSettings):
+            config["min.compaction.lag.ms"] = str(self.times.retention_ms + _COMPACTION_LAG_MS)
+        elif self.times is not None:
             config["cleanup.policy"] = "compact,delete"
-            config["retention.ms"] = str(self.window.retention_ms)
+            config["retention.ms"] = str(self.times.retention_ms)
         return {**config, **self.logging_config}
 
     def layout(self) -> StoreLayout:
-        window = self.window
         return StoreLayout(
-            kind="key_value" if window is None else "window",
+            kind=self.kind,
             timestamped=self.timestamped,
             key_serde=self.key_serde.name,
             value_serde=self.value_serde.name,
-            window_size_ms=window.size_ms if window else None,
-            retention_ms=window.retention_ms if window else None,
+            window_size_ms=self.times.size_ms if isinstance(self.times, WindowSettings) else None,
+            retention_ms=self.times.retention_ms if self.times is not None else None,
         )
+
+    @property
+    def kind(self) -> str:
+        """As in `StoreLayout`."""
+        match self.times:
+            case WindowSettings():
+                return "window"
+            case SessionSettings():
+                return "session"
+            case VersionSettings():
+                return "versioned"
+            case None:
+                return "key_value"
 
     def folder(self, task_dir: Path) -> Path:
         """Where the store's files are, as in Kafka Streams: `<task>/rocksdb/<store>`."""

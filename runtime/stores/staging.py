@@ -33,7 +33,7 @@ from runtime.errors import InvalidStateStoreError, StreamsError
 from runtime.ids import NextOffset, Partition
 from runtime.record import Headers, ValueAndTimestamp
 from runtime.stores.backed import UPDATE_BYTES, B, BackedStore
-from runtime.stores.base import ChangelogRecord, Entry, FlushListener
+from runtime.stores.base import ChangelogRecord, Entry, EntryStore, FlushListener
 from runtime.stores.reading import StagedRow
 
 _TIMESTAMP = Struct(">q")
@@ -45,8 +45,8 @@ _INSORT = 64
 """New keys up to which the sorted view is kept up key by key; above, it is sorted anew."""
 
 
-class StagedStore(BackedStore[B]):
-    """What key-value and window stores have in common: everything but the typed reads."""
+class StagedStore(BackedStore[B], EntryStore):
+    """What key-value, window and session stores have in common: everything but the typed reads."""
 
     # --- life ---------------------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
@@ -10,8 +11,11 @@ from runtime.durations import Duration, to_ms
 from runtime.serdes.serde import Serde
 from runtime.stores.base import EngineStore
 from runtime.stores.key_value import StagedKeyValueStore
-from runtime.stores.settings import StoreSettings, WindowSettings
+from runtime.stores.session import StagedSessionStore
+from runtime.stores.settings import SessionSettings, StoreSettings, WindowSettings, segment_ms
 from runtime.stores.window import StagedWindowStore
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +34,26 @@ class WindowSupplier:
     persistent: bool
     retention_ms: int
     window_size_ms: int
+    retain_duplicates: bool = False
 
     @property
     def segment_interval_ms(self) -> int:
         """Length of a segment in ms."""
-        return WindowSettings(self.window_size_ms, self.retention_ms).segment_ms
+        return segment_ms(self.retention_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSupplier:
+    """Where a session store keeps its sessions and for how long, in ms (`SessionBytesStoreSupplier`)."""
+
+    name: str
+    persistent: bool
+    retention_ms: int
+
+    @property
+    def segment_interval_ms(self) -> int:
+        """Length of a segment in ms."""
+        return segment_ms(self.retention_ms)
 
 
 S = TypeVar("S", bound=EngineStore)
@@ -64,7 +83,11 @@ class Builder(Generic[S]):
         return self.settings.changelog_config()
 
     def with_caching_enabled(self) -> Builder[S]:
-        """Updates are folded by key before they are forwarded."""
+        """Updates are folded by key before they are forwarded. A store that retains duplicates has nothing to fold: it stays without, as
+        in Kafka Streams."""
+        if isinstance(self.settings.times, WindowSettings) and self.settings.times.retain_duplicates:
+            logger.warning("store %s retains duplicates: caching stays off", self.name)
+            return self
         return replace(self, settings=replace(self.settings, caching=True))
 
     def with_caching_disabled(self) -> Builder[S]:
@@ -103,19 +126,36 @@ class Stores:
         return KeyValueSupplier(_checked(name), False)
 
     @staticmethod
-    def persistent_window_store(name: str, retention_period: Duration, window_size: Duration) -> WindowSupplier:
-        """In RocksDB. Raises ValueError when the retention is shorter than a window."""
-        return _window_supplier(name, True, retention_period, window_size)
+    def persistent_window_store(
+        name: str, retention_period: Duration, window_size: Duration, retain_duplicates: bool = False
+    ) -> WindowSupplier:
+        """In RocksDB. `retain_duplicates`: a put adds a value to those of its key and time, as joins need it. Raises ValueError when the
+        retention is shorter than a window."""
+        return _window_supplier(name, True, retention_period, window_size, retain_duplicates)
 
     @staticmethod
-    def persistent_timestamped_window_store(name: str, retention_period: Duration, window_size: Duration) -> WindowSupplier:
+    def persistent_timestamped_window_store(
+        name: str, retention_period: Duration, window_size: Duration, retain_duplicates: bool = False
+    ) -> WindowSupplier:
         """In RocksDB; for `timestamped_window_store_builder`."""
-        return _window_supplier(name, True, retention_period, window_size)
+        return _window_supplier(name, True, retention_period, window_size, retain_duplicates)
 
     @staticmethod
-    def in_memory_window_store(name: str, retention_period: Duration, window_size: Duration) -> WindowSupplier:
+    def in_memory_window_store(
+        name: str, retention_period: Duration, window_size: Duration, retain_duplicates: bool = False
+    ) -> WindowSupplier:
         """In memory: rebuilt from the changelog at each start."""
-        return _window_supplier(name, False, retention_period, window_size)
+        return _window_supplier(name, False, retention_period, window_size, retain_duplicates)
+
+    @staticmethod
+    def persistent_session_store(name: str, retention_period: Duration) -> SessionSupplier:
+        """In RocksDB. `retention_period` must be as long as the inactivity gap and the grace period together."""
+        return SessionSupplier(_checked(name), True, to_ms(retention_period, "the retention period"))
+
+    @staticmethod
+    def in_memory_session_store(name: str, retention_period: Duration) -> SessionSupplier:
+        """In memory: rebuilt from the changelog at each start."""
+        return SessionSupplier(_checked(name), False, to_ms(retention_period, "the retention period"))
 
     @staticmethod
     def key_value_store_builder(supplier: KeyValueSupplier, key_serde: Serde, value_serde: Serde) -> Builder[StagedKeyValueStore]:
@@ -140,17 +180,23 @@ class Stores:
         """Values with their timestamp, as the stores of windowed tables are."""
         return Builder(_window_settings(supplier, key_serde, value_serde, True), StagedWindowStore)
 
+    @staticmethod
+    def session_store_builder(supplier: SessionSupplier, key_serde: Serde, value_serde: Serde) -> Builder[StagedSessionStore]:
+        """Sessions with plain values."""
+        times = SessionSettings(supplier.retention_ms)
+        return Builder(StoreSettings(supplier.name, supplier.persistent, key_serde, value_serde, times=times), StagedSessionStore)
+
 
 def _window_settings(supplier: WindowSupplier, key_serde: Serde, value_serde: Serde, timestamped: bool) -> StoreSettings:
-    window = WindowSettings(supplier.window_size_ms, supplier.retention_ms)
-    return StoreSettings(supplier.name, supplier.persistent, key_serde, value_serde, timestamped=timestamped, window=window)
+    times = WindowSettings(supplier.window_size_ms, supplier.retention_ms, supplier.retain_duplicates)
+    return StoreSettings(supplier.name, supplier.persistent, key_serde, value_serde, timestamped=timestamped, times=times)
 
 
-def _window_supplier(name: str, persistent: bool, retention: Duration, size: Duration) -> WindowSupplier:
+def _window_supplier(name: str, persistent: bool, retention: Duration, size: Duration, retain_duplicates: bool) -> WindowSupplier:
     retention_ms, size_ms = to_ms(retention, "the retention period"), to_ms(size, "the window size")
     if retention_ms < size_ms or size_ms == 0:
         raise ValueError(f"store {name}: the retention ({retention_ms} ms) is shorter than a window ({size_ms} ms), or the window is empty")
-    return WindowSupplier(_checked(name), persistent, retention_ms, size_ms)
+    return WindowSupplier(_checked(name), persistent, retention_ms, size_ms, retain_duplicates)
 
 
 def _checked(name: str) -> str:

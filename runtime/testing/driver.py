@@ -23,8 +23,9 @@ from runtime.errors import InvalidStateStoreError
 from runtime.metrics import MetricName, Metrics
 from runtime.record import Headers
 from runtime.serdes.serde import Serde
-from runtime.stores.base import EngineStore, KeyValueStore, WindowStore
+from runtime.stores.base import EngineStore
 from runtime.stores.budget import StoreMemory
+from runtime.stores.interfaces import KeyValueStore, WindowStore
 from runtime.testing.clock import ManualClock
 from runtime.testing.log import LogRecord, MemoryLog
 from runtime.testing.stores import plain_key_value_store, plain_window_store

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import cast
 
 from runtime.record import ValueAndTimestamp, Windowed
-from runtime.stores.base import KeyValueStore, WindowStore
+from runtime.stores.interfaces import KeyValueStore, WindowStore
 
 NO_TIMESTAMP = -1
 """The time of a value that a test put by hand."""

@@ -34,7 +34,7 @@ from runtime.errors import (
 from runtime.operators.context import Forward, Hooks, TaskContext
 from runtime.operators.processor import UserProcessor
 from runtime.record import Headers
-from runtime.stores.base import EngineStore
+from runtime.stores.base import EntryStore
 from runtime.tasks.punctuation import NEVER, PunctuationQueue
 from runtime.topology.assembly import Assembly
 from runtime.topology.subtopologies import SubTopology
@@ -72,7 +72,7 @@ class Pipeline:
         order = {name: place for place, name in enumerate(assembly.names)}
         self._hooks.init.sort(key=lambda hook: order[hook[0]])
         self._hooks.close.sort(key=lambda hook: order[hook[0]])
-        self._caches: list[EngineStore] = [store for _, store in sorted(self._hooks.caches, key=lambda cache: order[cache[0]])]
+        self._caches: list[EntryStore] = [store for _, store in sorted(self._hooks.caches, key=lambda cache: order[cache[0]])]
         self._follows_time = any(isinstance(node.supplier, UserProcessor) for node in subtopology.processors)
 
     # -- life ------------------------------------------------------------------------------------------------------------------

@@ -12,7 +12,8 @@ from itertools import chain
 from typing import cast
 
 from runtime.errors import InvalidStateStoreError
-from runtime.stores.base import EngineStore, ReadOnlyKeyValueStore, ReadOnlyWindowStore
+from runtime.stores.base import EngineStore
+from runtime.stores.interfaces import ReadOnlyKeyValueStore, ReadOnlyWindowStore
 
 View = ReadOnlyKeyValueStore | ReadOnlyWindowStore
 
@@ -31,7 +32,7 @@ class StoreQuery:
         stores = self._stores()
         if not stores:
             raise InvalidStateStoreError(f"store {self._name!r} is not here now: its tasks are being moved or restored")
-        return [store.query_view() for store in stores]
+        return [cast(View, store.query_view()) for store in stores]
 
     def _key_values(self) -> list[ReadOnlyKeyValueStore]:
         views = self._views()

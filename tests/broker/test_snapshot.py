@@ -19,7 +19,7 @@ from runtime.ids import NextOffset, Partition, TaskId
 from runtime.metrics import Metrics
 from runtime.serdes.keys import window_store_key
 from runtime.stores import Stores
-from runtime.stores.base import EngineStore, StoreContext
+from runtime.stores.base import EngineStore, EntryStore, StoreContext
 from runtime.stores.files import read_store
 from tests.support import Kafka, wait_until
 
@@ -27,19 +27,19 @@ TASK = TaskId(0, 2)
 HOUR_MS = 3_600_000
 
 
-def key_value(name: str, *, persistent: bool = True) -> EngineStore:
+def key_value(name: str, *, persistent: bool = True) -> EntryStore:
     supplier = Stores.persistent_timestamped_key_value_store(name) if persistent else Stores.in_memory_key_value_store(name)
     if persistent:
         return Stores.timestamped_key_value_store_builder(supplier, serdes.STRING, serdes.LONG).build()
     return Stores.key_value_store_builder(supplier, serdes.STRING, serdes.LONG).build()
 
 
-def window(name: str) -> EngineStore:
+def window(name: str) -> EntryStore:
     supplier = Stores.persistent_timestamped_window_store(name, 24 * HOUR_MS, HOUR_MS)
     return Stores.timestamped_window_store_builder(supplier, serdes.STRING, serdes.JSON).build()
 
 
-def opened(store: EngineStore, folder: Path, changelog: Partition | None = None) -> EngineStore:
+def opened(store: EntryStore, folder: Path, changelog: Partition | None = None) -> EntryStore:
     store.open(folder, StoreContext("app", folder, TASK, changelog))
     return store
 

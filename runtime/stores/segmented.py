@@ -1,0 +1,209 @@
+"""What stores of times have in common: windows and sessions, kept in segments of time.
+
+A store key ends in a time: a window's start, a session's end. Segments are as in Kafka Streams: half the retention long, at least a minute.
+The store's own stream time is the largest such time that was put; it is committed with the data. What is not later than stream time minus
+retention is expired: it is not read, and a put to it is dropped and counted. A segment is dropped whole when its last entry is expired,
+after the commit that moved stream time past it.
+
+All segments are column families of one RocksDB, not databases of their own as in Kafka Streams: only so can they be committed in one
+batch with the offsets (rules.md, 11).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from struct import Struct
+
+from runtime.ids import NextOffset, Partition
+from runtime.record import Headers, Windowed
+from runtime.stores.backend import SegmentedBackend
+from runtime.stores.base import ChangelogRecord, Entry, StoreContext
+from runtime.stores.memory import MemorySegments
+from runtime.stores.reading import Reader, StagedRow
+from runtime.stores.rocks import RocksSegments
+from runtime.stores.settings import SegmentSettings, StoreSettings
+from runtime.stores.staging import StagedStore
+
+STREAM_TIME = "observed-stream-time"
+LAST = 2**63 - 1
+"""The last moment there is."""
+TIME = Struct(">q")
+
+
+@dataclass(slots=True)
+class StreamTime:
+    """The largest time that was put, -1 before any; one for processing, one that follows the commits."""
+
+    now: int = -1
+
+
+class SegmentedReads(ABC):
+    """Ranges over the store with its staging, or over the committed data alone."""
+
+    _reader: Reader
+    _segments: SegmentSettings
+    _time: StreamTime
+
+    @abstractmethod
+    def _segmented(self) -> SegmentedBackend:
+        """The open backend."""
+
+    @abstractmethod
+    def _staged_range(self, lo: bytes | None, hi: bytes | None) -> list[StagedRow]:
+        """Staged rows with lo <= key < hi."""
+
+    @abstractmethod
+    def _at(self, store_key: bytes) -> object:
+        """The value of one store key, or None."""
+
+    def _oldest(self) -> int:
+        """The first time that is not expired."""
+        return max(0, self._time.now - self._segments.retention_ms + 1)
+
+    def _live_segments(self, first: int, last: int) -> list[int]:
+        length = self._segments.segment_ms
+        return [number for number in self._segmented().segments() if first // length <= number <= last // length]
+
+    def _rows_of_key(self, lo: bytes, hi: bytes, first: int, last: int, reverse: bool) -> Iterator[tuple[bytes, object]]:
+        """Rows of one key with times from `first` to `last`, in the order of their bytes; lo <= store key < hi, both of that key."""
+        size = len(lo)  # other lengths belong to longer keys that begin alike
+        staged = [row for row in self._staged_range(lo, hi) if len(row[0]) == size]
+        numbers = self._live_segments(first, last)
+        parts = self._segmented().ranges_in(numbers[::-1] if reverse else numbers, lo, hi, reverse=reverse)
+        stored = (row for row in chain.from_iterable(parts) if len(row[0]) == size)
+        return self._reader.merged(staged, stored, reverse)
+
+    def _rows_of_keys(self, lo: bytes | None, hi: bytes | None, first: int, last: int, reverse: bool) -> Iterator[tuple[bytes, object]]:
+        """Rows with lo <= store key < hi, segment by segment: of the stored ones, segments with times from `first` to `last` only."""
+        length, at = self._segments.segment_ms, self._segments.time
+        staged: dict[int, list[StagedRow]] = {}
+        for row in self._staged_range(lo, hi):
+            staged.setdefault(int.from_bytes(row[0][at], "big", signed=True) // length, []).append(row)
+        numbers = sorted({*self._live_segments(first, last), *staged}, reverse=reverse)
+        parts = self._segmented().ranges_in(numbers, lo, hi, reverse=reverse)
+        merged = self._reader.merged
+        return chain.from_iterable([merged(staged.get(n, ()), part, reverse) for n, part in zip(numbers, parts, strict=True)])
+
+
+class StagedSegmentedStore(StagedStore[SegmentedBackend], SegmentedReads):
+    """A store of times of the engine."""
+
+    def __init__(self, settings: StoreSettings) -> None:
+        super().__init__(settings)
+        if settings.times is None:
+            raise ValueError(f"store {settings.name}: a store of windows or sessions needs their retention")
+        self._segments = settings.times.segments
+        self._retention = self._segments.retention_ms
+        self._time_at = self._segments.time
+        self._time = StreamTime()
+        self._committed_time = StreamTime()
+        self._first_segment = 0
+        self.expired_records = 0
+        """Puts that were dropped because their time was older than the retention."""
+
+    @abstractmethod
+    def _windowed(self, store_key: bytes) -> Windowed:
+        """A store key as the flush listener and iterators show it."""
+
+    def _open_backend(self, directory: Path, context: StoreContext) -> SegmentedBackend:
+        if not self._settings.persistent:
+            return MemorySegments(self._segments)
+        return RocksSegments(self._settings.folder(directory), self._segments, context.memory, context.task_id)
+
+    def _loaded_from_backend(self) -> None:
+        super()._loaded_from_backend()
+        stored = self._opened().meta(STREAM_TIME)
+        self._time.now = self._committed_time.now = TIME.unpack(stored)[0] if stored is not None else -1
+        self._drop_expired()
+
+    # --- writes -------------------------------------------------------------------------------------------------------------
+
+    def update(self, key: bytes, key_object: object, entry: Entry, value: object, timestamp: int, headers: Headers | None) -> None:
+        if not entry.uncommitted:  # an entry that is staged had its time looked at in this commit
+            time = int.from_bytes(key[self._time_at], "big", signed=True)
+            if time > self._time.now:
+                self._time.now = time
+            elif time <= self._time.now - self._retention:
+                self.expired_records += 1
+                return
+        super().update(key, key_object, entry, value, timestamp, headers)
+
+    def _key_object(self, key: bytes) -> object:
+        return self._windowed(key)
+
+    # --- commit -------------------------------------------------------------------------------------------------------------
+
+    def _stored(self, records: Sequence[ChangelogRecord]) -> Iterator[tuple[bytes, bytes | None]]:
+        """Without entries of segments that the records themselves have moved out of the retention."""
+        length, first, at = self._segments.segment_ms, self._live_from(), self._time_at
+        if first == self._first_segment:
+            return super()._stored(records)
+        times = {record[0][at] for record in records}
+        live = {time for time in times if int.from_bytes(time, "big", signed=True) // length >= first}
+        return super()._stored([record for record in records if record[0][at] in live])
+
+    def commit(self, offsets: Mapping[Partition, NextOffset]) -> None:
+        self._stage_time()
+        super().commit(offsets)
+        self._drop_expired()
+
+    def restore(self, records: Sequence[ChangelogRecord], offsets: Mapping[Partition, NextOffset]) -> None:
+        at = self._time_at
+        times = {record[0][at] for record in records}
+        self._time.now = max((int.from_bytes(time, "big", signed=True) for time in times), default=-1)
+        self._time.now = max(self._time.now, self._committed_time.now)
+        self._stage_time()
+        super().restore(records, offsets)
+        self._drop_expired()
+
+    def rollback(self) -> None:
+        super().rollback()
+        self._time.now = self._committed_time.now
+
+    def _stage_time(self) -> None:
+        if self._time.now != self._committed_time.now:
+            self.set_meta(STREAM_TIME, TIME.pack(self._time.now))
+
+    def _live_from(self) -> int:
+        """The first segment that holds something which is not expired."""
+        return self._oldest() // self._segments.segment_ms
+
+    def _drop_expired(self) -> None:
+        self._committed_time.now = self._time.now
+        self._first_segment = self._live_from()
+        self._opened().drop_before(self._first_segment)
+
+    # --- reads --------------------------------------------------------------------------------------------------------------
+
+    def _view_reader(self, timestamped: bool) -> Reader:
+        return replace(self._reader, give_time=timestamped and self._timestamped)
+
+    def _segmented(self) -> SegmentedBackend:
+        return self._opened()
+
+    def _at(self, store_key: bytes) -> object:
+        entry = self.entry(store_key)
+        return self._reader.staged(entry.value, entry.timestamp)
+
+
+class SegmentedView(SegmentedReads):
+    """The committed content of a store of times, for interactive queries from any thread."""
+
+    def __init__(self, backend: SegmentedBackend, reader: Reader, segments: SegmentSettings, time: StreamTime) -> None:
+        self._backend = backend
+        self._reader = reader
+        self._segments = segments
+        self._time = time
+
+    def _segmented(self) -> SegmentedBackend:
+        return self._backend
+
+    def _staged_range(self, lo: bytes | None, hi: bytes | None) -> list[StagedRow]:
+        return []
+
+    def _at(self, store_key: bytes) -> object:
+        return self._reader.stored(self._backend.get(store_key))
