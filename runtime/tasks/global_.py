@@ -26,8 +26,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, cast
 
+from runtime.changelog.listeners import StateRestoreListener
 from runtime.changelog.log_reader import ClientProperties, LogReader, Poll
-from runtime.changelog.restore import StateRestoreListener
 from runtime.changelog.staleness import Changelog, mark_at_end, stale_reason
 from runtime.changelog.topic_watch import Sight, TopicFacts, TopicWatch
 from runtime.clock import Clock
@@ -333,6 +333,17 @@ class GlobalTask:
         if facts is not None:
             state.facts = facts
             self._begin(state, asked_ms)
+
+    def rebuild(self, store: str, reason: str) -> None:
+        """Wipes and rebuilds a store because somebody asked for it; between two rounds of the worker's loop. Raises ValueError."""
+        self._rebuild(self._states[self.topic_of(store)], reason)
+
+    def topic_of(self, store: str) -> str:
+        """The topic of a global store. Raises ValueError with the names of those that there are."""
+        topics = {state.spec.store.name: topic for topic, state in self._states.items()}
+        if store not in topics:
+            raise ValueError(f"there is no global store {store!r}: known are {', '.join(sorted(topics)) or 'none'}")
+        return topics[store]
 
     # --- what the worker asks ---------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 from runtime.changelog.checkpoint import write_checkpoint
-from runtime.changelog.restore import StateRestoreListener
+from runtime.changelog.listeners import StateRestoreListener
 from runtime.changelog.topic_watch import TopicFacts
 from runtime.clock import Clock
 from runtime.config import StreamsConfig

@@ -14,6 +14,7 @@ from runtime.errors import StreamsError
 from runtime.ids import NextOffset, Partition, TaskId
 from runtime.states import TaskState
 from runtime.tasks.active import ActiveTask
+from runtime.tasks.global_ import GlobalTask
 from runtime.worker.tasks import TaskSet
 
 logger = logging.getLogger(__name__)
@@ -39,6 +40,7 @@ class Commands:
         commit: Callable[[Mapping[Partition, OffsetAndMetadata]], object],
         close: Callable[[], None],
         clock: Clock,
+        global_task: GlobalTask | None = None,
     ) -> None:
         """`directory` is `<state.dir>/<application.id>`. `commit` commits all tasks, and further offsets with them."""
         self._application_id = application_id
@@ -47,11 +49,13 @@ class Commands:
         self._commit = commit
         self._close = close
         self._clock = clock
+        self._global_task = global_task
         self._kinds: dict[str, Callable[[TaskId | None, Mapping[str, object]], Answer]] = {
             "resume": self._resume,
             "pause": self._pause,
             "shift": self._shift,
             "snapshot": self._snapshot,
+            "rebuild-global-store": self._rebuild_global_store,
             "close": self._close_instance,
         }
 
@@ -140,6 +144,16 @@ class Commands:
         except StreamsError as error:
             return Answer(False, str(error))
         return Answer(True, "", {"directory": str(snapshots / snapshot_id), "tasks": [str(each.id) for each in wanted]})
+
+    def _rebuild_global_store(self, task: TaskId | None, args: Mapping[str, object]) -> Answer:
+        """A recovery (KIP-406) that somebody asked for; with `dry_run` it is only said where the store stands."""
+        store = str(args["store"])
+        if self._global_task is None:
+            return Answer(False, "there are no global stores here")
+        topic = self._global_task.topic_of(store)
+        if not args.get("dry_run"):
+            self._global_task.rebuild(store, str(args.get("reason", "asked for")))
+        return Answer(True, "", {"topic": topic, "phase": self._global_task.phase(store).value})
 
     def _close_instance(self, task: TaskId | None, args: Mapping[str, object]) -> Answer:
         self._close()

@@ -330,6 +330,7 @@ class Parts:
                 commit=self.commit,
                 close=close,
                 clock=self._clock,
+                global_task=self.global_task,
             )
         orders = self._coordination.poll()
         # Orders that fail are given again, commands are not: they wait here until the worker has recovered.
