@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from confluent_kafka import TopicPartition
 
 from runtime import logs
-from runtime.changelog.restore import StateRestoreListener
+from runtime.changelog.listeners import StateRestoreListener
 from runtime.clock import Clock, SystemClock
 from runtime.config import StreamsConfig
 from runtime.errors import DeserializationError, InvalidStateStoreError, ProcessingError, StreamsError
@@ -33,10 +33,14 @@ from runtime.stores.directory import StateDirectory
 from runtime.topology.topology import Topology
 from runtime.worker.loop import TaskInfo, Worker
 from runtime.worker.queries import StoreQuery
+from runtime.worker.tasks import TaskSet
 
 logger = logging.getLogger(__name__)
 
-_RESUME_TIMEOUT_S = 60.0
+_ANSWER_TIMEOUT_S = 60.0
+"""How long a call waits for the stream thread, which may be in the middle of a batch or a commit."""
+
+T = TypeVar("T")
 
 
 class StreamThreadExceptionResponse(Enum):
@@ -126,6 +130,8 @@ class KafkaStreams:
         self._thread: threading.Thread | None = None
         self._server: MetricsServer | None = None
         self._failure: BaseException | None = None
+        self._listening = threading.local()
+        """`inside` is True on a thread that is in the state listener."""
         self._metrics = Metrics(client_id=self._config.client_id or self._application)
         self._metrics.gauge_of("client-state", CLIENT, lambda: float(list(ClientState).index(self._state)))
 
@@ -302,7 +308,11 @@ class KafkaStreams:
         if worker is not None:
             worker.events.emit(EventKind.INSTANCE_STATE, worker.instance_state(old, new))
         if listener is not None:
-            listener(new, old)
+            self._listening.inside = True
+            try:
+                listener(new, old)
+            finally:
+                self._listening.inside = False
 
     def wait_for(self, state: ClientState, timeout: timedelta | int) -> bool:
         """Waits until the client is in `state`; False if `timeout` (ms or timedelta) ran out or the client ended in another state."""
@@ -334,7 +344,7 @@ class KafkaStreams:
 
     def pause(self) -> None:
         """Pauses processing of all tasks of this client (KIP-834); they stay assigned. Ends with `resume()`."""
-        self._running_worker("pause").call(lambda tasks: tasks.pause_all()).result(_RESUME_TIMEOUT_S)
+        self._ask("pause", lambda tasks: tasks.pause_all())
 
     def resume(self, task_id: TaskId | None = None) -> bool:
         """With a task id (KIP-990): reads the task's committed offsets again and runs on from there. True once the task has left PAUSED,
@@ -342,15 +352,27 @@ class KafkaStreams:
 
         Without a task id (KIP-834): ends `pause()`; tasks that met a bad record stay PAUSED. Returns True.
         """
-        worker = self._running_worker("resume")
         if task_id is None:
-            worker.call(lambda tasks: tasks.resume_all()).result(_RESUME_TIMEOUT_S)
+            self._ask("resume", lambda tasks: tasks.resume_all())
             return True
         wanted = task_id
+        return self._ask(f"resume task {task_id}", lambda tasks: tasks.resume(wanted))
+
+    def _ask(self, what: str, question: Callable[[TaskSet], T]) -> T:
+        """Has the stream thread do something between two batches, and waits for it; on the stream thread itself (in a state listener, a
+        handler, a processor) it is done at once. Raises StreamsError if no answer comes, or can come."""
+        worker = self._running_worker(what)
+        if threading.current_thread() is self._thread:
+            return worker.do(question)
+        if getattr(self._listening, "inside", False):
+            raise StreamsError(
+                f"{what}: not from the state listener at the move to {self._state.value}, which waits for the listener to return; "
+                "do it at the move to RUNNING, or from another thread"
+            )
         try:
-            return worker.call(lambda tasks: tasks.resume(wanted)).result(_RESUME_TIMEOUT_S)
+            return worker.call(question).result(_ANSWER_TIMEOUT_S)
         except FutureTimeoutError as error:
-            raise StreamsError(f"task {task_id}: no answer from the stream thread within {_RESUME_TIMEOUT_S:.0f} s") from error
+            raise StreamsError(f"{what}: no answer from the stream thread within {_ANSWER_TIMEOUT_S:.0f} s") from error
 
     def paused_local_tasks(self) -> set[TaskMetadata]:
         """The tasks of this client that are PAUSED (KIP-990)."""
@@ -379,7 +401,7 @@ class KafkaStreams:
 
     def all_local_store_partition_lags(self) -> dict[str, dict[int, LagInfo]]:
         """For each local store and partition, how far it is behind its changelog (KIP-535)."""
-        lags = self._running_worker("all_local_store_partition_lags").call(lambda tasks: tasks.store_positions()).result(_RESUME_TIMEOUT_S)
+        lags = self._ask("all_local_store_partition_lags", lambda tasks: tasks.store_positions())
         return {store: {number: LagInfo(*positions) for number, positions in partitions.items()} for store, partitions in lags.items()}
 
     # -- reading ---------------------------------------------------------------------------------------------------------------

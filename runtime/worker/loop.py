@@ -23,7 +23,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
-from runtime.changelog.restore import StateRestoreListener
+from runtime.changelog.listeners import StateRestoreListener
 from runtime.clock import Clock
 from runtime.config import StreamsConfig
 from runtime.errors import BrokerUnavailableError, StreamsError, TaskCorruptedError, TaskMigratedError, TransactionAbortedError
@@ -47,6 +47,8 @@ __all__ = ["TaskInfo", "Worker", "WorkerMetadata"]
 
 LONGEST_WAIT_SECONDS = 0.05
 """How long a turn waits for input: bounds how late a command or a call of another thread is noticed."""
+FOLLOW_SECONDS = 0.002
+"""How long a turn waits for changelogs where there is input that may come too."""
 LISTEN_EVERY_MS = 50
 AWAY_SECONDS = 0.5
 """How long the loop rests when a broker did not answer; what was asked is asked again."""
@@ -125,6 +127,12 @@ class Worker:
         self._progressed_ms = self._clock.monotonic_ms()
         return self._stop_at_ms is not None and self._clock.monotonic_ms() >= self._stop_at_ms
 
+    def do(self, function: Callable[[TaskSet], T]) -> T:
+        """Runs `function` now. Only on the worker's own thread."""
+        result = function(self._parts.tasks)
+        self._parts.publish(self._state)  # before the answer: who was told that a task is resumed must not still see it paused
+        return result
+
     def call(self, function: Callable[[TaskSet], T]) -> Future[T]:
         """Runs `function` on the worker's thread, between two batches. The future fails with StreamsError if the worker has ended."""
         future: Future[T] = Future()
@@ -134,9 +142,7 @@ class Worker:
                 future.set_exception(StreamsError("the stream thread has ended"))
                 return
             try:
-                result = function(self._parts.tasks)
-                self._parts.publish(self._state)  # before the answer: who was told that a task is resumed must not still see it paused
-                future.set_result(result)
+                future.set_result(self.do(function))
             except Exception as error:  # noqa: BLE001 (it belongs to the caller)
                 future.set_exception(error)
 
@@ -239,8 +245,8 @@ class Worker:
             parts.listen(now_ms, self._request_close)
         global_moved = parts.step_global()
         idle = not tasks.buffered or tasks.halted
-        busy_restoring = bool(parts.restorer.restoring)
-        tasks.advance(LONGEST_WAIT_SECONDS if busy_restoring and idle and not parts.reader.assigned else 0.0)
+        busy_restoring = bool(parts.restorer.restoring) or parts.followers.behind
+        tasks.advance((FOLLOW_SECONDS if parts.reader.assigned else LONGEST_WAIT_SECONDS) if busy_restoring and idle else 0.0)
         if parts.reader.assigned and not tasks.halted:
             wait = 0.0 if busy_restoring or global_moved or not idle else parts.wait_seconds(now_ms, LONGEST_WAIT_SECONDS)
             tasks.take(parts.reader.poll(wait))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from runtime import serdes
 from runtime.coordination.commands import CommandClient
 from runtime.dsl.builder import StreamsBuilder
 from runtime.dsl.options import Consumed, Materialized, Produced
+from runtime.errors import StreamsError
 from runtime.events import EventKind
 from runtime.handlers import (
     DeserializationExceptionHandler,
@@ -24,7 +26,7 @@ from runtime.handlers import (
 from runtime.ids import TaskId
 from runtime.states import State
 from runtime.timestamps import ConsumerRecord
-from tests.broker.engine import BAD, PAUSE, count_topology, counts_become, events, paused, reaches, running
+from tests.broker.engine import BAD, PAUSE, client, count_topology, counts_become, events, paused, reaches, running
 from tests.support import Kafka, wait_until
 
 Topic = Callable[..., str]
@@ -210,3 +212,36 @@ def test_rule_16_the_handler_is_asked_once_per_meeting(broker: Kafka, topic: Top
         assert streams.resume(TaskId(0, 0)) is True
         wait_until(lambda: Counting.asked == [1, 2], what="the second bad record")
         reaches(streams, State.RUNNING)
+
+
+def test_pause_and_resume_from_the_clients_own_state_listener_do_not_wait_for_themselves(
+    broker: Kafka, topic: Topic, application_id: str, state_dir: Path
+) -> None:
+    """On the stream thread they are done at once; at a move that another thread makes while the stream thread waits, they are refused."""
+    source, output = topic("in"), topic("out")
+    broker.produce(source, [("a", "1")])
+    streams = client(broker, count_topology(source, output), application_id, state_dir)
+    refused: list[str] = []
+    answers: list[bool] = []
+
+    def listener(new: State, old: State) -> None:
+        if old is State.CREATED:
+            try:
+                streams.pause()
+            except StreamsError as error:
+                refused.append(str(error))
+        elif new is State.RUNNING:
+            streams.pause()
+            answers.append(streams.resume(TaskId(0, 0)))
+
+    streams.set_state_listener(listener)
+    with streams:
+        began = time.monotonic()
+        streams.start()
+        reaches(streams, State.RUNNING)
+        assert time.monotonic() - began < 30
+        assert answers == [False]
+        assert "not from the state listener at the move to REBALANCING" in refused[0]
+        broker.produce(source, [("a", "2")])
+        streams.resume()
+        counts_become(broker, output, {"a": 2})

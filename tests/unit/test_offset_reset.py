@@ -9,7 +9,7 @@ import pytest
 from runtime import serdes
 from runtime.config import StreamsConfig
 from runtime.dsl.builder import StreamsBuilder
-from runtime.dsl.options import Consumed
+from runtime.dsl.options import Consumed, Grouped
 from runtime.errors import StreamsConfigError
 from runtime.offset_reset import AutoOffsetReset
 
@@ -56,6 +56,6 @@ def test_a_policy_object_may_stand_in_the_configuration() -> None:
 def test_the_applications_own_topics_begin_at_their_start_whatever_is_configured() -> None:
     builder = StreamsBuilder()
     stream = builder.stream("in", Consumed(serdes.STRING, value=serdes.STRING, offset_reset_policy=AutoOffsetReset.latest()))
-    stream.select_key(lambda key, value: value).group_by_key().count()
+    stream.select_key(lambda key, value: value).group_by_key(Grouped(serdes.STRING, value=serdes.STRING)).count()
     [inner] = [source for part in builder.build().sub_topologies() for source in part.sources if source.topics != ("in",)]
     assert inner.offset_reset == AutoOffsetReset.earliest()
