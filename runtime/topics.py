@@ -19,6 +19,7 @@ from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewTopic
 
+from runtime.commit.metadata import OffsetAndMetadata
 from runtime.config import StreamsConfig
 from runtime.errors import BrokerUnavailableError, MissingSinkTopicError, MissingSourceTopicError, StreamsError, WrongPartitionsError
 from runtime.events import events_topic
@@ -182,6 +183,14 @@ class TopicAdmin:
                 if at.offset >= 0:
                     found[Partition(at.topic, at.partition)] = NextOffset(at.offset)
         return found
+
+    def last_committed(self, group: str, partitions: Iterable[Partition]) -> dict[Partition, OffsetAndMetadata]:
+        """The committed offsets of some partitions, without what open transactions would make of them. Raises BrokerUnavailableError,
+        StreamsError."""
+        request = [ConsumerGroupTopicPartitions(group, [TopicPartition(*partition) for partition in partitions])]
+        [future] = self._ask("list offsets of a group", lambda: self._client.list_consumer_group_offsets(request)).values()
+        found = self._wait(f"list offsets of group {group}", future).topic_partitions
+        return {Partition(at.topic, at.partition): OffsetAndMetadata(at.offset, at.metadata or "") for at in found if at.offset >= 0}
 
     def partition_count(self, topic: str) -> int:
         """Number of partitions; remembered, since it only grows by hand. Raises MissingSourceTopicError."""

@@ -9,13 +9,14 @@ see duplicates, and its last changelog records may be older than the new owner's
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from runtime.commit.metadata import OffsetAndMetadata
-from runtime.commit.order import Refused
+from runtime.commit.refusals import Limits, Origin, Output, Refusals, is_about_the_topic
 from runtime.commit.transactions import GroupMetadata, TransactionalProducer, drop, kafka_error, serve
-from runtime.errors import TaskMigratedError, TransactionAbortedError
+from runtime.errors import BrokerUnavailableError, TaskMigratedError, TransactionAbortedError
 from runtime.ids import NextOffset, Partition
 from runtime.kafka_logs import KAFKA_LOGGER
 from runtime.record import Headers
@@ -33,18 +34,22 @@ class AtLeastOnce:
         transactions: TransactionalProducer,
         guard: Callable[[], GroupMetadata],
         guard_partition: Partition,
-        refused: Refused,
+        refusals: Refusals,
         give_up: Callable[[], bool],
     ) -> None:
         self._producer = Producer(dict(properties), logger=KAFKA_LOGGER)
         self._transactions = transactions
         self._guard = guard
         self._guard_offset = {guard_partition: OffsetAndMetadata(0, "")}
-        self._refused = refused
+        self._refusals = refusals
+        self._limits = Limits(refusals, self._flush_once)
         self._give_up = give_up
         self._ends: dict[Partition, NextOffset] = {}
         self._changelogs: set[str] = set()
-        self._failed: list[tuple[KafkaError, Message]] = []
+        self._failed: list[tuple[Output, KafkaError, Origin]] = []
+        self._life = 0
+        """Counts the aborts: what is told of records from before the last one is not listened to. The offset of a changelog record that was
+        rolled back here would else become the store's, which does not hold that record."""
         self._sent = False
 
     def start(self) -> None:
@@ -54,37 +59,57 @@ class AtLeastOnce:
     def send(
         self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers | None, partition: int | None
     ) -> None:
-        """Writes an output record. Raises ProductionError if the handler says FAIL."""
+        """Writes an output record. Raises ProductionError if the handler says FAIL, TransactionAbortedError if it is to be tried again."""
+        self._send(Output(topic, key, value, timestamp, headers, partition))
+
+    def send_changelog(self, partition: Partition, rows: list[tuple[bytes, bytes | None, int]]) -> None:
+        """Writes changelog records."""
+        self._changelogs.add(partition.topic)
+        for key, value, timestamp in rows:
+            self._send(Output(partition.topic, key, value, timestamp, None, partition.number))
+
+    def _send(self, output: Output) -> None:
         self._sent = True
+        topic, key, value, timestamp, headers, partition = output
+        origin = self._refusals.origin()
+        if self._limits and (too_large := self._limits.make_room(output)) is not None:
+            self._refuse(output, too_large, origin)
+            return
         number = -1 if partition is None else partition
+        report = partial(self._delivered, self._life, output, origin)
         while True:
             try:
-                self._producer.produce(topic, value, key, number, self._delivered, None, timestamp or 1, headers)  # type: ignore[arg-type]  # lists are invariant
+                self._producer.produce(topic, value, key, number, report, None, timestamp or 1, headers)  # type: ignore[arg-type]  # lists are invariant
                 return
             except BufferError:
                 serve(self._producer.poll, POLL_SECONDS)
             except KafkaException as error:
                 if kafka_error(error).fatal():
                     raise TaskMigratedError(f"the producer failed for good: {kafka_error(error).str()}") from error
-                if not self._refused(topic, number, key, value, timestamp, headers, error):
-                    return
+                self._refuse(output, error, origin)
+                return
 
-    def send_changelog(self, partition: Partition, rows: list[tuple[bytes, bytes | None, int]]) -> None:
-        """Writes changelog records."""
-        self._changelogs.add(partition.topic)
-        for key, value, timestamp in rows:
-            self.send(partition.topic, key, value, timestamp, None, partition.number)
+    def _refuse(self, output: Output, error: KafkaException, origin: Origin) -> None:
+        """Returns if the output is left out."""
+        if self._refusals.refused(output, error, origin):
+            raise TransactionAbortedError(f"an output to {output.topic} is tried again: {kafka_error(error).str()}") from error
 
-    def _delivered(self, error: KafkaError | None, message: Message) -> None:
-        topic = str(message.topic())
+    def _delivered(self, life: int, output: Output, origin: Origin, error: KafkaError | None, message: Message) -> None:
+        if life != self._life:
+            return
         if error is not None:
-            self._failed.append((error, message))
-        elif topic in self._changelogs:
-            self._ends[Partition(topic, int(message.partition() or 0))] = NextOffset(int(message.offset() or 0) + 1)
+            self._failed.append((output, error, origin))
+        elif output.topic in self._changelogs:
+            self._ends[Partition(output.topic, int(message.partition() or 0))] = NextOffset(int(message.offset() or 0) + 1)
 
     def poll(self) -> None:
         """Serves delivery reports; once per batch, or the queue fills up."""
         serve(self._producer.poll, 0)
+
+    def send_offsets(self, offsets: Mapping[Partition, OffsetAndMetadata]) -> None:
+        """Adds input offsets to the open transaction, before its `commit`. Raises TransactionAbortedError or TaskMigratedError."""
+        self._sent = True
+        self._transactions.send_offsets(offsets)
 
     def commit(self, offsets: Mapping[Partition, OffsetAndMetadata]) -> Mapping[Partition, NextOffset]:
         """Waits until everything is written, then commits the offsets. Returns the changelogs' next offsets.
@@ -102,24 +127,33 @@ class AtLeastOnce:
         return ends
 
     def _flush(self) -> None:
+        """Until everything is written, or left out by the handler."""
         while True:
-            while serve(self._producer.flush, FLUSH_SECONDS):
-                if self._give_up():
-                    raise TaskMigratedError("gave up while the broker did not take the outputs")
+            self._flush_once()
             failed, self._failed = self._failed, []
             if not failed:
                 return
-            for error, message in failed:
-                self._resend(error, message)
+            for output, error, origin in failed:
+                self._judge(output, error, origin)
 
-    def _resend(self, error: KafkaError, message: Message) -> None:
-        topic, number = str(message.topic()), int(message.partition() or 0)
-        if error.retriable() or error.code() == KafkaError._MSG_TIMED_OUT:
-            raise TransactionAbortedError(f"an output to {topic} was not taken in time: {error.str()}")
-        key, value, timestamp = message.key(), message.value(), message.timestamp()[1]
-        headers: Headers | None = message.headers()  # type: ignore[assignment]  # as they were given to `send`
-        if self._refused(topic, number, _raw(key), _raw(value), timestamp, headers, KafkaException(error)):
-            self.send(topic, _raw(key), _raw(value), timestamp, headers, number)
+    def _flush_once(self) -> None:
+        while serve(self._producer.flush, FLUSH_SECONDS):
+            if self._give_up():
+                raise TaskMigratedError("gave up while the broker did not take the outputs")
+
+    def _judge(self, output: Output, error: KafkaError, origin: Origin) -> None:
+        """What became of an output that the brokers did not take: left out, sent again in a batch that fits, or all is done again."""
+        try:
+            if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+                self._limits.learn(output.topic)
+                self._send(output)
+                return
+            missing = is_about_the_topic(error) and self._refusals.is_missing(output.topic)
+        except BrokerUnavailableError as unavailable:
+            raise TransactionAbortedError(f"{output.topic} cannot be asked about: {unavailable}") from unavailable
+        if not missing and (error.retriable() or error.code() == KafkaError._MSG_TIMED_OUT):
+            raise TransactionAbortedError(f"an output to {output.topic} was not taken in time: {error.str()}")
+        self._refuse(output, KafkaException(error), origin)
 
     @property
     def pending(self) -> bool:
@@ -128,6 +162,7 @@ class AtLeastOnce:
 
     def abort(self) -> None:
         """Offsets that were sent are rolled back; outputs stay written and will be written again."""
+        self._life += 1
         self._failed.clear()
         self._ends.clear()
         self._transactions.abort()
@@ -137,6 +172,3 @@ class AtLeastOnce:
         drop(self._producer)
         self._transactions.close()
 
-
-def _raw(data: str | bytes | None) -> bytes | None:
-    return data.encode() if isinstance(data, str) else data

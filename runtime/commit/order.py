@@ -15,18 +15,15 @@ transaction costs the broker as much for one task as for all).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
+from runtime.commit.compare_and_set import CompareAndSet
 from runtime.commit.metadata import OffsetAndMetadata
 from runtime.errors import TaskMigratedError, TransactionAbortedError
 from runtime.events import EventSink, events_topic
 from runtime.ids import NextOffset, Partition
 from runtime.record import Headers
-
-Refused = Callable[[str, int, bytes | None, bytes | None, int, Headers | None, Exception], bool]
-"""Asked when the client or the broker does not take a record: topic, partition, key, value, timestamp, headers, error. True: send it again;
-False: go on without it. Raises ProductionError where the client is to stop."""
 
 ChangelogRow = tuple[bytes, bytes | None, int]
 """Key, value (None is a tombstone), timestamp in ms."""
@@ -40,6 +37,8 @@ class Transport(Protocol):
     ) -> None: ...
 
     def send_changelog(self, partition: Partition, rows: list[ChangelogRow]) -> None: ...
+
+    def send_offsets(self, offsets: Mapping[Partition, OffsetAndMetadata]) -> None: ...
 
     def commit(self, offsets: Mapping[Partition, OffsetAndMetadata]) -> Mapping[Partition, NextOffset]: ...
 
@@ -77,8 +76,9 @@ class Commit:
         self.moved = False
         """True if the last commit carried input offsets."""
 
-    def __call__(self, tasks: Sequence[Committable], extra: Mapping[Partition, OffsetAndMetadata] | None = None) -> bool:
-        """Commits what the tasks have done; `extra` are further offsets to commit with it (an idle partition's, a shifted one's).
+    def __call__(self, tasks: Sequence[Committable], extra: CompareAndSet | None = None) -> bool:
+        """Commits what the tasks have done; `extra` are further offsets to commit with it (an idle partition's, a shifted one's), of
+        partitions that have nothing to commit of their own.
 
         False if there was nothing to commit. Raises TransactionAbortedError or TaskMigratedError; nothing is committed then, and the tasks
         must be rolled back.
@@ -89,9 +89,11 @@ class Commit:
             for partition, rows in task.pending_changelogs():
                 self._transport.send_changelog(partition, rows)
         offsets = [task.offsets_to_commit() for task in tasks]
-        everything = {partition: at for of_task in offsets for partition, at in of_task.items()} | dict(extra or {})
-        if not everything and not self._transport.pending and not self._events:
+        everything = {partition: at for of_task in offsets for partition, at in of_task.items()}
+        if not everything and not extra and not self._transport.pending and not self._events:
             return False
+        if extra:
+            extra.write(self._transport.send_offsets)
         ends = self._to_broker(everything)
         self.moved = bool(everything)
         for task, of_task in zip(tasks, offsets, strict=True):

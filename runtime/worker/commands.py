@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from runtime.changelog.snapshot import snapshots_directory, write_snapshot
 from runtime.clock import Clock
-from runtime.commit.metadata import OffsetAndMetadata
+from runtime.commit.compare_and_set import CompareAndSet, Offsets
 from runtime.errors import StreamsError
 from runtime.ids import NextOffset, Partition, TaskId
 from runtime.states import TaskState
@@ -37,16 +37,19 @@ class Commands:
         application_id: str,
         directory: Path,
         tasks: Callable[[], TaskSet],
-        commit: Callable[[Mapping[Partition, OffsetAndMetadata]], object],
+        commit: Callable[[CompareAndSet | None], object],
+        unless_moved: Callable[[Offsets, Offsets], CompareAndSet],
         close: Callable[[], None],
         clock: Clock,
         global_task: GlobalTask | None = None,
     ) -> None:
-        """`directory` is `<state.dir>/<application.id>`. `commit` commits all tasks, and further offsets with them."""
+        """`directory` is `<state.dir>/<application.id>`. `commit` commits all tasks, and further offsets with them,
+        which `unless_moved` makes of wanted and expected ones."""
         self._application_id = application_id
         self._directory = directory
         self._tasks = tasks
         self._commit = commit
+        self._unless_moved = unless_moved
         self._close = close
         self._clock = clock
         self._global_task = global_task
@@ -94,7 +97,7 @@ class Commands:
         if found.state is not TaskState.RUNNING:
             return Answer(False, f"task {found.id} is {found.state.value}: only a running task can be paused")
         self._tasks().want_pause(found.id)
-        self._commit({})
+        self._commit(None)
         return Answer(True)
 
     def _shift(self, task: TaskId | None, args: Mapping[str, object]) -> Answer:
@@ -117,9 +120,13 @@ class Commands:
             return Answer(True, f"{partition} was at {new} already", {"committed": new, "already": True})
         if found.state is not TaskState.PAUSED:
             return Answer(False, f"task {found.id} is {found.state.value}, not PAUSED: its offsets are its own")
-        if at != old:
+        if committed is None or at != old:
             return Answer(False, f"{partition} is at {at}, not at {old}: somebody moved it meanwhile", {"committed": at})
-        self._commit({partition: OffsetAndMetadata(new, "" if committed is None else committed.metadata)})
+        shift = self._unless_moved({partition: committed._replace(offset=new)}, {partition: committed})
+        self._commit(shift)
+        if partition in shift.moved:
+            at = shift.moved[partition].offset
+            return Answer(False, f"{partition} is at {at}, not at {old}: somebody moved it in this moment", {"committed": at})
         logger.info("task %s: committed offset of %s shifted from %d to %d", found.id, partition, old, new)
         return Answer(True, "", {"committed": new, "already": False})
 
@@ -128,7 +135,7 @@ class Commands:
         snapshot_id = str(args["snapshot_id"])
         snapshots = snapshots_directory(self._directory)
         wanted = [each for each in self._tasks().in_state(TaskState.RUNNING, TaskState.PAUSED) if each.stores and task in (None, each.id)]
-        self._commit({})
+        self._commit(None)
         try:
             for each in wanted:
                 write_snapshot(

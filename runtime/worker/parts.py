@@ -14,14 +14,14 @@ import logging
 import os
 import socket
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from runtime.changelog.listeners import StateRestoreListener
 from runtime.changelog.restore import Restorer
 from runtime.clock import Clock
 from runtime.commit.at_least_once import AtLeastOnce
+from runtime.commit.compare_and_set import CompareAndSet, Offsets
 from runtime.commit.exactly_once import ExactlyOnce
-from runtime.commit.metadata import OffsetAndMetadata
 from runtime.commit.order import Commit, Transport
 from runtime.commit.transactions import TransactionalProducer
 from runtime.config import StreamsConfig
@@ -135,7 +135,9 @@ class Parts:
             metrics=self._metrics,
         )
         self.reader = Reader(consumer)
-        self.restorer = Restorer(config.consumer_properties("restore"), clock, self._metrics, self._events, self._listeners)
+        self.restorer = Restorer(
+            config.consumer_properties("restore"), clock, self._metrics, self._events, self._listeners, look=self._planner.changelogs
+        )
         self._started.append(self.restorer.close)
         self._coordination = Coordination(config, self._topology, layout, self._directory, clock)
         self._started.append(self._coordination.close)
@@ -231,7 +233,7 @@ class Parts:
 
     # -- commit ----------------------------------------------------------------------------------------------------------------
 
-    def commit(self, extra: Mapping[Partition, OffsetAndMetadata] | None = None) -> bool:
+    def commit(self, extra: CompareAndSet | None = None) -> bool:
         """Commits all tasks in the one order; tasks that want to pause are paused by it. False if there was nothing to commit.
 
         Before the first grant nothing can be committed, since the guard needs one: events wait. Raises TransactionAbortedError (then
@@ -328,6 +330,7 @@ class Parts:
                 directory=self._directory.path,
                 tasks=lambda: self.tasks,
                 commit=self.commit,
+                unless_moved=self._unless_moved,
                 close=close,
                 clock=self._clock,
                 global_task=self.global_task,
@@ -398,7 +401,18 @@ class Parts:
         self._chores.run(now_ms)
 
     def _recommit(self) -> None:
-        self.commit(self.tasks.held_offsets())
+        held = self.tasks.held_offsets()
+        self.commit(self._unless_moved(held, held))
+
+    def _unless_moved(self, wanted: Offsets, expected: Offsets) -> CompareAndSet:
+        return CompareAndSet(wanted, expected, self._last_committed)
+
+    def _last_committed(self, partitions: Iterable[Partition]) -> Offsets:
+        """Asked in the middle of a transaction: what goes wrong leaves only the way back."""
+        try:
+            return self.topics.last_committed(self._config.application_id, partitions)
+        except StreamsError as error:
+            raise TransactionAbortedError(f"the committed offsets cannot be compared: {error}") from error
 
     def _clean_up(self) -> None:
         """The state of tasks that are elsewhere is removed when nothing was written to it for a while: until then they may come back."""

@@ -344,8 +344,9 @@ class TaskSet:
         task = self._tasks.get(task_id)
         if task is None or task.state is not TaskState.RUNNING or task.queues is None:
             raise StreamsError(f"task {task_id} is {'not here' if task is None else task.state.value}: only a running task can be paused")
-        partition = task.inputs[0]
-        task.pause_wanted = PausePoint.command(partition, task.queues[partition].next_offset)
+        if task.pause_wanted is None:  # else it stands before a bad record already
+            partition = task.inputs[0]
+            task.pause_wanted = PausePoint.command(partition, task.queues[partition].next_offset)
 
     def resume(self, task_id: TaskId) -> bool:
         """Reads the task's committed offsets again (somebody may have moved them) and runs on from there. True once it has left PAUSED,

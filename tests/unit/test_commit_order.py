@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 
 import pytest
 
+from runtime.commit.compare_and_set import CompareAndSet
 from runtime.commit.metadata import OffsetAndMetadata, decode_partition_time, encode_partition_time
 from runtime.commit.order import ChangelogRow, Commit
 from runtime.errors import TaskMigratedError, TransactionAbortedError
@@ -33,6 +34,9 @@ class Log:
 
     def send_changelog(self, partition: Partition, rows: list[ChangelogRow]) -> None:
         self.steps.append(f"changelog {partition} {len(rows)}")
+
+    def send_offsets(self, offsets: Mapping[Partition, OffsetAndMetadata]) -> None:
+        self.steps.append("offsets " + ",".join(f"{partition}={at.offset}" for partition, at in sorted(offsets.items())))
 
     def commit(self, offsets: Mapping[Partition, OffsetAndMetadata]) -> Mapping[Partition, NextOffset]:
         self.steps.append("commit " + ",".join(f"{partition}={at.offset}" for partition, at in sorted(offsets.items())))
@@ -108,9 +112,19 @@ def test_nothing_to_commit_makes_no_transaction() -> None:
 
 
 def test_offsets_of_others_ride_along() -> None:
-    log = Log()
-    assert Commit(log, sink(), "app")([], {Partition("idle", 0): OffsetAndMetadata(9, "")})
-    assert log.steps == ["commit idle-0=9"]
+    log, idle = Log(), {Partition("idle", 0): OffsetAndMetadata(9, "")}
+    assert Commit(log, sink(), "app")([], CompareAndSet(idle, idle, lambda partitions: idle))
+    assert log.steps == ["offsets idle-0=9", "commit "]
+
+
+def test_rule_20_an_offset_that_somebody_sets_in_the_same_moment_is_sent_again_and_stands() -> None:
+    log, idle = Log(), Partition("idle", 0)
+    expected = {idle: OffsetAndMetadata(9, "time")}
+    seen = iter([10, 11, 11])  # moved twice, once between our two looks
+    change = CompareAndSet(expected, expected, lambda partitions: {idle: OffsetAndMetadata(next(seen), "")})
+    assert Commit(log, sink(), "app")([], change)
+    assert log.steps == ["offsets idle-0=9", "offsets idle-0=10", "offsets idle-0=11", "commit "]
+    assert change.moved == {idle: OffsetAndMetadata(11, "")}
 
 
 @pytest.mark.parametrize("time", [-1, 0, 1_357_016_400_000])
