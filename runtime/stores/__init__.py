@@ -12,7 +12,7 @@ from runtime.stores.interfaces import (
     VersionedKeyValueStore,
     WindowStore,
 )
-from runtime.stores.suppliers import KeyValueSupplier, SessionSupplier, Stores, WindowSupplier
+from runtime.stores.suppliers import KeyValueSupplier, SessionSupplier, Stores, VersionedSupplier, WindowSupplier
 
 __all__ = [
     "EngineStore",
@@ -33,6 +33,7 @@ __all__ = [
     "StoreMemory",
     "Stores",
     "VersionedKeyValueStore",
+    "VersionedSupplier",
     "WindowStore",
     "WindowSupplier",
 ]

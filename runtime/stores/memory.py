@@ -248,6 +248,12 @@ class MemoryVersions(MemorySegments):
         self._check_open()
         return self._latest.entries.get(key)
 
+    def all_latest(self) -> Iterator[tuple[bytes, bytes]]:
+        """The latest versions in the order of their keys."""
+        self._check_open()
+        with self._lock:
+            return self._while_open(self._latest.range(None, None, False))
+
     def write_versions(
         self,
         latest: Iterable[tuple[bytes, bytes | None]],

@@ -12,7 +12,8 @@ from runtime.serdes.serde import Serde
 from runtime.stores.base import EngineStore
 from runtime.stores.key_value import StagedKeyValueStore
 from runtime.stores.session import StagedSessionStore
-from runtime.stores.settings import SessionSettings, StoreSettings, WindowSettings, segment_ms
+from runtime.stores.settings import SessionSettings, StoreSettings, VersionSettings, WindowSettings, segment_ms, version_segment_ms
+from runtime.stores.versioned import StagedVersionedStore
 from runtime.stores.window import StagedWindowStore
 
 logger = logging.getLogger(__name__)
@@ -40,6 +41,17 @@ class WindowSupplier:
     def segment_interval_ms(self) -> int:
         """Length of a segment in ms."""
         return segment_ms(self.retention_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class VersionedSupplier:
+    """Where a versioned key-value store keeps its versions, for how long the older ones can be read, and the length of its segments, in ms
+    (`VersionedBytesStoreSupplier`)."""
+
+    name: str
+    persistent: bool
+    history_retention_ms: int
+    segment_interval_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +96,9 @@ class Builder(Generic[S]):
 
     def with_caching_enabled(self) -> Builder[S]:
         """Updates are folded by key before they are forwarded. A store that retains duplicates has nothing to fold: it stays without, as
-        in Kafka Streams."""
+        in Kafka Streams. Raises ValueError for a versioned store."""
+        if isinstance(self.settings.times, VersionSettings):
+            raise ValueError(f"store {self.name}: versioned stores do not support caching")
         if isinstance(self.settings.times, WindowSettings) and self.settings.times.retain_duplicates:
             logger.warning("store %s retains duplicates: caching stays off", self.name)
             return self
@@ -158,6 +172,20 @@ class Stores:
         return SessionSupplier(_checked(name), False, to_ms(retention_period, "the retention period"))
 
     @staticmethod
+    def persistent_versioned_key_value_store(
+        name: str, history_retention: Duration, segment_interval: Duration | None = None
+    ) -> VersionedSupplier:
+        """In RocksDB. An older version can be read until `history_retention` after it ceased to hold, and nothing older than that can be
+        put; it lies in a segment of `segment_interval`, which is dropped whole (default: as Kafka Streams). Raises ValueError when the
+        interval is shorter than 1 ms."""
+        return _versioned_supplier(name, True, history_retention, segment_interval)
+
+    @staticmethod
+    def in_memory_versioned_key_value_store(name: str, history_retention: Duration) -> VersionedSupplier:
+        """In memory: rebuilt from the changelog at each start."""
+        return _versioned_supplier(name, False, history_retention, None)
+
+    @staticmethod
     def key_value_store_builder(supplier: KeyValueSupplier, key_serde: Serde, value_serde: Serde) -> Builder[StagedKeyValueStore]:
         """Plain values."""
         return Builder(StoreSettings(supplier.name, supplier.persistent, key_serde, value_serde), StagedKeyValueStore)
@@ -186,6 +214,14 @@ class Stores:
         times = SessionSettings(supplier.retention_ms)
         return Builder(StoreSettings(supplier.name, supplier.persistent, key_serde, value_serde, times=times), StagedSessionStore)
 
+    @staticmethod
+    def versioned_key_value_store_builder(
+        supplier: VersionedSupplier, key_serde: Serde, value_serde: Serde
+    ) -> Builder[StagedVersionedStore]:
+        """Values with their history. There is no caching for them, as in Kafka Streams: `with_caching_enabled` raises ValueError."""
+        times = VersionSettings(supplier.history_retention_ms, supplier.segment_interval_ms)
+        return Builder(StoreSettings(supplier.name, supplier.persistent, key_serde, value_serde, times=times), StagedVersionedStore)
+
 
 def _window_settings(supplier: WindowSupplier, key_serde: Serde, value_serde: Serde, timestamped: bool) -> StoreSettings:
     times = WindowSettings(supplier.window_size_ms, supplier.retention_ms, supplier.retain_duplicates)
@@ -197,6 +233,14 @@ def _window_supplier(name: str, persistent: bool, retention: Duration, size: Dur
     if retention_ms < size_ms or size_ms == 0:
         raise ValueError(f"store {name}: the retention ({retention_ms} ms) is shorter than a window ({size_ms} ms), or the window is empty")
     return WindowSupplier(_checked(name), persistent, retention_ms, size_ms, retain_duplicates)
+
+
+def _versioned_supplier(name: str, persistent: bool, retention: Duration, interval: Duration | None) -> VersionedSupplier:
+    retention_ms = to_ms(retention, "the history retention")
+    interval_ms = version_segment_ms(retention_ms) if interval is None else to_ms(interval, "the segment interval")
+    if interval_ms < 1:
+        raise ValueError(f"store {name}: a segment has at least 1 ms, not {interval_ms}")
+    return VersionedSupplier(_checked(name), persistent, retention_ms, interval_ms)
 
 
 def _checked(name: str) -> str:

@@ -9,12 +9,12 @@ from typing import Generic, TypeVar
 
 from runtime.ids import NextOffset, Partition, TaskId
 from runtime.stores import StoreContext, StoreMemory
-from runtime.stores.staging import StagedStore
+from runtime.stores.base import EngineStore, EntryStore
 
 CHANGELOG = Partition("app-store-changelog", 3)
 INPUT = Partition("input", 3)
 
-S = TypeVar("S", bound=StagedStore)  # type: ignore[type-arg]  # whatever the backend
+S = TypeVar("S", bound=EngineStore)
 
 
 @dataclass
@@ -43,7 +43,8 @@ class Opened(Generic[S]):
 
     def commit(self, offset: int) -> None:
         """A whole commit: flush, changelog, store."""
-        self.store.flush_cache()
+        if isinstance(self.store, EntryStore):
+            self.store.flush_cache()
         list(self.store.changelog_records())
         self.store.commit({CHANGELOG: NextOffset(offset), INPUT: NextOffset(10 * offset)})
 

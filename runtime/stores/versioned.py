@@ -1,0 +1,390 @@
+"""Versioned key-value stores: every key with its history (Kafka Streams' `VersionedKeyValueStore`, KIP-889).
+
+A version holds from its timestamp to that of the next version of its key, in whatever order they were put. A deletion is a version too. The
+latest version never expires; an older one can be read until stream time (the largest timestamp that was put) is the history retention past
+the moment at which it ceased to hold. A put of a timestamp older than stream time minus the history retention is dropped and counted.
+
+    latest                     key                                  → timestamp · value
+    segment of `valid to`      key · int64 valid to · int64 from    → 1 · value, or 0 for a deletion
+
+The versions of a key follow each other without gaps: each older one ends where the next begins. The latest version stands in a family of
+its own, so `get(key)` reads one entry. A deletion that is the latest version is not there: it stands in a segment and is valid to its own
+timestamp, so that it goes when nothing can be put before it any more (as in `RocksDBVersionedStore`). The older version that holds at a
+moment is the first one with `valid to` after it, if it began by then.
+
+The changelog has a record per put: key, value, and the version's timestamp as the record's. It is folded by key and timestamp, and must not
+be folded by key alone (rules.md, 9); for the same reason its topic is not compacted before the history retention and a day have passed.
+
+Writes are staged as rows of the two kinds, over the backend's, and written in one batch with the offsets.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from struct import Struct
+from typing import NamedTuple, Protocol, TypeVar
+
+from runtime.errors import StreamsError
+from runtime.ids import NextOffset, Partition
+from runtime.record import VersionedRecord
+from runtime.stores.backed import UPDATE_BYTES, BackedStore
+from runtime.stores.backend import SegmentedBackend
+from runtime.stores.base import ChangelogRecord, StoreContext
+from runtime.stores.memory import MemoryVersions
+from runtime.stores.reading import Reader
+from runtime.stores.rocks import RocksVersions
+from runtime.stores.segmented import LAST, STREAM_TIME, TIME, StreamTime
+from runtime.stores.settings import SegmentSettings, StoreSettings, VersionSettings
+
+_SPAN = Struct(">qq")
+"""The end of an older version's key: valid to, from; both in ms."""
+_DELETED = b"\x00"
+_VALUE = b"\x01"
+NOT_PUT = -(2**63)
+VALID_TO_UNDEFINED = -1
+
+T = TypeVar("T")
+Rows = Mapping[bytes, bytes | None]
+
+
+class VersionsBackend(SegmentedBackend, Protocol):
+    """A segmented backend of older versions, with a place for the latest ones."""
+
+    def latest(self, key: bytes) -> bytes | None: ...
+
+    def all_latest(self) -> Iterator[tuple[bytes, bytes]]:
+        """The latest versions in the order of their keys."""
+        ...
+
+    def write_versions(
+        self,
+        latest: Sequence[tuple[bytes, bytes | None]],
+        older: Sequence[tuple[bytes, bytes | None]],
+        offsets: Mapping[Partition, NextOffset],
+        meta: Mapping[str, bytes],
+    ) -> None:
+        """As `write`, for both kinds of entries."""
+
+    def look(self, read: Callable[[], T]) -> T:
+        """What `read` finds, all of it as of one commit."""
+        ...
+
+
+class Older(NamedTuple):
+    """An older version: when it held, and its value (None: a deletion). Of a deletion that is the latest version, `valid_to` is `since`."""
+
+    since: int
+    valid_to: int
+    value: bytes | None
+
+
+class VersionedReads(ABC):
+    """The reads, over the store with its staging or over the committed data alone."""
+
+    _reader: Reader
+    _segments: SegmentSettings
+    _time: StreamTime
+
+    @abstractmethod
+    def _versions(self) -> VersionsBackend:
+        """The open backend."""
+
+    @abstractmethod
+    def _latest(self, key: bytes) -> tuple[int, bytes] | None:
+        """Timestamp and value of the latest version, None if there is none or it is a deletion."""
+
+    @abstractmethod
+    def _first_after(self, key: bytes, moment: int) -> Older | None:
+        """The first older version of a key that is valid to a time after `moment`."""
+
+    def _get(self, key: object, as_of: int | None) -> VersionedRecord | None:
+        data = self._reader.key_bytes(key)
+        latest = self._latest(data)
+        if as_of is None or (latest is not None and latest[0] <= as_of):
+            return None if latest is None else VersionedRecord(self._reader.read_value(latest[1]), latest[0])
+        if as_of < self._time.now - self._segments.retention_ms:
+            return None
+        older = self._first_after(data, as_of)
+        if older is None or older.since > as_of or older.value is None:
+            return None
+        return VersionedRecord(self._reader.read_value(older.value), older.since, older.valid_to)
+
+    def _stored_after(self, key: bytes, moment: int, hidden: Rows) -> tuple[bytes, bytes] | None:
+        """The first stored row of a key that is valid to a time after `moment`, those in `hidden` left out."""
+        lo, hi = key + _SPAN.pack(moment + 1, 0), key + _SPAN.pack(LAST, LAST)
+        size, length, backend = len(lo), self._segments.segment_ms, self._versions()
+        for segment in backend.segments():
+            if segment >= (moment + 1) // length:
+                for row in backend.range_in(segment, lo, hi):
+                    if len(row[0]) == size and row[0] not in hidden:
+                        return row
+        return None
+
+
+class StagedVersionedStore(BackedStore[VersionsBackend], VersionedReads):
+    """A versioned store of the engine."""
+
+    PUT_RETURN_CODE_VALID_TO_UNDEFINED = VALID_TO_UNDEFINED
+    PUT_RETURN_CODE_NOT_PUT = NOT_PUT
+    folded_by_key = False
+
+    def __init__(self, settings: StoreSettings) -> None:
+        super().__init__(settings)
+        if not isinstance(settings.times, VersionSettings):
+            raise ValueError(f"store {settings.name}: a versioned store needs its history retention")
+        self._segments = settings.times.segments
+        self._time = StreamTime()
+        self._committed_time = StreamTime()
+        self.expired_records = 0
+        """Puts that were dropped because they were older than the history retention."""
+
+    # --- life ---------------------------------------------------------------------------------------------------------------
+
+    def _open_backend(self, directory: Path, context: StoreContext) -> VersionsBackend:
+        if not self._settings.persistent:
+            return MemoryVersions(self._segments)
+        return RocksVersions(self._settings.folder(directory), self._segments, context.memory, context.task_id)
+
+    def _reset_staging(self) -> None:
+        self._staged_latest: dict[bytes, bytes | None] = {}
+        self._staged_older: dict[bytes, bytes | None] = {}
+        self._spans: dict[bytes, list[bytes]] = {}  # the keys of staged older versions, by the record's key, in order
+        self._puts: dict[tuple[bytes, int], bytes | None] = {}
+        self._staged_meta = {}
+        self._staged_bytes = 0
+        self._taken_puts = -1
+
+    def _forget(self) -> None:
+        self._reset_staging()
+
+    def _loaded_from_backend(self) -> None:
+        super()._loaded_from_backend()
+        stored = self._opened().meta(STREAM_TIME)
+        self._time.now = self._committed_time.now = TIME.unpack(stored)[0] if stored is not None else -1
+        self._opened().drop_before(self._live_from())
+
+    # --- what users call ----------------------------------------------------------------------------------------------------
+
+    def get(self, key: object, as_of: int | None = None) -> VersionedRecord | None:
+        """The latest version, or the one that was valid at `as_of` (ms). None if there is none, if it is a deletion, or if `as_of` is older
+        than the history retention and not in the latest version. Raises ValueError for a None key."""
+        return self._get(key, as_of)
+
+    def put(self, key: object, value: object, timestamp: int) -> int:
+        """Sets the version of a moment (ms); None is a deletion as of then. Returns until when it is valid (ms):
+        `PUT_RETURN_CODE_VALID_TO_UNDEFINED` for the latest version, `PUT_RETURN_CODE_NOT_PUT` if it was too old and dropped."""
+        if timestamp < 0:
+            raise ValueError(f"store {self.name}: a version's timestamp cannot be negative: {timestamp}")
+        data = self._reader.key_bytes(key)
+        if self._expired(timestamp):
+            return NOT_PUT
+        written = self._write_value(value) if value is not None else None
+        self._puts[data, timestamp] = written
+        return self._put(data, written, timestamp)
+
+    def delete(self, key: object, timestamp: int) -> VersionedRecord | None:
+        """Deletes as of a moment (ms). Returns what was valid then, or None."""
+        self._time.now = max(self._time.now, timestamp)
+        present = None if timestamp < self._time.now - self._segments.retention_ms else self.get(key, timestamp)
+        self.put(key, None, timestamp)
+        return present
+
+    def _expired(self, timestamp: int) -> bool:
+        self._time.now = max(self._time.now, timestamp)
+        if timestamp >= self._time.now - self._segments.retention_ms:
+            return False
+        self.expired_records += 1
+        return True
+
+    # --- putting a version in its place -------------------------------------------------------------------------------------
+
+    def _put(self, key: bytes, value: bytes | None, timestamp: int) -> int:
+        latest = self._latest(key)
+        if latest is None:
+            return self._put_after_none(key, value, timestamp)
+        since, present = latest
+        if timestamp < since:
+            return self._put_older(key, value, timestamp, since)
+        if timestamp > since:
+            self._stage_older(key, since, timestamp, present)
+        return self._put_latest(key, value, timestamp)
+
+    def _put_after_none(self, key: bytes, value: bytes | None, timestamp: int) -> int:
+        """The latest version is a deletion, or there is none."""
+        deletion = self._latest_deletion(key)
+        if deletion is not None and timestamp < deletion:
+            return self._put_older(key, value, timestamp, deletion)
+        if deletion is not None:
+            self._unstage_older(key, deletion, deletion)
+            if timestamp > deletion:
+                self._stage_older(key, deletion, timestamp, None)
+        return self._put_latest(key, value, timestamp)
+
+    def _put_latest(self, key: bytes, value: bytes | None, timestamp: int) -> int:
+        if value is None:
+            self._stage_latest(key, None)
+            self._stage_older(key, timestamp, timestamp, None)
+        else:
+            self._stage_latest(key, TIME.pack(timestamp) + value)
+        return VALID_TO_UNDEFINED
+
+    def _put_older(self, key: bytes, value: bytes | None, timestamp: int, newest: int) -> int:
+        """A version that is not the latest, which begins at `newest`."""
+        holder = self._first_after(key, timestamp)
+        if holder is None or holder.since > timestamp:  # nothing known holds then
+            valid_to = newest if holder is None else holder.since
+        else:
+            valid_to = holder.valid_to
+            self._unstage_older(key, holder.since, valid_to)
+            if holder.since < timestamp:
+                self._stage_older(key, holder.since, timestamp, holder.value)
+        self._stage_older(key, timestamp, valid_to, value)
+        return valid_to
+
+    def _latest_deletion(self, key: bytes) -> int | None:
+        """When the key was deleted, if that is its latest version."""
+        lo, hi = key + _SPAN.pack(0, 0), key + _SPAN.pack(LAST, LAST)
+        size, backend, hidden = len(lo), self._opened(), self._staged_older
+        last = next((row_key for row_key in reversed(self._spans.get(key, ())) if hidden[row_key] is not None), b"")
+        for segment in reversed(backend.segments()):
+            stored = backend.range_in(segment, lo, hi, reverse=True)
+            found = next((row_key for row_key, _ in stored if len(row_key) == size and row_key not in hidden), None)
+            if found is not None:
+                last = max(last, found)
+                break
+        if not last:
+            return None
+        valid_to, since = _SPAN.unpack_from(last, len(key))
+        return since if valid_to == since else None
+
+    # --- staging ------------------------------------------------------------------------------------------------------------
+
+    def _stage_latest(self, key: bytes, row: bytes | None) -> None:
+        self._staged_bytes += _grown(self._staged_latest, key, row)
+        self._staged_latest[key] = row
+
+    def _stage_older(self, key: bytes, since: int, valid_to: int, value: bytes | None) -> None:
+        self._stage_row(key, key + _SPAN.pack(valid_to, since), _DELETED if value is None else _VALUE + value)
+
+    def _unstage_older(self, key: bytes, since: int, valid_to: int) -> None:
+        self._stage_row(key, key + _SPAN.pack(valid_to, since), None)
+
+    def _stage_row(self, key: bytes, row_key: bytes, row: bytes | None) -> None:
+        if row_key not in self._staged_older:
+            insort(self._spans.setdefault(key, []), row_key)
+        self._staged_bytes += _grown(self._staged_older, row_key, row)
+        self._staged_older[row_key] = row
+
+    def _versions(self) -> VersionsBackend:
+        return self._opened()
+
+    def _latest(self, key: bytes) -> tuple[int, bytes] | None:
+        row = self._staged_latest[key] if key in self._staged_latest else self._opened().latest(key)
+        return None if row is None else (TIME.unpack_from(row)[0], row[8:])
+
+    def _first_after(self, key: bytes, moment: int) -> Older | None:
+        staged, row_keys = self._staged_older, self._spans.get(key, [])
+        found = self._stored_after(key, moment, staged)
+        for place in range(bisect_left(row_keys, key + _SPAN.pack(moment + 1, 0)), len(row_keys)):
+            row_key = row_keys[place]
+            row = staged[row_key]
+            if row is not None:
+                return _older(row_key, row) if found is None or row_key < found[0] else _older(*found)
+        return None if found is None else _older(*found)
+
+    @property
+    def approximate_num_uncommitted_bytes(self) -> int:
+        return self._staged_bytes
+
+    # --- commit -------------------------------------------------------------------------------------------------------------
+
+    def changelog_records(self) -> Iterator[ChangelogRecord]:
+        self._taken_puts = len(self._puts)
+        return iter([(key, value, timestamp) for (key, timestamp), value in self._puts.items()])
+
+    def commit(self, offsets: Mapping[Partition, NextOffset]) -> None:
+        if self._taken_puts not in (-1, len(self._puts)):
+            raise StreamsError(f"store {self.name} was updated after its changelog records were taken: they would not be on the changelog")
+        self._write(offsets)
+
+    def _write(self, offsets: Mapping[Partition, NextOffset]) -> None:
+        backend = self._opened()
+        moved = {partition: offset for partition, offset in offsets.items() if self._offsets.get(partition) != offset}
+        if self._time.now != self._committed_time.now:
+            self.set_meta(STREAM_TIME, TIME.pack(self._time.now))
+        if moved or self._staged_meta or self._staged_latest or self._staged_older:
+            first, length, at = self._live_from(), self._segments.segment_ms, self._segments.time
+            live = [row for row in self._staged_older.items() if int.from_bytes(row[0][at], "big", signed=True) // length >= first]
+            backend.write_versions(list(self._staged_latest.items()), live, moved, self._staged_meta)
+            self._offsets.update(moved)
+            self._committed_time.now = self._time.now
+            backend.drop_before(first)
+        self._reset_staging()
+
+    def _live_from(self) -> int:
+        """The first segment that holds a version which can still be read."""
+        return max(0, self._time.now - self._segments.retention_ms + 1) // self._segments.segment_ms
+
+    def rollback(self) -> None:
+        self._opened()
+        self._reset_staging()
+        self._time.now = self._committed_time.now
+
+    def restore(self, records: Sequence[ChangelogRecord], offsets: Mapping[Partition, NextOffset]) -> None:
+        if self._puts:
+            raise StreamsError(f"store {self.name} was to be restored while it holds {len(self._puts)} uncommitted updates")
+        for key, value, timestamp in records:
+            if not self._expired(timestamp):
+                self._put(key, value, timestamp)
+        self._write(offsets)
+
+    # --- queries ------------------------------------------------------------------------------------------------------------
+
+    def query_view(self, *, timestamped: bool = False) -> VersionedView:
+        return VersionedView(self._opened(), self._reader, self._segments, self._committed_time)
+
+
+class VersionedView(VersionedReads):
+    """The committed content of a versioned store, for interactive queries from any thread."""
+
+    def __init__(self, backend: VersionsBackend, reader: Reader, segments: SegmentSettings, time: StreamTime) -> None:
+        self._backend = backend
+        self._reader = reader
+        self._segments = segments
+        self._time = time
+
+    def get(self, key: object, as_of: int | None = None) -> VersionedRecord | None:
+        """As `VersionedKeyValueStore.get`. Raises InvalidStateStoreError when the store is closed."""
+        return self._backend.look(lambda: self._get(key, as_of))
+
+    def all(self) -> Iterator[tuple[object, object]]:
+        """The latest version of each key, in the order of the keys' bytes."""
+        read_key, read_value = self._reader.read_key, self._reader.read_value
+        for key, row in self._backend.all_latest():
+            yield read_key(key), VersionedRecord(read_value(row[8:]), TIME.unpack_from(row)[0])
+
+    def _versions(self) -> VersionsBackend:
+        return self._backend
+
+    def _latest(self, key: bytes) -> tuple[int, bytes] | None:
+        row = self._backend.latest(key)
+        return None if row is None else (TIME.unpack_from(row)[0], row[8:])
+
+    def _first_after(self, key: bytes, moment: int) -> Older | None:
+        found = self._stored_after(key, moment, {})
+        return None if found is None else _older(*found)
+
+
+def _older(row_key: bytes, row: bytes) -> Older:
+    valid_to, since = _SPAN.unpack_from(row_key, len(row_key) - _SPAN.size)
+    return Older(since, valid_to, row[1:] if row[:1] == _VALUE else None)
+
+
+def _grown(rows: Mapping[bytes, bytes | None], key: bytes, row: bytes | None) -> int:
+    """By how many bytes staging grows when `row` is set under `key`."""
+    if key not in rows:
+        return UPDATE_BYTES + len(key) + len(row or b"")
+    return len(row or b"") - len(rows[key] or b"")
