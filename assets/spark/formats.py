@@ -25,8 +25,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from runtime.errors import StateDirectoryError
 from runtime.stores.base import StoreLayout
-from runtime.stores.files import StoreRows
+from runtime.stores.files import NO_ROWS, ROW_KINDS, StoreRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,9 @@ def format_of(serde: str) -> Format:
 
 def row_schema(layout: StoreLayout) -> StructType:
     """The columns of a store: `partition`, `key`, for windows `window_start` and `window_end`, `value`, and `timestamp` where the
-    store has them."""
+    store has them. Raises StateDirectoryError for a store of a kind that has no such rows."""
+    if layout.kind not in ROW_KINDS:
+        raise StateDirectoryError(f"no table can be made of a {layout.kind} store: {NO_ROWS}")
     fields = [StructField("partition", IntegerType(), False), StructField("key", format_of(layout.key_serde).spark, False)]
     if layout.kind == "window":
         fields += [StructField("window_start", TimestampType(), False), StructField("window_end", TimestampType(), False)]

@@ -10,9 +10,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from runtime.errors import StateDirectoryError
 from runtime.serdes.keys import TIMESTAMP, split_timestamp, split_window_store_key
 from runtime.stores.base import StoreLayout
 from runtime.stores.rocks import read_files
+
+ROW_KINDS = ("key_value", "window")
+"""Kinds of stores that have `StoreRows`."""
+NO_ROWS = "rows can be read of key-value and window stores"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +36,10 @@ class StoreRows:
 
 def read_store(path: Path, layout: StoreLayout) -> Iterator[StoreRows]:
     """All rows of the store in the folder `path`, some ten thousand at a time, in the order of the files. Expired windows that were not
-    dropped yet are among them. Raises StateDirectoryError where there is no store that can be read."""
+    dropped yet are among them. Raises StateDirectoryError where there is no store that can be read, or one whose kind has no rows like
+    these (session, versioned)."""
+    if layout.kind not in ROW_KINDS:
+        raise StateDirectoryError(f"the store in {path} is a {layout.kind} store: {NO_ROWS}")
     for _, entries in read_files(path):
         yield _columns(entries, layout)
 

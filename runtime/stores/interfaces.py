@@ -42,6 +42,9 @@ class KeyValueStore(ReadOnlyKeyValueStore, Protocol):
 
     def delete(self, key: object) -> object: ...
 
+    def delete_range(self, from_key: object | None, to_key: object | None) -> None:
+        """Removes the keys from one to another, both inclusive; None: no bound."""
+
 
 class ReadOnlyWindowStore(Protocol):
     """Reads of a window store (Kafka Streams' `ReadOnlyWindowStore`). Times are window starts in ms, both ends inclusive; windows

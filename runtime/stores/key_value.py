@@ -49,9 +49,11 @@ class KeyValueReads(ABC):
         return self._with_keys(self._rows(data, after_prefix(data), False))
 
     def _between(self, from_key: object | None, to_key: object | None, reverse: bool) -> Iterator[tuple[object, object]]:
+        return self._with_keys(self._rows(*self._bounds(from_key, to_key), reverse))
+
+    def _bounds(self, from_key: object | None, to_key: object | None) -> tuple[bytes | None, bytes | None]:
         lo = self._reader.key_bytes(from_key) if from_key is not None else None
-        hi = self._reader.key_bytes(to_key) + b"\0" if to_key is not None else None
-        return self._with_keys(self._rows(lo, hi, reverse))
+        return lo, self._reader.key_bytes(to_key) + b"\0" if to_key is not None else None
 
     def _with_keys(self, rows: Iterator[tuple[bytes, object]]) -> Iterator[tuple[object, object]]:
         read_key = self._reader.read_key
@@ -96,6 +98,13 @@ class StagedKeyValueStore(StagedStore[KeyValueBackend], KeyValueReads):
         if present is not None:
             self.put(key, None)
         return present
+
+    def delete_range(self, from_key: object | None, to_key: object | None) -> None:
+        """Removes the keys from one to another, both inclusive, in the order of their bytes; None: no bound. Each key that is there is
+        deleted by itself, because that is what the changelog and what follows this store can be told."""
+        lo, hi = self._bounds(from_key, to_key)
+        for key, _ in self._rows(lo, hi, False):
+            self.update(key, None, self.entry(key), None, self._record_time(), None)
 
     def approximate_num_entries(self) -> int:
         """An estimate that counts overwritten and uncommitted keys more than once."""

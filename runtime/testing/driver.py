@@ -25,7 +25,7 @@ from runtime.record import Headers
 from runtime.serdes.serde import Serde
 from runtime.stores.base import EngineStore
 from runtime.stores.budget import StoreMemory
-from runtime.stores.interfaces import KeyValueStore, WindowStore
+from runtime.stores.interfaces import KeyValueStore, SessionStore, VersionedKeyValueStore, WindowStore
 from runtime.testing.clock import ManualClock
 from runtime.testing.log import LogRecord, MemoryLog
 from runtime.testing.stores import plain_key_value_store, plain_window_store
@@ -176,6 +176,14 @@ class TopologyTestDriver:
         if not store.layout.timestamped:
             raise InvalidStateStoreError(f"store {name!r} keeps no timestamps")
         return cast(WindowStore, store)
+
+    def get_session_store(self, name: str) -> SessionStore:
+        """A session store. Raises InvalidStateStoreError if there is none of that name and kind."""
+        return cast(SessionStore, self._store(name, "session"))
+
+    def get_versioned_key_value_store(self, name: str) -> VersionedKeyValueStore:
+        """A versioned key-value store. Raises InvalidStateStoreError if there is none of that name and kind."""
+        return cast(VersionedKeyValueStore, self._store(name, "versioned"))
 
     def metrics(self) -> dict[MetricName, float]:
         """All metrics now, as `KafkaStreams.metrics()`."""

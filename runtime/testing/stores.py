@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import cast
 
 from runtime.record import ValueAndTimestamp, Windowed
+from runtime.serdes.serde import Serde
 from runtime.stores.interfaces import KeyValueStore, WindowStore
 
 NO_TIMESTAMP = -1
@@ -14,6 +15,10 @@ NO_TIMESTAMP = -1
 
 def _plain(value: object) -> object:
     return value.value if isinstance(value, ValueAndTimestamp) else value
+
+
+def _plain_rows(rows: Iterator[tuple[object, object]]) -> Iterator[tuple[object, object]]:
+    return ((key, _plain(value)) for key, value in rows)
 
 
 class PlainKeyValueStore:
@@ -46,6 +51,10 @@ class PlainKeyValueStore:
         """Removes a key; returns the value that it had, or None."""
         return _plain(self._store.delete(key))
 
+    def delete_range(self, from_key: object | None, to_key: object | None) -> None:
+        """Removes the keys from one to another, both inclusive."""
+        self._store.delete_range(from_key, to_key)
+
     def range(self, from_key: object | None, to_key: object | None) -> Iterator[tuple[object, object]]:
         """Entries from one key to another, both inclusive, in the order of their bytes."""
         return ((key, _plain(value)) for key, value in self._store.range(from_key, to_key))
@@ -62,6 +71,10 @@ class PlainKeyValueStore:
         """All entries, from the largest key down."""
         return ((key, _plain(value)) for key, value in self._store.reverse_all())
 
+    def prefix_scan(self, prefix: object, prefix_serde: Serde | None = None) -> Iterator[tuple[object, object]]:
+        """Entries whose key's bytes begin with the prefix's."""
+        return ((key, _plain(value)) for key, value in self._store.prefix_scan(prefix, prefix_serde))
+
     def approximate_num_entries(self) -> int:
         """An estimate."""
         return self._store.approximate_num_entries()
@@ -77,19 +90,31 @@ class PlainWindowStore:
         """Sets a window's value; None deletes."""
         self._store.put(key, None if value is None else ValueAndTimestamp(value, NO_TIMESTAMP), window_start)
 
-    def fetch(self, key: object, time_from: int, time_to: int | None = None) -> object:
-        """The value of one window or None; with `time_to`, an iterator of (window start, value)."""
-        if time_to is None:
-            return _plain(self._store.fetch(key, time_from))
-        return ((start, _plain(value)) for start, value in self._store.fetch(key, time_from, time_to))
+    def fetch(self, *arguments: object) -> object:
+        """`(key, time)`: the value of one window or None. `(key, from, to)`: (window start, value) of one key. `(key from, key to, from,
+        to)`: (windowed key, value) of several keys."""
+        found: object = self._store.fetch(*arguments)  # type: ignore[call-overload]  # it looks at them itself
+        return _plain(found) if len(arguments) == 2 else _plain_rows(cast(Iterator[tuple[object, object]], found))
+
+    def backward_fetch(self, *arguments: object) -> Iterator[tuple[object, object]]:
+        """`fetch` of a range of time, in the opposite order."""
+        return _plain_rows(self._store.backward_fetch(*arguments))  # type: ignore[call-overload]  # it looks at them itself
 
     def fetch_all(self, time_from: int, time_to: int) -> Iterator[tuple[Windowed, object]]:
         """(windowed key, value) of the windows that start between the two times."""
         return ((key, _plain(value)) for key, value in self._store.fetch_all(time_from, time_to))
 
+    def backward_fetch_all(self, time_from: int, time_to: int) -> Iterator[tuple[Windowed, object]]:
+        """`fetch_all` in the opposite order."""
+        return ((key, _plain(value)) for key, value in self._store.backward_fetch_all(time_from, time_to))
+
     def all(self) -> Iterator[tuple[Windowed, object]]:
         """(windowed key, value) of all windows."""
         return ((key, _plain(value)) for key, value in self._store.all())
+
+    def backward_all(self) -> Iterator[tuple[Windowed, object]]:
+        """`all` in the opposite order."""
+        return ((key, _plain(value)) for key, value in self._store.backward_all())
 
 
 def plain_key_value_store(store: object, timestamped: bool) -> KeyValueStore:

@@ -85,6 +85,38 @@ def test_put_if_absent_put_all_and_delete(kind: Kind, under_test: Opened[StagedK
     assert list(store.all()) == [("a", kind.value(1)), ("c", kind.value(4))]
 
 
+@pytest.mark.parametrize("caching", [False, True])
+@pytest.mark.parametrize(
+    ("first", "last", "left"), [("ab", "c", "aa d"), (None, "b", "c d"), ("b", None, "aa ab"), (None, None, ""), ("x", "b", "aa ab b c d")]
+)
+def test_a_range_is_deleted_through_staging(
+    kind: Kind, tmp_path: Path, first: str | None, last: str | None, left: str, caching: bool
+) -> None:
+    forwarded: list[tuple[object, object, object]] = []
+    for each in opened(lambda: kind.make(caching), tmp_path):
+        store = each.store
+        for key in ("ab", "c", "d"):
+            store.put(key, kind.value(1))
+        each.commit(1)
+        store.set_flush_listener(lambda key, new, old, timestamp, headers: forwarded.append((key, new, old)))
+        store.put_all([("aa", kind.value(2)), ("b", kind.value(2)), ("c", kind.value(2))])
+        before = store.approximate_num_uncommitted_bytes
+        store.delete_range(first, last)
+        assert [key for key, _ in store.all()] == left.split()
+        assert [key for key, _ in store.query_view().all()] == ["ab", "c", "d"]
+        assert left or store.approximate_num_uncommitted_bytes > before - 2 * len(kind.bytes(1)) - 64
+        deleted = {key for key, value, _ in store.changelog_records() if value is None}
+        assert deleted == {b"aa", b"ab", b"b", b"c", b"d"} - {key.encode() for key in left.split()}
+        store.flush_cache()
+        if caching and not left:
+            assert forwarded == [(key, None, kind.plain(1)) for key in ("ab", "c", "d")]
+        store.rollback()
+        assert [key for key, _ in store.all()] == ["ab", "c", "d"]
+        store.delete_range(first, last)
+        each.commit(2)
+        assert [key for key, _ in store.query_view().all()] == [key for key in ("ab", "c", "d") if key in left.split()]
+
+
 def test_a_none_key_is_refused(kind: Kind, under_test: Opened[StagedKeyValueStore]) -> None:
     for call in (under_test.store.get, under_test.store.delete, under_test.store.query_view().get):
         with pytest.raises(ValueError, match="store store: a key must not be None"):

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from runtime import serdes
-from runtime.errors import InvalidStateStoreError
+from runtime.errors import InvalidStateStoreError, StateDirectoryError
 from runtime.ids import NextOffset
 from runtime.record import SessionWindow, Window, Windowed
 from runtime.stores import Stores
+from runtime.stores.files import read_store
 from runtime.stores.session import StagedSessionStore
 from tests.contracts.stores import CHANGELOG, INPUT, Opened, opened
 
@@ -246,3 +247,5 @@ def test_a_checkpoint_is_a_rocksdb_of_the_committed_data(kind: Kind, under_test:
     for copy in opened(Kind(True, kind.mutable).make, tmp_path / "copy"):
         assert list(copy.store.fetch(None, None)) == [(session("a", 1, SEGMENT), kind.value(1))]
         assert copy.store.committed_offsets() == {CHANGELOG: 3, INPUT: 30}
+    with pytest.raises(StateDirectoryError, match="is a session store: rows can be read of key-value and window stores"):
+        next(read_store(tmp_path / "copy" / "rocksdb" / "store", under_test.store.layout))
