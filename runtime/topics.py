@@ -266,13 +266,13 @@ class TopicAdmin:
     def _check_sinks(self, topology: Topology) -> None:
         """An output topic that is missing would be found by the first record that is written, in a transaction that can only be aborted."""
         missing = sorted(set(topology.sink_topics) - set(self.describe(topology.sink_topics)))
-        if missing and not self._brokers_make_topics():
+        if missing and not self.brokers_make_topics():
             raise MissingSinkTopicError(
                 f"output topic {', '.join(missing)} does not exist on {self._servers}, which makes no topics by itself "
                 "(auto.create.topics.enable=false): create it, then start again"
             )
 
-    def _brokers_make_topics(self) -> bool:
+    def brokers_make_topics(self) -> bool:
         """Whether a topic comes into being when it is first written; True where that may not be asked."""
         metadata = self._ask("list brokers", lambda: self._client.list_topics(timeout=ANSWER_SECONDS))
         broker = ConfigResource(ConfigResource.Type.BROKER, str(next(iter(metadata.brokers))))

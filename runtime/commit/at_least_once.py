@@ -171,4 +171,3 @@ class AtLeastOnce:
     def close(self) -> None:
         drop(self._producer)
         self._transactions.close()
-

@@ -3,22 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from runtime.commit.order import Transport
+from runtime.commit.refusals import Output
 from runtime.errors import BrokerUnavailableError, TransactionAbortedError
 from runtime.record import Headers
-
-
-class Output(NamedTuple):
-    """One output record."""
-
-    topic: str
-    key: bytes | None
-    value: bytes | None
-    timestamp: int
-    headers: Headers | None
-    partition: int | None
 
 
 class WorkerCollector:

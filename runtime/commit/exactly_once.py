@@ -7,36 +7,60 @@ commit, although the input offsets go to a group without members, which fences n
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
+from typing import NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from runtime.commit.metadata import OffsetAndMetadata
-from runtime.commit.order import Refused
+from runtime.commit.refusals import Limits, Origin, Output, Refusals, is_about_the_record, is_about_the_topic
 from runtime.commit.transactions import GroupMetadata, TransactionalProducer, classify, kafka_error, serve
-from runtime.errors import TransactionAbortedError
+from runtime.errors import BrokerUnavailableError, TransactionAbortedError
 from runtime.ids import NextOffset, Partition
 from runtime.record import Headers
 
 POLL_SECONDS = 0.01
 
 
+class _Mark(NamedTuple):
+    """An output as it is known again when its input record is processed again. (Not by its value, which may tell the time.)"""
+
+    topic: str
+    partition: int
+    offset: int
+    output: str
+    key: bytes | None
+    size: int
+
+    @classmethod
+    def of(cls, output: Output, origin: Origin) -> _Mark:
+        return cls(origin.topic, origin.partition, origin.offset, output.topic, output.key, output.size)
+
+
 class ExactlyOnce:
     """The transport of `processing.guarantee = exactly_once_v2`. Belongs to the worker's thread.
 
-    `guard` gives the members' group metadata, or raises TaskMigratedError (rules.md, 23). `refused` decides on a record that the client
-    does not take (too large, say): True to send it again.
+    `guard` gives the members' group metadata, or raises TaskMigratedError (rules.md, 23). `refusals` decides on records that are not
+    taken; how those are found that the brokers refuse is told in `refusals.py`.
     """
 
     def __init__(
-        self, transactions: TransactionalProducer, guard: Callable[[], GroupMetadata], guard_partition: Partition, refused: Refused
+        self, transactions: TransactionalProducer, guard: Callable[[], GroupMetadata], guard_partition: Partition, refusals: Refusals
     ) -> None:
         self._transactions = transactions
         self._guard = guard
         self._guard_offset = {guard_partition: OffsetAndMetadata(0, "")}
-        self._refused = refused
+        self._refusals = refusals
         self._ends: dict[Partition, NextOffset] = {}
         self._produce = transactions.producer.produce
         self._sent = False
+        self._watching = False
+        self._limits = Limits(refusals, transactions.flush)
+        self._failed: list[tuple[Output, KafkaError, Origin]] = []
+        """Outputs of the transaction under watch that were not taken; looked at after its abort."""
+        self._left_out: dict[_Mark, KafkaException] = {}
+        """Outputs that a handler has given up, until they came by again and what their input record did else is committed."""
+        self._came_by: set[_Mark] = set()
 
     def start(self) -> None:
         """Initialises the transactional id; blocks until the broker answers."""
@@ -47,6 +71,9 @@ class ExactlyOnce:
     ) -> None:
         """Adds an output record to the transaction. Raises TransactionAbortedError, TaskMigratedError or ProductionError."""
         self._sent = True
+        if self._watching:
+            self._send_watched(Output(topic, key, value, timestamp, headers, partition))
+            return
         number = -1 if partition is None else partition
         while True:
             try:
@@ -56,16 +83,20 @@ class ExactlyOnce:
             except BufferError:
                 serve(self._transactions.producer.poll, POLL_SECONDS)
             except KafkaException as error:
-                if not self._again(error, topic, key, value, timestamp, headers, number):
-                    return
+                self._refused(error, Output(topic, key, value, timestamp, headers, partition))
+                return
 
     def send_changelog(self, partition: Partition, rows: list[tuple[bytes, bytes | None, int]]) -> None:
         """Adds changelog records. The offset of the last one is learnt from its delivery report, so only that one has a callback."""
         if not rows:
             return
         self._sent = True
-        produce = self._produce
         topic, number = partition
+        if self._watching:
+            for key, value, timestamp in rows:
+                self._send_watched(Output(topic, key, value, timestamp, None, number), is_changelog=True)
+            return
+        produce = self._produce
         last = rows.pop()
         for row in rows:
             try:
@@ -73,8 +104,7 @@ class ExactlyOnce:
             except BufferError:
                 self.send(topic, row[0], row[1], row[2], None, number)
             except KafkaException as error:
-                if self._again(error, topic, row[0], row[1], row[2], None, number):
-                    self.send(topic, row[0], row[1], row[2], None, number)
+                self._refused(error, Output(topic, row[0], row[1], row[2], None, number))
         rows.append(last)
         while True:
             try:
@@ -83,32 +113,82 @@ class ExactlyOnce:
             except BufferError:
                 serve(self._transactions.producer.poll, POLL_SECONDS)
             except KafkaException as error:
-                if not self._again(error, topic, last[0], last[1], last[2], None, number):
-                    return
+                self._refused(error, Output(topic, last[0], last[1], last[2], None, number))
+                return
 
-    def _again(
-        self,
-        error: KafkaException,
-        topic: str,
-        key: bytes | None,
-        value: bytes | None,
-        timestamp: int,
-        headers: Headers | None,
-        partition: int,
-    ) -> bool:
+    def _refused(self, error: KafkaException, output: Output) -> None:
+        """The client did not take it. Returns if it is left out. Raises TransactionAbortedError where it is to be tried again."""
         inner = kafka_error(error)
         if inner.code() in (KafkaError._STATE, KafkaError._FENCED, KafkaError._FATAL) or inner.fatal() or inner.txn_requires_abort():
             raise classify(error) or TransactionAbortedError(inner.str()) from error
-        return self._refused(topic, partition, key, value, timestamp, headers, error)
+        if self._refusals.refused(output, error):
+            raise TransactionAbortedError(f"an output to {output.topic} is tried again: {inner.str()}") from error
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         offset = message.offset()
         if error is None and offset is not None:
             self._ends[Partition(str(message.topic()), int(message.partition() or 0))] = NextOffset(offset + 1)
 
+    # -- the watch -------------------------------------------------------------------------------------------------------------
+
+    def _send_watched(self, output: Output, *, is_changelog: bool = False) -> None:
+        origin = self._refusals.origin()
+        mark = _Mark.of(output, origin)
+        given_up = self._left_out.get(mark)
+        if given_up is not None:
+            self._came_by.add(mark)
+            self._refusals.left_out(output, given_up, origin)
+            return
+        too_large = self._limits.make_room(output)
+        if too_large is not None:
+            self._refused(too_large, output)
+            return
+        report = partial(self._reported, output, origin, is_changelog)
+        number = -1 if output.partition is None else output.partition
+        while True:
+            try:
+                self._produce(output.topic, output.value, output.key, number, report, None, output.timestamp or 1, output.headers)  # type: ignore[arg-type]  # lists are invariant
+                return
+            except BufferError:
+                serve(self._transactions.producer.poll, POLL_SECONDS)
+            except KafkaException as error:
+                self._refused(error, output)
+                return
+
+    def _reported(self, output: Output, origin: Origin, is_changelog: bool, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self._failed.append((output, error, origin))
+        elif is_changelog:
+            self._delivered(error, message)
+
+    def _judge_failed(self) -> None:
+        """What the watched transaction has shown. Raises ProductionError; TransactionAbortedError where the brokers cannot be asked."""
+        while self._failed:
+            output, error, origin = self._failed[-1]
+            try:
+                self._judge(output, error, origin)
+            except BrokerUnavailableError as unavailable:
+                raise TransactionAbortedError(f"{output.topic} cannot be asked about: {unavailable}") from unavailable
+            self._failed.pop()
+
+    def _judge(self, output: Output, error: KafkaError, origin: Origin) -> None:
+        if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+            self._limits.learn(output.topic)  # the next time it is known which of the batch it was
+        elif is_about_the_record(error) or (is_about_the_topic(error) and self._refusals.is_missing(output.topic)):
+            failed = KafkaException(error)
+            if not self._refusals.judged(output, failed, origin):
+                self._left_out[_Mark.of(output, origin)] = failed
+
+    # -- the transaction -------------------------------------------------------------------------------------------------------
+
     def poll(self) -> None:
         """Serves delivery reports; once per batch, or the queue fills up."""
         serve(self._transactions.producer.poll, 0)
+
+    def send_offsets(self, offsets: Mapping[Partition, OffsetAndMetadata]) -> None:
+        """Adds input offsets to the open transaction, before its `commit`. Raises TransactionAbortedError or TaskMigratedError."""
+        self._sent = True
+        self._transactions.send_offsets(offsets)
 
     def commit(self, offsets: Mapping[Partition, OffsetAndMetadata]) -> Mapping[Partition, NextOffset]:
         """Flushes and commits, and begins anew. Returns the changelogs' next offsets.
@@ -123,6 +203,10 @@ class ExactlyOnce:
         self._transactions.commit()
         self._sent = False
         ends, self._ends = self._ends, {}
+        for mark in self._came_by:
+            self._left_out.pop(mark, None)
+        self._came_by.clear()
+        self._watching = bool(self._left_out or self._limits)
         return ends
 
     @property
@@ -131,10 +215,15 @@ class ExactlyOnce:
         return self._sent
 
     def abort(self) -> None:
-        """Rolls back what was sent since the last commit. Raises TaskMigratedError."""
-        self._ends.clear()
+        """Rolls back what was sent since the last commit; what is processed next is watched. Raises TaskMigratedError, and
+        ProductionError or TransactionAbortedError (call it again then) about what the watch has found."""
         self._transactions.abort()
+        self.poll()
+        self._ends.clear()  # after the last reports of what was aborted
+        self._came_by.clear()
         self._sent = False
+        self._watching = True
+        self._judge_failed()
 
     def close(self) -> None:
         self._transactions.close()

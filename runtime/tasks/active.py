@@ -235,6 +235,7 @@ class ActiveTask:
         queue, batch, start, stop = run
         context = self._context
         context.topic, context.partition = queue.partition
+        self._incidents.batch = batch
         if self.plan.hold_outputs:
             return self._process_held(pipeline, run)
         try:

@@ -7,11 +7,12 @@ because each of them is about one record at a time, which is what the rest of th
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from runtime.commit.order import Transport
+from runtime.commit.refusals import Origin, Output, is_permanent
 from runtime.errors import ProductionError, StreamsError
 from runtime.events import EventKind, EventSink, base64_or_none
 from runtime.handlers import (
@@ -25,16 +26,20 @@ from runtime.handlers import (
     make_handler,
 )
 from runtime.ids import Partition, TaskId
-from runtime.intake.verdict import RawMessage, raw_record
+from runtime.intake.verdict import Batch, RawMessage, raw_record
 from runtime.metrics import TASK, Metrics
 from runtime.record import Headers
 from runtime.timestamps import ConsumerRecord
+from runtime.topics import TopicAdmin
+from runtime.topology.topology import Topology
 
 logger = logging.getLogger(__name__)
 
 MOST_BYTES = 512 * 1024
 """Key, value and headers of a record that an event carries at most: in base64 that stays below what a broker takes by default (1 MB).
 An event that is refused would end the client, and its successor at the same record."""
+BROKERS_LIMIT = 1_048_588
+"""What a broker takes in one batch where it does not say."""
 MOST_TEXT = 10_000
 """Characters of an error that are told."""
 
@@ -103,7 +108,7 @@ class PausePoint:
 
 
 class CurrentRecord(Protocol):
-    """What is known of the record that is being processed."""
+    """What is known of the record that is being processed. Offset -1: none is."""
 
     topic: str
     partition: int
@@ -130,9 +135,31 @@ class Incidents:
         self._events = events
         self._metrics = metrics
         self._transport: Transport | None = None
+        self._topics: TopicAdmin | None = None
+        self._sinks: Callable[[TaskId, str], str | None] = lambda task, topic: None
         self.task: TaskId | None = None
         """The task that is being processed or committed."""
         self.current: CurrentRecord | None = None
+        self.batch: Batch | None = None
+        """The run that is being processed."""
+
+    def know(self, topology: Topology, topics: TopicAdmin) -> None:
+        """What outputs are asked about when they are refused."""
+        self._topics = topics
+        parts = {part.id: part.sinks for part in topology.sub_topologies()}
+
+        def sink(task: TaskId, topic: str) -> str | None:
+            sinks = parts[task.subtopology]
+            fixed = [sink.name for sink in sinks if sink.topic == topic]
+            chosen = [sink.name for sink in sinks if not isinstance(sink.topic, str)]
+            return next(iter(fixed or chosen), None)
+
+        self._sinks = sink
+
+    @property
+    def dead_letter_topic(self) -> str | None:
+        """`errors.dead.letter.queue.topic.name`."""
+        return self._dead_letter
 
     def attach(self, transport: Transport) -> None:
         """Where dead letters go from now on."""
@@ -166,39 +193,107 @@ class Incidents:
             task,
             f"{record.topic}-{record.partition}@{record.offset}",
         )
+        self._keep(record, cause)
+
+    def _keep(self, record: ConsumerRecord, error: BaseException) -> None:
+        """Writes a record to the dead-letter topic, if there is one, within the transaction that commits that it was left out."""
         if self._dead_letter is not None and self._transport is not None:
-            self._transport.send(
-                self._dead_letter, message.key(), message.value(), max(record.timestamp, 0), dead_letter_headers(record, cause), None
-            )
+            key, value = record.key, record.value
+            assert not isinstance(key, str) and not isinstance(value, str)  # raw
+            headers = dead_letter_headers(record, error)
+            self._transport.send(self._dead_letter, key, value, max(record.timestamp, 0), headers, None)  # type: ignore[arg-type]
 
     def dropped(self, task: TaskId, records: int) -> None:
         """Records that an extractor gave a negative timestamp."""
         self._metrics.counter("dropped-records-total", TASK, task_id=str(task)).add(records)
 
-    def refused(
-        self, topic: str, partition: int, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers | None, error: Exception
-    ) -> bool:
-        """An output was not taken. True: send it again; False: go on without it. Raises ProductionError where the handler says FAIL."""
+    # -- outputs (`runtime.commit.refusals.Refusals`) ----------------------------------------------------------------------------
+
+    def origin(self) -> Origin:
+        """The record that is being processed."""
         current = self.current
-        context = ErrorHandlerContext(
-            topic=current.topic if current else "",
-            partition=current.partition if current else -1,
-            offset=current.offset if current else -1,
-            timestamp=timestamp,
-            headers=current.headers if current else None,
-            task_id=self.task or TaskId(0, 0),
-            processor_node_id=None,
-            source_raw_key=None,
-            source_raw_value=None,
-        )
-        record = ConsumerRecord(topic, partition, -1, timestamp, key, value, headers)
-        response = self.production.handle(context, record, error)
-        if response is ProductionExceptionHandlerResponse.RETRY:
-            return True
+        if current is None or current.offset < 0:
+            return Origin(self.task, "", -1, -1, None, None)
+        return Origin(self.task, current.topic, current.partition, current.offset, current.headers, self.batch)
+
+    def refused(self, output: Output, error: Exception, origin: Origin | None = None) -> bool:
+        """An output was not taken. True: try it again after a pause; False: it is left out. Raises ProductionError where the handler says
+        FAIL."""
+        origin = origin or self.origin()
+        again = self.judged(output, error, origin)
+        if not again:
+            self.left_out(output, error, origin)
+        return again
+
+    def judged(self, output: Output, error: Exception, origin: Origin) -> bool:
+        """As `refused`, without what follows from CONTINUE. RETRY of what can never be taken is FAIL, as in Kafka Streams (KIP-1065)."""
+        response = self._ask_production(output, error, origin)
         if response is ProductionExceptionHandlerResponse.CONTINUE:
-            self._metrics.counter("dropped-records-total", TASK, task_id=str(self.task)).add()
             return False
-        if response is not ProductionExceptionHandlerResponse.FAIL:
-            raise StreamsError(f"{type(self.production).__name__}.handle returned {response!r}: expected CONTINUE, FAIL or RETRY")
-        size = len(key or b"") + len(value or b"")
-        raise ProductionError(f"task {self.task}: a record of {size} bytes for {topic} was refused: {error}") from error
+        if response is ProductionExceptionHandlerResponse.RETRY and not is_permanent(error):
+            return True
+        raise ProductionError(f"{self._where(output, origin)} was refused: {error}") from error
+
+    def _ask_production(self, output: Output, error: Exception, origin: Origin) -> ProductionExceptionHandlerResponse:
+        if output.topic == self._dead_letter:
+            raise ProductionError(f"dead letters are not left out: {self._where(output, origin)} was refused: {error}") from error
+        message = _raw_message(origin)
+        context = ErrorHandlerContext(
+            topic=origin.topic,
+            partition=origin.partition,
+            offset=origin.offset,
+            timestamp=output.timestamp,
+            headers=origin.headers,
+            task_id=origin.task or TaskId(0, 0),
+            processor_node_id=self._node(output, origin),
+            source_raw_key=None if message is None else message.key(),
+            source_raw_value=None if message is None else message.value(),
+        )
+        partition = -1 if output.partition is None else output.partition
+        record = ConsumerRecord(output.topic, partition, -1, output.timestamp, output.key, output.value, output.headers)
+        name = type(self.production).__name__
+        try:
+            response = self.production.handle(context, record, error)
+        except Exception as failed:
+            raise StreamsError(f"{name} failed on {self._where(output, origin)}: {failed}") from failed
+        if not isinstance(response, ProductionExceptionHandlerResponse):
+            raise StreamsError(f"{name}.handle returned {response!r}: expected CONTINUE, FAIL or RETRY")
+        return response
+
+    def left_out(self, output: Output, error: Exception, origin: Origin) -> None:
+        """A handler said CONTINUE about an output: counted, and the input record behind it is kept in the dead-letter topic."""
+        self._metrics.counter("dropped-records-total", TASK, task_id=str(origin.task)).add()
+        message = _raw_message(origin)
+        if message is not None:
+            self._keep(raw_record(message), error)
+        else:  # of a punctuator, or a cache: all that is known is where it was to go
+            self._keep(ConsumerRecord(output.topic, -1, -1, output.timestamp, output.key, None, None), error)
+
+    def _node(self, output: Output, origin: Origin) -> str | None:
+        return None if origin.task is None else self._sinks(origin.task, output.topic)
+
+    def _where(self, output: Output, origin: Origin) -> str:
+        places = [f"task {origin.task}", f"node {self._node(output, origin)}"]
+        if origin.offset >= 0:
+            places.append(f"record {origin.topic}-{origin.partition}@{origin.offset}")
+        size = len(output.key or b"") + len(output.value or b"")
+        return f"{', '.join(places)}: its output of {size} bytes to {output.topic}"
+
+    def limit(self, topic: str) -> int:
+        """`max.message.bytes` of a topic. Raises BrokerUnavailableError."""
+        assert self._topics is not None
+        found = self._topics.describe([topic]).get(topic)
+        limit = int(found.config.get("max.message.bytes", BROKERS_LIMIT)) if found is not None else BROKERS_LIMIT
+        logger.warning("topic %s takes batches of at most %d bytes (max.message.bytes): batches to it are kept below that", topic, limit)
+        return limit
+
+    def is_missing(self, topic: str) -> bool:
+        """True if there is no such topic and the brokers make none. Raises BrokerUnavailableError."""
+        assert self._topics is not None
+        return not self._topics.describe([topic]) and not self._topics.brokers_make_topics()
+
+
+def _raw_message(origin: Origin) -> RawMessage | None:
+    """The input record as it was read."""
+    batch = origin.batch
+    return None if batch is None else batch.messages[batch.offsets.index(origin.offset)]

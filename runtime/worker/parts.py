@@ -118,6 +118,7 @@ class Parts:
         self.topics = TopicAdmin(config)
         layout = self.topics.prepare(self._topology)
         self._layout = layout
+        self._incidents.know(self._topology, self.topics)
         memory = StoreMemory(config.integer("statestore.cache.max.bytes"))
         self.global_task = build_global_task(
             self._topology, config, self._directory, self.topics, clock, self._metrics, self._events, self._listeners, memory=memory
@@ -185,10 +186,10 @@ class Parts:
         properties = self._config.producer_properties()
         transactions = TransactionalProducer(properties, transactional_id, self._consumer, self._give_up)
         guard = self._coordination.guard
-        refused = self._incidents.refused
+        refusals = self._incidents
         if self._exactly_once:
-            return ExactlyOnce(transactions, guard, self._layout.guard, refused)
-        return AtLeastOnce(properties, transactions, guard, self._layout.guard, refused, self._give_up)
+            return ExactlyOnce(transactions, guard, self._layout.guard, refusals)
+        return AtLeastOnce(properties, transactions, guard, self._layout.guard, refusals, self._give_up)
 
     def _member(self, incarnation: int, transactional_id: str) -> Member:
         return Member(
