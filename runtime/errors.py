@@ -8,6 +8,7 @@ StreamsError                        something of Penstock's
 ├── WrongPartitionsError            a topic's partitions do not fit (co-partitioning, changelog): the client stops
 ├── StateDirectoryLockedError       another process holds the state directory: nothing was started
 ├── StateDirectoryError             the state directory cannot be used (rights, disk): nothing was started
+├── StoreChangedError               a store or its changelog was kept in another form than the topology's: the client stops
 ├── StateLostError                  state exists but its input offsets are gone (rules.md, 14): refuses to count twice
 ├── BrokerUnavailableError          no broker answered in time
 ├── InvalidStateStoreError          a store is asked for that is closed, unknown or restoring
@@ -58,6 +59,10 @@ class StateDirectoryLockedError(StateDirectoryError):
     """Another process holds the lock of the state directory."""
 
 
+class StoreChangedError(StreamsError):
+    """What is kept of a store, on disk or on its changelog, is of another form than the topology's store; the message tells the ways out."""
+
+
 class StateLostError(StreamsError):
     """Stores hold state, but the group has no committed offsets for their input: going on would count records twice."""
 
@@ -106,11 +111,13 @@ class ProductionError(StreamsError):
 
 
 class TaskCorruptedError(StreamsError):
-    """The state of these tasks no longer fits their changelog; it is wiped and restored."""
+    """The state of these tasks no longer fits their changelog; it is wiped and restored. `store`: the one store whose files are damaged, if
+    it is that. Of a global store there are no tasks."""
 
-    def __init__(self, tasks: Iterable[TaskId], reason: str) -> None:
+    def __init__(self, tasks: Iterable[TaskId], reason: str, store: str | None = None) -> None:
         self.tasks = frozenset(tasks)
-        super().__init__(f"tasks {', '.join(map(str, sorted(self.tasks)))}: {reason}")
+        self.store = store
+        super().__init__(f"tasks {', '.join(map(str, sorted(self.tasks)))}: {reason}" if self.tasks else reason)
 
 
 class TaskMigratedError(StreamsError):

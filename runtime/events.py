@@ -23,7 +23,7 @@ twice has met the same event twice (under at-least-once that happens) and drops 
     RECORD_SKIPPED            topic, partition, offset, error_type, error
     OFFSET_MOVED              topic, partition, committed, expected
     OFFSET_RESET              topic, partition, from, to, policy (`nearest`: somebody had set an offset that is not there)
-    GLOBAL_RECOVERY_STARTED   store, topic, partition, reason
+    GLOBAL_RECOVERY_STARTED   store, topic, partition, reason, attempt (of several in a row), wait_seconds
     GLOBAL_RECOVERY_ENDED     store, topic, records, seconds
     GLOBAL_TOPIC_NOT_COMPACTED  topic, cleanup_policy
     CHECKPOINT                stores: {store: {topic-partition: next offset}}

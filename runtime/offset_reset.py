@@ -67,7 +67,7 @@ class AutoOffsetReset:
 
     def __str__(self) -> str:
         if self.strategy is not Strategy.BY_DURATION:
-            return self.strategy.value
+            return str(self.strategy.value)
         seconds, milliseconds = divmod(self.duration_ms, 1000)
         return f"{_BY_DURATION}:PT{seconds}{f'.{milliseconds:03d}' if milliseconds else ''}S"
 

@@ -9,10 +9,10 @@ A store is rebuilt from the log's start when what it holds can no longer be brou
   - its offset is not on the log (cut, or the topic is shorter than it was), at the start or later;
   - the topic was deleted and created again, whatever its length: seen by its id, asked for each second;
   - it was away from the end for longer than `delete.retention.ms`: deletions may have been cleaned away unseen;
-  - its files are damaged.
-Each time: tell (`GLOBAL_RECOVERY_STARTED`), be RESTORING, wipe, read from the start, tell, be RUNNING. A topic that is deleted and not
-there again leaves its table as it is: what was known last is better than nothing, and its end cannot be told apart from a re-creation
-that is under way.
+  - its files are damaged, whoever finds that out: the start, the table's own writes, or a task that reads it (`rebuild`).
+Each time: tell (`GLOBAL_RECOVERY_STARTED`), be RESTORING, wipe, read from the start, tell, be RUNNING. Recoveries that follow one another
+wait longer each time, and say so. A topic that is deleted and not there again leaves its table as it is: what was known last is better
+than nothing, and its end cannot be told apart from a re-creation that is under way.
 
 What was seen of the topic is one promise with a time: "at `asked_ms` the ends were …" becomes "all was known at `asked_ms`" once the
 positions have passed them. So a topic with endless traffic and one that sleeps for days are both known to be up to date.
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING, cast
 
@@ -34,8 +34,9 @@ from runtime.clock import Clock
 from runtime.errors import MissingSourceTopicError, StreamsConfigError, StreamsError, TaskCorruptedError
 from runtime.events import EventKind, EventSink
 from runtime.ids import NextOffset, Partition, TaskId
+from runtime.metrics import TASK, Metrics
 from runtime.stores.base import EngineStore
-from runtime.tasks.global_apply import Apply
+from runtime.tasks.global_state import GlobalState, GlobalStore, Phase
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -55,41 +56,6 @@ class CompactionCheck(Enum):
     OFF = "off"
 
 
-@dataclass(frozen=True, slots=True)
-class GlobalStore:
-    """One global store. `own_processor`: filled by a processor of the user's (`add_global_store`), so not a copy of the topic."""
-
-    store: EngineStore
-    topic: str
-    apply: Apply
-    own_processor: bool
-
-
-class Phase(Enum):
-    """Where a global store stands. GONE: it has to be rebuilt from a topic that does not exist (yet)."""
-
-    RESTORING = "RESTORING"
-    RUNNING = "RUNNING"
-    GONE = "GONE"
-
-
-@dataclass(slots=True)
-class _State:
-    """What the task knows of one of its stores."""
-
-    spec: GlobalStore
-    facts: TopicFacts
-    phase: Phase = Phase.RESTORING
-    positions: dict[Partition, NextOffset] = field(default_factory=dict)
-    at_end_ms: int | None = None
-    sight: Sight[Mapping[str, TopicFacts]] | None = None
-    recovery_since_ms: int | None = None
-    restored: int = 0
-
-    def reached(self, ends: Mapping[Partition, NextOffset]) -> bool:
-        return all(self.positions.get(partition, 0) >= end for partition, end in ends.items())
-
-
 class GlobalTask:
     """All global stores of a worker. Belongs to the worker's thread. Never paused: a handler's PAUSE fails (KIP-990)."""
 
@@ -102,27 +68,26 @@ class GlobalTask:
         write_checkpoint: Callable[[Mapping[Partition, NextOffset]], None],
         properties: ClientProperties,
         compaction_check: CompactionCheck,
-        checkpoint_interval_ms: int,
         clock: Clock,
         events: EventSink,
+        metrics: Metrics,
         listeners: Iterable[StateRestoreListener] = (),
     ) -> None:
         """`open_store` opens a store in the task's directory. `look` asks the brokers, and leaves topics out that do not exist.
         `write_checkpoint` writes `global/.checkpoint`. Use `build_global_task`."""
-        self._states: dict[str, _State] = {}
+        self._states: dict[str, GlobalState] = {}
         self._stores = tuple(stores)
         self._open_store = open_store
         self._look = look
         self._write_checkpoint = write_checkpoint
         self._compaction_check = compaction_check
-        self._checkpoint_interval_ms = checkpoint_interval_ms
         self._clock = clock
         self._events = events
+        self._metrics = metrics
         self._listeners = tuple(listeners)
         self._reader = LogReader(properties, "global")
         self._watch = TopicWatch(lambda: self._look([spec.topic for spec in self._stores]), clock, "global")
         self._readers: dict[str, set[TaskId]] = {}
-        self._checkpointed_ms = clock.monotonic_ms()
 
     # --- life -------------------------------------------------------------------------------------------------------------------
 
@@ -139,37 +104,35 @@ class GlobalTask:
         for spec in self._stores:
             self._check_compaction(spec, found[spec.topic])
         for spec in self._stores:
-            damage = self._open(spec)
-            state = self._states[spec.topic] = _State(spec, found[spec.topic])
-            reason = damage or self._stale(state)
+            state = self._states[spec.topic] = GlobalState(spec, found[spec.topic], asked_ms)
+            reason = self._opened(state)
             if reason is None:
                 self._begin(state, asked_ms)
             else:
                 self._rebuild(state, reason)
         self._watch.start()
 
-    def _open(self, spec: GlobalStore) -> str | None:
+    def _opened(self, state: GlobalState) -> str | None:
+        """Opens the store. Returns why it cannot be built upon, None if it can."""
         try:
-            self._open_store(spec.store)
+            self._open_store(state.spec.store)
+            return self._stale(state)
         except TaskCorruptedError as error:
-            spec.store.wipe()
-            return f"its files are damaged: {error}"
-        return None
+            return _damage(error)
 
     def _check_compaction(self, spec: GlobalStore, facts: TopicFacts) -> None:
         if facts.compacted or self._compaction_check is CompactionCheck.OFF:
             return
-        text = (
-            f"global topic {spec.topic} is not compacted (cleanup.policy={facts.cleanup_policy}): keys that were not written lately will "
-            f"be missing from store {spec.store.name} after a rebuild. Set it with: kafka-configs --alter --entity-type topics "
-            f"--entity-name {spec.topic} --add-config cleanup.policy=compact"
-        )
         if self._compaction_check is CompactionCheck.ERROR and not spec.own_processor:
-            raise StreamsConfigError(f"{text}; or set global.topic.compaction.check to warn")
-        log.warning("%s", text)
-        self._events.emit(EventKind.GLOBAL_TOPIC_NOT_COMPACTED, {"topic": spec.topic, "cleanup_policy": facts.cleanup_policy})
+            raise StreamsConfigError(f"{_not_compacted(spec, facts)}; or set global.topic.compaction.check to warn")
+        self._warn_not_compacted(spec, facts)
 
-    def _stale(self, state: _State) -> str | None:
+    def _warn_not_compacted(self, spec: GlobalStore, facts: TopicFacts) -> None:
+        if self._compaction_check is not CompactionCheck.OFF:
+            log.warning("%s", _not_compacted(spec, facts))
+            self._events.emit(EventKind.GLOBAL_TOPIC_NOT_COMPACTED, {"topic": spec.topic, "cleanup_policy": facts.cleanup_policy})
+
+    def _stale(self, state: GlobalState) -> str | None:
         store, facts = state.spec.store, state.facts
         logs = (Changelog(partition, end, facts.topic_id, facts.delete_retention_ms) for partition, end in facts.ends.items())
         now_ms = self._clock.wall_ms()
@@ -180,7 +143,7 @@ class GlobalTask:
         self._watch.close()
         self._reader.close()
         if self._states:
-            self._checkpoint_now()
+            self.checkpoint()
         for state in self._states.values():
             state.spec.apply.close()
             state.spec.store.close()
@@ -197,14 +160,17 @@ class GlobalTask:
             for state in self._states.values():
                 self._take_sight(state, sight)
         poll = self._reader.poll(timeout)
-        for partition, offset in poll.out_of_range.items():
-            state = self._states[partition.topic]
-            self._rebuild(state, f"offset {offset} of {partition} is no longer there", partition)
+        lost = {partition.topic: (partition, offset) for partition, offset in poll.out_of_range.items()}
+        for topic, (partition, offset) in lost.items():
+            self._rebuild(self._states[topic], f"offset {offset} of {partition} is no longer there", partition)
         self._take_poll(poll)
         for state in self._states.values():
-            self._settle(state)
-            if state.phase is not Phase.GONE:
-                state.spec.apply.punctuate(self._clock.wall_ms())
+            try:
+                self._settle(state)
+                if state.phase is not Phase.GONE:
+                    state.spec.apply.punctuate(self._clock.wall_ms())
+            except TaskCorruptedError as error:
+                self._rebuild(state, _damage(error))
         return bool(poll.runs)
 
     def _take_poll(self, poll: Poll) -> None:
@@ -222,16 +188,14 @@ class GlobalTask:
             if partition in state.positions:
                 state.positions[partition] = max(state.positions[partition], offset)
 
-    def _apply(self, state: _State, partition: Partition, messages: Sequence[Message]) -> None:
+    def _apply(self, state: GlobalState, partition: Partition, messages: Sequence[Message]) -> None:
         last = messages[-1].offset()
         assert last is not None
         next_offset = NextOffset(last + 1)
         try:
             state.spec.apply.run(partition, cast("Sequence[RawMessage]", messages), next_offset)
         except TaskCorruptedError as error:
-            if state.phase is Phase.RESTORING:
-                raise  # a store that breaks while it is rebuilt has a disk that does not work: wiping it again would never end
-            self._rebuild(state, f"its files are damaged: {error}", partition)
+            self._rebuild(state, _damage(error), partition)
             return
         state.positions[partition] = next_offset
         if state.phase is Phase.RESTORING:
@@ -239,30 +203,35 @@ class GlobalTask:
             for listener in self._listeners:
                 listener.on_batch_restored(partition, state.spec.store.name, next_offset, len(messages))
 
-    def _take_sight(self, state: _State, sight: Sight[Mapping[str, TopicFacts]]) -> None:
+    def _take_sight(self, state: GlobalState, sight: Sight[Mapping[str, TopicFacts]]) -> None:
         facts = sight.facts.get(state.spec.topic)
-        if facts is None:
+        if facts is None or sight.asked_ms < state.looked_ms:
             return
         if state.phase is Phase.GONE:
-            state.facts = facts
-            self._begin(state, sight.asked_ms)
+            if self._clock.monotonic_ms() >= state.not_before_ms:
+                state.facts, state.looked_ms = facts, sight.asked_ms
+                self._begin(state, sight.asked_ms)
         elif facts.topic_id != state.facts.topic_id:
             ids = f"its id is {facts.topic_id} and was {state.facts.topic_id}"
             self._rebuild(state, f"topic {state.spec.topic} was deleted and created again: {ids}")
         else:
             state.sight = sight
+            if state.facts.compacted and not facts.compacted:  # too late to refuse to start, whatever the check says
+                self._warn_not_compacted(state.spec, facts)
+            policy = facts.compacted, facts.cleanup_policy, facts.delete_retention_ms
+            state.facts = replace(state.facts, compacted=policy[0], cleanup_policy=policy[1], delete_retention_ms=policy[2])
             for partition in facts.ends.keys() - state.positions.keys():
                 state.positions[partition] = NextOffset(0)
                 self._reader.assign(partition, None)
 
-    def _settle(self, state: _State) -> None:
+    def _settle(self, state: GlobalState) -> None:
         if state.phase is Phase.RESTORING and state.reached(state.facts.ends):
             self._finish(state)
         if state.sight is not None and state.reached(state.sight.facts[state.spec.topic].ends):
             state.at_end_ms = state.sight.asked_ms
             state.sight = None
 
-    def _gap(self, state: _State) -> str | None:
+    def _gap(self, state: GlobalState) -> str | None:
         """Why reading on is no longer safe although the offset is there: the rule of `stale_reason`, for a task that lives. The time
         at the end is known to a second or two, so a shorter retention than a few of those cannot be watched over."""
         retention_ms = state.facts.delete_retention_ms
@@ -275,7 +244,7 @@ class GlobalTask:
 
     # --- building and rebuilding ------------------------------------------------------------------------------------------------
 
-    def _begin(self, state: _State, asked_ms: int) -> None:
+    def _begin(self, state: GlobalState, asked_ms: int) -> None:
         """Reads on from what the store holds, up to the ends that were seen at `asked_ms`; RUNNING at once if that is nothing."""
         store = state.spec.store
         state.phase = Phase.RESTORING
@@ -296,7 +265,7 @@ class GlobalTask:
                 listener.on_restore_start(partition, store.name, start or 0, state.facts.ends[partition])
         self._settle(state)
 
-    def _finish(self, state: _State) -> None:
+    def _finish(self, state: GlobalState) -> None:
         store = state.spec.store
         mark_at_end(store, state.facts.topic_id, state.at_end_ms or 0)
         store.commit(dict(state.positions))
@@ -311,20 +280,33 @@ class GlobalTask:
             payload = {"store": store.name, "topic": state.spec.topic, "records": state.restored, "seconds": seconds}
             self._events.emit(EventKind.GLOBAL_RECOVERY_ENDED, payload)
 
-    def _rebuild(self, state: _State, reason: str, partition: Partition | None = None) -> None:
+    def _rebuild(self, state: GlobalState, reason: str, partition: Partition | None = None) -> None:
         """A recovery (KIP-406). The caller stands between two rounds of the worker's loop, and so does every reader of the store."""
         store = state.spec.store
-        log.warning("global store %s is wiped and rebuilt from topic %s: %s", store.name, state.spec.topic, reason)
-        payload = {"store": store.name, "topic": state.spec.topic, "partition": partition.number if partition else None, "reason": reason}
+        now_ms = self._clock.monotonic_ms()
+        wait_s = state.count_attempt(now_ms) / 1000
+        again = "" if state.attempt == 1 else f" (recovery {state.attempt} in a row, which waits {wait_s:.0f} s)"
+        log.warning("global store %s is wiped and rebuilt from topic %s%s: %s", store.name, state.spec.topic, again, reason)
+        payload: dict[str, object] = {
+            "store": store.name,
+            "topic": state.spec.topic,
+            "partition": partition.number if partition else None,
+            "reason": reason,
+            "attempt": state.attempt,
+            "wait_seconds": wait_s,
+        }
+        self._events.emit(EventKind.GLOBAL_RECOVERY_STARTED, payload, coordinates=state.spec.topic)
+        self._metrics.counter("global-recovery-total", TASK, task_id="global", store=store.name).add()
         if state.recovery_since_ms is None:
-            state.recovery_since_ms = self._clock.monotonic_ms()
-            self._events.emit(EventKind.GLOBAL_RECOVERY_STARTED, payload, coordinates=state.spec.topic)
+            state.recovery_since_ms = now_ms
         state.phase = Phase.GONE
         for each in state.positions:
             self._reader.unassign(each)
         state.positions.clear()
         store.wipe()
-        asked_ms = self._clock.wall_ms()
+        asked_ms = state.looked_ms = self._clock.wall_ms()
+        if wait_s:
+            return  # a sight of the topic, of which there is one each second, begins it
         try:
             facts = self._look([state.spec.topic]).get(state.spec.topic)
         except StreamsError as error:
@@ -336,7 +318,18 @@ class GlobalTask:
 
     def rebuild(self, store: str, reason: str) -> None:
         """Wipes and rebuilds a store because somebody asked for it; between two rounds of the worker's loop. Raises ValueError."""
-        self._rebuild(self._states[self.topic_of(store)], reason)
+        state = self._states[self.topic_of(store)]
+        state.attempt = 0  # who asks for it knows what he does
+        self._rebuild(state, reason)
+
+    def damaged(self, error: TaskCorruptedError) -> bool:
+        """A task that read a global store found its files damaged: wipes and rebuilds it. The caller has the tasks that read it go back to
+        their last commit. False if it is not about a global store."""
+        state = next((state for state in self._states.values() if state.spec.store.name == error.store), None)
+        if state is None or error.tasks:
+            return False
+        self._rebuild(state, _damage(error))
+        return True
 
     def topic_of(self, store: str) -> str:
         """The topic of a global store. Raises ValueError with the names of those that there are."""
@@ -378,16 +371,8 @@ class GlobalTask:
 
     # --- checkpoints ------------------------------------------------------------------------------------------------------------
 
-    def checkpoint(self) -> bool:
-        """Flushes the stores and writes `global/.checkpoint` if `statestore.checkpoint.interval.ms` has passed (KIP-116); True if it
-        did."""
-        now_ms = self._clock.monotonic_ms()
-        if now_ms - self._checkpointed_ms < self._checkpoint_interval_ms:
-            return False
-        self._checkpoint_now()
-        return True
-
-    def _checkpoint_now(self) -> None:
+    def checkpoint(self) -> None:
+        """Flushes the stores and writes `global/.checkpoint` (KIP-116); the worker says when."""
         offsets: dict[Partition, NextOffset] = {}
         for state in self._states.values():
             store = state.spec.store
@@ -398,8 +383,20 @@ class GlobalTask:
             if store.persistent:
                 offsets.update({each: offset for each in state.facts.ends if (offset := store.committed_offset(each)) is not None})
         self._write_checkpoint(offsets)
-        self._checkpointed_ms = self._clock.monotonic_ms()
         stores: dict[str, dict[str, int]] = {}
         for topic, state in self._states.items():
             stores[state.spec.store.name] = {str(each): offset for each, offset in offsets.items() if each.topic == topic}
         self._events.emit(EventKind.CHECKPOINT, {"stores": stores})
+
+
+def _damage(error: TaskCorruptedError) -> str:
+    return f"its files are damaged: {error}"
+
+
+def _not_compacted(spec: GlobalStore, facts: TopicFacts) -> str:
+    """What is wrong, what comes of it, and the command that mends it."""
+    return (
+        f"global topic {spec.topic} is not compacted (cleanup.policy={facts.cleanup_policy}): keys that were not written lately will "
+        f"be missing from store {spec.store.name} after a rebuild. Set it with: kafka-configs --alter --entity-type topics "
+        f"--entity-name {spec.topic} --add-config cleanup.policy=compact"
+    )

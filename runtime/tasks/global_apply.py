@@ -47,7 +47,16 @@ class Verdict:
     """Decodes runs of one global topic and asks the handler about what cannot be read. PAUSE is FAIL: a global table is never paused
     (KIP-990)."""
 
-    def __init__(self, decoder: Decoder, handler: DeserializationExceptionHandler, metrics: Metrics, events: EventSink) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        handler: DeserializationExceptionHandler,
+        metrics: Metrics,
+        events: EventSink,
+        keep: Callable[[RawMessage, BaseException], object] = lambda message, cause: None,
+    ) -> None:
+        """`keep` is given each record that is skipped, and why."""
+        self._keep = keep
         self._decoder = decoder
         self._handler = handler
         self._events = events
@@ -82,7 +91,7 @@ class Verdict:
         if response is DeserializationHandlerResponse.FAIL:
             raise failure.error
         self._dropped.add(1)
-        cause = failure.error.__cause__
+        cause = failure.error.__cause__ or failure.error
         payload = {
             "topic": partition.topic,
             "partition": partition.number,
@@ -91,6 +100,7 @@ class Verdict:
             "error": str(cause),
         }
         self._events.emit(EventKind.RECORD_SKIPPED, payload, coordinates=f"{partition}@{failure.message.offset()}")
+        self._keep(failure.message, cause)
 
 
 class TableCopy(Apply):

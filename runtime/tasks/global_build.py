@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
+from runtime.changelog.adoption import take_up
 from runtime.changelog.checkpoint import write_checkpoint
 from runtime.changelog.listeners import StateRestoreListener
 from runtime.changelog.topic_watch import TopicFacts
@@ -21,8 +22,10 @@ from runtime.record import Headers
 from runtime.stores.base import EngineStore, StoreContext
 from runtime.stores.budget import StoreMemory
 from runtime.stores.directory import StateDirectory
-from runtime.tasks.global_ import CompactionCheck, GlobalStore, GlobalTask
+from runtime.tasks.global_ import CompactionCheck, GlobalTask
 from runtime.tasks.global_apply import GLOBAL_TASK, Apply, Processed, TableCopy, Verdict
+from runtime.tasks.global_letters import GlobalLetters
+from runtime.tasks.global_state import GlobalStore
 from runtime.topics import TopicAdmin
 from runtime.topology.pipeline import Pipeline, compile_pipeline
 from runtime.topology.subtopologies import GlobalStoreTopology, SubTopology
@@ -42,8 +45,10 @@ def build_global_task(
     listeners: Iterable[StateRestoreListener] = (),
     *,
     memory: StoreMemory | None = None,
+    letters: GlobalLetters | None = None,
 ) -> GlobalTask | None:
     """The global task, not started; None for a topology without global stores. `memory`: the process's, shared with the tasks' stores.
+    `letters`: where skipped records are kept.
 
     Contacts nobody. Raises StreamsConfigError where the deserialization handler cannot be made.
     """
@@ -51,7 +56,9 @@ def build_global_task(
     if not global_stores:
         return None
     handler = make_handler(config[_HANDLER], DeserializationExceptionHandler, config, _HANDLER)
-    parts = _Parts(config, directory.global_directory(), clock, metrics, events, handler, memory or StoreMemory())
+    parts = _Parts(
+        config, directory.global_directory(), clock, metrics, events, handler, memory or StoreMemory(), letters or GlobalLetters(None)
+    )
     return GlobalTask(
         [parts.store(entry) for entry in global_stores],
         open_store=parts.open,
@@ -59,9 +66,9 @@ def build_global_task(
         write_checkpoint=lambda offsets: write_checkpoint(parts.directory, offsets),
         properties=config.consumer_properties("global"),
         compaction_check=CompactionCheck(config.text("global.topic.compaction.check")),
-        checkpoint_interval_ms=config.integer("statestore.checkpoint.interval.ms"),
         clock=clock,
         events=events,
+        metrics=metrics,
         listeners=listeners,
     )
 
@@ -106,6 +113,7 @@ class _Parts:
         events: EventSink,
         handler: DeserializationExceptionHandler,
         memory: StoreMemory,
+        letters: GlobalLetters,
     ) -> None:
         self.directory = directory
         self._config = config
@@ -114,12 +122,17 @@ class _Parts:
         self._events = events
         self._handler = handler
         self._memory = memory
+        self._letters = letters
 
     def open(self, store: EngineStore) -> None:
         store.open(self.directory, StoreContext(self._config.application_id, self.directory, memory=self._memory))
+        topic = self._topics[store.name]
+        way_out = f"Give the store another name; or take the change back; or close this instance and delete {self.directory}: it is built anew"
+        take_up(self.directory, store, lambda partition: partition.topic == topic, way_out)
 
     def store(self, entry: GlobalStoreTopology) -> GlobalStore:
         store = entry.store.with_caching_disabled().with_logging_disabled().build()
+        self._topics[store.name] = entry.topic
         return GlobalStore(store, entry.topic, self._apply(entry, store), entry.own_processor)
 
     def _apply(self, entry: GlobalStoreTopology, store: EngineStore) -> Apply:
@@ -127,7 +140,9 @@ class _Parts:
         key_serde, value_serde = source.key_serde or config.default_key_serde, source.value_serde or config.default_value_serde
         assert key_serde is not None and value_serde is not None, "Topology.check has seen to it"
         extractor = source.timestamp_extractor or config["default.timestamp.extractor"]
-        verdict = Verdict(Decoder(entry.topic, key_serde, value_serde, extractor), self._handler, self._metrics, self._events)
+        verdict = Verdict(
+            Decoder(entry.topic, key_serde, value_serde, extractor), self._handler, self._metrics, self._events, self._letters.add
+        )
         if not entry.own_processor:
             return TableCopy(store, verdict)
         return Processed(store, verdict, self._pipeline_maker(entry, store))

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from runtime.changelog.checkpoint import write_checkpoint
+from runtime.changelog.adoption import reset_hint, take_up
+from runtime.changelog.checkpoint import remove_checkpoint, write_checkpoint
 from runtime.changelog.writer import changelog_partition
 from runtime.clock import Clock
 from runtime.commit.collector import WorkerCollector
@@ -17,8 +18,11 @@ from runtime.intake.verdict import Decoder
 from runtime.metrics import Metrics
 from runtime.offset_reset import AutoOffsetReset
 from runtime.operators.context import GlobalStores, TaskContext
+from runtime.operators.processor import UserProcessor
+from runtime.operators.table_join import StreamGlobalTableJoin
 from runtime.stores.base import EngineStore, StoreContext
 from runtime.stores.budget import StoreMemory
+from runtime.stores.locks import FolderLock
 from runtime.topology.nodes import SourceNode
 from runtime.topology.subtopologies import SubTopology
 
@@ -35,6 +39,7 @@ class TaskPlan:
     subtopology: SubTopology
     sources: Mapping[str, SourceNode]
     directory: Path
+    lock: FolderLock
     memory: StoreMemory
     clock: Clock
     metrics: Metrics
@@ -50,6 +55,12 @@ class TaskPlan:
         """The task's partition of each source topic."""
         return tuple(Partition(topic, self.task_id.partition) for topic in sorted(self.sources))
 
+    @property
+    def may_read_global_stores(self) -> bool:
+        """True if a processor of the user's, who may ask for any global store, or a join with a global table is part of it."""
+        readers = UserProcessor | StreamGlobalTableJoin
+        return self.global_stores is not None and any(isinstance(node.supplier, readers) for node in self.subtopology.processors)
+
     def decoder(self, topic: str) -> Decoder:
         """A decoder of one source topic."""
         source = self.sources[topic]
@@ -62,26 +73,39 @@ class TaskPlan:
         return self.sources[topic].offset_reset or self.default_offset_reset
 
     def open_stores(self, record_time: Callable[[], int]) -> tuple[dict[str, EngineStore], list[EngineStore]]:
-        """Opens every store of the task; those whose files are damaged are emptied, and named in the second part. `record_time` gives the
-        timestamp of the record that is being processed.
+        """Takes the lock of the task's folder and opens every store; those whose files are damaged are emptied, and named in the second
+        part. `record_time` gives the timestamp of the record that is being processed. Whoever closes the stores gives the lock back.
 
-        Raises StateDirectoryError.
+        Raises StateDirectoryError, StateDirectoryLockedError, StoreChangedError; nothing is open then.
         """
+        self.lock.acquire()
         stores: dict[str, EngineStore] = {}
         wiped: list[EngineStore] = []
-        for builder in self.subtopology.stores:
-            store = builder.build()
-            changelog = changelog_partition(self.application_id, store.name, self.task_id) if store.logging_enabled else None
-            try:
-                store.open(
-                    self.directory, StoreContext(self.application_id, self.directory, self.task_id, changelog, self.memory, record_time)
-                )
-            except TaskCorruptedError as error:
-                logger.warning("task %s: %s", self.task_id, error)
-                store.wipe()
-                wiped.append(store)
-            stores[store.name] = store
+        try:
+            for builder in self.subtopology.stores:
+                store = stores[builder.name] = builder.build()
+                if not self._open_store(store, record_time):
+                    wiped.append(store)
+        except Exception:
+            for store in stores.values():
+                store.close()
+            self.lock.release()
+            raise
         return stores, wiped
+
+    def _open_store(self, store: EngineStore, record_time: Callable[[], int]) -> bool:
+        """False if its files were damaged: it is empty now."""
+        changelog = changelog_partition(self.application_id, store.name, self.task_id) if store.logging_enabled else None
+        context = StoreContext(self.application_id, self.directory, self.task_id, changelog, self.memory, record_time)
+        try:
+            store.open(self.directory, context)
+            way_out = reset_hint(self.application_id, self.config["bootstrap.servers"], changelog.topic if changelog else None)
+            take_up(self.directory, store, None if changelog is None else lambda partition: partition == changelog, way_out)
+        except TaskCorruptedError as error:
+            logger.warning("task %s: %s", self.task_id, error)
+            store.wipe()
+            return False
+        return True
 
     def context(self, stores: Mapping[str, EngineStore], stream_time: int) -> TaskContext:
         """The context of one life of the pipeline."""
@@ -97,6 +121,12 @@ class TaskPlan:
             state_dir=self.directory,
             stream_time=stream_time,
         )
+
+    def restore_begins(self, stores: Mapping[str, EngineStore], changelogs: Mapping[str, Partition]) -> None:
+        """Removes `.checkpoint` where a store begins from nothing: what the file says of it is no longer true, and the next start would
+        announce it."""
+        if any(stores[name].persistent and stores[name].committed_offset(partition) is None for name, partition in changelogs.items()):
+            remove_checkpoint(self.directory)
 
     def checkpoint(self, stores: Mapping[str, EngineStore], changelogs: Mapping[str, Partition]) -> dict[str, dict[str, int]]:
         """Flushes the stores, then writes `.checkpoint` with the changelog offsets of the persistent ones. Returns them by store and

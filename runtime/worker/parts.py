@@ -16,6 +16,7 @@ import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
+from runtime.changelog.checkpoint import CheckpointInterval
 from runtime.changelog.listeners import StateRestoreListener
 from runtime.changelog.restore import Restorer
 from runtime.clock import Clock
@@ -32,9 +33,10 @@ from runtime.ids import Partition, TaskId
 from runtime.intake.reader import Reader
 from runtime.metrics import THREAD, Metrics
 from runtime.states import State, TaskState
-from runtime.stores.budget import StoreMemory
+from runtime.stores.budget import StoreMemory, show_memory
 from runtime.stores.directory import StateDirectory
 from runtime.tasks.global_build import build_global_task
+from runtime.tasks.global_letters import GlobalLetters
 from runtime.tasks.incidents import Incidents
 from runtime.topics import TopicAdmin
 from runtime.topology.topology import Topology
@@ -85,9 +87,11 @@ class Parts:
         self._give_up = give_up
         self._listeners = () if restore_listener is None else (restore_listener,)
         self._incidents = Incidents(config, events, metrics)
+        dead_letters = config["errors.dead.letter.queue.topic.name"]
+        self._letters = GlobalLetters(str(dead_letters) if dead_letters else None)
         self._commit_interval_ms = config.integer("commit.interval.ms")
         self._uncommitted_max = config.integer("statestore.uncommitted.max.bytes")
-        self._checkpoint_interval_ms = config.integer("statestore.checkpoint.interval.ms")
+        self._checkpoints = CheckpointInterval(config.integer("statestore.checkpoint.interval.ms"), clock.monotonic_ms())
         self.most_buffered = config.integer("buffered.records.per.partition")
         self._exactly_once = config["processing.guarantee"] != "at_least_once"
         self._commits = metrics.latency("commit-latency", THREAD)
@@ -95,7 +99,6 @@ class Parts:
         self._committed_at_ms = clock.monotonic_ms()
         self.steps = 0
         """How many commits moved input forward: what a worker that was rolled back looks at to see whether it gets on again."""
-        self._checkpointed_at_ms = clock.monotonic_ms()
         self._reported_at_ms = 0
         self._granted = False
         self._untold: deque[Command] = deque()
@@ -119,9 +122,20 @@ class Parts:
         layout = self.topics.prepare(self._topology)
         self._layout = layout
         self._incidents.know(self._topology, self.topics)
-        memory = StoreMemory(config.integer("statestore.cache.max.bytes"))
+        memory = StoreMemory.configured(config.integer)
+        logger.info("memory of the stores: %s", memory)
+        show_memory(self._metrics, memory)
         self.global_task = build_global_task(
-            self._topology, config, self._directory, self.topics, clock, self._metrics, self._events, self._listeners, memory=memory
+            self._topology,
+            config,
+            self._directory,
+            self.topics,
+            clock,
+            self._metrics,
+            self._events,
+            self._listeners,
+            memory=memory,
+            letters=self._letters,
         )
         self._planner = Planner(
             config=config,
@@ -247,10 +261,12 @@ class Parts:
         for task in pausing:
             self.tasks.announce_pause(task)
         try:
+            letters = self._letters.send(self.transport)
             done = self._commit(self.tasks.in_state(TaskState.RUNNING), extra)
         except (TransactionAbortedError, TaskMigratedError):
             self._forget_untrue_events()
             raise
+        self._letters.written(letters)
         for task in pausing:
             self.tasks.pause(task)
         self._committed_at_ms = self._clock.monotonic_ms()
@@ -261,9 +277,10 @@ class Parts:
         return done
 
     def _forget_untrue_events(self) -> None:
-        """What was told of records since the last commit is not true after a rollback, and is told again when it comes to pass."""
+        """What was told of tasks' records since the last commit is not true after a rollback, and is told again when it comes to pass. (A
+        global store is not rolled back, and its records are not read again.)"""
         untrue = (EventKind.TASK_PAUSED, EventKind.RECORD_SKIPPED)
-        kept: list[Event] = [event for event in self._events.drain() if event.kind not in untrue]
+        kept: list[Event] = [event for event in self._events.drain() if event.kind not in untrue or event.task is None]
         self._events.put_back(kept)
 
     def commit_if_due(self, now_ms: int) -> None:
@@ -281,13 +298,12 @@ class Parts:
             self._checkpoint_if_due(now_ms)
 
     def _checkpoint_if_due(self, now_ms: int) -> None:
-        """KIP-116: looked at when a commit is due, so it acts in multiples of the commit interval. Tasks that have committed nothing
-        since their last one keep it."""
-        if now_ms - self._checkpointed_at_ms < self._checkpoint_interval_ms:
+        """KIP-116: looked at when a commit is due, so it acts in multiples of the commit interval. Tasks that have committed and restored
+        nothing since their last one keep it."""
+        if not self._checkpoints.is_due(now_ms):
             return
-        self._checkpointed_at_ms = now_ms
-        for task in self.tasks.in_state(TaskState.RUNNING, TaskState.PAUSED):
-            if task.stores and task.committed_ms > (task.checkpoint_ms or 0):
+        for task in self.tasks.in_state(TaskState.RESTORING, TaskState.RUNNING, TaskState.PAUSED):
+            if task.unsaved:
                 offsets = task.checkpoint(self._clock.wall_ms())
                 self._events.emit(EventKind.CHECKPOINT, {"stores": offsets}, task.id)
         self.followers.checkpoint()
@@ -309,6 +325,9 @@ class Parts:
 
     def wipe(self, error: TaskCorruptedError) -> None:
         """Empties and restores the tasks that the error names; the others go back to the last commit, unless only copies are meant."""
+        if self.global_task is not None and self.global_task.damaged(error):
+            self.roll_back()  # now that nothing begins that reads it before it is whole
+            return
         self.followers.wipe(error)
         if any(task in self.tasks for task in error.tasks):
             self.roll_back()

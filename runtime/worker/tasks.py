@@ -177,10 +177,15 @@ class TaskSet:
         """Restores a little, and lets tasks that are complete process. Raises TaskCorruptedError and what `create` raises."""
         self._start_restores()
         self._restored.update(task_id for task_id in self._restorer.step(timeout) if task_id in self._tasks)
-        if self._restored:
-            self._begin([self._tasks[task_id] for task_id in sorted(self._restored)])
-            self._restored.clear()
+        ready = [task_id for task_id in sorted(self._restored) if self._may_begin(self._tasks[task_id])]
+        if ready:
+            self._begin([self._tasks[task_id] for task_id in ready])
+            self._restored.difference_update(ready)
             self.changed = True
+
+    def _may_begin(self, task: ActiveTask) -> bool:
+        """False for a task whose processors may read global tables as soon as they are made, while one of those is not whole."""
+        return self._global is None or not self._global.restoring or not task.plan.may_read_global_stores
 
     def _begin(self, tasks: list[ActiveTask]) -> None:
         """Takes up processing at the committed offsets."""
@@ -423,7 +428,9 @@ class TaskSet:
             if self._global is not None:
                 self._global.unregister_reader(task.id)
             task.rollback()
-        self._begin(tasks)
+        ready = [task for task in tasks if self._may_begin(task)]
+        self._restored.update(task.id for task in tasks if task not in ready)
+        self._begin(ready)
 
     def wipe(self, error: TaskCorruptedError) -> None:
         """The state of these tasks does not fit their changelog: closed dirty and emptied; the next `advance` restores them from the

@@ -12,7 +12,8 @@ from runtime.states import State, TaskKind, TaskState
 from runtime.stores.base import EngineStore
 from runtime.tasks.active import ActiveTask
 from runtime.tasks.follower import FollowerTask
-from runtime.tasks.global_ import GlobalTask, Phase
+from runtime.tasks.global_ import GlobalTask
+from runtime.tasks.global_state import Phase
 from runtime.tasks.incidents import PausePoint
 from runtime.worker.queries import StoreQuery
 
