@@ -22,6 +22,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import compress
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -73,6 +74,7 @@ class LogReader:
         self._name = name
         self._consumer = Consumer({**_FAST, "group.id": name, "client.id": name, **properties, **_REQUIRED}, logger=KAFKA_LOGGER)
         self._assigned: set[Partition] = set()
+        self._from_start: set[Partition] = set()
 
     @property
     def assigned(self) -> frozenset[Partition]:
@@ -81,12 +83,18 @@ class LogReader:
     def assign(self, partition: Partition, start: NextOffset | None) -> None:
         """Reads `partition` from `start`, or from the log's beginning where that is None. One that is assigned already starts anew."""
         self.unassign(partition)
-        offset = OFFSET_BEGINNING if start is None else start
+        # Asking the broker where a log begins costs librdkafka half a second. Most begin at 0; one that does not says so.
+        self._begin(partition, 0 if start is None else start)
+        if start is None:
+            self._from_start.add(partition)
+
+    def _begin(self, partition: Partition, offset: int) -> None:
         self._consumer.incremental_assign([TopicPartition(partition.topic, partition.number, offset)])
         self._assigned.add(partition)
 
     def unassign(self, partition: Partition) -> None:
         """Stops reading `partition`; nothing happens if it was not read."""
+        self._from_start.discard(partition)
         if partition in self._assigned:
             self._assigned.discard(partition)
             self._consumer.incremental_unassign([TopicPartition(partition.topic, partition.number)])
@@ -110,33 +118,26 @@ class LogReader:
             messages = self._consumer.consume(1, timeout)
             messages += self._consumer.consume(_MOST_PER_POLL, 0)
         found = Poll()
-        if messages:
+        if any(map(Message.error, messages)):
             good = [message for message in messages if message.error() is None]
-            if len(good) != len(messages):
-                for message in messages:
-                    if message.error() is not None:
-                        self._take_error(message, found)
-            self._group(good, found)
+            for message in messages:
+                if message.error() is not None:
+                    self._take_error(message, found)
+            messages = good
+        if messages:
+            self._group(messages, found)
         return found
 
     def _group(self, messages: list[Message], found: Poll) -> None:
-        if len(self._assigned) == 1:
-            only = next(iter(self._assigned))
+        """Splits a poll into one run per partition; a Python call per message would cost as much as reading it."""
+        places = list(zip(map(Message.topic, messages), map(Message.partition, messages), strict=True))
+        seen = set(places)
+        for place in seen:
+            partition = Partition(*place)
             # Messages of a partition that was unassigned a moment ago may still come out of librdkafka's queue.
-            if messages and _partition_of(messages[0]) == _partition_of(messages[-1]) == only:
-                found.runs[only] = messages
-                return
-        runs: dict[tuple[str | None, int | None], list[Message]] = {}
-        for message in messages:
-            key = (message.topic(), message.partition())
-            try:
-                runs[key].append(message)
-            except KeyError:
-                runs[key] = [message]
-        for run in runs.values():
-            partition = _partition_of(run[0])
             if partition in self._assigned:
-                found.runs[partition] = run
+                self._from_start.discard(partition)
+                found.runs[partition] = messages if len(seen) == 1 else list(compress(messages, map(place.__eq__, places)))
 
     def _take_error(self, message: Message, found: Poll) -> None:
         error = message.error()
@@ -148,7 +149,11 @@ class LogReader:
             if partition in self._assigned and offset is not None:
                 found.ends[partition] = NextOffset(offset)
         elif code == KafkaError._AUTO_OFFSET_RESET:
-            if partition in self._assigned:
+            if partition in self._from_start:
+                self._consumer.incremental_unassign([TopicPartition(partition.topic, partition.number)])
+                self._from_start.discard(partition)
+                self._begin(partition, OFFSET_BEGINNING)
+            elif partition in self._assigned:
                 found.out_of_range[partition] = message.offset()
         elif error.fatal() or code in _HOPELESS:
             raise StreamsError(f"{self._name} cannot read {partition}: {error.str()}") from KafkaException(error)

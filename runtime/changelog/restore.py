@@ -40,6 +40,12 @@ __all__ = ["Look", "RestoreProgress", "Restorer", "StandbyUpdateListener", "Stat
 
 _LONGEST_MS = 2_000
 """How long a restore folds before it writes: what a kill costs."""
+_MOST_BYTES = 128 * 1024 * 1024
+"""Memory that all batches together may take, about."""
+_MOST_KEYS = 100_000
+"""Keys in one write, which nothing else can be done beside: about 0.1 s."""
+_STEP_MS = 20
+"""How long a step reads: half of what processing takes of a busy worker's turn."""
 _FOLLOW_MS = 200
 """The same of a follower, whose task may be promoted at any moment."""
 
@@ -209,7 +215,8 @@ class Restorer:
     # --- reading ----------------------------------------------------------------------------------------------------------------
 
     def step(self, timeout: float) -> list[TaskId]:
-        """Reads once (waiting at most `timeout` seconds if nothing is there) and returns the tasks that are complete now.
+        """Reads for about 20 ms, or less if nothing is there (waiting at most `timeout` seconds for the first record), and returns the
+        tasks that are complete now.
 
         Raises TaskCorruptedError for tasks whose position is no longer on their changelog, or whose changelog is not the one that was
         followed: these are removed, the others go on with the next step. Raises StreamsError if a changelog cannot be read at all.
@@ -218,10 +225,15 @@ class Restorer:
             self._take_sight()
             self._arrange_followers()
         self._moved = False
-        if self._reader is not None and self._reader.assigned:
-            poll = self._reader.poll(timeout)
-            self._moved = bool(poll.runs)
+        until_ms = self._clock.monotonic_ms() + _STEP_MS
+        while self._reader is not None and self._reader.assigned:
+            poll = self._reader.poll(0 if self._moved else timeout)
             self._take(poll)
+            if not poll.runs:
+                break
+            self._moved = True
+            if self._clock.monotonic_ms() >= until_ms:
+                break
         finished = [task for task, stores in self._waiting.items() if stores == 0]
         for task in finished:
             self._finish_task(task)
@@ -265,6 +277,9 @@ class Restorer:
         for reading in list(self._readings.values()):
             if reading.task not in reasons:
                 self._write_if_due(reading, now_ms)
+        if sum(reading.batch.memory for reading in self._readings.values()) > _MOST_BYTES:
+            largest = max(self._readings.values(), key=lambda reading: reading.batch.memory)
+            self._write(largest, largest.position)
         for partition, lost in poll.out_of_range.items():  # last: what the same poll gave of other changelogs will not come again
             if (reading := self._readings.get(partition)) is not None:
                 reason = f"store {reading.store.name} is at offset {lost} of {partition}, which is no longer there"
@@ -298,7 +313,7 @@ class Restorer:
 
     def _write_if_due(self, reading: _Reading, now_ms: int) -> None:
         following = reading.following
-        if reading.batch.is_due(now_ms, _LONGEST_MS if following is None else _FOLLOW_MS):
+        if reading.batch.is_due(now_ms, _LONGEST_MS if following is None else _FOLLOW_MS, _MOST_KEYS):
             self._write(reading, reading.position)
         elif following is not None and reading.batch.since_ms is None and following.settle(reading.store, reading.position):
             reading.store.commit({reading.log.partition: reading.position})
