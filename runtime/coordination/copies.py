@@ -7,8 +7,8 @@ Then this function, asked again, gives it the active. So a move takes as long as
 A *standby* is a copy that is kept for the day on which the owner dies. Members are asked for what they have: who follows a task already
 goes on, then whoever has most of it on disk.
 
-Kafka Streams' HighAvailabilityTaskAssignor (`TaskMovement`, and its default standby assignor), with one difference: there a warm-up ends at a
-probing rebalance, every ten minutes; here on the follower's own word.
+Kafka Streams' HighAvailabilityTaskAssignor (`TaskMovement`, and its default standby assignor), with one difference: there a warm-up ends
+at a probing rebalance, every ten minutes; here on the follower's own word.
 """
 
 from __future__ import annotations
@@ -73,9 +73,11 @@ def _readier(
     better = [member for member in members if ready(member)]
     if task in wanted.running and not any(task in member.caught_up for member in better):
         return None  # it restores already; an old copy that nobody follows is not readier than that
-    return min(
-        better, key=lambda member: (task not in member.running, task not in member.caught_up, len(target[member.name]), member.name)
-    ).name
+
+    def merit(member: Candidate) -> tuple[bool, bool, int, str]:
+        return task not in member.running, task not in member.caught_up, len(target[member.name]), member.name
+
+    return min(better, key=merit).name
 
 
 def _position(member: Candidate, task: TaskId) -> int:

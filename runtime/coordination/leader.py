@@ -164,17 +164,21 @@ class Leader:
         tasks = sorted(task for task in self._layout.tasks if str(task) not in reserved)
         candidates = [_candidate(key, known, self._before(known.member.instance, key)) for key, known in sorted(live.items())]
         wanted = place(candidates, tasks, self._copy_rules)
-        holders = {str(task): registry.holders(str(task)) - fenced for task in tasks}
+        holders = {task: registry.holders(str(task)) - fenced for task in tasks}
+        follows = {candidate.name: candidate.follows for candidate in candidates}
         grants = []
         for key, known in sorted(live.items()):
+            free = {task for task in wanted.active[key] if holders[task] <= {key}}
+            # A copy that is about to become active is kept until its former owner has let go.
+            learner = wanted.learner[key] | (wanted.active[key] - free) & follows[key]
             grants.append(
                 Grant(
                     member_id=known.member.member_id,
                     incarnation=known.member.incarnation,
                     instance=known.member.instance,
-                    active=[str(task) for task in sorted(wanted.active[key]) if holders[str(task)] <= {key}],
+                    active=[str(task) for task in sorted(free)],
                     standby=[str(task) for task in sorted(wanted.standby[key])],
-                    learner=[str(task) for task in sorted(wanted.learner[key])],
+                    learner=[str(task) for task in sorted(learner)],
                 )
             )
         revoking = {

@@ -1,8 +1,8 @@
 """A task whose state is only followed: a standby or a learner (Kafka Streams' `StandbyTask`; KIP-429 v3's learner).
 
-It has the stores of the active task, in the same folder, and reads their changelogs as they grow. It processes nothing, commits nothing to
-the brokers, and has no say in the client's state (rules.md, 1). When its member is granted the task, it is closed and the active one opened on
-the same stores, which are then a moment behind.
+It has the stores of the active task, in the same folder, and reads their changelogs as they grow. It processes nothing, commits nothing
+to the brokers, and has no say in the client's state (rules.md, 1). When its member is granted the task, it is closed and the active one
+opened on the same stores, which are then a moment behind.
 """
 
 from __future__ import annotations
@@ -82,5 +82,6 @@ class FollowerTask:
         finally:
             for store in self.stores.values():
                 store.close()
+            self.plan.lock.release()
             self.state = check_task_move(self.state, TaskState.CLOSED)
             self.plan.metrics.remove(task_id=str(self.id))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from runtime.changelog.restore import Restorer
 from runtime.clock import Clock
@@ -40,13 +40,18 @@ class Followers:
     def __contains__(self, task: object) -> bool:
         return task in self._tasks
 
-    def keep(self, wanted: Mapping[TaskId, TaskKind]) -> None:
-        """Closes the tasks that are not wanted any more, before those that become active are opened as such; the others may change their
-        kind."""
+    @property
+    def behind(self) -> bool:
+        """True while one of them has not caught up."""
+        return any(task.followed and not task.caught_up for task in self._tasks.values())
+
+    def keep(self, wanted: Mapping[TaskId, TaskKind], promoted: Collection[TaskId]) -> None:
+        """Closes the tasks that are not wanted any more, and those that are `promoted`, before they are opened as active; the others may
+        change their kind."""
         for task in self.all():
             kind = wanted.get(task.id)
             if kind is None:
-                self._close(task)
+                self._close(task, promoted=task.id in promoted)
             elif kind is not task.kind:
                 task.kind, self.changed = kind, True
 
@@ -116,9 +121,9 @@ class Followers:
         for task in self.all():
             self._close(task)
 
-    def _close(self, task: FollowerTask) -> None:
+    def _close(self, task: FollowerTask, *, promoted: bool = False) -> None:
         del self._tasks[task.id]
         self._ends.pop(task.id, None)
-        self._restorer.remove(task.id)
+        self._restorer.remove(task.id, promoted=promoted)
         task.close()
         self.changed = True

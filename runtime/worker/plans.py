@@ -90,6 +90,7 @@ class Planner:
             subtopology=subtopology,
             sources=sources,
             directory=self._directory.task_directory(task_id),
+            lock=self._directory.task_lock(task_id),
             memory=self._memory,
             clock=self._clock,
             metrics=self._metrics,

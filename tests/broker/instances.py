@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from runtime.coordination.commands import CommandClient
-from runtime.coordination.records import Record, decode
+from runtime.coordination.records import Record, TaskReport, decode
 from runtime.topics import coordination_topic
 from runtime.topology.topology import Topology
 from tests.broker.engine import PAUSE, count_topology
@@ -125,7 +125,16 @@ def members(broker: Kafka, application_id: str) -> dict[str, dict[str, str]]:
     if coordination_topic(application_id) not in broker.topics():
         return {}
     with CommandClient(application_id, broker.bootstrap_servers, "test") as client:
-        return {member.instance: {task: report.state.value for task, report in member.tasks.items()} for member in client.members()}
+        return {member.instance: {task: member.tasks[task].state.value for task in member.active} for member in client.members()}
+
+
+def copies(broker: Kafka, application_id: str) -> dict[str, dict[str, TaskReport]]:
+    """Of which tasks each member says that it keeps a copy."""
+    with CommandClient(application_id, broker.bootstrap_servers, "test") as client:
+        return {
+            member.instance: {task: report for task, report in member.tasks.items() if task not in member.active}
+            for member in client.members()
+        }
 
 
 def coordination_log(broker: Kafka, application_id: str) -> list[tuple[int, Record]]:

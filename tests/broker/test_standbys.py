@@ -1,0 +1,160 @@
+"""Standbys and learners on a real broker: copies that follow, take over and go on where they were (coordination.md, 2; rules.md, 1, 25)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from runtime.changelog.checkpoint import read_checkpoint
+from runtime.coordination.records import Assignment, Member, TaskReport
+from runtime.states import State, TaskKind
+from tests.broker.engine import client, count_topology, counts_become, events, reaches
+from tests.broker.instances import Application, application, coordination_log, copies
+from tests.broker.logs import alter, cut, end_of
+from tests.support import Kafka, wait_until
+
+KEYS, RECORDS = 20, 4_000
+
+
+@pytest.fixture
+def app(broker: Kafka, application_id: str, tmp_path: Path) -> Iterator[Application]:
+    """With one standby for each task; nothing but a whole copy counts as caught up."""
+    settings = {"num.standby.replicas": 1, "acceptable.recovery.lag": 0, "statestore.checkpoint.interval.ms": 0}
+    with application(broker, application_id, tmp_path, **settings) as made:
+        yield made
+
+
+def standbys_have_caught_up(app: Application, wanted: dict[str, int]) -> None:
+    """Waits until the members keep so many copies each, of tasks that they do not run, all of them whole and none empty."""
+
+    def as_wanted() -> bool:
+        found = copies(app.broker, app.id)
+        reports = [report for each in found.values() for report in each.values()]
+        return {name: len(each) for name, each in found.items()} == wanted and all(
+            report.kind is TaskKind.STANDBY and report.caught_up and report.lag == 0 and report.position for report in reports
+        )
+
+    wait_until(as_wanted, 45, f"standbys {wanted}")
+
+
+def test_a_standby_takes_over_from_a_member_that_is_killed_and_reads_only_what_is_new(app: Application) -> None:
+    app.start("a")
+    app.becomes({"a": 4})
+    app.produce(RECORDS // 2, KEYS)
+    app.start("b")
+    app.becomes({"a": 2, "b": 2})
+    standbys_have_caught_up(app, {"a": 2, "b": 2})
+    app.kill("a")
+    app.becomes({"b": 4})
+    app.produce(RECORDS // 2, KEYS)
+    app.each_update_came_once(RECORDS, KEYS)
+    restored = [int(text) for text in re.findall(r"task 0_\d: (\d+) records restored", app.log("b"))]
+    assert sum(restored[-2:]) <= KEYS, "what the standby had was read again"
+
+
+def test_a_standby_that_is_killed_goes_on_from_its_own_offset(app: Application) -> None:
+    app.start("a")
+    app.start("b")
+    app.becomes({"a": 2, "b": 2})
+    app.produce(RECORDS // 2, KEYS)
+    standbys_have_caught_up(app, {"a": 2, "b": 2})
+    copied = sorted(copies(app.broker, app.id)["b"])
+    folder = app.folder / "b" / app.id
+    wait_until(lambda: all(any(read_checkpoint(folder / task).values()) for task in copied), what="a checkpoint of each standby")
+    app.kill("b")
+    app.start("b")
+    app.becomes({"a": 2, "b": 2})
+    standbys_have_caught_up(app, {"a": 2, "b": 2})
+    app.produce(RECORDS // 2, KEYS)
+    app.each_update_came_once(RECORDS, KEYS)
+
+
+def test_an_active_stays_until_the_learner_has_caught_up(broker: Kafka, application_id: str, tmp_path: Path) -> None:
+    """In the order of the log: a grant of a task to the newcomer comes after its own word that it has the state."""
+    with application(broker, application_id, tmp_path, **{"acceptable.recovery.lag": 0}) as app:
+        app.start("a")
+        app.becomes({"a": 4})
+        app.produce(RECORDS // 2, KEYS)
+        app.each_update_came_once(RECORDS // 2, KEYS)
+        wait_until(lambda: all(report.position for report in reports(app, "a").values()), what="positions of the state")
+        app.start("b")
+        app.becomes({"a": 2, "b": 2})
+        app.produce(RECORDS // 2, KEYS)
+        app.each_update_came_once(RECORDS, KEYS)
+        learned: set[str] = set()
+        most = 0
+        for _, record in coordination_log(broker, application_id):
+            match record:
+                case Member(instance="b"):
+                    learned |= {task for task, report in record.tasks.items() if report.caught_up}
+                case Assignment():
+                    most = max(most, sum(len(grant.learner) for grant in record.grants))
+                    granted = {task for grant in record.grants if grant.instance == "b" for task in grant.active}
+                    assert granted <= learned, "granted before it was learned"
+        assert learned
+        assert most == 2, "max.warmup.replicas"
+
+
+def reports(app: Application, name: str) -> dict[str, TaskReport]:
+    """What a member said last of each task that it ever had."""
+    return {
+        task: report
+        for _, record in coordination_log(app.broker, app.id)
+        if isinstance(record, Member) and record.instance == name
+        for task, report in record.tasks.items()
+    }
+
+
+def test_rule_1_a_standby_does_not_make_its_client_restore(
+    broker: Kafka, topic: Callable[..., str], application_id: str, tmp_path: Path
+) -> None:
+    """It is listed apart, and its client is RUNNING from the grant on, though it has all of the state still to read."""
+    source, output = topic("in"), topic("out")
+    topology = count_topology(source, output)
+    settings = {"num.standby.replicas": 1, "statestore.checkpoint.interval.ms": 0}
+    with client(broker, topology, application_id, tmp_path / "1", **{"client.id": "one", **settings}) as first:
+        first.start()
+        reaches(first, State.RUNNING)
+        broker.produce(source, [(f"k{number}", "v") for number in range(5_000)])
+        counts_become(broker, output, {f"k{number}": 1 for number in range(5_000)})
+        states: list[State] = []
+        with client(broker, topology, application_id, tmp_path / "2", **{"client.id": "two", **settings}) as second:
+            second.set_state_listener(lambda new, old: states.append(new))
+            second.start()
+            reaches(second, State.RUNNING)
+            (thread,) = wait_until(lambda: {each for each in second.metadata_for_local_threads() if each.standby_tasks}, what="the standby")
+            assert {str(task.task_id) for task in thread.standby_tasks} == {"0_0"}
+            assert not thread.active_tasks
+            wait_until(lambda: second.all_local_store_partition_lags()["counts"][0].offset_lag == 0, what="a whole copy")
+            assert State.RESTORING not in states
+            folder, end = tmp_path / "2" / application_id / "0_0", first.all_local_store_partition_lags()["counts"][0]
+            wait_until(
+                lambda: any((at or 0) >= end.current_offset_position for at in read_checkpoint(folder).values()), what="its checkpoint"
+            )
+    assert not [event for event in events(broker, application_id) if event.kind.value.startswith("RESTORE") and event.instance == "two"]
+
+
+def test_a_standby_whose_offset_is_gone_begins_anew_and_disturbs_nobody(app: Application) -> None:
+    """What its member runs itself is not rolled back for that."""
+    app.start("a")
+    app.start("b")
+    app.becomes({"a": 2, "b": 2})
+    app.produce(RECORDS // 2, KEYS)
+    standbys_have_caught_up(app, {"a": 2, "b": 2})
+    copied = sorted(copies(app.broker, app.id)["b"])
+    app.stop("b")
+    app.produce(RECORDS // 2, KEYS)
+    wait_until(lambda: len(app.broker.consume(app.output)) >= RECORDS // 2 + 1, what="updates that b has not seen")
+    changelog = f"{app.id}-counts-changelog"
+    alter(app.broker, changelog, "cleanup.policy", "compact,delete")  # records of a compacted topic cannot be deleted
+    for task in copied:
+        cut(app.broker, changelog, end_of(app.broker, changelog, int(task[-1])) - 1, int(task[-1]))
+    app.start("b")
+    app.becomes({"a": 2, "b": 2})
+    standbys_have_caught_up(app, {"a": 2, "b": 2})
+    app.each_update_came_once(RECORDS, KEYS)
+    assert "begins anew" in app.log("b")
+    assert "rolled back" not in app.log("b")
