@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Collection
 from inspect import signature
 
+from runtime.errors import StreamsError
 from runtime.operators.context import Forward, TaskContext
 from runtime.operators.processor import RecordMetadata
 from runtime.record import Headers
@@ -18,6 +20,9 @@ StreamPartitioner = Callable[[str, object, object, int], "int | Collection[int] 
 
 Writers = tuple[Serializer, Serializer]
 
+Refuse = Callable[[str, object, object, Exception], StreamsError]
+"""What to raise when a serde fails: from topic, key, value and its error."""
+
 
 def sink(
     task: TaskContext, topic: str | TopicNameExtractor, key_serde: Serde, value_serde: Serde, partitioner: StreamPartitioner | None
@@ -30,26 +35,43 @@ def sink(
     def writers(name: str) -> Writers:
         return key_serde.serializer(name, headers), value_serde.serializer(name, headers)
 
+    def refuse(name: str, key: object, value: object, error: Exception) -> StreamsError:
+        return _unwritable(name, key_serde, value_serde, writers(name)[0], key, value, error)
+
     if isinstance(topic, str) and partitioner is None:
-        return _fixed_sink(task, topic, *writers(topic))
+        return _fixed_sink(task, topic, *writers(topic), refuse)
     extract = _always(topic) if isinstance(topic, str) else _with_metadata(topic)
-    return _general_sink(task, extract, partitioner, writers)
+    return _general_sink(task, extract, partitioner, writers, refuse)
 
 
-def _fixed_sink(task: TaskContext, topic: str, write_key: Serializer, write_value: Serializer) -> Forward:
+def _fixed_sink(task: TaskContext, topic: str, write_key: Serializer, write_value: Serializer, refuse: Refuse) -> Forward:
     send = task.collector.send
 
     def send_record(key: object, value: object, timestamp: int) -> None:
-        send(
-            topic,
-            None if key is None else write_key(key),
-            None if value is None else write_value(value),
-            timestamp,
-            task.headers,
-            None,
-        )
+        try:
+            raw_key = None if key is None else write_key(key)
+            raw_value = None if value is None else write_value(value)
+        except Exception as error:
+            raise refuse(topic, key, value, error) from error
+        send(topic, raw_key, raw_value, timestamp, task.headers, None)
 
     return send_record
+
+
+def _unwritable(
+    topic: str, key_serde: Serde, value_serde: Serde, write_key: Serializer, key: object, value: object, error: Exception
+) -> StreamsError:
+    """Says which of the two a serde cannot write. (The key is tried once more: that tells, and happens only here.)"""
+    what, serde, given = "value", value_serde, value
+    if key is not None:
+        try:
+            write_key(key)
+        except Exception:  # noqa: BLE001 (user code may raise anything, and did)
+            what, serde, given = "key", key_serde, key
+    return StreamsError(
+        f"serde {serde.name} cannot write the {what} {reprlib.repr(given)} (of type {type(given).__name__}) to topic {topic}: "
+        f"{type(error).__name__}: {error}. Give the sink a serde that can: Produced({what}=...)"
+    )
 
 
 def _always(topic: str) -> TopicNameExtractor:
@@ -63,7 +85,11 @@ def _with_metadata(extract: TopicNameExtractor) -> TopicNameExtractor:
 
 
 def _general_sink(
-    task: TaskContext, extract: TopicNameExtractor, partitioner: StreamPartitioner | None, writers: Callable[[str], Writers]
+    task: TaskContext,
+    extract: TopicNameExtractor,
+    partitioner: StreamPartitioner | None,
+    writers: Callable[[str], Writers],
+    refuse: Refuse,
 ) -> Forward:
     send, partitions = task.collector.send, task.collector.partitions
     bound: dict[str, Writers] = {}
@@ -73,8 +99,11 @@ def _general_sink(
         if topic not in bound:
             bound[topic] = writers(topic)
         write_key, write_value = bound[topic]
-        raw_key = None if key is None else write_key(key)
-        raw_value = None if value is None else write_value(value)
+        try:
+            raw_key = None if key is None else write_key(key)
+            raw_value = None if value is None else write_value(value)
+        except Exception as error:
+            raise refuse(topic, key, value, error) from error
         chosen = None if partitioner is None else partitioner(topic, key, value, partitions(topic))
         for partition in (chosen,) if chosen is None or isinstance(chosen, int) else chosen:
             send(topic, raw_key, raw_value, timestamp, task.headers, partition)

@@ -15,6 +15,13 @@ KeyValue = tuple[object, object]
 """A key-value result of a user's mapper."""
 
 
+def as_pair(result: object, operation: str) -> KeyValue:
+    """A key-value result that is not a plain tuple: a named tuple or a list will do. Raises TypeError for anything else."""
+    if isinstance(result, tuple | list) and len(result) == 2:
+        return result[0], result[1]
+    raise TypeError(f"{operation} expects a pair (key, value), a tuple, from its mapper, which returned {result!r}")
+
+
 @dataclass(frozen=True, slots=True)
 class PassThrough(OperatorSupplier):
     """Hands on what it gets: the node of a `merge`, or of a source that feeds an operator of another kind."""
@@ -54,7 +61,10 @@ class Map(OperatorSupplier):
         fn = self.fn
 
         def map_record(key: object, value: object, timestamp: int) -> None:
-            new_key, new_value = fn(key, value)
+            pair = fn(key, value)
+            if type(pair) is not tuple:  # a str of two characters could be unpacked too
+                pair = as_pair(pair, "map")
+            new_key, new_value = pair
             forward(new_key, new_value, timestamp)
 
         return map_record
@@ -89,7 +99,10 @@ class FlatMap(OperatorSupplier):
         fn = self.fn
 
         def flat_map(key: object, value: object, timestamp: int) -> None:
-            for new_key, new_value in fn(key, value):
+            for pair in fn(key, value):
+                if type(pair) is not tuple:
+                    pair = as_pair(pair, "flat_map")
+                new_key, new_value = pair
                 forward(new_key, new_value, timestamp)
 
         return flat_map

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from runtime.operators.base import OperatorSupplier, of_changes
 from runtime.operators.context import Forward, NodeContext, ValueGetter
 from runtime.operators.materialized import materialize, store_getter
+from runtime.operators.stateless import as_pair
 from runtime.record import Change
 
 Compute = Callable[[object, object], object]
@@ -268,6 +269,8 @@ class TableGroupBy(OperatorSupplier):
 
         def pair(key: object, value: object) -> tuple[object, object] | None:
             found = None if value is None else select(key, value)
+            if found is not None and type(found) is not tuple:
+                found = as_pair(found, "group_by")
             return None if found is None or found[0] is None or found[1] is None else found
 
         def regroup(key: object, change: Change, timestamp: int) -> None:
