@@ -60,7 +60,7 @@ class StateDirectoryLockedError(StateDirectoryError):
 
 
 class StoreChangedError(StreamsError):
-    """What is kept of a store, on disk or on its changelog, is of another form than the topology's store; the message tells the ways out."""
+    """What is kept of a store, on disk or on its changelog, is of another form than the topology's; the message tells the ways out."""
 
 
 class StateLostError(StreamsError):

@@ -21,6 +21,7 @@ from runtime.errors import StreamsError
 CLIENT = "stream-metrics"
 THREAD = "stream-thread-metrics"
 TASK = "stream-task-metrics"
+STATE = "stream-state-metrics"
 
 
 class MetricName(NamedTuple):

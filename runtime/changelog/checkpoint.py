@@ -3,13 +3,16 @@
 The format is Kafka Streams' (`OffsetCheckpoint`), so that its tools can read it: UTF-8 lines `0` (version), the number of entries, then
 `topic partition offset`. A task's file holds the offset of the *last applied* record, the file of the global stores the *next* one; in this
 module both become `NextOffset`, and nothing outside knows. -4 stands for an offset that is not known.
+
+In-memory stores are not in it: what they held is gone with the process. It is written after a flush, when `CheckpointInterval` says so,
+and when a task is closed.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from runtime.errors import StateDirectoryError
@@ -21,6 +24,25 @@ FILE_NAME = ".checkpoint"
 GLOBAL_DIRECTORY = "global"
 _VERSION = "0"
 _UNKNOWN = -4
+
+
+class CheckpointInterval:
+    """`statestore.checkpoint.interval.ms` (KIP-116): is a checkpoint due? Asked at the commits of a worker, for its active, standby,
+    learner and global tasks alike, so it comes at a multiple of the commit interval. Monotonic time in ms; an interval of 0 is due at
+    each commit."""
+
+    __slots__ = ("_interval_ms", "_last_ms")
+
+    def __init__(self, interval_ms: int, now_ms: int) -> None:
+        self._interval_ms = interval_ms
+        self._last_ms = now_ms
+
+    def is_due(self, now_ms: int) -> bool:
+        """True if the interval has passed since the last one that was due, which is then now."""
+        if now_ms - self._last_ms < self._interval_ms:
+            return False
+        self._last_ms = now_ms
+        return True
 
 
 def write_checkpoint(directory: Path, offsets: Mapping[Partition, NextOffset | None]) -> None:
@@ -36,7 +58,7 @@ def write_checkpoint(directory: Path, offsets: Mapping[Partition, NextOffset | N
             path.unlink(missing_ok=True)
             return
         written = path.with_name(FILE_NAME + ".tmp")
-        with written.open("w", encoding="utf-8", newline="\n") as file:
+        with open(written, "w", encoding="utf-8", newline="\n", opener=_private) as file:
             file.write(f"{_VERSION}\n{len(lines)}\n")
             file.writelines(lines)
             file.flush()
@@ -50,33 +72,47 @@ def write_checkpoint(directory: Path, offsets: Mapping[Partition, NextOffset | N
 def read_checkpoint(directory: Path) -> dict[Partition, NextOffset | None]:
     """The offsets of `<directory>/.checkpoint`; nothing when there is no file. None: not known.
 
-    A negative offset that is not the sign for unknown is left out, with a warning, as in Kafka Streams. Raises StateDirectoryError for
-    a file that is not a checkpoint.
+    A negative offset that is not the sign for unknown is left out, with a warning, as in Kafka Streams. A file that is no checkpoint is
+    removed, with a warning, and counts as missing: the next checkpoint writes it anew. Raises StateDirectoryError when it cannot be read.
     """
     path = directory / FILE_NAME
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        data = path.read_bytes()
     except FileNotFoundError:
         return {}
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise StateDirectoryError(f"{path} cannot be read: {error}") from error
+    try:
+        return _parsed(path, data.decode().splitlines())
+    except ValueError as error:
+        logger.warning("%s is no checkpoint file and is removed; the next checkpoint writes it anew: %s", path, error)
+        remove_checkpoint(directory)
+        return {}
+
+
+def remove_checkpoint(directory: Path) -> None:
+    """Removes the file, which is no longer true: a store was emptied. Raises StateDirectoryError."""
+    try:
+        (directory / FILE_NAME).unlink(missing_ok=True)
+    except OSError as error:
+        raise StateDirectoryError(f"{directory / FILE_NAME} cannot be removed: {error}") from error
+
+
+def _parsed(path: Path, lines: Sequence[str]) -> dict[Partition, NextOffset | None]:
+    """Raises ValueError."""
     if not lines or lines[0] != _VERSION:
-        version = lines[0] if lines else "(empty file)"
-        raise StateDirectoryError(f"{path}: version {version} of checkpoint files is not known, only {_VERSION}")
+        raise ValueError(f"version {lines[0] if lines else '(empty file)'} is not known, only {_VERSION}")
     if len(lines) < 2 or not lines[1].isdigit() or int(lines[1]) != len(lines) - 2:
-        raise StateDirectoryError(f"{path}: line 2 must tell the number of entries, which is {max(0, len(lines) - 2)}")
-    applied = 0 if directory.name == GLOBAL_DIRECTORY else 1
+        raise ValueError(f"line 2 must tell the number of entries, which is {max(0, len(lines) - 2)}")
+    applied = 0 if path.parent.name == GLOBAL_DIRECTORY else 1
     return dict(entry for line in lines[2:] if (entry := _entry(path, line, applied)) is not None)
 
 
 def _entry(path: Path, line: str, applied: int) -> tuple[Partition, NextOffset | None] | None:
     fields = line.split()
-    try:
-        topic, number, offset = fields[0], int(fields[1]), int(fields[2])
-    except (IndexError, ValueError):
-        fields = []
-    if len(fields) != 3:
-        raise StateDirectoryError(f"{path}: {line!r} is not an entry: expected <topic> <partition> <offset>")
+    if len(fields) != 3 or not fields[1].isdecimal() or not fields[2].removeprefix("-").isdecimal():
+        raise ValueError(f"{line!r} is not an entry: expected <topic> <partition> <offset>")
+    topic, number, offset = fields[0], int(fields[1]), int(fields[2])
     if offset == _UNKNOWN:
         return Partition(topic, number), None
     if offset < 0:
@@ -90,6 +126,11 @@ def _in_file(offset: NextOffset | None, applied: int) -> int:
     if offset is None or offset < applied:
         return _UNKNOWN
     return offset - applied
+
+
+def _private(path: str, flags: int) -> int:
+    """Readable by the group at most, as all state."""
+    return os.open(path, flags, 0o640)
 
 
 def _sync_directory(directory: Path) -> None:

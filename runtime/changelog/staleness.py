@@ -61,6 +61,11 @@ def mark_at_end(store: RestorableStore, topic_id: str, now_ms: int) -> None:
     store.set_meta(_AT_END_MS, b"%d" % now_ms)
 
 
+def known_until(store: RestorableStore, at_ms: int) -> None:
+    """Notes that the store knew of all deletions at `at_ms`, of a topic whose id is not known; written with its next commit."""
+    store.set_meta(_AT_END_MS, b"%d" % at_ms)
+
+
 def stale_reason(store: RestorableStore, log: Changelog, now_ms: int) -> str | None:
     """Why the store has to be wiped and restored from the log's start, in words; None if it can go on from its offset."""
     start = store.committed_offset(log.partition)

@@ -12,6 +12,7 @@ from runtime.ids import NextOffset, Partition
 from runtime.serdes.serde import Deserializer, PlainSerde, Serde, Serializer
 from runtime.stores.backend import Backend
 from runtime.stores.base import EngineStore, FlushListener, StoreContext, StoreLayout
+from runtime.stores.layout import KEPT_LAYOUT, encode_layout
 from runtime.stores.reading import Reader
 from runtime.stores.settings import StoreSettings
 
@@ -121,7 +122,10 @@ class BackedStore(EngineStore, Generic[B]):
 
     def _loaded_from_backend(self) -> None:
         """After the backend was opened or emptied: what is kept of it in memory."""
-        self._offsets = self._opened().offsets()
+        backend = self._opened()
+        self._offsets = backend.offsets()
+        if backend.meta(KEPT_LAYOUT) is None:
+            self._staged_meta[KEPT_LAYOUT] = encode_layout(self.layout)
 
     def _opened(self) -> B:
         if self._backend is None:

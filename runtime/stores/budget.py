@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from runtime.metrics import STATE, Metrics
+
 MIB = 1 << 20
 DEFAULT_CACHE_BYTES = 10 * MIB
 DEFAULT_READ_CACHE_BYTES = 64 * MIB
@@ -83,6 +85,27 @@ class StoreMemory:
             f"block cache {_mib(self.block_cache_bytes)}, of which write buffers at most {_mib(self.write_buffer_bytes)}; "
             f"record caches {_mib(self.cache.limit)}, read caches {_mib(self.read_cache.limit)}"
         )
+
+
+def show_memory(metrics: Metrics, memory: StoreMemory) -> None:
+    """Gauges of the client for it, in bytes. Kafka Streams' names where it has them: there, they are of each store; here, of all."""
+
+    def native(read: Callable[[NativeMemory], int]) -> Callable[[], float]:
+        return lambda: 0.0 if memory.native is None else float(read(memory.native))
+
+    gauges: dict[str, Callable[[], float]] = {
+        "block-cache-capacity": lambda: float(memory.block_cache_bytes),
+        "block-cache-usage": native(lambda caches: caches.block_cache_usage()),
+        "block-cache-pinned-usage": native(lambda caches: caches.block_cache_pinned_usage()),
+        "size-all-mem-tables": native(lambda caches: caches.write_buffer_usage()),
+        "write-buffer-capacity": lambda: float(memory.write_buffer_bytes),
+        "record-cache-capacity": lambda: float(memory.cache.limit),
+        "record-cache-usage": lambda: float(memory.cache.used),
+        "read-cache-capacity": lambda: float(memory.read_cache.limit),
+        "read-cache-usage": lambda: float(memory.read_cache.used),
+    }
+    for name, read in gauges.items():
+        metrics.gauge_of(name, STATE, read)
 
 
 def _mib(size: int) -> str:

@@ -2,18 +2,19 @@
 
     <state.dir>/<application.id>/.lock                             held while a client of the application uses the directory
                                  kafka-streams-process-metadata    {"processId": "<uuid>"}: the identity that outlives restarts
-                                 <sub-topology>_<partition>/       a task: .checkpoint, rocksdb/<store>/
+                                 <sub-topology>_<partition>/       a task: .lock, .checkpoint, rocksdb/<store>/
                                  global/                           the global stores, likewise
                                  snapshots/                        what snapshot commands left
 
-Folders have the mode rwxr-x---, as there.
+Folders have the mode rwxr-x---, as there, whatever the umask: what is in a state directory is the application's data. The application's
+lock says whose directory this is, and keeps its identity with one client. A task's lock is held while the task's stores are open: the
+cleaner goes by it, and so will workers in processes of their own.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
+import logging
 import shutil
 import uuid
 from collections.abc import Collection
@@ -21,10 +22,14 @@ from pathlib import Path
 
 from runtime.errors import StateDirectoryError, StateDirectoryLockedError, StreamsError
 from runtime.ids import TaskId
+from runtime.stores.locks import FILE_MODE, LOCK_FILE, FolderLock, unusable
 
-_LOCK = ".lock"
+logger = logging.getLogger(__name__)
+
 _METADATA = "kafka-streams-process-metadata"
 _MODE = 0o750
+_OTHERS = 0o027
+"""What others must not be allowed, and the group not to write."""
 _GLOBAL = "global"
 
 
@@ -33,7 +38,7 @@ class StateDirectory:
 
     def __init__(self, state_dir: Path | str, application_id: str) -> None:
         self.path = Path(state_dir) / application_id
-        self._lock: int | None = None
+        self._lock = FolderLock(self.path, "the state directory")
         self._process_id: str | None = None
 
     # --- lock ---------------------------------------------------------------------------------------------------------------
@@ -43,37 +48,31 @@ class StateDirectory:
 
         Raises StateDirectoryLockedError, naming the process that holds it; StateDirectoryError when the folder cannot be used.
         """
-        if self._lock is not None:
+        if self._lock.held:
             raise StreamsError(f"the state directory {self.path} is locked already")
+        self._made(self.path)
+        self._lock.acquire()
         try:
-            self.path.mkdir(mode=_MODE, parents=True, exist_ok=True)
-            descriptor = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
-        except OSError as error:
-            raise StateDirectoryError(
-                f"the state directory {self.path} cannot be used: {error.strerror}. Set state.dir to a folder that this user may write"
-            ) from error
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
-            os.close(descriptor)
-            raise StateDirectoryLockedError(
-                f"the state directory {self.path} is in use by process {holder}: stop it, or give this instance a state.dir of its own"
-            ) from error
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-        self._lock = descriptor
-        try:
+            self._keep_others_out()
             self._process_id = self._read_or_make_process_id()
         except OSError as error:
             self.unlock()
-            raise StateDirectoryError(f"the state directory {self.path} cannot be written: {error}") from error
+            raise unusable(f"the state directory ({self.path})", error) from error
 
     def unlock(self) -> None:
         """Gives the lock back. Nothing happens if it is not held."""
-        if self._lock is not None:
-            descriptor, self._lock = self._lock, None
-            os.close(descriptor)
+        self._lock.release()
+
+    def _keep_others_out(self) -> None:
+        """A folder that is open to others, made by hand perhaps, is closed to them; where that is not allowed, it is told."""
+        mode = self.path.stat().st_mode & 0o777
+        if not mode & _OTHERS:
+            return
+        try:
+            self.path.chmod(mode & ~_OTHERS)
+            logger.warning("%s was open to others (mode %03o) and is closed to them now (%03o)", self.path, mode, mode & ~_OTHERS)
+        except PermissionError:
+            logger.warning("%s holds the application's data and is open to others (mode %03o): chmod 750 it", self.path, mode)
 
     @property
     def process_id(self) -> str:
@@ -91,6 +90,7 @@ class StateDirectory:
             made = str(uuid.uuid4())
         written = path.with_name(_METADATA + ".tmp")
         written.write_text(json.dumps({"processId": made}), encoding="utf-8")
+        written.chmod(FILE_MODE)
         written.replace(path)
         return made
 
@@ -100,42 +100,67 @@ class StateDirectory:
         """The task's folder, made if need be. Raises StateDirectoryError."""
         return self._made(self.path / str(task))
 
+    def task_lock(self, task: TaskId) -> FolderLock:
+        """The lock of the task's folder, not taken yet. Whoever opens the task's stores holds it."""
+        return FolderLock(self.path / str(task), f"task {task}")
+
     def global_directory(self) -> Path:
         """The folder of the global stores, made if need be. Raises StateDirectoryError."""
         return self._made(self.path / _GLOBAL)
 
     def _made(self, path: Path) -> Path:
         try:
-            path.mkdir(mode=_MODE, parents=True, exist_ok=True)
+            if not path.is_dir():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.mkdir(exist_ok=True)
+                path.chmod(_MODE)
         except OSError as error:
-            raise StateDirectoryError(f"the folder {path} cannot be made: {error.strerror}") from error
+            raise unusable(f"the folder {path}", error) from error
         return path
 
     def tasks_on_disk(self) -> list[TaskId]:
         """Tasks that have a folder with something in it, in order."""
         if not self.path.exists():
             return []
-        return sorted(task for path in self.path.iterdir() if (task := _task(path)) is not None and any(path.iterdir()))
+        return sorted(task for path in self.path.iterdir() if (task := _task(path)) is not None and _has_content(path))
 
     def wipe(self) -> None:
-        """Removes the state of all tasks and global stores; identity and snapshots stay. Raises StateDirectoryError."""
+        """Removes the state of all tasks and global stores; identity and snapshots stay.
+
+        Raises StateDirectoryLockedError where a task is in use, StateDirectoryError.
+        """
         for task in self.tasks_on_disk():
             self.wipe_task(task)
         self._remove(self.path / _GLOBAL)
 
     def wipe_task(self, task: TaskId) -> None:
-        """Removes a task's folder; its stores must be closed. Raises StateDirectoryError."""
-        self._remove(self.path / str(task))
+        """Removes a task's folder, if there is one. Raises StateDirectoryLockedError where the task is in use, StateDirectoryError."""
+        if not (self.path / str(task)).is_dir():
+            return
+        lock = self.task_lock(task)
+        lock.acquire()
+        try:
+            self._remove(self.path / str(task))
+        finally:
+            lock.release()
 
     def clean(self, keep: Collection[TaskId], idle_ms: int, now_ms: int) -> list[TaskId]:
-        """Removes the folders of tasks that are not in `keep` and in which nothing was written for `idle_ms` (`state.cleanup.delay.ms`).
+        """Removes the folders of tasks that are not in `keep`, not locked, and in which nothing was written for `idle_ms`
+        (`state.cleanup.delay.ms`).
 
         `now_ms` is wall-clock time. Returns the tasks that were removed. Raises StateDirectoryError.
         """
         idle = [task for task in self.tasks_on_disk() if task not in keep and now_ms - _last_written_ms(self.path / str(task)) >= idle_ms]
+        removed = []
         for task in idle:
-            self.wipe_task(task)
-        return idle
+            try:
+                self.wipe_task(task)
+            except StateDirectoryLockedError as error:
+                logger.debug("not removed: %s", error)
+                continue
+            logger.info("the state of task %s, to which nothing was written for %d s, is removed", task, idle_ms // 1000)
+            removed.append(task)
+        return removed
 
     def _remove(self, path: Path) -> None:
         try:
@@ -153,22 +178,9 @@ def _task(path: Path) -> TaskId | None:
         return None
 
 
+def _has_content(path: Path) -> bool:
+    return any(each.name != LOCK_FILE for each in path.iterdir())
+
+
 def _last_written_ms(path: Path) -> int:
-    return max(each.stat().st_mtime_ns for each in (path, *path.rglob("*"))) // 1_000_000
-
-
-def lock_holder(path: Path) -> int | None:
-    """The process that holds a lock on a file, where the system tells (Linux: /proc/locks). The file is not opened: closing it would give
-    up a POSIX lock that this process itself may hold."""
-    try:
-        status = os.stat(path)
-        lines = Path("/proc/locks").read_text().splitlines()
-    except OSError:
-        return None
-    wanted = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
-    for line in lines:
-        fields = line.split()
-        if wanted in fields:
-            pid = int(fields[fields.index(wanted) - 1])
-            return pid if pid > 0 else None
-    return None
+    return max(each.stat().st_mtime_ns for each in (path, *path.rglob("*")) if each.name != LOCK_FILE) // 1_000_000

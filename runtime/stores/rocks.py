@@ -35,7 +35,8 @@ from rocksdict import (
 from runtime.errors import InvalidStateStoreError, StateDirectoryError, StateDirectoryLockedError, TaskCorruptedError
 from runtime.ids import NextOffset, Partition, TaskId
 from runtime.stores.budget import MIB, StoreMemory
-from runtime.stores.directory import lock_holder
+from runtime.stores.locks import lock_holder
+from runtime.stores.rocks_java import take_over
 from runtime.stores.rocks_options import WRITE_BUFFER, database_options, family_options, rocks_memory
 from runtime.stores.settings import SegmentSettings
 
@@ -76,6 +77,16 @@ class RocksStore:
         self._handles: dict[str, ColumnFamily] = {name: self._db.get_column_family_handle(name) for name in names}
         self._scans: WeakSet[_Scan] = WeakSet()
         self._closed = False
+        self._refuse_unreadable()
+
+    def _refuse_unreadable(self) -> None:
+        """Raises TaskCorruptedError for a store of Kafka Streams that cannot be gone on with; another one becomes ours."""
+        reason = take_over(self._db, self._families, OFFSETS, self._handles[OFFSETS], self._wanted, next_offsets=self._task is None)
+        if reason is not None:
+            RocksStore.close(self)
+            raise TaskCorruptedError(
+                [self._task] if self._task else [], f"the store in {self._path} is of no use: {reason}", self._path.name
+            )
 
     def _options_of(self, family: str) -> Options:
         if family == OFFSETS or not (family in self._wanted or family.startswith(SEGMENT)):
@@ -105,8 +116,7 @@ class RocksStore:
         return found
 
     def meta(self, name: str) -> bytes | None:
-        value: bytes | None = self._families[OFFSETS].get(_META + name.encode())
-        return value
+        return self._get(self._families[OFFSETS], _META + name.encode())
 
     def _write(self, batch: WriteBatch, offsets: Mapping[Partition, NextOffset], meta: Mapping[str, bytes] | None) -> None:
         """Adds offsets and metas, and writes the batch."""
@@ -195,7 +205,9 @@ class RocksStore:
         if self._closed or isinstance(error, DbClosedError | InvalidStateStoreError):
             return InvalidStateStoreError(f"the store in {self._path} is closed")
         if "Corruption" in str(error):
-            return TaskCorruptedError([self._task] if self._task else [], f"the store in {self._path} cannot be {what}: {error}")
+            return TaskCorruptedError(
+                [self._task] if self._task else [], f"the store in {self._path} cannot be {what}: {error}", self._path.name
+            )
         return StateDirectoryError(f"the store in {self._path} cannot be {what}: {error}")
 
 
@@ -416,6 +428,10 @@ class RocksVersions(RocksSegments):
         """The latest version of a key."""
         return self._get(self._families.get(LATEST), key)
 
+    def all_latest(self) -> Iterator[tuple[bytes, bytes]]:
+        """The latest versions in the order of their keys."""
+        return self._scan(self._families.get(LATEST), None, None, False)
+
     def write_versions(
         self,
         latest: Iterable[tuple[bytes, bytes | None]],
@@ -516,4 +532,4 @@ def _open_error(path: Path, error: Exception, task: TaskId | None) -> Exception:
         return StateDirectoryLockedError(f"the store in {path} is open in {who}: stop it, or give this instance a state.dir of its own")
     if any(reason in text for reason in ("Permission denied", "Read-only file system", "No space left", "Too many open files")):
         return StateDirectoryError(f"the store's folder {path} cannot be used: {text}")
-    return TaskCorruptedError([task] if task else [], f"the files of the store in {path} cannot be read: {text}")
+    return TaskCorruptedError([task] if task else [], f"the files of the store in {path} cannot be read: {text}", path.name)

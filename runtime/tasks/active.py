@@ -65,6 +65,7 @@ class ActiveTask:
         self.stream_time = -1
         self.committed_ms = 0
         self.checkpoint_ms: int | None = None
+        self._checkpointed: int | None = None
         self._incidents = incidents
         self._processed = plan.metrics.counter("process-total", TASK, task_id=str(plan.task_id))
         self._pipeline: Pipeline | None = None
@@ -114,7 +115,7 @@ class ActiveTask:
 
     def holds_state(self) -> bool:
         """True if a logged store has an entry."""
-        return any(next(iter(self.stores[name].query_view().all()), None) is not None for name in self.changelogs)
+        return any(self.stores[name].has_entries() for name in self.changelogs)
 
     def begin(self, committed: Mapping[Partition, OffsetAndMetadata], starts: Mapping[Partition, NextOffset]) -> None:
         """Takes up processing at `starts`, with new processors. `committed` is what the group holds. RESTORING or PAUSED → RUNNING;
@@ -196,6 +197,7 @@ class ActiveTask:
                 if not clean and store.is_open:
                     store.rollback()
                 store.close()
+            self.plan.lock.release()
             self._move(TaskState.CLOSED)
             self.plan.metrics.remove(task_id=str(self.id))
 
@@ -408,9 +410,17 @@ class ActiveTask:
         if self._pipeline is not None:
             self._context.commit_requested = False
 
+    @property
+    def unsaved(self) -> bool:
+        """True if something was committed or restored since the last checkpoint."""
+        return bool(self.stores) and (self.committed_ms > (self.checkpoint_ms or 0) or self._position() != self._checkpointed)
+
+    def _position(self) -> int:
+        return sum(self.stores[name].committed_offset(changelog) or 0 for name, changelog in self.changelogs.items())
+
     def checkpoint(self, now_ms: int) -> dict[str, dict[str, int]]:
         """Makes the stores durable on disk and writes `.checkpoint` (KIP-116). Returns the offsets by store and partition."""
-        self.checkpoint_ms = now_ms
+        self.checkpoint_ms, self._checkpointed = now_ms, self._position()
         return self.plan.checkpoint(self.stores, self.changelogs)
 
     # -- pause -----------------------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from runtime.operators.context import TaskContext
 from runtime.record import Headers
 from runtime.stores.base import EngineStore, StoreContext
 from runtime.stores.budget import StoreMemory
+from runtime.stores.custom import build_global_store
 from runtime.stores.directory import StateDirectory
 from runtime.tasks.global_ import CompactionCheck, GlobalTask
 from runtime.tasks.global_apply import GLOBAL_TASK, Apply, Processed, TableCopy, Verdict
@@ -127,11 +128,13 @@ class _Parts:
     def open(self, store: EngineStore) -> None:
         store.open(self.directory, StoreContext(self._config.application_id, self.directory, memory=self._memory))
         topic = self._topics[store.name]
-        way_out = f"Give the store another name; or take the change back; or close this instance and delete {self.directory}: it is built anew"
+        way_out = (
+            f"Give the store another name; or take the change back; or close this instance and delete {self.directory}: it is built anew"
+        )
         take_up(self.directory, store, lambda partition: partition.topic == topic, way_out)
 
     def store(self, entry: GlobalStoreTopology) -> GlobalStore:
-        store = entry.store.with_caching_disabled().with_logging_disabled().build()
+        store = build_global_store(entry.store)
         self._topics[store.name] = entry.topic
         return GlobalStore(store, entry.topic, self._apply(entry, store), entry.own_processor)
 

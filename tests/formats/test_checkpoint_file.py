@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.changelog.checkpoint import read_checkpoint, write_checkpoint
+from runtime.changelog.checkpoint import CheckpointInterval, read_checkpoint, write_checkpoint
 from runtime.errors import StateDirectoryError
 from runtime.ids import NextOffset, Partition
 from tests.support import without_root
@@ -68,13 +68,19 @@ def test_a_negative_offset_is_left_out_with_a_warning(tmp_path: Path, caplog: py
         ("0\n1\nt 0\n", "not an entry"),
         ("0\n1\nt 0 1 2\n", "not an entry"),
         ("0\n1\nt zero 1\n", "not an entry"),
+        ("0\n1\nt 0 1.5\n", "not an entry"),
+        (b"\xff\xfe\x00rubbish", "can't decode"),
+        (b"\x00" * 512, "version"),
     ],
 )
-def test_a_broken_file_is_named(tmp_path: Path, content: str, message: str) -> None:
-    (tmp_path / ".checkpoint").write_text(content)
-    with pytest.raises(StateDirectoryError, match=message) as raised:
-        read_checkpoint(tmp_path)
-    assert str(tmp_path / ".checkpoint") in str(raised.value)
+def test_rubbish_is_told_removed_and_counts_as_missing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: str | bytes, message: str
+) -> None:
+    path = tmp_path / ".checkpoint"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert read_checkpoint(tmp_path) == {}
+    assert str(path) in caplog.text and message in caplog.text and "removed" in caplog.text
+    assert not path.exists()
 
 
 def test_a_folder_without_rights_is_named(tmp_path: Path) -> None:
@@ -86,3 +92,10 @@ def test_a_folder_without_rights_is_named(tmp_path: Path) -> None:
 def test_a_folder_that_is_gone_is_named(tmp_path: Path) -> None:
     with pytest.raises(StateDirectoryError, match="cannot be written"):
         write_checkpoint(tmp_path / "gone", {Partition("t", 0): NextOffset(5)})
+
+
+def test_a_checkpoint_is_due_at_the_first_commit_after_the_interval() -> None:
+    interval = CheckpointInterval(250, now_ms=1_000)
+    assert [now for now in range(1_000, 2_001, 100) if interval.is_due(now)] == [1_300, 1_600, 1_900]
+    each = CheckpointInterval(0, now_ms=1_000)
+    assert all(each.is_due(now) for now in (1_000, 1_000, 1_100))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import stat
 import subprocess
 import sys
 import uuid
@@ -11,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from runtime.changelog.checkpoint import write_checkpoint
 from runtime.errors import StateDirectoryError, StateDirectoryLockedError, StreamsError
-from runtime.ids import TaskId
+from runtime.ids import NextOffset, Partition, TaskId
 from runtime.stores.directory import StateDirectory
 from tests.support import without_root
 
@@ -80,14 +83,60 @@ def test_a_broken_process_id_is_made_anew(directory: StateDirectory, content: st
 
 def test_a_state_dir_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StateDirectoryError, match=r"state directory .*file/app cannot be used.*Set state\.dir"):
+    with pytest.raises(
+        StateDirectoryError, match=r"folder .*file/app cannot be used.*a file stands where a folder should be.*set state\.dir"
+    ):
         StateDirectory(tmp_path / "file", "app").lock()
 
 
 def test_a_state_dir_without_rights_is_refused(tmp_path: Path, directory: StateDirectory) -> None:
     tmp_path.chmod(0o500)
-    with without_root(), pytest.raises(StateDirectoryError, match="Permission denied"):
+    with without_root(), pytest.raises(StateDirectoryError, match=r"Permission denied.*set state\.dir to a folder that it may write"):
         directory.lock()
+
+
+@pytest.mark.parametrize(
+    ("number", "way_out"),
+    [(errno.ENOSPC, "the disk is full: make room"), (errno.EROFS, "on a disk that can be written"), (errno.EMFILE, "ulimit")],
+)
+def test_what_the_disk_refuses_is_told_with_the_way_out(
+    directory: StateDirectory, monkeypatch: pytest.MonkeyPatch, number: int, way_out: str
+) -> None:
+    def refuse(path: object, flags: int, mode: int = 0o777) -> int:
+        raise OSError(number, os.strerror(number))
+
+    directory.path.mkdir()
+    monkeypatch.setattr("runtime.stores.locks.os.open", refuse)
+    with pytest.raises(StateDirectoryError, match=f"{os.strerror(number)}.*{way_out}"):
+        directory.lock()
+
+
+def test_folders_and_files_are_closed_to_others_whatever_the_umask(directory: StateDirectory) -> None:
+    before = os.umask(0)
+    try:
+        directory.lock()
+        task = directory.task_directory(TaskId(0, 0))
+        write_checkpoint(task, {Partition("t", 0): NextOffset(1)})
+    finally:
+        os.umask(before)
+    for folder in (directory.path, task):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o750
+    for file in (directory.path / ".lock", directory.path / "kafka-streams-process-metadata", task / ".checkpoint"):
+        assert stat.S_IMODE(file.stat().st_mode) == 0o640
+    directory.unlock()
+
+
+def test_a_folder_that_is_open_to_others_is_closed_and_told(directory: StateDirectory, caplog: pytest.LogCaptureFixture) -> None:
+    directory.path.mkdir()
+    directory.path.chmod(0o777)
+    directory.lock()
+    assert stat.S_IMODE(directory.path.stat().st_mode) == 0o750
+    assert "was open to others (mode 777)" in caplog.text
+    directory.unlock()
+    caplog.clear()
+    directory.lock()
+    assert not caplog.records
+    directory.unlock()
 
 
 def test_tasks_on_disk_are_those_with_content(directory: StateDirectory) -> None:
@@ -123,3 +172,68 @@ def test_the_cleaner_takes_idle_tasks_that_nobody_owns(directory: StateDirectory
     assert directory.clean({TaskId(0, 0)}, 600_000, now_ms) == [TaskId(0, 1)]
     assert directory.tasks_on_disk() == [TaskId(0, 0), TaskId(0, 2)]
     assert directory.clean(set(), 5, now_ms) == [TaskId(0, 0), TaskId(0, 2)]
+
+
+def _idle_task(directory: StateDirectory, task: TaskId) -> None:
+    """A task's folder in which nothing was written since 1970."""
+    folder = directory.task_directory(task)
+    (folder / "rocksdb").mkdir()
+    for path in (folder / "rocksdb", folder):
+        os.utime(path, (0, 0))
+
+
+def test_a_task_that_is_open_is_neither_cleaned_nor_wiped_nor_opened_twice(directory: StateDirectory) -> None:
+    _idle_task(directory, TaskId(0, 0))
+    _idle_task(directory, TaskId(0, 1))
+    lock = directory.task_lock(TaskId(0, 0))
+    lock.acquire()
+    lock.acquire()
+    assert directory.clean(set(), 0, 10_000_000) == [TaskId(0, 1)]
+    with pytest.raises(StateDirectoryLockedError, match=f"task 0_0 .*in use by process {os.getpid()}"):
+        directory.wipe()
+    with pytest.raises(StateDirectoryLockedError, match="task 0_0"):
+        StateDirectory(directory.path.parent, "app").task_lock(TaskId(0, 0)).acquire()
+    lock.release()
+    assert not lock.held
+    assert directory.clean(set(), 0, 1 << 50) == [TaskId(0, 0)]
+
+
+def test_a_task_lock_ends_with_its_process(tmp_path: Path, directory: StateDirectory) -> None:
+    directory.task_directory(TaskId(0, 0))
+    program = HOLD.replace("directory.lock()", "lock = directory.task_lock(TaskId(0, 0)); lock.acquire()")
+    program = "from runtime.ids import TaskId" + program
+    root = Path(__file__).parents[2]
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)], cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == "locked\n"
+        with pytest.raises(StateDirectoryLockedError, match=f"in use by process {holder.pid}"):
+            directory.task_lock(TaskId(0, 0)).acquire()
+        holder.kill()
+    directory.task_lock(TaskId(0, 0)).acquire()
+
+
+def test_a_folder_with_nothing_but_its_lock_holds_no_state(directory: StateDirectory) -> None:
+    directory.task_directory(TaskId(0, 0))
+    lock = directory.task_lock(TaskId(0, 0))
+    lock.acquire()
+    lock.release()
+    assert directory.tasks_on_disk() == []
+
+
+def test_who_locked_a_folder_that_is_being_removed_locks_the_new_one(directory: StateDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = directory.task_directory(TaskId(0, 0))
+    lock = directory.task_lock(TaskId(0, 0))
+    opened = lock._open
+
+    def late() -> int:
+        monkeypatch.setattr(lock, "_open", opened)
+        descriptor = opened()
+        (folder / ".lock").unlink()  # by the cleaner, which held it until now
+        return descriptor
+
+    monkeypatch.setattr(lock, "_open", late)
+    lock.acquire()
+    with pytest.raises(StateDirectoryLockedError):
+        directory.task_lock(TaskId(0, 0)).acquire()
+    lock.release()

@@ -1,0 +1,110 @@
+"""Locks of folders: one process at a time uses the state of an application, one task at a time the folder of a task.
+
+`flock` on a file in the folder: the system gives it back when the process ends, however it ends, so a lock is never stale. The holder's
+process id stands in the file, for the message that a second one gets. The file goes with its folder only, by whoever holds the lock; who
+waited at the door then has locked a file that is no longer there, and tries again.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from pathlib import Path
+
+from runtime.errors import StateDirectoryError, StateDirectoryLockedError
+
+LOCK_FILE = ".lock"
+FILE_MODE = 0o640
+_WAYS_OUT = {
+    errno.EACCES: "give this user the right to write there, or set state.dir to a folder that it may write",
+    errno.EPERM: "give this user the right to write there, or set state.dir to a folder that it may write",
+    errno.EROFS: "set state.dir to a folder on a disk that can be written",
+    errno.ENOSPC: "the disk is full: make room, or set state.dir to a folder on another disk",
+    errno.EDQUOT: "this user's share of the disk is used up: make room, or set state.dir to a folder on another disk",
+    errno.ENOTDIR: "a file stands where a folder should be: remove it, or set state.dir to another folder",
+    errno.EEXIST: "a file stands where a folder should be: remove it, or set state.dir to another folder",
+    errno.EMFILE: "this process has too many files open (about 10 per store): raise the limit (ulimit -n)",
+    errno.ENFILE: "this system has too many files open",
+}
+
+
+def unusable(what: str, error: OSError) -> StateDirectoryError:
+    """The error for a file or folder that the system refuses, with the way out where there is one."""
+    way_out = _WAYS_OUT.get(error.errno or 0, "set state.dir to a folder that this user may write")
+    return StateDirectoryError(f"{what} cannot be used: {error.strerror or error}. The way out: {way_out}")
+
+
+class FolderLock:
+    """The lock of one folder, not taken yet. `what` names the folder's use in messages, as in `task 0_3`."""
+
+    def __init__(self, folder: Path, what: str) -> None:
+        self._folder = folder
+        self._what = what
+        self._descriptor: int | None = None
+
+    @property
+    def held(self) -> bool:
+        return self._descriptor is not None
+
+    def acquire(self) -> None:
+        """Takes the lock; nothing happens if it is held by this object. Raises StateDirectoryLockedError, naming the process that holds it;
+        StateDirectoryError where the folder cannot be used."""
+        if self._descriptor is not None:
+            return
+        descriptor = self._open()
+        while not self._is_of_folder(descriptor):
+            os.close(descriptor)
+            descriptor = self._open()
+        try:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        except OSError as error:
+            os.close(descriptor)
+            raise unusable(f"{self._what} ({self._folder})", error) from error
+        self._descriptor = descriptor
+
+    def _open(self) -> int:
+        """The lock file, locked."""
+        try:
+            descriptor = os.open(self._folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        except OSError as error:
+            raise unusable(f"{self._what} ({self._folder})", error) from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+            os.close(descriptor)
+            raise StateDirectoryLockedError(
+                f"{self._what} ({self._folder}) is in use by process {holder}: stop it, or give this instance a state.dir of its own"
+            ) from error
+        return descriptor
+
+    def _is_of_folder(self, descriptor: int) -> bool:
+        try:
+            return os.path.samestat(os.fstat(descriptor), os.stat(self._folder / LOCK_FILE))
+        except FileNotFoundError:
+            return False
+
+    def release(self) -> None:
+        """Gives the lock back. Nothing happens if it is not held."""
+        if self._descriptor is not None:
+            descriptor, self._descriptor = self._descriptor, None
+            os.close(descriptor)
+
+
+def lock_holder(path: Path) -> int | None:
+    """The process that holds a lock on a file, where the system tells (Linux: /proc/locks). The file is not opened: closing it would give
+    up a POSIX lock that this process itself may hold."""
+    try:
+        status = os.stat(path)
+        lines = Path("/proc/locks").read_text().splitlines()
+    except OSError:
+        return None
+    wanted = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    for line in lines:
+        fields = line.split()
+        if wanted in fields:
+            pid = int(fields[fields.index(wanted) - 1])
+            return pid if pid > 0 else None
+    return None
