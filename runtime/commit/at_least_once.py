@@ -60,18 +60,18 @@ class AtLeastOnce:
         self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers | None, partition: int | None
     ) -> None:
         """Writes an output record. Raises ProductionError if the handler says FAIL, TransactionAbortedError if it is to be tried again."""
-        self._send(Output(topic, key, value, timestamp, headers, partition))
+        self._send(Output(topic, key, value, timestamp, headers, partition), self._refusals.origin())
 
     def send_changelog(self, partition: Partition, rows: list[tuple[bytes, bytes | None, int]]) -> None:
         """Writes changelog records."""
         self._changelogs.add(partition.topic)
+        origin = self._refusals.origin()
         for key, value, timestamp in rows:
-            self._send(Output(partition.topic, key, value, timestamp, None, partition.number))
+            self._send(Output(partition.topic, key, value, timestamp, None, partition.number), origin)
 
-    def _send(self, output: Output) -> None:
+    def _send(self, output: Output, origin: Origin) -> None:
         self._sent = True
         topic, key, value, timestamp, headers, partition = output
-        origin = self._refusals.origin()
         if self._limits and (too_large := self._limits.make_room(output)) is not None:
             self._refuse(output, too_large, origin)
             return
@@ -133,26 +133,39 @@ class AtLeastOnce:
             failed, self._failed = self._failed, []
             if not failed:
                 return
-            for output, error, origin in failed:
-                self._judge(output, error, origin)
+            try:
+                self._send_alone(failed)
+            except BrokerUnavailableError as unavailable:
+                raise TransactionAbortedError(f"refused outputs cannot be judged yet: {unavailable}") from unavailable
+
+    def _send_alone(self, failed: list[tuple[Output, KafkaError, Origin]]) -> None:
+        """A broker refuses whole batches: what was refused is sent once more, each in a batch that fits or of its own."""
+        too_large = {output.topic for output, error, _ in failed if error.code() == KafkaError.MSG_SIZE_TOO_LARGE}
+        known = self._limits.learn(too_large)
+        for output, error, origin in failed:
+            self._raise_transient(output, error)
+            self._send(output, origin)
+            if error.code() == KafkaError.MSG_SIZE_TOO_LARGE and output.topic not in known:
+                continue
+            self._flush_once()
+            still, self._failed = self._failed, []
+            for again in still:
+                self._judge(*again)
 
     def _flush_once(self) -> None:
         while serve(self._producer.flush, FLUSH_SECONDS):
             if self._give_up():
                 raise TaskMigratedError("gave up while the broker did not take the outputs")
 
-    def _judge(self, output: Output, error: KafkaError, origin: Origin) -> None:
-        """What became of an output that the brokers did not take: left out, sent again in a batch that fits, or all is done again."""
-        try:
-            if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
-                self._limits.learn(output.topic)
-                self._send(output)
-                return
-            missing = is_about_the_topic(error) and self._refusals.is_missing(output.topic)
-        except BrokerUnavailableError as unavailable:
-            raise TransactionAbortedError(f"{output.topic} cannot be asked about: {unavailable}") from unavailable
-        if not missing and (error.retriable() or error.code() == KafkaError._MSG_TIMED_OUT):
+    def _raise_transient(self, output: Output, error: KafkaError) -> None:
+        if (error.retriable() or error.code() == KafkaError._MSG_TIMED_OUT) and not (
+            is_about_the_topic(error) and self._refusals.is_missing(output.topic)
+        ):
             raise TransactionAbortedError(f"an output to {output.topic} was not taken in time: {error.str()}")
+
+    def _judge(self, output: Output, error: KafkaError, origin: Origin) -> None:
+        """Returns if the output is left out."""
+        self._raise_transient(output, error)
         self._refuse(output, KafkaException(error), origin)
 
     @property

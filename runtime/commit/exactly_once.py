@@ -20,6 +20,8 @@ from runtime.ids import NextOffset, Partition
 from runtime.record import Headers
 
 POLL_SECONDS = 0.01
+WATCHED_AT_ONCE = 64
+"""Outputs in a batch of a transaction under watch: as many suspects there are if one is refused."""
 
 
 class _Mark(NamedTuple):
@@ -58,9 +60,11 @@ class ExactlyOnce:
         self._limits = Limits(refusals, transactions.flush)
         self._failed: list[tuple[Output, KafkaError, Origin]] = []
         """Outputs of the transaction under watch that were not taken; looked at after its abort."""
+        self._suspects: set[_Mark] = set()
+        """Outputs that were refused together with others."""
         self._left_out: dict[_Mark, KafkaException] = {}
-        """Outputs that a handler has given up, until they came by again and what their input record did else is committed."""
-        self._came_by: set[_Mark] = set()
+        """Outputs that a handler has given up. These and the suspects are kept until their input records are committed."""
+        self._in_batch = 0
 
     def start(self) -> None:
         """Initialises the transactional id; blocks until the broker answers."""
@@ -136,13 +140,17 @@ class ExactlyOnce:
         mark = _Mark.of(output, origin)
         given_up = self._left_out.get(mark)
         if given_up is not None:
-            self._came_by.add(mark)
             self._refusals.left_out(output, given_up, origin)
             return
         too_large = self._limits.make_room(output)
         if too_large is not None:
             self._refused(too_large, output)
             return
+        alone = mark in self._suspects
+        if alone or self._in_batch >= WATCHED_AT_ONCE:
+            self._transactions.flush()
+            self._in_batch = 0
+        self._in_batch += WATCHED_AT_ONCE if alone else 1
         report = partial(self._reported, output, origin, is_changelog)
         number = -1 if output.partition is None else output.partition
         while True:
@@ -163,21 +171,37 @@ class ExactlyOnce:
 
     def _judge_failed(self) -> None:
         """What the watched transaction has shown. Raises ProductionError; TransactionAbortedError where the brokers cannot be asked."""
-        while self._failed:
-            output, error, origin = self._failed[-1]
-            try:
-                self._judge(output, error, origin)
-            except BrokerUnavailableError as unavailable:
-                raise TransactionAbortedError(f"{output.topic} cannot be asked about: {unavailable}") from unavailable
-            self._failed.pop()
+        too_large = {output.topic for output, error, _ in self._failed if error.code() == KafkaError.MSG_SIZE_TOO_LARGE}
+        try:
+            known = self._limits.learn(too_large)  # of the others it is known the next time which one of the batch it was
+            while self._failed:
+                output, error, origin = self._failed[-1]
+                if output.topic in known if error.code() == KafkaError.MSG_SIZE_TOO_LARGE else self._stays(output, error):
+                    self._judge(output, KafkaException(error), origin)
+                self._failed.pop()
+        except BrokerUnavailableError as unavailable:
+            raise TransactionAbortedError(f"refused outputs cannot be judged yet: {unavailable}") from unavailable
 
-    def _judge(self, output: Output, error: KafkaError, origin: Origin) -> None:
-        if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
-            self._limits.learn(output.topic)  # the next time it is known which of the batch it was
-        elif is_about_the_record(error) or (is_about_the_topic(error) and self._refusals.is_missing(output.topic)):
-            failed = KafkaException(error)
-            if not self._refusals.judged(output, failed, origin):
-                self._left_out[_Mark.of(output, origin)] = failed
+    def _stays(self, output: Output, error: KafkaError) -> bool:
+        return is_about_the_record(error) or (is_about_the_topic(error) and self._refusals.is_missing(output.topic))
+
+    def _judge(self, output: Output, error: KafkaException, origin: Origin) -> None:
+        mark = _Mark.of(output, origin)
+        if mark not in self._suspects:
+            self._suspects.add(mark)
+        elif not self._refusals.judged(output, error, origin):
+            self._left_out[mark] = error
+
+    def _end_watch(self, offsets: Mapping[Partition, OffsetAndMetadata]) -> None:
+        """What is committed will not come by again."""
+
+        def is_done(mark: _Mark) -> bool:
+            at = offsets.get(Partition(mark.topic, mark.partition))
+            return mark.offset < 0 or (at is not None and at.offset > mark.offset)
+
+        self._suspects = {mark for mark in self._suspects if not is_done(mark)}
+        self._left_out = {mark: error for mark, error in self._left_out.items() if not is_done(mark)}
+        self._watching = bool(self._suspects or self._left_out or self._limits)
 
     # -- the transaction -------------------------------------------------------------------------------------------------------
 
@@ -203,10 +227,8 @@ class ExactlyOnce:
         self._transactions.commit()
         self._sent = False
         ends, self._ends = self._ends, {}
-        for mark in self._came_by:
-            self._left_out.pop(mark, None)
-        self._came_by.clear()
-        self._watching = bool(self._left_out or self._limits)
+        if self._watching:
+            self._end_watch(offsets)
         return ends
 
     @property
@@ -220,7 +242,6 @@ class ExactlyOnce:
         self._transactions.abort()
         self.poll()
         self._ends.clear()  # after the last reports of what was aborted
-        self._came_by.clear()
         self._sent = False
         self._watching = True
         self._judge_failed()

@@ -5,20 +5,22 @@ known. What the *brokers* refuse is known later. Under exactly-once most records
 third of the speed; one that is refused breaks the transaction, and the commit fails without a word about which record it was. Doing the
 same again would fail for ever.
 
-The way taken: after an abort the worker processes the same input again, and this time *watches*: every output has a delivery report that
-knows the input record behind it. The one that is refused again is put before the production exception handler: FAIL ends the client
-and names it, CONTINUE leaves it out when the input comes by once more. The watch ends with the next commit.
+The way taken: after an abort the worker processes the same input again, and this time *watches*: every output has a delivery report
+that knows the input record behind it. A broker refuses whole batches, good records with the bad, so batches are small now, and all of
+one that is refused are suspects: the next time each of them is a batch of its own. One that is refused alone is put before the production
+exception handler: FAIL ends the client and names it, CONTINUE leaves it out when the input comes by once more. The watch ends with the
+commit of that input.
 
-A broker refuses a whole batch when that is larger than `max.message.bytes` of its topic, good records with the bad. So once a topic has
-refused for size its limit is asked for and kept: a record above it (as sent, before compression) is refused by the worker itself, and
-batches to this topic are kept below it.
+Size is the exception, because there good records alone may make a batch that is too large. Once a topic has refused for size, its
+`max.message.bytes` is asked for and kept: a record above it (as sent, before compression) is refused by the worker itself, and batches
+to this topic are kept below it.
 
 Rejected: a callback for every record always (speed); a limit in the client (the topic's is what counts, and may change).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
 from confluent_kafka import KafkaError, KafkaException
@@ -122,9 +124,13 @@ class Limits:
     def __bool__(self) -> bool:
         return bool(self._limits)
 
-    def learn(self, topic: str) -> None:
-        """This topic has refused a batch. Raises BrokerUnavailableError."""
-        self._limits[topic] = self._refusals.limit(topic)
+    def learn(self, topics: Iterable[str]) -> set[str]:
+        """These topics have refused batches for their size. Returned are those whose limit was known: there it was not the batch's size.
+        Raises BrokerUnavailableError."""
+        limits = {topic: self._refusals.limit(topic) for topic in topics}
+        known = {topic for topic, limit in limits.items() if self._limits.get(topic) == limit}
+        self._limits |= limits
+        return known
 
     def make_room(self, output: Output) -> KafkaException | None:
         """Sees to it that the output's batch is not too large; the error, if the output alone is."""

@@ -221,7 +221,7 @@ class Worker:
             logger.warning("%s", error)
             self._failures += 1
             self._failed_at_ms = self._clock.monotonic_ms()
-            pause_ms = min(LARGEST_BACKOFF_MS, SMALLEST_BACKOFF_MS << min(self._failures - 1, 6))
+            pause_ms = min(LARGEST_BACKOFF_MS, SMALLEST_BACKOFF_MS << min(max(self._failures - 2, 0), 6))
             if self._failures > 1 and self._stopping.wait(pause_ms / 1000) and self._gives_up():
                 raise TaskMigratedError(f"closing: {error}") from error
             try:

@@ -1,0 +1,173 @@
+"""Outputs that the client or the broker does not take: which record it was, who is asked, and what the others do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from runtime import serdes
+from runtime.dsl.builder import StreamsBuilder
+from runtime.dsl.options import Consumed, Produced
+from runtime.errors import ProductionError, StreamsError
+from runtime.handlers import ErrorHandlerContext, ProductionExceptionHandler, ProductionExceptionHandlerResponse
+from runtime.states import State
+from runtime.timestamps import ConsumerRecord
+from runtime.topology.topology import Topology
+from tests.broker.engine import client, running
+from tests.broker.logs import alter
+from tests.support import Kafka, RawRecord, wait_until
+
+Topic = Callable[..., str]
+GUARANTEES = ["exactly_once_v2", "at_least_once"]
+TEXT = Consumed(serdes.STRING, value=serdes.STRING)
+LIMIT = 20_000
+"""`max.message.bytes` of the output topic: a tenth of what the client puts into one batch."""
+
+
+class Asked(ProductionExceptionHandler):
+    """Answers as the test says, and keeps what it was asked."""
+
+    answer: object = ProductionExceptionHandlerResponse.CONTINUE
+    questions: ClassVar[list[tuple[ErrorHandlerContext, ConsumerRecord, Exception]]] = []
+    configs: ClassVar[Mapping[str, object]] = {}
+
+    def configure(self, configs: Mapping[str, object]) -> None:
+        type(self).configs = configs
+
+    def handle(self, context: ErrorHandlerContext, record: ConsumerRecord, exception: Exception) -> ProductionExceptionHandlerResponse:
+        self.questions.append((context, record, exception))
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer  # type: ignore[return-value]  # a test may answer wrongly
+
+
+@pytest.fixture
+def handler() -> Iterator[type[Asked]]:
+    Asked.answer = ProductionExceptionHandlerResponse.CONTINUE
+    Asked.questions.clear()
+    yield Asked
+
+
+def stretching(source: str, output: str) -> Topology:
+    """A value `*n` becomes n bytes; others pass as they are. The count beside it shows that each record is processed once."""
+    builder = StreamsBuilder()
+    stream = builder.stream(source, TEXT)
+    stretched = stream.map_values(lambda value: "x" * int(value[1:]) if value.startswith("*") else value)
+    stretched.to(output, Produced(serdes.STRING, value=serdes.STRING, name="the-sink"))
+    return builder.build()
+
+
+def settings(guarantee: str, **more: object) -> dict[str, object]:
+    return {"processing.guarantee": guarantee, "production.exception.handler": Asked, "commit.interval.ms": 100, **more}
+
+
+def values(records: list[RawRecord]) -> list[bytes | None]:
+    return [record.value for record in records]
+
+
+@pytest.mark.parametrize("guarantee", GUARANTEES)
+@pytest.mark.parametrize("refused_by", ["the broker", "the client"])
+def test_a_record_that_is_too_large_is_left_out_and_all_others_come_once(
+    broker: Kafka, topic: Topic, application_id: str, state_dir: Path, handler: type[Asked], guarantee: str, refused_by: str
+) -> None:
+    source, output = topic("in"), topic("out", config={"max.message.bytes": str(LIMIT)} if refused_by == "the broker" else None)
+    dead = topic("dead")
+    size = LIMIT + 1 if refused_by == "the broker" else 1_000_001
+    rows = [(f"k{n}", f"value {n} " + "." * 100) for n in range(1_000)]  # five times the limit: batches must be made to fit
+    broker.produce(source, [*rows[:500], ("large", f"*{size}"), *rows[500:]], headers=[("trace", b"7")])
+    more = {"errors.dead.letter.queue.topic.name": dead, "producer.linger.ms": 50}
+    with running(broker, stretching(source, output), application_id, state_dir, **settings(guarantee, **more)):
+        wait_until(lambda: broker.committed_offsets(application_id, source) == {0: 1_001}, what="the end of the input")
+        [letter] = wait_until(lambda: broker.consume(dead), what="the dead letter")
+    found = values(broker.consume(output))
+    wanted = [value.encode() for _, value in rows]
+    assert found == wanted if guarantee == "exactly_once_v2" else set(found) == set(wanted)
+    [(context, record, error), *_] = handler.questions
+    assert len(handler.questions) == 1
+    assert (context.topic, context.partition, context.offset) == (source, 0, 500)
+    assert (context.processor_node_id, context.source_raw_key) == ("the-sink", b"large")
+    assert (record.topic, record.key, len(record.value)) == (output, b"large", size)  # type: ignore[arg-type]  # bytes
+    assert "MSG_SIZE_TOO_LARGE" in str(error)
+    assert (letter.key, letter.value) == (b"large", f"*{size}".encode())
+    told = dict(letter.headers)
+    assert told["trace"] == b"7"
+    assert told["__streams.errors.topic"] == source.encode()
+    assert (told["__streams.errors.partition"], told["__streams.errors.offset"]) == (b"0", b"500")
+    assert b"MSG_SIZE_TOO_LARGE" in (told["__streams.errors.message"] or b"")
+
+
+@pytest.mark.parametrize("guarantee", GUARANTEES)
+@pytest.mark.parametrize("answer", [ProductionExceptionHandlerResponse.FAIL, ProductionExceptionHandlerResponse.RETRY])
+def test_a_record_that_the_broker_finds_too_large_ends_the_client_and_is_named(
+    broker: Kafka,
+    topic: Topic,
+    application_id: str,
+    state_dir: Path,
+    handler: type[Asked],
+    guarantee: str,
+    answer: ProductionExceptionHandlerResponse,
+) -> None:
+    """RETRY of what can never be taken is FAIL."""
+    handler.answer = answer
+    source, output = topic("in"), topic("out", config={"max.message.bytes": str(LIMIT)})
+    broker.produce(source, [("a", "1"), ("large", f"*{LIMIT}"), ("a", "2")])
+    with client(broker, stretching(source, output), application_id, state_dir, **settings(guarantee)) as streams:
+        streams.start()
+        wait_until(lambda: streams.state is State.ERROR, what="the end")
+        assert isinstance(streams.failure, ProductionError)
+        for part in ("node the-sink", f"record {source}-0@1", f"{LIMIT + 5} bytes to {output}", "MSG_SIZE_TOO_LARGE"):
+            assert part in str(streams.failure)
+    assert broker.committed_offsets(application_id, source).get(0, 0) <= 1
+    if guarantee == "exactly_once_v2":
+        assert values(broker.consume(output)) in ([], [b"1"])
+
+
+@pytest.mark.parametrize("guarantee", GUARANTEES)
+def test_a_limit_that_is_lowered_while_it_runs_costs_nothing_but_smaller_batches(
+    broker: Kafka, topic: Topic, application_id: str, state_dir: Path, handler: type[Asked], guarantee: str
+) -> None:
+    source, output = topic("in"), topic("out")
+    rows = [(f"k{n}", f"value {n} " + "." * 500) for n in range(400)]
+    with running(broker, stretching(source, output), application_id, state_dir, **settings(guarantee, **{"producer.linger.ms": 50})):
+        broker.produce(source, rows[:100])
+        wait_until(lambda: broker.committed_offsets(application_id, source) == {0: 100}, what="the first records")
+        alter(broker, output, "max.message.bytes", str(LIMIT))
+        broker.produce(source, rows[100:])
+        wait_until(lambda: broker.committed_offsets(application_id, source) == {0: 400}, what="the others")
+    found = values(broker.consume(output))
+    wanted = [value.encode() for _, value in rows]
+    assert found == wanted if guarantee == "exactly_once_v2" else set(found) == set(wanted)
+    assert not handler.questions
+
+
+@pytest.mark.parametrize("guarantee", GUARANTEES)
+def test_a_record_that_the_brokers_find_invalid_is_left_out_alone(
+    broker: Kafka, topic: Topic, application_id: str, state_dir: Path, handler: type[Asked], guarantee: str
+) -> None:
+    """A compacted topic takes no record without a key."""
+    source, output = topic("in"), topic("out", config={"cleanup.policy": "compact"})
+    broker.produce(source, [("a", "1"), (None, "2"), ("b", "3")])
+    with running(broker, stretching(source, output), application_id, state_dir, **settings(guarantee)):
+        wait_until(lambda: broker.committed_offsets(application_id, source) == {0: 3}, what="the end of the input")
+    found = values(broker.consume(output))
+    assert found == [b"1", b"3"] if guarantee == "exactly_once_v2" else set(found) == {b"1", b"3"}
+    [(context, record, _)] = handler.questions
+    assert (context.offset, record.key, record.value) == (1, None, b"2")
+
+
+@pytest.mark.parametrize("answer", [ValueError("no idea"), "CONTINUE"])
+def test_a_handler_that_fails_or_answers_wrongly_ends_the_client_and_is_named(
+    broker: Kafka, topic: Topic, application_id: str, state_dir: Path, handler: type[Asked], answer: object
+) -> None:
+    handler.answer = answer
+    source, output = topic("in"), topic("out")
+    broker.produce(source, [("a", "*2000000")])
+    with client(broker, stretching(source, output), application_id, state_dir, **settings("exactly_once_v2")) as streams:
+        streams.start()
+        wait_until(lambda: streams.state is State.ERROR, what="the end")
+        assert isinstance(streams.failure, StreamsError)
+        assert "Asked" in str(streams.failure)
+    assert handler.configs["application.id"] == application_id
