@@ -123,6 +123,8 @@ class _Parts:
         self._events = events
         self._handler = handler
         self._memory = memory
+        self._topics: dict[str, str] = {}
+        """By store."""
         self._letters = letters
 
     def open(self, store: EngineStore) -> None:
