@@ -85,6 +85,7 @@ class Followers:
         changelogs = self._planner.changelogs([partition for task in tasks for partition in task.changelogs.values()])
         for task in tasks:
             self._restorer.follow(task.id, [(task.stores[name], changelogs[partition]) for name, partition in task.changelogs.items()])
+            task.plan.restore_begins(task.stores, task.changelogs)
             task.followed = True
 
     def _has_caught_up(self, task: FollowerTask, now_ms: int) -> bool:

@@ -163,6 +163,7 @@ class TaskSet:
         for task in tasks:
             task.topic_ids = {partition.topic: changelogs[partition].topic_id for partition in task.changelogs.values()}
             self._restorer.add(task.id, [(task.stores[name], changelogs[partition]) for name, partition in task.changelogs.items()])
+            task.plan.restore_begins(task.stores, task.changelogs)
 
     def _refuse_lost_state(self, task: ActiveTask, committed: Mapping[Partition, OffsetAndMetadata]) -> None:
         """State without committed offsets would be counted into twice (rules.md, 14)."""

@@ -76,7 +76,7 @@ class Global:
         self.metrics = Metrics()
         self.make()
 
-    def make(self, checkpoint_interval_ms: int = 0, own_processor: bool = False) -> None:
+    def make(self, own_processor: bool = False) -> None:
         supplier = Stores.persistent_timestamped_key_value_store("airports")
         self.store: EngineStore = Stores.timestamped_key_value_store_builder(supplier, serdes.STRING, serdes.LONG).build()
         decoder = Decoder(self.topic, serdes.STRING, serdes.LONG)
@@ -89,7 +89,6 @@ class Global:
             write_checkpoint=self.checkpoints.append,
             properties={"bootstrap.servers": self.kafka.bootstrap_servers},
             compaction_check=self.check,
-            checkpoint_interval_ms=checkpoint_interval_ms,
             clock=self.clock,
             events=self.events,
             metrics=self.metrics,
@@ -445,19 +444,15 @@ def test_rule_3_what_passes(make: Callable[..., Global], config: Mapping[str, st
 # --- checkpoints ---------------------------------------------------------------------------------------------------------------------
 
 
-def test_kip_116_a_checkpoint_is_written_when_the_interval_has_passed(make: Callable[..., Global]) -> None:
+def test_kip_116_a_checkpoint_is_written_when_the_worker_says_so_and_at_a_clean_close(make: Callable[..., Global]) -> None:
     table = make()
-    table.close()
-    table.make(checkpoint_interval_ms=3_600_000)
     table.put(("EWR", 1))
     table.start()
-    assert not table.task.checkpoint() and table.checkpoints == []
+    assert table.checkpoints == []
+    table.task.checkpoint()
+    assert table.checkpoints == [{Partition(table.topic, 0): 1}]
     table.close()
-    assert table.checkpoints == [{Partition(table.topic, 0): 1}]
-    table.make(checkpoint_interval_ms=0)
-    table.start()
-    assert table.task.checkpoint()
-    assert table.checkpoints == [{Partition(table.topic, 0): 1}]
+    assert table.checkpoints == [{Partition(table.topic, 0): 1}] * 2
 
 
 def test_offset_of_the_end_is_kept_when_the_tail_holds_no_record(make: Callable[..., Global], broker: Kafka) -> None:
