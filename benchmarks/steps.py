@@ -32,6 +32,7 @@ from runtime.record import Headers
 from runtime.serdes import BYTES, STRING
 from runtime.stores.base import EngineStore, StoreContext
 from runtime.stores.budget import StoreMemory
+from runtime.stores.custom import build_store
 from runtime.topology.pipeline import compile_pipeline
 
 RECORDS = 400_000
@@ -87,7 +88,7 @@ def engine(cache: bool, messages: list[Message]) -> tuple[Times, int]:
         memory = StoreMemory(config.integer("statestore.cache.max.bytes"))
         task = TaskId(0, 0)
         for builder in part.stores:
-            store = stores[builder.name] = builder.build()
+            store = stores[builder.name] = build_store(builder)
             changelog = Partition(f"steps-{builder.name}-changelog", 0)
             store.open(Path(folder), StoreContext("steps", Path(folder), task, changelog, memory, lambda: 0))
         context = TaskContext(

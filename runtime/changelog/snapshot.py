@@ -43,7 +43,7 @@ class PartitionOffset(msgspec.Struct, frozen=True):
 
 class StoreManifest(msgspec.Struct, frozen=True, kw_only=True):
     """One store of a snapshot. `directory` is relative to the manifest. `key_format` and `value_format` are names of serdes (`STRING`,
-    `JSON`, …); `kind` is `key_value` or `window`; `changelog` is None for a store that is not logged. Sizes and retention are ms, None
+    `JSON`, …); `kind` is as in `StoreLayout`; `changelog` is None for a store that is not logged. Sizes and retention are ms, None
     for key-value stores."""
 
     name: str
@@ -93,7 +93,7 @@ def write_snapshot(
 ) -> Path:
     """Writes `<snapshots>/<snapshot_id>/<task>/` and returns it. Call it between a commit and the next record.
 
-    `stores`: each with the partition of its changelog, None where it is not logged. Safe to do twice: a snapshot that is there already
+    `stores`: each with the partition of its changelog, None where it is not logged; stores of the user's own are left out. Safe to do twice: a snapshot that is there already
     is returned as it is. The oldest snapshots beyond the newest three are removed. Raises StateDirectoryError where the disk refuses.
     """
     if not snapshot_id or snapshot_id.startswith(".") or "/" in snapshot_id:
@@ -111,7 +111,7 @@ def write_snapshot(
             at_ms=at_ms,
             stream_time=stream_time,
             input_offsets=[PartitionOffset(each.topic, each.number, offset) for each, offset in sorted(input_offsets.items())],
-            stores=[_write_store(building, store, changelog) for store, changelog in stores.items()],
+            stores=[_write_store(building, store, changelog) for store, changelog in stores.items() if store.layout.kind != "custom"],
         )
         _write_durably(building / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=2))
         building.rename(final)

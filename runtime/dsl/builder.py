@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import cast
 
 from runtime.config import StreamsConfig
 from runtime.dsl.graph import Graph, key_value_store
@@ -12,7 +13,8 @@ from runtime.dsl.ktable import GlobalKTable, KTable, TableRoot, table_from
 from runtime.dsl.options import Consumed, ConsumedOrStr, Materialized, MaterializedOrStr, consumed_of, materialized_of
 from runtime.operators.processor import ProcessorSupplier
 from runtime.operators.table import TableSource
-from runtime.stores.base import EngineStore, StoreBuilder
+from runtime.stores.base import EntryStore, StateStore, StoreBuilder
+from runtime.stores.suppliers import Builder
 from runtime.topology.topology import StoreFactory, Topology
 
 
@@ -52,13 +54,13 @@ class StreamsBuilder:
         graph.topology.mark_global(source, node, store, own_processor=False)
         return GlobalKTable(store)
 
-    def add_state_store(self, builder: StoreBuilder[EngineStore]) -> StreamsBuilder:
+    def add_state_store(self, builder: StoreBuilder[StateStore]) -> StreamsBuilder:
         """Adds a store, for processors to be connected to by its name."""
         self._graph.topology.add_state_store(builder)
         return self
 
     def add_global_store(
-        self, builder: StoreBuilder[EngineStore], topic: str, consumed: ConsumedOrStr, supplier: ProcessorSupplier
+        self, builder: StoreBuilder[StateStore], topic: str, consumed: ConsumedOrStr, supplier: ProcessorSupplier
     ) -> StreamsBuilder:
         """Adds a store that every instance keeps whole, filled from all partitions of `topic` by a processor of the user's. The topic
         should be compacted."""
@@ -93,4 +95,4 @@ def _of_topic(consumed: ConsumedOrStr, materialized: MaterializedOrStr) -> tuple
 
 def _global_store(factory: StoreFactory) -> StoreFactory:
     """A global store is its own topic's copy: it needs no changelog, and its readers want every update at once."""
-    return lambda key, value: factory(key, value).with_logging_disabled().with_caching_disabled()
+    return lambda key, value: cast(Builder[EntryStore], factory(key, value)).with_logging_disabled().with_caching_disabled()

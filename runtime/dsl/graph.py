@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from runtime.dsl.options import Consumed, Materialized, Named, name_of
 from runtime.durations import to_ms
@@ -13,11 +14,12 @@ from runtime.offset_reset import AutoOffsetReset
 from runtime.operators.base import OperatorSupplier
 from runtime.operators.stateless import Filter, PassThrough
 from runtime.serdes.serde import Serde
-from runtime.stores.base import EngineStore, StoreBuilder
-from runtime.stores.suppliers import KeyValueSupplier, Stores, WindowSupplier
+from runtime.stores.base import EngineStore, StateStore, StoreBuilder
+from runtime.stores.suppliers import Builder, KeyValueSupplier, Stores, WindowSupplier
 from runtime.topology.nodes import Partitioner
 from runtime.topology.topology import StoreFactory, Topology, required_serde
 
+S = TypeVar("S", bound=EngineStore)
 _GENERATED = re.compile(r"KSTREAM.*-[0-9]{10}")
 
 
@@ -184,7 +186,7 @@ def _factory(
     materialized: Materialized,
     key: Serde | None,
     value: Serde | None,
-    build: Callable[[Serde, Serde], StoreBuilder[EngineStore]],
+    build: Callable[[Serde, Serde], StoreBuilder[StateStore]],
 ) -> StoreFactory:
     key, value = materialized.key or key, materialized.value or value
     return lambda default_key, default_value: build(
@@ -192,7 +194,7 @@ def _factory(
     )
 
 
-def _configured(builder: StoreBuilder[EngineStore], materialized: Materialized) -> StoreBuilder[EngineStore]:
+def _configured(builder: Builder[S], materialized: Materialized) -> Builder[S]:
     builder = builder.with_caching_enabled() if materialized.caching else builder.with_caching_disabled()
     if materialized.logging is False:
         return builder.with_logging_disabled()

@@ -88,7 +88,7 @@ class ProcessorContext:
         """Wall-clock time, ms since the epoch, of the clock that the application runs by."""
         return self._task.clock.wall_ms()
 
-    def get_state_store(self, name: str) -> StateStore | EngineStore:
+    def get_state_store(self, name: str) -> object:
         """A store that is connected to this processor, or a global store.
 
         Raises InvalidStateStoreError for any other name. The task becomes a reader of the global store: while that is recovered, it waits.
@@ -96,7 +96,8 @@ class ProcessorContext:
         node = self._node
         if name in self._task.stores and name not in node.stores:
             raise InvalidStateStoreError(f"processor {node.name} has no access to store {name!r}: name it where the processor is added")
-        return self._task.store(name)
+        store = self._task.store(name)
+        return store.user_store if isinstance(store, EngineStore) else store
 
     def schedule(self, interval: timedelta | int, type: PunctuationType, callback: Punctuator) -> Cancellable:
         """Calls `callback(now_ms)` every `interval` (ms if an int) of stream time or wall-clock time.

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar, runtime_checkable
 
+from runtime.errors import StreamsError
 from runtime.ids import NextOffset, Partition, TaskId
 from runtime.record import Headers
 from runtime.serdes.serde import Serializer
@@ -27,15 +28,32 @@ from runtime.stores.budget import StoreMemory
 ChangelogRecord = tuple[bytes, bytes | None, int]
 """Key, value (None is a tombstone), timestamp in ms, as on the changelog."""
 
+RestoreCallback = Callable[[Sequence[ChangelogRecord]], None]
+"""Applies changelog records, in their order, to a store of the user's (Kafka Streams' `RecordBatchingStateRestoreCallback`). Doing it twice
+gives the same: a later record of a key takes the place of an earlier one, None removes it."""
+
 FlushListener = Callable[[object, object, object, int, Headers | None], None]
 """`(key, new value, old value, timestamp, headers)` of an entry that leaves the cache; values are None where there is none."""
 
 
+class OwnChanges(Protocol):
+    """What the engine keeps for a store of the user's (`custom.py`)."""
+
+    @property
+    def pending(self) -> Mapping[bytes, bytes | None]: ...
+
+    def register(self, store: StateStore, restore: RestoreCallback, staged: bool) -> None: ...
+
+    def log_change(self, key: bytes, value: bytes | None, timestamp: int | None) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class StoreContext:
-    """What a store is opened with. `state_dir` is the task's folder (or `global`); `changelog` is None for a store without one;
-    `task_id` is None for a global store. `memory` is shared by all stores of the process. `record_time` gives the timestamp in ms of
-    the record that is being processed: the time of a plain `put`, as the changelog shows it."""
+    """What a store is opened with. `state_dir` is the task's folder (or `global`), of a user's own store a folder for it alone;
+    `changelog` is None for a store without one; `task_id` is None for a global store. `memory` is shared by all stores of the process.
+    `record_time` gives the timestamp in ms of the record that is being processed: the time of a plain `put`, as the changelog shows it.
+
+    `register`, `log_change` and `pending` are for stores of the user's; the engine's have no use for them (StreamsError)."""
 
     application_id: str
     state_dir: Path
@@ -43,6 +61,27 @@ class StoreContext:
     changelog: Partition | None = None
     memory: StoreMemory = field(default_factory=StoreMemory)
     record_time: Callable[[], int] = lambda: 0
+    changes: OwnChanges | None = None
+
+    def register(self, store: StateStore, restore: RestoreCallback, *, staged: bool = False) -> None:
+        """Says, in `init`, how the store is restored. `staged`: it leaves what it gave to `log_change` alone until the commit, where
+        `restore` applies it; otherwise it applies its changes itself, at once."""
+        self._own().register(store, restore, staged)
+
+    def log_change(self, key: bytes, value: bytes | None, timestamp: int | None = None) -> None:
+        """A change of the store, None is a removal: for its changelog, where the last change of a key since the commit before is written.
+        `timestamp` in ms; default: that of the record that is being processed."""
+        self._own().log_change(key, value, timestamp)
+
+    @property
+    def pending(self) -> Mapping[bytes, bytes | None]:
+        """What `log_change` was given since the last commit, so that a staged store reads its own writes."""
+        return self._own().pending
+
+    def _own(self) -> OwnChanges:
+        if self.changes is None:
+            raise StreamsError("only a store of your own registers with its context and logs its changes there")
+        return self.changes
 
 
 @runtime_checkable
@@ -66,7 +105,7 @@ class StateStore(Protocol):
         ...
 
     def init(self, context: StoreContext, root: StateStore | None = None) -> None:
-        """Opens the store."""
+        """Opens the store. A store that had been closed begins with what was committed."""
 
     def flush(self) -> None:
         """Makes all that was committed durable on disk."""
@@ -303,25 +342,17 @@ S_co = TypeVar("S_co", covariant=True, bound=StateStore)
 
 
 class StoreBuilder(Protocol, Generic[S_co]):
-    """Makes a store anew for each task. Immutable settings: each `with_` returns a builder."""
+    """Makes a store anew for each task: what a user's own builder must have. It may also have `changelog_config()`, the topic settings of
+    its changelog (default: compact). Those that `Stores` gives have more (`suppliers.Builder`)."""
 
     @property
     def name(self) -> str: ...
 
     @property
-    def logging_enabled(self) -> bool: ...
+    def logging_enabled(self) -> bool:
+        """True if the store has a changelog."""
+        ...
 
-    @property
-    def caching_enabled(self) -> bool: ...
-
-    def changelog_config(self) -> Mapping[str, str]: ...
-
-    def with_caching_enabled(self) -> StoreBuilder[S_co]: ...
-
-    def with_caching_disabled(self) -> StoreBuilder[S_co]: ...
-
-    def with_logging_enabled(self, config: Mapping[str, str] | None = None) -> StoreBuilder[S_co]: ...
-
-    def with_logging_disabled(self) -> StoreBuilder[S_co]: ...
-
-    def build(self) -> S_co: ...
+    def build(self) -> S_co:
+        """A new store, closed."""
+        ...

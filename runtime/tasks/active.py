@@ -194,8 +194,6 @@ class ActiveTask:
             if clean and self.stores:
                 self.checkpoint(self.plan.clock.wall_ms())
             for store in self.stores.values():
-                if not clean and store.is_open:
-                    store.rollback()
                 store.close()
             self.plan.lock.release()
             self._move(TaskState.CLOSED)

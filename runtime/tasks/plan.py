@@ -22,6 +22,7 @@ from runtime.operators.processor import UserProcessor
 from runtime.operators.table_join import StreamGlobalTableJoin
 from runtime.stores.base import EngineStore, StoreContext
 from runtime.stores.budget import StoreMemory
+from runtime.stores.custom import build_store
 from runtime.stores.locks import FolderLock
 from runtime.topology.nodes import SourceNode
 from runtime.topology.subtopologies import SubTopology
@@ -83,7 +84,7 @@ class TaskPlan:
         wiped: list[EngineStore] = []
         try:
             for builder in self.subtopology.stores:
-                store = stores[builder.name] = builder.build()
+                store = stores[builder.name] = build_store(builder)
                 if not self._open_store(store, record_time):
                     wiped.append(store)
         except Exception:

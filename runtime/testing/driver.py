@@ -133,22 +133,28 @@ class TopologyTestDriver:
 
     # -- state -----------------------------------------------------------------------------------------------------------------
 
-    def get_all_state_stores(self) -> dict[str, EngineStore]:
-        """All stores by name, the global ones included."""
+    def get_all_state_stores(self) -> dict[str, object]:
+        """All stores by name, the global ones included, as processors see them."""
+        return {name: store.user_store for name, store in self._stores().items()}
+
+    def get_state_store(self, name: str) -> object:
+        """The store as processors see it: a timestamped one gives ValueAndTimestamp. Raises InvalidStateStoreError if there is none."""
+        return self._named(name).user_store
+
+    def _stores(self) -> dict[str, EngineStore]:
         found = dict(self._globals.stores)
         for task in self._tasks:
             found.update(task.stores)
         return found
 
-    def get_state_store(self, name: str) -> EngineStore:
-        """The store as processors see it: a timestamped one gives ValueAndTimestamp. Raises InvalidStateStoreError if there is none."""
-        stores = self.get_all_state_stores()
+    def _named(self, name: str) -> EngineStore:
+        stores = self._stores()
         if name not in stores:
             raise InvalidStateStoreError(f"the topology has no store {name!r} (its stores: {', '.join(sorted(stores)) or 'none'})")
         return stores[name]
 
     def _store(self, name: str, kind: str) -> EngineStore:
-        store = self.get_state_store(name)
+        store = self._named(name)
         if store.layout.kind != kind:
             raise InvalidStateStoreError(f"store {name!r} is a {store.layout.kind} store, not a {kind} store")
         return store

@@ -22,8 +22,9 @@ from runtime.intake.verdict import Batch, Decoder, error_context, judge, raw_rec
 from runtime.metrics import Metrics
 from runtime.operators.context import TaskContext
 from runtime.serdes.serde import Serde
-from runtime.stores.base import EngineStore, StoreBuilder, StoreContext
+from runtime.stores.base import EngineStore, StateStore, StoreBuilder, StoreContext
 from runtime.stores.budget import StoreMemory
+from runtime.stores.custom import build_global_store, build_store
 from runtime.tasks.global_apply import GLOBAL_TASK, Apply, Processed, TableCopy, Verdict
 from runtime.testing.clock import ManualClock
 from runtime.testing.log import LogRecord, MemoryLog
@@ -60,10 +61,10 @@ class Surroundings:
         return make_handler(self.config[key], ProcessingExceptionHandler, self.config, key)
 
     def open(
-        self, builder: StoreBuilder[EngineStore], folder: str, task: TaskId | None, changelog: bool, record_time: Callable[[], int]
+        self, builder: StoreBuilder[StateStore], folder: str, task: TaskId | None, changelog: bool, record_time: Callable[[], int]
     ) -> EngineStore:
         """Makes and opens a store under the driver's own folder."""
-        store = builder.build()
+        store = build_store(builder) if task is not None else build_global_store(builder)
         topic = f"{self.config.application_id}-{store.name}-changelog"
         directory = self.folder / folder
         directory.mkdir(exist_ok=True)

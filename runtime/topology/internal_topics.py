@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from runtime.errors import WrongPartitionsError
-from runtime.stores.base import EngineStore, StoreBuilder
+from runtime.stores.base import StateStore, StoreBuilder
+from runtime.stores.custom import changelog_config
 from runtime.topology.nodes import InternalTopic
 from runtime.topology.subtopologies import SubTopology
 
@@ -43,8 +44,8 @@ def changelog_topics(parts: Sequence[SubTopology], application_id: str, addition
     """The changelog of each store that is logged. Brokers delete windows by their own clock, so they keep them a while longer than the
     store: `windowstore.changelog.additional.retention.ms`."""
 
-    def config(store: StoreBuilder[EngineStore]) -> dict[str, str]:
-        settings = dict(store.changelog_config())
+    def config(store: StoreBuilder[StateStore]) -> dict[str, str]:
+        settings = changelog_config(store)
         if "retention.ms" in settings and "delete" in settings["cleanup.policy"]:
             settings["retention.ms"] = str(int(settings["retention.ms"]) + additional_retention_ms)
         return settings

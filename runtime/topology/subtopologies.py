@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from runtime.stores.base import EngineStore, StoreBuilder
+from runtime.stores.base import StateStore, StoreBuilder
 from runtime.topology.nodes import Node, ProcessorNode, SinkNode, SourceNode
 
 
@@ -22,7 +22,7 @@ class SubTopology:
     nodes: tuple[Node, ...]
     children: Mapping[str, tuple[str, ...]]
     parents: Mapping[str, tuple[str, ...]]
-    stores: tuple[StoreBuilder[EngineStore], ...]
+    stores: tuple[StoreBuilder[StateStore], ...]
 
     @property
     def sources(self) -> tuple[SourceNode, ...]:
@@ -49,7 +49,7 @@ class GlobalStoreTopology:
     id: int
     source: SourceNode
     processor: ProcessorNode
-    store: StoreBuilder[EngineStore]
+    store: StoreBuilder[StateStore]
     own_processor: bool
 
     @property

@@ -17,7 +17,7 @@ from runtime.offset_reset import AutoOffsetReset
 from runtime.operators.base import OperatorSupplier
 from runtime.operators.processor import ProcessorSupplier, UserProcessor
 from runtime.serdes.serde import Serde
-from runtime.stores.base import EngineStore, StoreBuilder
+from runtime.stores.base import StateStore, StoreBuilder
 from runtime.topology.describe import TopologyDescription, describe
 from runtime.topology.internal_topics import changelog_topics, repartition_topics
 from runtime.topology.nodes import InternalTopic, Node, Partitioner, PendingSerde, ProcessorNode, SinkNode, SourceNode, TopicNameExtractor
@@ -25,7 +25,7 @@ from runtime.topology.subtopologies import GlobalStoreTopology, SubTopology, nod
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
-StoreFactory = Callable[[Serde | None, Serde | None], StoreBuilder[EngineStore]]
+StoreFactory = Callable[[Serde | None, Serde | None], StoreBuilder[StateStore]]
 """Makes a store's builder, given the configured default serdes. Raises TopologyError if one is needed and missing."""
 
 
@@ -111,7 +111,7 @@ class Topology:
             _check_topic(topic, f"sink {name}")
         return self._add(SinkNode(name, topic, key_serde, value_serde, partitioner), parents)
 
-    def add_state_store(self, builder: StoreBuilder[EngineStore], *processors: str) -> Topology:
+    def add_state_store(self, builder: StoreBuilder[StateStore], *processors: str) -> Topology:
         """Adds a store and connects it to processors. Raises TopologyError if its name is taken."""
         self.add_store_factory(builder.name, lambda _key, _value: builder)
         for processor in processors:
@@ -159,7 +159,7 @@ class Topology:
 
     def add_global_store(
         self,
-        builder: StoreBuilder[EngineStore],
+        builder: StoreBuilder[StateStore],
         source_name: str,
         topic: str,
         processor_name: str,
@@ -299,7 +299,7 @@ class Topology:
         assert isinstance(node, ProcessorNode)
         return node
 
-    def _builder(self, store: str) -> StoreBuilder[EngineStore]:
+    def _builder(self, store: str) -> StoreBuilder[StateStore]:
         return self._stores[store](None, None)
 
     def _stores_of(self, names: Iterable[str]) -> list[str]:
@@ -369,5 +369,5 @@ def _resolved_serde(serde: Serde | None, default: Serde | None, what: str, where
     return required_serde(serde or default, what, where)
 
 
-def _constant(builder: StoreBuilder[EngineStore]) -> StoreFactory:
+def _constant(builder: StoreBuilder[StateStore]) -> StoreFactory:
     return lambda _key, _value: builder

@@ -6,7 +6,6 @@ import struct
 from collections import Counter, defaultdict
 from contextlib import closing
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
@@ -17,6 +16,7 @@ from runtime.ids import NextOffset, Partition, TaskId
 from runtime.record import ValueAndTimestamp, Windowed
 from runtime.serdes.keys import split_window_store_key
 from runtime.stores.base import EngineStore, StoreContext
+from runtime.stores.custom import build_store
 from runtime.topology.topology import Topology
 from tests.broker.instances import coordination_log
 from tests.chaos.sabotage import WINDOW_MS
@@ -123,7 +123,7 @@ def stores_equal_their_changelogs(changelogs: Changelogs, topology: Topology, co
             for builder in part.stores:
                 if (folder / "rocksdb" / builder.name).exists():
                     changelog = changelog_partition(application, builder.name, task)
-                    store = builder.build()
+                    store = build_store(builder)
                     store.open(folder, StoreContext(application, folder, task, changelog))
                     with closing(store):
                         at = store.committed_offset(changelog)

@@ -11,6 +11,7 @@ from runtime.metrics import Metrics
 from runtime.operators.context import GlobalStores, TaskContext
 from runtime.record import Headers
 from runtime.stores import EngineStore, StoreContext, StoreMemory
+from runtime.stores.custom import build_store
 from runtime.testing import ManualClock
 from runtime.topology.pipeline import Pipeline, compile_pipeline
 from runtime.topology.topology import Topology
@@ -60,7 +61,7 @@ class Compiled:
         )
         memory = StoreMemory(cache_bytes)
         for builder in part.stores:
-            store = builder.build()
+            store = build_store(builder)
             store.open(folder, StoreContext("app", folder, self.context.task_id, None, memory, lambda: self.context.timestamp))
             self.stores[builder.name] = store
         self.pipeline = self.compile()

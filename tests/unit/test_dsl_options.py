@@ -28,7 +28,8 @@ from runtime import (
 from runtime.offset_reset import AutoOffsetReset
 from runtime.operators.stateless import Filter, PassThrough
 from runtime.operators.windowed import window_starts
-from runtime.stores import EngineStore, StoreBuilder
+from runtime.stores import EntryStore
+from runtime.stores.suppliers import Builder
 from runtime.testing import TopologyTestDriver
 from runtime.topology.nodes import ProcessorNode
 
@@ -48,11 +49,12 @@ def resolved(builder: StreamsBuilder) -> Topology:
     return builder.build().resolved(StreamsConfig(CONFIG))
 
 
-def store(define: Callable[[StreamsBuilder], object]) -> StoreBuilder[EngineStore]:
+def store(define: Callable[[StreamsBuilder], object]) -> Builder[EntryStore]:
     """The one store of a topology."""
     builder = StreamsBuilder()
     define(builder)
     (found,) = (each for part in resolved(builder).sub_topologies() for each in part.stores)
+    assert isinstance(found, Builder)
     return found
 
 
@@ -284,6 +286,7 @@ def test_a_global_table_has_no_changelog_and_no_cache() -> None:
     builder.global_table("g", materialized="rows")
     (found,) = resolved(builder).global_stores()
     assert (found.topic, found.store.name, found.own_processor) == ("g", "rows", False)
+    assert isinstance(found.store, Builder)
     assert not found.store.logging_enabled and not found.store.caching_enabled
 
 

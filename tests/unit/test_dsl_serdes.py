@@ -22,6 +22,7 @@ from runtime import (
 )
 from runtime.dsl.kstream import KStream
 from runtime.serdes.serde import Serde
+from runtime.stores.custom import build_store
 from runtime.topology.nodes import SinkNode, SourceNode
 
 S, L, J, B = serdes.STRING, serdes.LONG, serdes.JSON, serdes.BYTES
@@ -148,7 +149,7 @@ def test_a_tables_store_has_its_topics_serdes(
 
     topology = resolved(define)
     stores = [*(store for part in topology.sub_topologies() for store in part.stores), *(g.store for g in topology.global_stores())]
-    layout = stores[0].build().layout
+    layout = build_store(stores[0]).layout
     assert (layout.key_serde, layout.value_serde, layout.timestamped) == (*expected, True)
 
 

@@ -1,0 +1,342 @@
+"""Stores that users write: any class with the attributes and methods of `StateStore`, driven by the engine like its own (rules.md, 12).
+
+The problem: the engine must put such a store's changes on the changelog, restore it from there, take back what an aborted transaction had
+written, and know after a kill what it holds; and it knows nothing of its inside. Kafka Streams has the store log its changes and register a
+callback that restores it. The same two calls are the contract here, on the `StoreContext` that `init` gets: `log_change(key, value)` and
+`register(store, restore)`. Two answers of the store decide the rest:
+
+                     manages_offsets                            it does not
+    staged           changes reach it by `restore`, then        changes reach it by `restore` at the commit. It may be ahead of the
+                     `commit(offsets)` keeps both at once       offsets that are kept for it, never of its changelog: what is restored
+                                                                again after a kill ends at the same content
+    not staged       it writes at once, in a transaction of     it writes at once: an aborted transaction, or a stop without a clean
+                     its own that `commit(offsets)` ends;       end, leaves what was never committed. It is emptied and restored
+                     `close` and `init` take it back
+
+Offsets of a store that manages none are kept beside it, written when it has been flushed: with the checkpoint (KIP-116) and at a clean end.
+
+    <task>/custom/<store>/           the store's own folder, its `state_dir`; emptied when the store is rebuilt
+    <task>/custom/<store>.offsets    offsets (where the engine keeps them) and metas, JSON
+    <task>/custom/<store>.open       there while a store that writes at once is open
+
+Ways rejected: to take a store's writes out of its methods by wrapping them (each store has its own); to ask the store for a copy of what a
+key had before (it may not be able to tell).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import msgspec
+
+from runtime.errors import InvalidStateStoreError, StateDirectoryError, StreamsError, TaskCorruptedError
+from runtime.ids import NextOffset, Partition
+from runtime.stores.backed import UPDATE_BYTES
+from runtime.stores.base import (
+    ChangelogRecord,
+    CommittedView,
+    EngineStore,
+    RestoreCallback,
+    StateStore,
+    StoreBuilder,
+    StoreContext,
+    StoreLayout,
+)
+from runtime.stores.suppliers import Builder
+
+
+class _Beside(msgspec.Struct, frozen=True):
+    """What is kept beside a store: next offsets by partition (`topic-number`), and metas."""
+
+    offsets: dict[str, int]
+    meta: dict[str, bytes]
+
+
+class CustomStore(EngineStore):
+    """A user's store as the engine drives it."""
+
+    folded_by_key = False
+
+    def __init__(self, store: StateStore, *, logging: bool, changelog_config: Mapping[str, str]) -> None:
+        self._store = store
+        self._logging = logging
+        self._config = dict(changelog_config)
+        self.persistent = bool(store.persistent)
+        self.manages_offsets = bool(store.manages_offsets)
+        self._restore: RestoreCallback | None = None
+        self._staged = False
+        self._directory: Path | None = None
+        self._context: StoreContext | None = None
+        self._taken_up = False
+        self._forget()
+
+    def _forget(self) -> None:
+        self._pending: dict[bytes, bytes | None] = {}
+        self._times: dict[bytes, int] = {}
+        self._pending_bytes = 0
+        self._offsets: dict[Partition, NextOffset] = {}
+        self._meta: dict[str, bytes] = {}
+        self._staged_meta: dict[str, bytes] = {}
+
+    # --- identity -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        return self._store.name
+
+    @property
+    def layout(self) -> StoreLayout:
+        return StoreLayout("custom", timestamped=False, key_serde="BYTES", value_serde="BYTES")
+
+    @property
+    def is_open(self) -> bool:
+        return self._taken_up and self._store.is_open
+
+    @property
+    def logging_enabled(self) -> bool:
+        return self._logging
+
+    @property
+    def user_store(self) -> object:
+        return self._store
+
+    def changelog_config(self) -> Mapping[str, str]:
+        return self._config
+
+    # --- what the store calls (OwnChanges) ------------------------------------------------------------------------------------
+
+    @property
+    def pending(self) -> Mapping[bytes, bytes | None]:
+        """What was logged since the last commit."""
+        return self._pending
+
+    def register(self, store: StateStore, restore: RestoreCallback, staged: bool) -> None:
+        """`StoreContext.register`."""
+        self._restore, self._staged = restore, staged
+
+    def log_change(self, key: bytes, value: bytes | None, timestamp: int | None) -> None:
+        """`StoreContext.log_change`."""
+        if not isinstance(key, bytes) or not isinstance(value, bytes | None):
+            raise TypeError(f"store {self.name}: keys and values are logged as bytes")
+        if key not in self._pending:
+            self._pending_bytes += UPDATE_BYTES + len(key)
+        self._pending_bytes += len(value or b"") - len(self._pending.get(key) or b"")
+        self._pending[key] = value
+        self._times[key] = self._opened().record_time() if timestamp is None else timestamp
+
+    # --- life ---------------------------------------------------------------------------------------------------------------
+
+    def open(self, directory: Path, context: StoreContext) -> None:
+        """Raises TaskCorruptedError for a store that was not closed and may hold what was never committed; what its `init` raises; and
+        StreamsError if that registers no callback and one is needed."""
+        if self._taken_up:
+            raise StreamsError(f"store {self.name} is already open")
+        self._directory = directory
+        self._folder = directory / "custom" / self.name
+        self._beside = self._folder.with_name(f"{self.name}.offsets")
+        self._mark = self._folder.with_name(f"{self.name}.open")
+        self._context = replace(context, state_dir=self._folder, changes=self)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StateDirectoryError(f"the store's folder {self._folder} cannot be used: {error}") from error
+        if self._mark.exists():
+            raise self._corrupted("it was not closed, and writes at once what may never have been committed")
+        self._read_beside()
+        self._init(self._context)
+        self._taken_up = True
+
+    def _init(self, context: StoreContext) -> None:
+        self._store.init(context, self._store)
+        if self._restore is None and (self._logging or context.task_id is None):
+            self._store.close()
+            raise StreamsError(f"store {self.name}: its init must say how it is restored: context.register(self, callback)")
+        if self._writes_at_once and self.persistent:
+            self._mark.touch()
+
+    @property
+    def _writes_at_once(self) -> bool:
+        return not self.manages_offsets and not self._staged
+
+    def _corrupted(self, reason: str) -> TaskCorruptedError:
+        task = self._context.task_id if self._context else None
+        return TaskCorruptedError([task] if task else [], f"store {self.name}: {reason}", self.name)
+
+    def _opened(self) -> StoreContext:
+        if self._context is None or not self._taken_up:
+            raise InvalidStateStoreError(f"store {self.name} is not open")
+        return self._context
+
+    def close(self) -> None:
+        if not self._taken_up:
+            return
+        clean = not self._pending
+        if clean and self._store.is_open:
+            self.flush()
+        self._taken_up = False
+        self._store.close()
+        if clean and self._writes_at_once:
+            self._mark.unlink(missing_ok=True)
+        self._forget()
+
+    def wipe(self) -> None:
+        if self._directory is None or self._context is None:
+            raise InvalidStateStoreError(f"store {self.name} was never opened")
+        if self._store.is_open:
+            self._store.close()
+        self._taken_up = False
+        self._forget()
+        for path in (self._beside, self._mark):
+            path.unlink(missing_ok=True)
+        shutil.rmtree(self._folder, ignore_errors=not self._folder.exists())
+        self.open(self._directory, self._context)
+
+    def flush(self) -> None:
+        self._opened()
+        self._store.flush()
+        if self.persistent:
+            self._write_beside()
+
+    def checkpoint(self, path: Path) -> None:
+        raise StateDirectoryError(f"store {self.name} is of the user's own: no copy can be made of it")
+
+    # --- beside the store ---------------------------------------------------------------------------------------------------
+
+    def _read_beside(self) -> None:
+        try:
+            found = msgspec.json.decode(self._beside.read_bytes(), type=_Beside)
+        except FileNotFoundError:
+            return
+        except (OSError, msgspec.DecodeError) as error:
+            raise self._corrupted(f"what was kept of its offsets cannot be read: {error}") from error
+        for name, offset in found.offsets.items():
+            topic, _, number = name.rpartition("-")
+            self._offsets[Partition(topic, int(number))] = NextOffset(offset)
+        self._meta.update(found.meta)
+
+    def _write_beside(self) -> None:
+        offsets = {} if self.manages_offsets else {str(partition): int(offset) for partition, offset in self._offsets.items()}
+        building = self._beside.with_suffix(".building")
+        try:
+            with building.open("wb") as file:
+                file.write(msgspec.json.encode(_Beside(offsets, self._meta)))
+                file.flush()
+                os.fsync(file.fileno())
+            building.replace(self._beside)
+        except OSError as error:
+            raise StateDirectoryError(f"the offsets of store {self.name} cannot be written to {self._beside}: {error}") from error
+
+    # --- commit -------------------------------------------------------------------------------------------------------------
+
+    def changelog_records(self) -> Iterator[ChangelogRecord]:
+        return iter(self._changes())
+
+    def _changes(self) -> list[ChangelogRecord]:
+        return [(key, value, self._times[key]) for key, value in self._pending.items()]
+
+    def commit(self, offsets: Mapping[Partition, NextOffset]) -> None:
+        self._opened()
+        if self._staged and self._pending:
+            self._apply(self._changes())
+        self._commit(offsets)
+
+    def _apply(self, records: Sequence[ChangelogRecord]) -> None:
+        assert self._restore is not None  # `_init` has seen to it
+        self._restore(records)
+
+    def _commit(self, offsets: Mapping[Partition, NextOffset]) -> None:
+        self._store.commit(offsets)
+        self._offsets.update(offsets)
+        new_metas = self._staged_meta.keys() - self._meta.keys()
+        self._meta.update(self._staged_meta)
+        self._drop_pending()
+        if self.manages_offsets and self.persistent and new_metas:
+            self._write_beside()  # which changelog the offsets belong to must be known as long as they are
+
+    def _drop_pending(self) -> None:
+        self._pending.clear()
+        self._times.clear()
+        self._staged_meta.clear()
+        self._pending_bytes = 0
+
+    def rollback(self) -> None:
+        """Raises TaskCorruptedError for a store that has written what is to be taken back."""
+        context = self._opened()
+        written = bool(self._pending)
+        self._drop_pending()
+        if self._staged:
+            return
+        if self.manages_offsets:
+            self._store.close()
+            self._init(context)
+        elif written:
+            raise self._corrupted("it wrote at once what has not been committed")
+
+    def restore(self, records: Sequence[ChangelogRecord], offsets: Mapping[Partition, NextOffset]) -> None:
+        self._opened()
+        if self._pending:
+            raise StreamsError(f"store {self.name} was to be restored while it holds {len(self._pending)} uncommitted updates")
+        self._apply(records)
+        self._commit(offsets)
+
+    def committed_offset(self, topic_partition: Partition) -> NextOffset | None:
+        if not self.manages_offsets:
+            return self._offsets.get(topic_partition)
+        found = self._store.committed_offset(topic_partition)
+        return None if found is None else NextOffset(found)
+
+    def committed_offsets(self) -> dict[Partition, NextOffset]:
+        """Of a store that manages its offsets: those that it was given since it was opened."""
+        return dict(self._offsets)
+
+    def set_meta(self, name: str, value: bytes) -> None:
+        self._staged_meta[name] = value
+
+    def get_meta(self, name: str) -> bytes | None:
+        return self._staged_meta.get(name, self._meta.get(name))
+
+    @property
+    def approximate_num_uncommitted_bytes(self) -> int:
+        return self._pending_bytes
+
+    # --- reads --------------------------------------------------------------------------------------------------------------
+
+    def has_entries(self) -> bool:
+        changelog = self._opened().changelog
+        return changelog is not None and bool(self.committed_offset(changelog))
+
+    def query_view(self, *, timestamped: bool = False) -> CommittedView:
+        """The store's own `query_view()`, if it has one: it must show committed data only, and to any thread."""
+        self._opened()
+        view = getattr(self._store, "query_view", None)
+        if view is None:
+            raise InvalidStateStoreError(f"store {self.name!r} is of your own and cannot be queried: it has no query_view()")
+        return cast(CommittedView, view())
+
+
+def build_store(builder: StoreBuilder[StateStore]) -> EngineStore:
+    """A store of the builder's, as the engine drives it."""
+    built = builder.build()
+    if isinstance(built, EngineStore):
+        return built
+    return CustomStore(built, logging=bool(builder.logging_enabled), changelog_config=changelog_config(builder))
+
+
+def build_global_store(builder: StoreBuilder[StateStore]) -> EngineStore:
+    """The same, without a changelog and a cache: a global store is filled from its topic."""
+    if isinstance(builder, Builder):
+        plain: EngineStore = builder.with_caching_disabled().with_logging_disabled().build()
+        return plain
+    built = builder.build()
+    return built if isinstance(built, EngineStore) else CustomStore(built, logging=False, changelog_config={})
+
+
+def changelog_config(builder: StoreBuilder[StateStore]) -> dict[str, str]:
+    """Topic settings of the changelog; a user's builder need not have any."""
+    own = getattr(builder, "changelog_config", None)
+    return {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime", **(own() if own is not None else {})}

@@ -1,0 +1,67 @@
+"""Stores of the user's own in a topology, in the test driver (rules.md, 12)."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+from runtime import Processor, ProcessorContext, Record, StreamsConfig, Topology, serdes
+from runtime.errors import InvalidStateStoreError
+from runtime.testing import TopologyTestDriver
+from tests.unit.own_stores import KINDS, OwnBuilder, OwnStore
+
+
+class LastWords(Processor):
+    """Keeps the last value of each key in a store, and tells the one before."""
+
+    def init(self, context: ProcessorContext) -> None:
+        self._context = context
+        self._store = cast(OwnStore, context.get_state_store("own"))
+
+    def process(self, record: Record) -> None:
+        before = self._store.get(str(record.key))
+        self._store.put(str(record.key), None if record.value is None else str(record.value))
+        self._context.forward(record.with_value(before))
+
+
+def topology(kind: str) -> Topology:
+    """in → LastWords → out."""
+    return (
+        Topology()
+        .add_source("source", "in", key_serde=serdes.STRING, value_serde=serdes.STRING)
+        .add_processor("words", LastWords, "source")
+        .add_state_store(OwnBuilder("own", kind), "words")
+        .add_sink("sink", "out", "words", key_serde=serdes.STRING, value_serde=serdes.STRING)
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_store_of_the_users_own_works_in_a_topology(kind: str) -> None:
+    with TopologyTestDriver(topology(kind)) as driver:
+        words = driver.create_input_topic("in", serdes.STRING, serdes.STRING)
+        said = driver.create_output_topic("out", serdes.STRING, serdes.STRING)
+        changelog = driver.create_output_topic("topology-test-own-changelog", serdes.STRING, serdes.STRING)
+        for key, value in (("a", "1"), ("b", "1"), ("a", "2"), ("b", None)):
+            words.pipe_input(key, value, timestamp=9)
+        assert said.read_key_values_to_list() == [("a", None), ("b", None), ("a", "1"), ("b", "1")]
+        assert [(r.key, r.value, r.timestamp) for r in changelog.read_records_to_list()] == [
+            ("a", "1", 9),
+            ("b", "1", 9),
+            ("a", "2", 9),
+            ("b", None, 9),
+        ]
+        own = cast(OwnStore, driver.get_state_store("own"))
+        assert own is driver.get_all_state_stores()["own"] and (own.get("a"), own.get("b")) == ("2", None)
+        with pytest.raises(InvalidStateStoreError, match="is a custom store"):
+            driver.get_key_value_store("own")
+
+
+def test_an_own_stores_changelog_is_compacted() -> None:
+    (topic,) = [topic for topic in resolved("sqlite").internal_topics() if topic.kind == "changelog"]
+    assert topic.name == "app-own-changelog" and topic.config["cleanup.policy"] == "compact"
+
+
+def resolved(kind: str) -> Topology:
+    """The topology with a configuration."""
+    return topology(kind).resolved(StreamsConfig({"application.id": "app", "bootstrap.servers": "localhost:9092"}))
