@@ -29,7 +29,7 @@ def differences(kept: StoreLayout, wanted: StoreLayout) -> list[str]:
     if kept.kind != wanted.kind:
         told.append(f"it was a {_kind(kept)} store and is a {_kind(wanted)} store now")
     elif kept.timestamped != wanted.timestamped:
-        told.append(f"its values were kept {_time(kept)} timestamp and would be read {_time(wanted)}")
+        told.append(f"its values were kept {_time(kept)} and would be read {_time(wanted)}")
     if kept.key_serde != wanted.key_serde:
         told.append(f"its keys were {kept.key_serde} and are {wanted.key_serde} now")
     if kept.value_serde != wanted.value_serde:
@@ -42,4 +42,4 @@ def _kind(layout: StoreLayout) -> str:
 
 
 def _time(layout: StoreLayout) -> str:
-    return "with a" if layout.timestamped else "without a"
+    return "with a timestamp" if layout.timestamped else "without a timestamp"
