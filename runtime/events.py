@@ -16,6 +16,7 @@ twice has met the same event twice (under at-least-once that happens) and drops 
     INSTANCE_STATE            old, new, pid, log_path, [reason]
     TASKS_ASSIGNED            active: [task]
     RESTORE_STARTED           stores: {store: {topic, partition, from, to}}
+    RESTORE_PROGRESS          records, remaining, rate (records/s), seconds_left; every 5 s of a restore
     RESTORE_ENDED             records, seconds
     TASK_PAUSED               topic, partition, offset, timestamp_ms, key_base64, value_base64, headers, left_out_bytes (of a record
                               too large for an event: key, value and headers are missing then), error_type, error, reason
@@ -53,6 +54,7 @@ class EventKind(Enum):
     INSTANCE_STATE = "INSTANCE_STATE"
     TASKS_ASSIGNED = "TASKS_ASSIGNED"
     RESTORE_STARTED = "RESTORE_STARTED"
+    RESTORE_PROGRESS = "RESTORE_PROGRESS"
     RESTORE_ENDED = "RESTORE_ENDED"
     TASK_PAUSED = "TASK_PAUSED"
     TASK_RESUMED = "TASK_RESUMED"

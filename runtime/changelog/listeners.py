@@ -1,4 +1,7 @@
-"""Who is told how restores and standbys come on. All are called on the worker's thread; offsets are next offsets."""
+"""Who is told how restores and standbys come on, with Kafka Streams' arguments. All are called on the worker's thread.
+
+`start` is the first offset that is read; `end` is the offset behind the last one; `batch_end` is the offset of a batch's last record.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,9 @@ from runtime.ids import Partition, TaskId
 
 
 class StateRestoreListener(Protocol):
-    """Told about the restore of each store, global ones too (Kafka Streams' `StateRestoreListener`)."""
+    """Told about the restore of each store, global ones too (Kafka Streams' `StateRestoreListener`): a start, batches, and an end, also
+    where there is nothing to restore; or, for a task that is taken away before its end, a start, batches, and that it was suspended.
+    `total` is the number of records."""
 
     def on_restore_start(self, partition: Partition, store: str, start: int, end: int) -> None: ...
 
@@ -17,8 +22,7 @@ class StateRestoreListener(Protocol):
 
     def on_restore_end(self, partition: Partition, store: str, total: int) -> None: ...
 
-    def on_restore_suspended(self, partition: Partition, store: str, total: int) -> None:
-        """The task is closed before its end was reached; `total` records were restored."""
+    def on_restore_suspended(self, partition: Partition, store: str, total: int) -> None: ...
 
 
 class SuspendReason(Enum):
@@ -29,7 +33,8 @@ class SuspendReason(Enum):
 
 
 class StandbyUpdateListener(Protocol):
-    """Told about each store of a standby or learner (Kafka Streams' `StandbyUpdateListener`)."""
+    """Told about each store of a standby or learner (Kafka Streams' `StandbyUpdateListener`). `offset` is that of the last record that
+    is in the store, -1 if there is none; `end` the last end that is known."""
 
     def on_update_start(self, partition: Partition, store: str, start: int) -> None: ...
 

@@ -133,11 +133,12 @@ class LogReader:
         places = list(zip(map(Message.topic, messages), map(Message.partition, messages), strict=True))
         seen = set(places)
         for place in seen:
-            partition = Partition(*place)
+            run = messages if len(seen) == 1 else list(compress(messages, map(place.__eq__, places)))
+            partition = _partition_of(run[0])
             # Messages of a partition that was unassigned a moment ago may still come out of librdkafka's queue.
             if partition in self._assigned:
                 self._from_start.discard(partition)
-                found.runs[partition] = messages if len(seen) == 1 else list(compress(messages, map(place.__eq__, places)))
+                found.runs[partition] = run
 
     def _take_error(self, message: Message, found: Poll) -> None:
         error = message.error()

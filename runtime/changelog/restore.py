@@ -16,13 +16,13 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from runtime.changelog.folding import FoldedBatch
 from runtime.changelog.following import LOOK_SECONDS, Following
 from runtime.changelog.listeners import StandbyUpdateListener, StateRestoreListener, SuspendReason
 from runtime.changelog.log_reader import ClientProperties, LogReader, Poll
+from runtime.changelog.progress import LOOK_MS, RestoreProgress, TaskProgress, TaskRestore
+from runtime.changelog.reading import Reading, offset_of
 from runtime.changelog.staleness import Changelog, RestorableStore, mark_at_end, stale_reason
 from runtime.changelog.topic_watch import TopicWatch
 from runtime.clock import Clock
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
 log = logging.getLogger(__name__)
-
-__all__ = ["Look", "RestoreProgress", "Restorer", "StandbyUpdateListener", "StateRestoreListener"]
 
 _LONGEST_MS = 2_000
 """How long a restore folds before it writes: what a kill costs."""
@@ -51,38 +49,6 @@ _FOLLOW_MS = 200
 
 Look = Callable[[Sequence[Partition]], Mapping[Partition, Changelog]]
 """What the brokers say of changelogs now. Raises StreamsError where they do not answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class RestoreProgress:
-    """How far one store is: `position` of `end`, both next offsets, and the records read so far. `follows`: of a standby or learner,
-    whose end is the last one known."""
-
-    task: TaskId
-    store: str
-    partition: Partition
-    position: int
-    end: int
-    records: int
-    follows: bool
-
-
-@dataclass(slots=True)
-class _Reading:
-    """One store on its way to the end of its changelog."""
-
-    task: TaskId
-    store: RestorableStore
-    log: Changelog
-    position: NextOffset
-    following: Following | None
-    records: int = 0
-    batch: FoldedBatch = field(default_factory=FoldedBatch)
-
-    @property
-    def end(self) -> NextOffset:
-        """Where the restore ends; of a follower, the last known end."""
-        return self.log.end if self.following is None else max(self.following.end, self.position)
 
 
 class Restorer:
@@ -110,9 +76,10 @@ class Restorer:
         self._look = look
         self._watch: TopicWatch[Mapping[Partition, Changelog]] | None = None
         self._reader: LogReader | None = None
-        self._readings: dict[Partition, _Reading] = {}
+        self._readings: dict[Partition, Reading] = {}
         self._waiting: dict[TaskId, int] = {}
-        self._begun: dict[TaskId, tuple[int, int]] = {}
+        self._begun: dict[TaskId, TaskRestore] = {}
+        self._looked_ms = 0
         self._following: set[TaskId] = set()
         self._moved = False
 
@@ -123,8 +90,10 @@ class Restorer:
         from the log's start. Reads nothing yet; a task with nothing to restore is returned by the next `step`."""
         self._waiting[task] = 0
         started: dict[str, object] = {}
+        remaining = 0
         for store, changelog in stores:
             start = self._begin_restore(task, store, changelog)
+            remaining += changelog.end - start
             started[store.name] = {
                 "topic": changelog.partition.topic,
                 "partition": changelog.partition.number,
@@ -132,21 +101,24 @@ class Restorer:
                 "to": changelog.end,
             }
         if self._waiting[task]:
-            self._begun[task] = (self._clock.monotonic_ms(), 0)
+            self._begun[task] = TaskRestore(task, remaining, self._clock, self._metrics, self._events)
             self._events.emit(EventKind.RESTORE_STARTED, {"stores": started}, task)
 
     def _begin_restore(self, task: TaskId, store: RestorableStore, changelog: Changelog) -> int:
-        start = self._prepare(task, store, changelog)
-        if start == changelog.end or changelog.end == 0:
-            mark_at_end(store, changelog.topic_id, self._clock.wall_ms())
-            store.commit({changelog.partition: changelog.end})
-            return changelog.end
-        position = start or NextOffset(0)
-        self._readings[changelog.partition] = _Reading(task, store, changelog, position, None)
-        self._waiting[task] += 1
+        start, partition = self._prepare(task, store, changelog), changelog.partition
+        complete = start == changelog.end or changelog.end == 0
+        position = changelog.end if complete else start or NextOffset(0)
         for listener in self._listeners:
-            listener.on_restore_start(changelog.partition, store.name, position, changelog.end)
-        self._open_reader().assign(changelog.partition, start)
+            listener.on_restore_start(partition, store.name, position, changelog.end)
+        if complete:
+            mark_at_end(store, changelog.topic_id, self._clock.wall_ms())
+            store.commit({partition: changelog.end})
+            for listener in self._listeners:
+                listener.on_restore_end(partition, store.name, 0)
+        else:
+            self._readings[partition] = Reading(task, store, changelog, position, None)
+            self._waiting[task] += 1
+            self._open_reader().assign(partition, start)
         return position
 
     def _prepare(self, task: TaskId, store: RestorableStore, changelog: Changelog) -> NextOffset | None:
@@ -173,7 +145,7 @@ class Restorer:
         for store, changelog in stores:
             start = self._prepare(task, store, changelog)
             position = start or NextOffset(0)
-            self._readings[changelog.partition] = _Reading(task, store, changelog, position, Following(changelog, changelog.end))
+            self._readings[changelog.partition] = Reading(task, store, changelog, position, Following(changelog, changelog.end))
             for listener in self._standby_listeners:
                 listener.on_update_start(changelog.partition, store.name, position)
         if self._watch is None:
@@ -202,12 +174,13 @@ class Restorer:
             else:
                 reason = SuspendReason.PROMOTED if promoted else SuspendReason.MIGRATED
                 for standby in self._standby_listeners:
-                    standby.on_update_suspended(partition, store.name, store.committed_offset(partition) or 0, reading.end, reason)
+                    standby.on_update_suspended(partition, store.name, (store.committed_offset(partition) or 0) - 1, reading.end, reason)
         self._waiting.pop(task, None)
-        self._begun.pop(task, None)
+        if (begun := self._begun.pop(task, None)) is not None:
+            begun.suspend()
         self._following.discard(task)
 
-    def _drop(self, reading: _Reading) -> None:
+    def _drop(self, reading: Reading) -> None:
         del self._readings[reading.log.partition]
         if self._reader is not None:
             self._reader.unassign(reading.log.partition)
@@ -234,10 +207,27 @@ class Restorer:
             self._moved = True
             if self._clock.monotonic_ms() >= until_ms:
                 break
+        self._look_if_due()
         finished = [task for task, stores in self._waiting.items() if stores == 0]
         for task in finished:
-            self._finish_task(task)
+            del self._waiting[task]
+            if (begun := self._begun.pop(task, None)) is not None:
+                begun.end()
         return finished
+
+    def _look_if_due(self) -> None:
+        now_ms = self._clock.monotonic_ms()
+        if not self._begun or now_ms - self._looked_ms < LOOK_MS:
+            return
+        self._looked_ms = now_ms
+        sums = {task: [begun.done, 0] for task, begun in self._begun.items()}
+        for reading in self._readings.values():
+            if reading.following is None:
+                of_task = sums[reading.task]
+                of_task[0] += reading.records
+                of_task[1] += max(0, reading.log.end - reading.position)
+        for task, (records, remaining) in sums.items():
+            self._begun[task].look(records, remaining)
 
     def _arrange_followers(self) -> None:
         """Followers are read when no active task restores."""
@@ -270,7 +260,7 @@ class Restorer:
                 elif (reason := reading.following.gap(self._clock.wall_ms())) is not None:
                     reasons.setdefault(reading.task, []).append(f"store {reading.store.name}: {reason}")
                 else:
-                    self._take_followed(reading, messages, now_ms)
+                    reading.take(messages, now_ms)
         for partition, offset in poll.ends.items():
             if (reading := self._readings.get(partition)) is not None:
                 self._take_end(reading, offset, now_ms)
@@ -286,24 +276,19 @@ class Restorer:
                 reasons.setdefault(reading.task, []).append(reason)
         self._give_up(reasons)
 
-    def _take_run(self, reading: _Reading, messages: Sequence[Message], now_ms: int) -> None:
-        next_offset = _next_offset(messages[-1])
+    def _take_run(self, reading: Reading, messages: Sequence[Message], now_ms: int) -> None:
+        next_offset = NextOffset(offset_of(messages[-1]) + 1)
         reached = next_offset >= reading.log.end
         if next_offset > reading.log.end:
             # A source topic that serves as changelog grows while it is read; what lies beyond the end is the task's input.
-            messages = messages[: bisect_left(messages, int(reading.log.end), key=_offset)]
-        reading.batch.add(messages, now_ms)
-        reading.records += len(messages)
+            messages = messages[: bisect_left(messages, int(reading.log.end), key=offset_of)]
+        if messages:
+            reading.take(messages, now_ms)
         reading.position = next_offset
         if reached:
             self._complete(reading)
 
-    def _take_followed(self, reading: _Reading, messages: Sequence[Message], now_ms: int) -> None:
-        reading.batch.add(messages, now_ms)
-        reading.records += len(messages)
-        reading.position = _next_offset(messages[-1])
-
-    def _take_end(self, reading: _Reading, offset: NextOffset, now_ms: int) -> None:
+    def _take_end(self, reading: Reading, offset: NextOffset, now_ms: int) -> None:
         """The end of the log: markers and aborted records before it are behind us too."""
         if offset > reading.position:
             reading.position = offset
@@ -311,7 +296,7 @@ class Restorer:
         if reading.following is None and offset >= reading.log.end:
             self._complete(reading)
 
-    def _write_if_due(self, reading: _Reading, now_ms: int) -> None:
+    def _write_if_due(self, reading: Reading, now_ms: int) -> None:
         following = reading.following
         if reading.batch.is_due(now_ms, _LONGEST_MS if following is None else _FOLLOW_MS, _MOST_KEYS):
             self._write(reading, reading.position)
@@ -319,22 +304,28 @@ class Restorer:
             reading.store.commit({reading.log.partition: reading.position})
             following.marked()
 
-    def _write(self, reading: _Reading, next_offset: NextOffset) -> None:
+    def _write(self, reading: Reading, next_offset: NextOffset) -> None:
         following, records, partition = reading.following, reading.batch.records, reading.log.partition
         if following is not None:
             following.settle(reading.store, next_offset)
         reading.store.restore(reading.batch.take(), {partition: next_offset})
         name = "restore-total" if following is None else "update-total"
         self._metrics.counter(name, TASK, task_id=str(reading.task)).add(records)
-        if following is None:
-            for listener in self._listeners:
-                listener.on_batch_restored(partition, reading.store.name, next_offset, records)
-        else:
+        if following is not None:
             following.marked()
-            for standby in self._standby_listeners:
-                standby.on_batch_loaded(partition, reading.store.name, reading.task, next_offset, records, reading.end)
+        if records:
+            self._tell_written(reading, records)
 
-    def _complete(self, reading: _Reading) -> None:
+    def _tell_written(self, reading: Reading, records: int) -> None:
+        partition, store = reading.log.partition, reading.store.name
+        if reading.following is None:
+            for listener in self._listeners:
+                listener.on_batch_restored(partition, store, reading.last, records)
+        else:
+            for standby in self._standby_listeners:
+                standby.on_batch_loaded(partition, store, reading.task, reading.last, records, reading.end)
+
+    def _complete(self, reading: Reading) -> None:
         # Before the write, so that it lands in the same batch. The offset is the end itself: markers and aborted records before it are
         # behind us too.
         mark_at_end(reading.store, reading.log.topic_id, self._clock.wall_ms())
@@ -342,19 +333,9 @@ class Restorer:
         reading.store.commit({reading.log.partition: reading.log.end})
         self._drop(reading)
         self._waiting[reading.task] -= 1
-        if reading.task in self._begun:
-            since, records = self._begun[reading.task]
-            self._begun[reading.task] = (since, records + reading.records)
+        self._begun[reading.task].done += reading.records
         for listener in self._listeners:
             listener.on_restore_end(reading.log.partition, reading.store.name, reading.records)
-
-    def _finish_task(self, task: TaskId) -> None:
-        del self._waiting[task]
-        begun = self._begun.pop(task, None)
-        if begun is not None:
-            seconds = (self._clock.monotonic_ms() - begun[0]) / 1000
-            log.info("task %s: %d records restored in %.1f s", task, begun[1], seconds)
-            self._events.emit(EventKind.RESTORE_ENDED, {"records": begun[1], "seconds": seconds}, task)
 
     def _give_up(self, reasons: Mapping[TaskId, Sequence[str]]) -> None:
         for task in reasons:
@@ -393,6 +374,11 @@ class Restorer:
                 if reading.following is not None and partition in self._reader.assigned:
                     reading.following.end = max(reading.following.end, self._reader.known_end(partition))
 
+    def task_progress(self, task: TaskId) -> TaskProgress | None:
+        """How far the restore of a task is, as of the last half second; None if it does not restore."""
+        begun = self._begun.get(task)
+        return None if begun is None else begun.progress
+
     def progress(self) -> list[RestoreProgress]:
         """Of every store that is being restored or followed; for lags and for people."""
         self._hear_ends()
@@ -413,13 +399,3 @@ class Restorer:
         if self._reader is not None:
             self._reader.close()
             self._reader = None
-
-
-def _offset(message: Message) -> int:
-    offset = message.offset()
-    assert offset is not None
-    return offset
-
-
-def _next_offset(message: Message) -> NextOffset:
-    return NextOffset(_offset(message) + 1)

@@ -293,4 +293,4 @@ class Coordination:
 
 def _essence(report: TaskReport) -> TaskReport:
     """A report without what changes all the time."""
-    return msgspec.structs.replace(report, offset_sum=0, end_sum=0, position=0, lag=None)
+    return msgspec.structs.replace(report, offset_sum=0, end_sum=0, position=0, lag=None, restore=None)

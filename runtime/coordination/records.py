@@ -32,11 +32,21 @@ class PausedAt(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
 
 
+class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the restore of a task is: records restored; offsets up to the ends, at least as many as records to come; records per second,
+    lately; seconds that it will take at the pace of the last seconds, None while there is none."""
+
+    records: int
+    remaining: int
+    rate: float
+    seconds_left: float | None = None
+
+
 class TaskReport(msgspec.Struct, frozen=True, kw_only=True):
     """A task that a worker has open. `offset_sum`: sum of the committed next offsets of its input; `end_sum`: of the ends; `lag`: records
     between them, None while an end is unknown. Of standbys and learners, the same of its changelogs. `position`: sum of the next offsets
     of its stores' changelogs, in every kind. `caught_up`: a standby or learner that may become active now (rules.md, 25).
-    `checkpoint_ms`: wall-clock time of the last checkpoint, ms."""
+    `checkpoint_ms`: wall-clock time of the last checkpoint, ms. `restore`: of an active task that is being restored."""
 
     kind: TaskKind
     state: TaskState
@@ -47,6 +57,7 @@ class TaskReport(msgspec.Struct, frozen=True, kw_only=True):
     caught_up: bool = False
     checkpoint_ms: int | None = None
     paused: PausedAt | None = None
+    restore: RestoreReport | None = None
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):

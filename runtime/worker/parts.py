@@ -406,7 +406,7 @@ class Parts:
         )
 
     def _report(self) -> None:
-        reports = {task.id: active_report(task, self.reader) for task in self.tasks.all()}
+        reports = {task.id: active_report(task, self.reader, self.restorer.task_progress(task.id)) for task in self.tasks.all()}
         reports.update((task.id, follower_report(task, self.followers.lag(task.id))) for task in self.followers.all())
         self._coordination.report(reports, self._state)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from runtime.coordination import PausedAt, TaskReport
+from runtime.changelog.progress import TaskProgress
+from runtime.coordination import PausedAt, RestoreReport, TaskReport
 from runtime.intake.reader import Reader
 from runtime.states import TaskKind
 from runtime.tasks.active import ActiveTask
@@ -11,8 +12,8 @@ from runtime.tasks.incidents import PausePoint
 from runtime.worker.view import task_info
 
 
-def active_report(task: ActiveTask, reader: Reader) -> TaskReport:
-    """Of a task that processes."""
+def active_report(task: ActiveTask, reader: Reader, restore: TaskProgress | None) -> TaskReport:
+    """Of a task that processes, or will when its restore has come to its end."""
     info = task_info(task, reader)
     return TaskReport(
         kind=TaskKind.ACTIVE,
@@ -23,6 +24,7 @@ def active_report(task: ActiveTask, reader: Reader) -> TaskReport:
         position=task.position,
         checkpoint_ms=task.checkpoint_ms,
         paused=None if task.paused_at is None else _paused_at(task.paused_at),
+        restore=None if restore is None else _restore(restore),
     )
 
 
@@ -48,3 +50,7 @@ def _paused_at(point: PausePoint) -> PausedAt:
         error_type=point.error_type,
         error=point.error,
     )
+
+
+def _restore(progress: TaskProgress) -> RestoreReport:
+    return RestoreReport(records=progress.records, remaining=progress.remaining, rate=progress.rate, seconds_left=progress.seconds_left)

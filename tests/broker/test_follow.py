@@ -141,8 +141,8 @@ def test_a_follower_applies_what_is_written_and_is_never_complete(copies: Copies
     assert copies.restorer.following == frozenset()
     calls = copies.listener.calls
     assert calls[0] == ("start", "counts", 0)
-    assert calls[1] == ("batch", "counts", TASK, 2, 2)
-    assert calls[-1] == ("suspended", "counts", 5, 5, SuspendReason.PROMOTED)
+    assert calls[1] == ("batch", "counts", TASK, 1, 2)
+    assert calls[-1] == ("suspended", "counts", 4, 5, SuspendReason.PROMOTED)
 
 
 def test_a_follower_goes_on_where_its_store_was(copies: Copies, topic: Callable[..., str]) -> None:

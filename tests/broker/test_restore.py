@@ -112,7 +112,7 @@ def test_latest_value_of_each_key_with_its_timestamp(bench: Bench) -> None:
     assert content(store) == {"a": "2", "c": "3"}
     assert dict(store.query_view(timestamped=True).all())["a"] == ValueAndTimestamp("2", 3)
     assert store.committed_offset(bench.partition) == 5
-    assert [call[0] for call in bench.listener.calls] == ["start", "batch", "end"]
+    assert bench.listener.calls == [("start", "counts", 0), ("batch", "counts", 4), ("end", "counts", 5)]
     store.close()
 
 
@@ -306,7 +306,7 @@ def test_rule_13_a_store_at_the_end_has_missed_nothing_however_long_it_was_away(
     bench.listener.calls.clear()
     bench.restore(store)
     assert content(store) == {"a": "1"}
-    assert bench.listener.calls == []
+    assert bench.listener.calls == [("start", "counts", 1), ("end", "counts", 0)]
     store.close()
 
 

@@ -1,0 +1,52 @@
+"""One store that is read into: whose it is, how far it is, and what is not written yet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from runtime.changelog.folding import FoldedBatch
+from runtime.changelog.following import Following
+from runtime.changelog.staleness import Changelog, RestorableStore
+from runtime.ids import NextOffset, TaskId
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+
+@dataclass(slots=True)
+class Reading:
+    """One store on its way to the end of its changelog, or, if `following`, to the one that there is at any time."""
+
+    task: TaskId
+    store: RestorableStore
+    log: Changelog
+    position: NextOffset
+    following: Following | None
+    records: int = 0
+    last: int = -1
+    """Offset of the last record that was read."""
+    batch: FoldedBatch = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.batch = FoldedBatch(self.store.folded_by_key)
+
+    @property
+    def end(self) -> NextOffset:
+        """Where the restore ends; of a follower, the last known end."""
+        return self.log.end if self.following is None else max(self.following.end, self.position)
+
+    def take(self, messages: Sequence[Message], now_ms: int) -> None:
+        """Adds a run of records."""
+        self.batch.add(messages, now_ms)
+        self.records += len(messages)
+        self.last = offset_of(messages[-1])
+        self.position = NextOffset(self.last + 1)
+
+
+def offset_of(message: Message) -> int:
+    """The offset of a record that was read."""
+    offset = message.offset()
+    assert offset is not None
+    return offset
