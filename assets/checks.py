@@ -8,135 +8,113 @@ from collections.abc import Iterator, Sequence
 
 import dagster as dg
 
-from assets.instances import INSTANCES
-from orchestration.applications import Severity
+from orchestration import dagster_alerts
+from orchestration.applications import Application
 from orchestration.audit import now
-from orchestration.health import Health, InstanceHealth, TaskHealth, examine
+from orchestration.dagster_alerts import INSTANCES
+from orchestration.health import DESCRIPTIONS, CheckResult, by_name, examine_one, remember, worst
 from orchestration.operations import Operations
+from orchestration.policies import Severity
 from orchestration.resources import PenstockResource
 from runtime.errors import BrokerUnavailableError
 
-FRESHNESS, LIVENESS = "checkpoint_freshness", "instances_alive"
+_MOST_ROWS = 500
+_MOST_SHOWN = 30
 
 
 @dg.multi_asset_check(
     name="instances_health",
     specs=[
-        dg.AssetCheckSpec(
-            FRESHNESS,
-            asset=INSTANCES,
-            description="The oldest work that is in no checkpoint is younger than the limits in `streams.toml`; a row for each task.",
-        ),
-        dg.AssetCheckSpec(
-            LIVENESS, asset=INSTANCES, description="Every instance that is wanted has said something in the last 30 seconds."
-        ),
+        *(dg.AssetCheckSpec(name, asset=INSTANCES, description=description) for name, description in DESCRIPTIONS.items()),
+        dagster_alerts.check_spec(),
     ],
 )
 def instances_health(context: dg.AssetCheckExecutionContext, penstock: PenstockResource) -> Iterator[dg.AssetCheckResult]:
-    """Both checks, as part of a run that materialises instances."""
-    yield from health_results(look(penstock.operations, context.log))
+    """All checks, as part of a run that materialises instances."""
+    yield from check_results(penstock.operations, context.log)
 
 
-def look(operations: Operations, log: dg.DagsterLogManager) -> Health:
-    """The health of all, by what is on Kafka now; where no broker answers, by what was known last, which then grows old by itself."""
-    for application in operations.applications.applications:
-        try:
-            with operations.feed(application) as feed:
-                feed.step()
-        except BrokerUnavailableError as error:
-            log.warning(str(error))
-    return examine(operations.applications, operations.control_plane, now())
+def check_results(operations: Operations, log: dg.DagsterLogManager) -> Sequence[dg.AssetCheckResult]:
+    """All checks, by what is on Kafka now. The alerts that follow from them are opened and closed on the way."""
+    results = [result for application in operations.applications.applications for result in look(operations, application, log)]
+    found = by_name(results)
+    return (*(_result(name, found.get(name, [])) for name in DESCRIPTIONS), dagster_alerts.result(operations))
 
 
-def health_results(health: Health) -> Sequence[dg.AssetCheckResult]:
-    """The two checks' results."""
-    tasks = [f"{task.application} {task.task}: {task.problem}" for task in health.tasks if task.problem]
-    oldest = health.oldest_checkpoint_s
-    instances = [f"{instance.instance}: {instance.problem}" for instance in health.instances if instance.problem]
-    return (
-        dg.AssetCheckResult(
-            asset_key=INSTANCES,
-            check_name=FRESHNESS,
-            passed=health.freshness is Severity.INFO,
-            severity=_severity(health.freshness),
-            description=_summary(tasks, len(health.tasks), "tasks"),
-            metadata={
-                **({} if oldest is None else {"oldest_checkpoint_age_s": dg.MetadataValue.float(round(oldest, 1))}),
-                "oldest_unsaved_s": dg.MetadataValue.float(round(health.oldest_unsaved_s, 1)),
-                "restore_debt": dg.MetadataValue.int(health.restore_debt),
-                "tasks": _tasks_table(health.tasks),
-            },
-        ),
-        dg.AssetCheckResult(
-            asset_key=INSTANCES,
-            check_name=LIVENESS,
-            passed=health.liveness is Severity.INFO,
-            severity=_severity(health.liveness),
-            description=_summary(instances, len(health.instances), "instances"),
-            metadata={"instances": _instances_table(health.instances)},
-        ),
+def look(operations: Operations, application: Application, log: dg.DagsterLogManager) -> list[CheckResult]:
+    """The checks of one application; where no broker answers, by what was known last, which then grows old by itself."""
+    at = now()
+    try:
+        with operations.feed(application) as feed:
+            feed.step()
+        results = examine_one(application, operations.control_plane, at, brokers=True)
+    except BrokerUnavailableError as error:
+        log.warning(str(error))
+        results = examine_one(application, operations.control_plane, at, brokers=False)
+    remember(operations.control_plane, application, results, at)
+    return results
+
+
+def _result(name: str, results: Sequence[CheckResult]) -> dg.AssetCheckResult:
+    """One check over all applications: numbers are added up, but for the oldest of something."""
+    severity = worst(result.severity for result in results)
+    texts = [text for result in results for text in result.texts]
+    rows = sum(len(result.rows) for result in results)
+    return dg.AssetCheckResult(
+        asset_key=INSTANCES,
+        check_name=name,
+        passed=severity is Severity.INFO,
+        severity=dg.AssetCheckSeverity.ERROR if severity is Severity.ERROR else dg.AssetCheckSeverity.WARN,
+        description="; ".join(texts[:5]) + (f"; and {len(texts) - 5} more" if len(texts) > 5 else "") or f"{rows} looked at, all well",
+        metadata={**_numbers(results), "overview": dg.MetadataValue.md(_markdown(results)), "table": _table(results)},
     )
 
 
-def _severity(severity: Severity) -> dg.AssetCheckSeverity:
-    return dg.AssetCheckSeverity.ERROR if severity is Severity.ERROR else dg.AssetCheckSeverity.WARN
+def _numbers(results: Sequence[CheckResult]) -> dict[str, dg.MetadataValue]:
+    """Under stable names, so that Dagster plots them; with more than one application also for each."""
+    totals: dict[str, int | float] = {}
+    for result in results:
+        for name, value in result.numbers.items():
+            totals[name] = max(totals.get(name, 0), value) if name.startswith("oldest") else totals.get(name, 0) + value
+            if len(results) > 1:
+                totals[f"{name} {result.application}"] = value
+    return {name: dg.MetadataValue.float(v) if isinstance(v, float) else dg.MetadataValue.int(v) for name, v in totals.items()}
 
 
-def _summary(problems: Sequence[str], count: int, what: str) -> str:
-    return "; ".join(problems) if problems else f"{count} {what}, all well"
+def _lines(results: Sequence[CheckResult]) -> list[dict[str, str | int | float | bool | None]]:
+    """A line for each row, what is wrong first."""
+    lines = [(row, {"application": result.application, **row.cells}) for result in results for row in result.rows]
+    lines.sort(key=lambda line: -line[0].severity.rank)
+    return [{**cells, "severity": row.severity.value, "problem": row.problem} for row, cells in lines]
 
 
-def _tasks_table(tasks: Sequence[TaskHealth]) -> dg.TableMetadataValue:
-    columns = {"application": "string", "instance": "string", "task": "string", "kind": "string", "state": "string", "lag": "int"}
-    columns |= {"checkpoint_age_s": "float", "unsaved_s": "float", "severity": "string", "problem": "string"}
-    records = [
-        dg.TableRecord(
-            {
-                "application": task.application,
-                "instance": task.instance,
-                "task": task.task,
-                "kind": task.kind,
-                "state": task.state,
-                "lag": task.lag,
-                "checkpoint_age_s": None if task.checkpoint_age_s is None else round(task.checkpoint_age_s, 1),
-                "unsaved_s": round(task.unsaved_s, 1),
-                "severity": task.severity.value,
-                "problem": task.problem,
-            }
-        )
-        for task in tasks
-    ]
-    return dg.MetadataValue.table(records=records, schema=_schema(columns))
+def _markdown(results: Sequence[CheckResult]) -> str:
+    """The table as it is shown beside the check."""
+    lines = _lines(results)
+    if not lines:
+        return "nothing to look at"
+    head = list(lines[0])
+    rows = [[("" if line.get(name) is None else str(line.get(name))).replace("|", "\\|") for name in head] for line in lines[:_MOST_SHOWN]]
+    rest = f"\n\n… and {len(lines) - _MOST_SHOWN} more" if len(lines) > _MOST_SHOWN else ""
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)) + rest
 
 
-def _instances_table(instances: Sequence[InstanceHealth]) -> dg.TableMetadataValue:
-    columns = {"application": "string", "instance": "string", "wanted": "bool", "state": "string", "silent_s": "float", "tasks": "int"}
-    columns |= {"severity": "string", "problem": "string"}
-    records = [
-        dg.TableRecord(
-            {
-                "application": instance.application,
-                "instance": instance.instance,
-                "wanted": instance.wanted,
-                "state": instance.state,
-                "silent_s": None if instance.silent_s is None else round(instance.silent_s, 1),
-                "tasks": instance.tasks,
-                "severity": instance.severity.value,
-                "problem": instance.problem,
-            }
-        )
-        for instance in instances
-    ]
-    return dg.MetadataValue.table(records=records, schema=_schema(columns))
-
-
-def _schema(columns: dict[str, str]) -> dg.TableSchema:
-    return dg.TableSchema(columns=[dg.TableColumn(name, kind) for name, kind in columns.items()])
+def _table(results: Sequence[CheckResult]) -> dg.TableMetadataValue:
+    lines = _lines(results)[:_MOST_ROWS]
+    columns = list(lines[0]) if lines else ["application"]
+    kinds = {bool: "bool", int: "int", float: "float"}
+    schema = dg.TableSchema(
+        [
+            dg.TableColumn(name, next((kinds.get(type(line[name]), "string") for line in lines if line.get(name) is not None), "string"))
+            for name in columns
+        ]
+    )
+    return dg.MetadataValue.table(records=[dg.TableRecord(line) for line in lines], schema=schema)
 
 
 @dg.op(description="Computes the checks of the asset `instances`: every instance and task, the worst decides.")
 def compute_instance_checks(context: dg.OpExecutionContext, penstock: PenstockResource) -> None:
-    for result in health_results(look(penstock.operations, context.log)):
+    for result in check_results(penstock.operations, context.log):
         evaluation = dg.AssetCheckEvaluation(
             asset_key=INSTANCES,
             check_name=str(result.check_name),
@@ -148,7 +126,7 @@ def compute_instance_checks(context: dg.OpExecutionContext, penstock: PenstockRe
         context.log_event(evaluation)  # type: ignore[arg-type]  # it takes these too; its annotation is behind its code
 
 
-@dg.job(executor_def=dg.in_process_executor, description="Checkpoint freshness and liveness of all instances, as asset checks.")
+@dg.job(executor_def=dg.in_process_executor, description="The health of all instances and tasks, and open alerts, as asset checks.")
 def instance_checks() -> None:
     compute_instance_checks()
 

@@ -11,11 +11,11 @@ import dagster as dg
 from orchestration.applications import Applications
 from orchestration.audit import now
 from orchestration.control_plane.models import Instance, Task
+from orchestration.dagster_alerts import INSTANCES
 from orchestration.operations import Started
 from orchestration.places import Places
 from orchestration.resources import PenstockResource
 
-INSTANCES = dg.AssetKey("instances")
 GROUP = "streams"
 
 

@@ -17,7 +17,7 @@ import dagster as dg
 from pydantic import PrivateAttr
 from pyspark.sql import DataFrame, SparkSession
 
-from assets.instances import GROUP, INSTANCES
+from assets.instances import GROUP
 from assets.spark.changelog import read_changelog
 from assets.spark.session import spark_session
 from assets.spark.state_source import StoreSnapshot, find_store
@@ -35,6 +35,7 @@ from assets.spark.tables import (
     write_table,
 )
 from orchestration.applications import Application, Applications, StateTable
+from orchestration.dagster_alerts import INSTANCES
 from orchestration.places import Places
 from orchestration.resources import PenstockResource
 from orchestration.snapshots import new_snapshot_id, partitions_of, take_snapshot

@@ -9,11 +9,24 @@
 
     [applications.flight-board.paused]                   # what follows a pause, after the alert
     run-book = "skip-record"                             # or "none", the default: somebody decides
-    budget-per-hour = 5                                  # records skipped without asking; then alerts only
+    start = "automatic"                                  # the default; or "after-approval": it is proposed, and somebody approves it
+    budget-per-hour = 5                                  # records skipped without asking; then one alert
+    skip-errors = ["JSONDecodeError: .*"]                # only errors ("type: message") that one of these matches; default: all
+    bad-deploy-tasks = 3                                 # so many tasks that pause on the same type of error …
+    bad-deploy-seconds = 60                              # … within so long are a bad deploy: one alert, nothing is skipped
 
     [applications.flight-board.checkpoint-freshness]
-    warn-seconds = 600
+    warn-seconds = 600                                   # age of work that is in no checkpoint
     error-seconds = 1200
+    warn-records = 1000000                               # restore debt; 0, the default: no limit
+    error-records = 5000000
+
+    [applications.flight-board.health]                   # limits of the other checks; 0: no limit
+    lag-warn-records = 0                                 # of the whole application
+    lag-error-records = 0
+    lag-grows-minutes = 15                               # a lag that has grown for so long is a warning
+    dead-letters-per-hour = 10
+    offset-expiry-percent = 50                           # of the broker's offsets.retention.minutes
 
     [applications.flight-board.tables.hourly_delay]      # tables that Spark makes of the stores
     store = "hourly-delay"
@@ -31,12 +44,12 @@ factories are not imported: that is the instance's own first step, and code that
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from pathlib import Path
 
 from orchestration.declarations import Table, WrongDeclarationError
+from orchestration.policies import Freshness, HealthLimits, NotificationRule, PausedPolicy, RunBook, Severity
 from runtime.config import StreamsConfig
 from runtime.errors import StreamsConfigError
 
@@ -44,6 +57,7 @@ __all__ = [
     "Application",
     "Applications",
     "Freshness",
+    "HealthLimits",
     "NotificationRule",
     "PausedPolicy",
     "RunBook",
@@ -57,41 +71,6 @@ _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"  # what may be a topic's name, a folder's 
 _FACTORY = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
 
 
-class RunBook(Enum):
-    """What is done to a paused task without asking."""
-
-    NONE = "none"
-    SKIP_RECORD = "skip-record"
-
-
-class Severity(Enum):
-    """How bad an alert is; ordered."""
-
-    INFO = "INFO"
-    WARN = "WARN"
-    ERROR = "ERROR"
-
-    @property
-    def rank(self) -> int:
-        return list(Severity).index(self)
-
-
-@dataclass(frozen=True, slots=True)
-class PausedPolicy:
-    """What follows a pause: the run-book, and how many records an hour it may skip in the whole application."""
-
-    run_book: RunBook = RunBook.NONE
-    budget_per_hour: int = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Freshness:
-    """From which age (seconds) of unsaved work a task's checkpoint is a warning, and an error."""
-
-    warn_seconds: int = 600
-    error_seconds: int = 1200
-
-
 @dataclass(frozen=True, slots=True)
 class StateTable:
     """A table that is made of a store: its name, the store, and settings that the maker of the table reads."""
@@ -102,16 +81,6 @@ class StateTable:
 
 
 @dataclass(frozen=True, slots=True)
-class NotificationRule:
-    """Who is told of which alerts. Empty `kinds` or `applications` means all."""
-
-    urls: tuple[str, ...]
-    severity: Severity = Severity.WARN
-    kinds: frozenset[str] = frozenset()
-    applications: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
 class Application:
     """One declared application."""
 
@@ -119,8 +88,9 @@ class Application:
     factory: str
     instances: tuple[str, ...]
     config: Mapping[str, str | int | float | bool]
-    paused: PausedPolicy = PausedPolicy()
-    freshness: Freshness = Freshness()
+    paused: PausedPolicy = field(default_factory=PausedPolicy)
+    freshness: Freshness = field(default_factory=Freshness)
+    health: HealthLimits = field(default_factory=HealthLimits)
     tables: tuple[StateTable, ...] = ()
 
     @property
@@ -167,7 +137,7 @@ class Applications:
                         f"instance {instance!r} is declared twice (also by {owners[instance]!r}): names of instances are unique",
                     )
                 owners[instance] = application.id
-        rules = tuple(_notification(table, frozenset(a.id for a in declared)) for table in top.array("notifications"))
+        rules = tuple(NotificationRule.read(table, [a.id for a in declared]) for table in top.array("notifications"))
         top.reject_unknown()
         return cls(declared, rules, path)
 
@@ -199,8 +169,9 @@ def _application(table: Table) -> Application:
         factory=table.text("factory", pattern=_FACTORY, example="examples.flight_board.topology:build"),
         instances=table.texts("instances", pattern=_NAME, example=f"{application_id}-1"),
         config=_config(table, application_id),
-        paused=_paused(table.table("paused")),
-        freshness=_freshness(table.table("checkpoint-freshness")),
+        paused=PausedPolicy.read(table.table("paused")),
+        freshness=Freshness.read(table.table("checkpoint-freshness")),
+        health=HealthLimits.read(table.table("health")),
         tables=tuple(_state_table(state_table) for state_table in table.tables("tables")),
     )
     table.reject_unknown()
@@ -223,45 +194,11 @@ def _config(table: Table, application_id: str) -> Mapping[str, str | int | float
     return config
 
 
-def _paused(table: Table) -> PausedPolicy:
-    policy = PausedPolicy(
-        run_book=RunBook(table.choice("run-book", [book.value for book in RunBook], PausedPolicy().run_book.value)),
-        budget_per_hour=table.whole("budget-per-hour", default=PausedPolicy().budget_per_hour, least=0),
-    )
-    table.reject_unknown()
-    return policy
-
-
-def _freshness(table: Table) -> Freshness:
-    freshness = Freshness(
-        warn_seconds=table.whole("warn-seconds", default=Freshness().warn_seconds, least=1),
-        error_seconds=table.whole("error-seconds", default=Freshness().error_seconds, least=1),
-    )
-    table.reject_unknown()
-    if freshness.error_seconds < freshness.warn_seconds:
-        raise table.wrong(("error-seconds",), f"must be at least warn-seconds ({freshness.warn_seconds})")
-    return freshness
-
-
 def _state_table(table: Table) -> StateTable:
     store = table.text("store", pattern=_NAME, example="hourly-delay")
     settings = {key: value for key, value in table.scalars().items() if key != "store"}
     return StateTable(table.own_name(r"[A-Za-z_]\w*"), store, settings)
 
 
-def _notification(table: Table, declared: frozenset[str]) -> NotificationRule:
-    rule = NotificationRule(
-        urls=table.texts("urls", pattern=r".*(://|\$\{).*", example="mailto://user:password@example.com"),
-        severity=Severity(table.choice("severity", [severity.value for severity in Severity], Severity.WARN.value)),
-        kinds=frozenset(table.texts("kinds", default=())),
-        applications=frozenset(table.texts("applications", default=())),
-    )
-    table.reject_unknown()
-    unknown = sorted(rule.applications - declared)
-    if unknown:
-        raise table.wrong(("applications",), f"no application {unknown[0]!r} is declared; declared are {_listed(sorted(declared))}")
-    return rule
-
-
-def _listed(names: tuple[str, ...] | list[str]) -> str:
+def _listed(names: Sequence[str]) -> str:
     return ", ".join(names) or "none"

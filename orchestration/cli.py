@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from orchestration.commands import alerts, broker, instances, trail
+from orchestration.commands import alerts, broker, instances, look, run_book, trail
 from orchestration.commands.dev import dev
 
 app = typer.Typer(
@@ -32,14 +32,16 @@ for command in (
     instances.start,
     instances.stop,
     instances.restart,
-    instances.status,
-    instances.tasks,
-    instances.resume,
     instances.pause,
-    instances.skip,
-    trail.events,
+    run_book.resume,
+    look.status,
+    look.tasks,
+    look.events,
+    look.describe,
     trail.audit,
     trail.run_books,
 ):
     app.command()(command)
+app.command("skip")(run_book.skip_record)
 app.add_typer(alerts.app, name="alerts", help="What went wrong, who looks after it, what became of it.")
+app.add_typer(run_book.app, name="run-book", help="Repairs, step by step: skip a record, resume, replay, rebuild, restart; approve one.")

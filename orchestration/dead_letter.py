@@ -12,16 +12,18 @@ The topic is read whole for it. It holds what a budget allows per hour, and a th
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-_PREFIX = "__streams.errors."
-_FOREVER = {"retention.ms": "-1", "cleanup.policy": "delete"}
+from orchestration.kafka_log import reader, to_end
+
+ERROR_PREFIX = "__streams.errors."
+"""What the names of KIP-1034's headers begin with."""
+FOREVER: Mapping[str, str] = {"retention.ms": "-1", "cleanup.policy": "delete"}
 _SECONDS = 30.0
 
 
@@ -60,19 +62,19 @@ def dead_letter_topic(application_id: str) -> str:
 
 def read_record(bootstrap_servers: str, topic: str, partition: int, offset: int, timeout_s: float = _SECONDS) -> RawRecord | None:
     """The record at these coordinates; None if it is no longer, or not yet, in the log. Raises KafkaException if no broker answers."""
-    with _reader(bootstrap_servers) as consumer:
+    with reader(bootstrap_servers) as consumer:
         low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=timeout_s)
         if not low <= offset < high:
             return None
         consumer.assign([TopicPartition(topic, partition, offset)])
-        message = next(_to_end(consumer, timeout_s), None)
-    return None if message is None or message.offset() != offset else _raw(message)
+        message = next(to_end(consumer, timeout_s), None)
+    return None if message is None or message.offset() != offset else raw_record(message)
 
 
 def keep(bootstrap_servers: str, application_id: str, record: RawRecord, error_type: str, error: str) -> Kept:
     """Puts the record on the dead-letter topic, unless it is there. Raises DeadLetterError; KafkaException if no broker answers."""
     topic = dead_letter_topic(application_id)
-    _ensure_topic(bootstrap_servers, topic)
+    ensure_topic(bootstrap_servers, topic, FOREVER)
     producer = Producer(
         {
             "bootstrap.servers": bootstrap_servers,
@@ -141,11 +143,11 @@ def is_kept(bootstrap_servers: str, application_id: str, topic: str, partition: 
 def find(bootstrap_servers: str, dead_letters: str, topic: str, partition: int, offset: int) -> int | None:
     """The offset on the dead-letter topic at which the record of these coordinates is kept; None if it is not."""
     wanted = (topic.encode(), str(partition).encode(), str(offset).encode())
-    with _reader(bootstrap_servers) as consumer:
+    with reader(bootstrap_servers) as consumer:
         consumer.assign([TopicPartition(dead_letters, 0, OFFSET_BEGINNING)])
-        for message in _to_end(consumer, _SECONDS):
+        for message in to_end(consumer, _SECONDS):
             headers = dict(_headers(message))
-            if tuple(headers.get(_PREFIX + name) for name in ("topic", "partition", "offset")) == wanted:
+            if tuple(headers.get(ERROR_PREFIX + name) for name in ("topic", "partition", "offset")) == wanted:
                 return message.offset()
     return None
 
@@ -153,12 +155,13 @@ def find(bootstrap_servers: str, dead_letters: str, topic: str, partition: int, 
 def _error_headers(record: RawRecord, error_type: str, error: str) -> list[tuple[str, bytes]]:
     coordinates = {"topic": record.topic, "partition": str(record.partition), "offset": str(record.offset)}
     fields = {"exception": error_type, "message": error, **coordinates}
-    return [(_PREFIX + name, text.encode()) for name, text in fields.items()]
+    return [(ERROR_PREFIX + name, text.encode()) for name, text in fields.items()]
 
 
-def _ensure_topic(bootstrap_servers: str, topic: str) -> None:
+def ensure_topic(bootstrap_servers: str, topic: str, config: Mapping[str, str]) -> None:
+    """Makes a topic of one partition, unless it is there. Raises KafkaException."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 2})
-    new = NewTopic(topic, num_partitions=1, replication_factor=-1, config=_FOREVER)
+    new = NewTopic(topic, num_partitions=1, replication_factor=-1, config=dict(config))
     future = admin.create_topics([new], operation_timeout=_SECONDS)[topic]
     try:
         future.result(timeout=_SECONDS)
@@ -167,43 +170,8 @@ def _ensure_topic(bootstrap_servers: str, topic: str) -> None:
             raise
 
 
-@contextmanager
-def _reader(bootstrap_servers: str) -> Iterator[Consumer]:
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap_servers,
-            "group.id": "penstock-dead-letter",  # asked for by the client; nothing is committed to it
-            "enable.auto.commit": False,
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-            "auto.offset.reset": "earliest",
-            "fetch.wait.max.ms": 50,
-            "fetch.queue.backoff.ms": 5,
-            "log_level": 2,
-        }
-    )
-    try:
-        yield consumer
-    finally:
-        consumer.close()
-
-
-def _to_end(consumer: Consumer, timeout_s: float) -> Iterator[Message]:
-    """The records of the one assigned partition, up to where it ends now. Raises KafkaException, also when that takes too long."""
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        for message in consumer.consume(500, 0.5):
-            error = message.error()
-            if error is None:
-                yield message
-            elif error.code() == KafkaError._PARTITION_EOF:
-                return
-            else:
-                raise KafkaException(error)
-    raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"the end of the topic was not reached in {timeout_s:g} s"))
-
-
-def _raw(message: Message) -> RawRecord:
+def raw_record(message: Message) -> RawRecord:
+    """The record of a message."""
     kind, timestamp = message.timestamp()
     topic, partition, offset = message.topic(), message.partition(), message.offset()
     assert topic is not None and partition is not None and offset is not None  # a record, not an event of the client

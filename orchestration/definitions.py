@@ -17,6 +17,7 @@ from orchestration.places import Places
 from orchestration.resources import PenstockResource
 from sensors.global_recoveries import global_recoveries
 from sensors.instances import START_JOB, instances_that_should_run
+from sensors.open_alerts import open_alerts
 from sensors.paused_tasks import paused_tasks
 
 
@@ -34,7 +35,7 @@ def definitions(applications: Applications) -> dg.Definitions:
         asset_checks=[instances_health],
         jobs=[start_instances, *JOBS, instance_checks],
         schedules=[instance_checks_schedule],
-        sensors=[paused_tasks, global_recoveries, instances_that_should_run],
+        sensors=[paused_tasks, global_recoveries, instances_that_should_run, open_alerts],
         resources={"penstock": PenstockResource()},
         executor=dg.in_process_executor,
     )

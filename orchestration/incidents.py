@@ -1,14 +1,14 @@
 """From what happened to who must know: which events open alerts, and what closes them again.
 
     kind of alert                opened by                        resolved by
-    TASK_PAUSED                  the event                        the run-book; the task runs again; it pauses again (a new alert)
+    TASK_PAUSED, BAD_DEPLOY      see `pauses`                     the run-book; the tasks run again; it pauses elsewhere (a new alert)
     TASK_CORRUPTED               the event                        the task runs again
     OFFSET_MOVED, OFFSET_RESET   the event                        a person
     GLOBAL_RECOVERY              GLOBAL_RECOVERY_STARTED          the instance is RUNNING
-    GLOBAL_TOPIC_NOT_COMPACTED   the event, once per topic        a person
+    GLOBAL_TOPIC_NOT_COMPACTED   the event, once per topic        the topic is compacted (`health`); a person
     INSTANCE_DIED                the sensor on instances          the instance is RUNNING
 
-Every function works within the caller's transaction and may be repeated: an alert is named by the event's id.
+Every function works within the caller's transaction and may be repeated: an occurrence is named by the event's id, and counts once.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from orchestration import alerts
+from orchestration import alerts, pauses
 from orchestration.alerts import NewAlert
-from orchestration.applications import Application, Severity
-from orchestration.control_plane.models import Alert, AlertState, Event, Instance, RunBookRun, Task
-from orchestration.run_books import reserve
+from orchestration.applications import Application
+from orchestration.control_plane.models import Alert, Event, Instance, RunBookRun
+from orchestration.policies import Severity
 from runtime.events import EventKind
-from runtime.states import State, TaskState
+from runtime.states import State
 
 TASK_KINDS = (EventKind.TASK_PAUSED, EventKind.TASK_CORRUPTED, EventKind.OFFSET_MOVED, EventKind.OFFSET_RESET)
 GLOBAL_KINDS = (EventKind.GLOBAL_RECOVERY_STARTED, EventKind.GLOBAL_RECOVERY_ENDED, EventKind.GLOBAL_TOPIC_NOT_COMPACTED)
 GLOBAL_RECOVERY = "GLOBAL_RECOVERY"
 INSTANCE_DIED = "INSTANCE_DIED"
 _MENDED_BY_RUNNING = (EventKind.TASK_PAUSED.value, EventKind.TASK_CORRUPTED.value)
-ACTOR = "sensor"
+ACTOR = pauses.ACTOR
 
 
 def of_tasks(session: Session, application: Application, events: Sequence[Event], at: datetime) -> list[RunBookRun]:
@@ -42,28 +42,11 @@ def of_tasks(session: Session, application: Application, events: Sequence[Event]
         if event.kind != EventKind.TASK_PAUSED.value:
             alerts.open_alert(session, _task_alert(event), actor=ACTOR, at=at)
             continue
-        alert, _ = alerts.open_alert(session, _pause_alert(event), actor=ACTOR, at=at)
-        if alert.state == AlertState.RESOLVED.value or not _is_current(session, event):
-            continue
-        _supersede(session, application, alert, at)
-        run = reserve(session, application, event, at=at)
-        if isinstance(run, RunBookRun):
+        run = pauses.of_pause(session, application, event, at)
+        if run is not None:
             runs.append(run)
-        else:
-            alert.detail = {**alert.detail, "run-book": run}
-    resolve_running(session, application, at)
+    pauses.resolve_running(session, application, at, _MENDED_BY_RUNNING)
     return runs
-
-
-def resolve_running(session: Session, application: Application, at: datetime) -> None:
-    """Closes the alerts of tasks that have been reported RUNNING since: resumed by hand, or restarted with code that reads the record."""
-    for alert in alerts.unresolved(session, application=application.id, kinds=_MENDED_BY_RUNNING):
-        query = select(Task).where(Task.application == application.id, Task.task == alert.task).order_by(Task.updated_at.desc()).limit(1)
-        task = session.scalar(query)
-        event = session.get(Event, alert.occurrence)
-        happened = event.at if event is not None else alert.opened_at
-        if task is not None and task.state == TaskState.RUNNING.value and task.updated_at > happened:
-            alerts.resolve(session, alert, actor=ACTOR, at=at, resolution=f"the task runs on {task.instance}")
 
 
 def of_globals(session: Session, application: Application, events: Sequence[Event], at: datetime) -> None:
@@ -87,38 +70,6 @@ def resolve_instance_alerts(session: Session, instance: Instance, at: datetime) 
             alerts.resolve(session, alert, actor=ACTOR, at=at, resolution=f"runs again as process {instance.pid}")
 
 
-def _is_current(session: Session, event: Event) -> bool:
-    """False if the task was resumed, or paused again, after this pause."""
-    later = select(Event.id).where(
-        Event.application == event.application,
-        Event.task == event.task,
-        Event.sequence > event.sequence,
-        Event.kind.in_([EventKind.TASK_PAUSED.value, EventKind.TASK_RESUMED.value]),
-    )
-    return session.scalar(later.limit(1)) is None
-
-
-def _supersede(session: Session, application: Application, alert: Alert, at: datetime) -> None:
-    for older in alerts.unresolved(session, application=application.id, kinds=[EventKind.TASK_PAUSED.value], task=alert.task):
-        if older.id < alert.id:
-            alerts.resolve(session, older, actor=ACTOR, at=at, resolution=f"the task paused again: alert {alert.id}")
-
-
-def _pause_alert(event: Event) -> NewAlert:
-    payload = event.payload
-    place = f"{payload.get('topic')}-{payload.get('partition')}@{payload.get('offset')}"
-    return NewAlert(
-        occurrence=event.id,
-        kind=event.kind,
-        severity=Severity.ERROR,
-        application=event.application,
-        instance=event.instance,
-        task=event.task,
-        title=f"task {event.task} is paused at {place}: {payload.get('error')}",
-        detail={key: payload.get(key) for key in ("topic", "partition", "offset", "timestamp_ms", "error_type", "error", "reason")},
-    )
-
-
 def _task_alert(event: Event) -> NewAlert:
     payload = event.payload
     place = f"{payload.get('topic')}-{payload.get('partition')}"
@@ -136,8 +87,10 @@ def _task_alert(event: Event) -> NewAlert:
         application=event.application,
         instance=event.instance,
         task=event.task,
+        subject=str(event.task) if event.kind == EventKind.TASK_CORRUPTED.value else place,
         title=titles[event.kind],
         detail=payload,
+        seen_at=event.at,
     )
 
 
@@ -149,6 +102,8 @@ def _recovery_alert(event: Event) -> NewAlert:
         severity=Severity.WARN,
         application=event.application,
         instance=event.instance,
+        subject=f"{payload.get('store')} on {event.instance}",
+        seen_at=event.at,
         title=f"global store {payload.get('store')} on {event.instance} is rebuilt from {payload.get('topic')}: {payload.get('reason')}; "
         "tasks that read it wait",
         detail=payload,
@@ -158,7 +113,9 @@ def _recovery_alert(event: Event) -> NewAlert:
 def _compaction_alert(application: Application, event: Event) -> NewAlert:
     topic = event.payload.get("topic")
     return NewAlert(
-        occurrence=f"{application.id}/{event.kind}/{topic}",
+        occurrence=event.id,
+        subject=str(topic),
+        seen_at=event.at,
         kind=event.kind,
         severity=Severity.WARN,
         application=application.id,
@@ -171,7 +128,7 @@ def _compaction_alert(application: Application, event: Event) -> NewAlert:
 
 def _recovery_ended(session: Session, application: Application, alert: Alert) -> str | None:
     """Why a recovery is over: the instance was RUNNING after it began; None while it was not."""
-    began = session.get(Event, alert.occurrence)
+    began = session.get(Event, alerts.last_occurrence(session, alert))
     if began is None:
         return "its event is no longer known"
     query = (

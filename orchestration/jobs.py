@@ -1,33 +1,55 @@
-"""The jobs: stop and restart an instance, resume a task, skip a record. Thin: the work is in `operations`, `tasks` and `run_books`.
+"""The jobs: the run-books, and stopping an instance. Thin: the work is in `orchestration.run_books` and `operations`.
 
-All run in the run's own process: they take a second of work, and a process for each step would take five.
+All run in the run's own process: they take a second of work, and a process for each step would take five. A run that was killed is started
+again with the same configuration (*Re-execute all* in the UI): what was done is found done.
 """
 
 import dagster as dg
 from pydantic import Field
 
-from orchestration import audit
+from orchestration import dagster_alerts
+from orchestration.applications import Application
 from orchestration.control_plane.models import RunBookState
+from orchestration.operations import Operations
 from orchestration.resources import PenstockResource
-from orchestration.run_books import RecordInTheWay, Request, SkipRecord
-from orchestration.tasks import TaskCommands
+from orchestration.run_books import (
+    RebuildGlobalStore,
+    RecordInTheWay,
+    ReplayDeadLetters,
+    Request,
+    RestartInstance,
+    ResumeTask,
+    RunBook,
+    SkipRecord,
+    approve,
+    approved_run_book,
+    reject,
+)
 from runtime.ids import TaskId
 
 
-class InstanceConfig(dg.Config):
+class RunBookConfig(dg.Config):
+    """What all run-books take."""
+
+    reason: str = Field(default="", description="Why, for the audit trail")
+    dry_run: bool = Field(default=False, description="Only say what would be done")
+
+
+class StopConfig(dg.Config):
+    """Which instance, and how long it may take."""
+
+    instance: str = Field(description="The name of a declared instance, for example flight-board-1")
+    timeout_seconds: float = Field(default=60.0, description="How long a clean close may take")
+    kill: bool = Field(default=False, description="End the process by force when the time is up")
+
+
+class RestartConfig(RunBookConfig):
     """Which instance."""
 
     instance: str = Field(description="The name of a declared instance, for example flight-board-1")
 
 
-class StopConfig(InstanceConfig):
-    """Which instance, and how long it may take."""
-
-    timeout_seconds: float = Field(default=60.0, description="How long a clean close may take")
-    kill: bool = Field(default=False, description="End the process by force when the time is up")
-
-
-class TaskConfig(dg.Config):
+class TaskConfig(RunBookConfig):
     """Which task."""
 
     application: str = Field(description="The application.id, for example flight-board")
@@ -40,13 +62,59 @@ class SkipRecordConfig(TaskConfig):
     topic: str = Field(description="The topic of the record that the task is paused at")
     partition: int = Field(description="Its partition", ge=0)
     offset: int = Field(description="Its offset", ge=0)
-    reason: str = Field(default="", description="Why, for the audit trail")
     run_book_run: int | None = Field(default=None, description="A run that the policy has reserved; leave it empty")
     occurrence: str | None = Field(default=None, description="The event that this answers; leave it empty")
 
 
+class ReplayConfig(RunBookConfig):
+    """Which dead letters; all, if neither `records` nor `error` says otherwise."""
+
+    application: str = Field(description="The application.id, for example flight-board")
+    records: list[str] = Field(default=[], description="Where they stood: topic-partition@offset")
+    error: str = Field(default="", description="A regular expression on 'type: message' of the error")
+
+
+class RebuildConfig(RunBookConfig):
+    """Which global store, and where."""
+
+    application: str = Field(description="The application.id, for example flight-board")
+    store: str = Field(description="The store's name")
+    instance: str | None = Field(default=None, description="The instance; leave it empty for all that run")
+
+
+class ApprovalConfig(dg.Config):
+    """Which proposed run, and what becomes of it."""
+
+    run_book_run: int = Field(description="The number of the run, as the alert and `penstock run-books` show it")
+    reject: bool = Field(default=False, description="Not to be run")
+    reason: str = Field(default="", description="Why, for the audit trail")
+
+
 def _actor(context: dg.OpExecutionContext) -> str:
     return f"dagster run {context.run.run_id[:8]}"
+
+
+def _request(context: dg.OpExecutionContext, config: RunBookConfig) -> Request:
+    return Request(requested_by=_actor(context), reason=config.reason, dagster_run_id=context.run.run_id)
+
+
+def _carry_out(context: dg.OpExecutionContext, operations: Operations, book: RunBook, *, dry_run: bool) -> None:
+    """Runs a run-book, or says what it would do. Fails if it is refused, with the reason. The check on alerts is evaluated anew."""
+    if dry_run:
+        told = book.dry_run()
+        for line in told.lines:
+            context.log.info(f"would {line}" if told.refused is None else line)
+        if told.refused is not None:
+            raise dg.Failure(description=f"would be refused: {told.refused}", allow_retries=False)
+        return
+    run = book.run()
+    context.log_event(dagster_alerts.evaluation(operations))  # type: ignore[arg-type]  # it takes these too; its annotation is behind its code
+    if run.state == RunBookState.REFUSED.value:
+        raise dg.Failure(description=f"refused: {run.reason}", metadata={"run_book_run": run.id}, allow_retries=False)
+
+
+def _named(penstock: PenstockResource, application: str) -> Application:
+    return penstock.operations.applications.named(application)
 
 
 @dg.op
@@ -57,28 +125,23 @@ def stop(context: dg.OpExecutionContext, config: StopConfig, penstock: PenstockR
 
 
 @dg.op
-def restart(context: dg.OpExecutionContext, config: InstanceConfig, penstock: PenstockResource) -> None:
+def restart(context: dg.OpExecutionContext, config: RestartConfig, penstock: PenstockResource) -> None:
     """The instance is closed cleanly and started again, with the code and configuration of now."""
-    started = penstock.operations.restart(config.instance, actor=_actor(context), progress=context.log.info)
-    context.log.info(f"{config.instance} is {started.instance.state} as process {started.process.pid}")
+    book = RestartInstance(penstock.operations, config.instance, _request(context, config), context.log.info)
+    _carry_out(context, penstock.operations, book, dry_run=config.dry_run)
 
 
 @dg.op
 def resume(context: dg.OpExecutionContext, config: TaskConfig, penstock: PenstockResource) -> None:
     """The task's owner reads the committed offsets again and goes on. Fails with the owner's reason if the task is not paused."""
-    operations = penstock.operations
-    application = operations.applications.named(config.application)
-    with TaskCommands(application, _actor(context)) as commands:
-        by = commands.resume(TaskId.parse(config.task))
-    with operations.control_plane.writing() as session:
-        audit.record(session, _actor(context), "task resumed", at=audit.now(), application=application.id, task=config.task)
-    context.log.info(f"task {config.task} resumed by {by}")
+    application, task = _named(penstock, config.application), TaskId.parse(config.task)
+    book = ResumeTask(application, penstock.operations.control_plane, task, _request(context, config), context.log.info)
+    _carry_out(context, penstock.operations, book, dry_run=config.dry_run)
 
 
 @dg.op
 def skip(context: dg.OpExecutionContext, config: SkipRecordConfig, penstock: PenstockResource) -> None:
     """The run-book: check, keep, shift, resume, verify, close. Fails if it was refused, with the reason."""
-    operations = penstock.operations
     record = RecordInTheWay(TaskId.parse(config.task), config.topic, config.partition, config.offset)
     request = Request(
         requested_by=f"policy ({_actor(context)})" if config.run_book_run is not None else _actor(context),
@@ -87,10 +150,49 @@ def skip(context: dg.OpExecutionContext, config: SkipRecordConfig, penstock: Pen
         occurrence=config.occurrence,
         dagster_run_id=context.run.run_id,
     )
-    application = operations.applications.named(config.application)
-    run = SkipRecord(application, operations.control_plane, record, request, context.log.info).run()
-    if run.state == RunBookState.REFUSED.value:
-        raise dg.Failure(description=f"refused: {run.reason}", metadata={"run_book_run": run.id}, allow_retries=False)
+    book = SkipRecord(_named(penstock, config.application), penstock.operations.control_plane, record, request, context.log.info)
+    _carry_out(context, penstock.operations, book, dry_run=config.dry_run)
+
+
+@dg.op
+def replay(context: dg.OpExecutionContext, config: ReplayConfig, penstock: PenstockResource) -> None:
+    """The dead letters go back into their input, each exactly once."""
+    book = ReplayDeadLetters(
+        _named(penstock, config.application),
+        penstock.operations.control_plane,
+        _request(context, config),
+        context.log.info,
+        records=config.records,
+        error=config.error,
+    )
+    _carry_out(context, penstock.operations, book, dry_run=config.dry_run)
+
+
+@dg.op
+def rebuild(context: dg.OpExecutionContext, config: RebuildConfig, penstock: PenstockResource) -> None:
+    """The instances wipe their copy of the global store and read its topic anew."""
+    book = RebuildGlobalStore(
+        _named(penstock, config.application),
+        penstock.operations.control_plane,
+        config.store,
+        _request(context, config),
+        context.log.info,
+        instance=config.instance,
+    )
+    _carry_out(context, penstock.operations, book, dry_run=config.dry_run)
+
+
+@dg.op
+def decide(context: dg.OpExecutionContext, config: ApprovalConfig, penstock: PenstockResource) -> None:
+    """Approves a run that a policy proposed, and runs it; or rejects it."""
+    operations, actor = penstock.operations, _actor(context)
+    if config.reject:
+        run = reject(operations.control_plane, config.run_book_run, actor, config.reason)
+        context.log.info(f"run {run.id}: {run.reason}")
+        return
+    run = approve(operations.control_plane, config.run_book_run, actor)
+    book = approved_run_book(operations, run, actor, context.log.info, context.run.run_id)
+    _carry_out(context, operations, book, dry_run=False)
 
 
 @dg.job(executor_def=dg.in_process_executor)
@@ -101,13 +203,13 @@ def stop_instance() -> None:
 
 @dg.job(executor_def=dg.in_process_executor)
 def restart_instance() -> None:
-    """Close an instance cleanly and start it again."""
+    """Run-book: close an instance cleanly and start it again."""
     restart()
 
 
 @dg.job(executor_def=dg.in_process_executor)
 def resume_task() -> None:
-    """Resume a paused task, from the offsets that are committed now."""
+    """Run-book: resume a paused task, from the offsets that are committed now."""
     resume()
 
 
@@ -117,4 +219,22 @@ def skip_record() -> None:
     skip()
 
 
-JOBS = (stop_instance, restart_instance, resume_task, skip_record)
+@dg.job(executor_def=dg.in_process_executor)
+def replay_dead_letters() -> None:
+    """Run-book, after a fix: dead letters go back into their input, each exactly once, in order per key among them."""
+    replay()
+
+
+@dg.job(executor_def=dg.in_process_executor)
+def rebuild_global_store() -> None:
+    """Run-book: a global store is wiped and read anew; tasks that read it wait, the others go on."""
+    rebuild()
+
+
+@dg.job(executor_def=dg.in_process_executor)
+def approve_run_book() -> None:
+    """Approve a run-book that a policy proposed, and run it; or reject it."""
+    decide()
+
+
+JOBS = (stop_instance, restart_instance, resume_task, skip_record, replay_dead_letters, rebuild_global_store, approve_run_book)

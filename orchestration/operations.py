@@ -99,19 +99,12 @@ class Operations:
             logger.warning("%s: that it is to stand still is recorded on Kafka later: %s", name, error)
         return ran
 
-    def restart(self, name: str, *, actor: str, progress: Callable[[str], None] = lambda _: None) -> Started:
-        """Closes the process cleanly, its tasks stay reserved for it, and starts it anew, with the code and configuration of now.
-
-        Raises as `start` and `stop` do; BrokerUnavailableError before anything is closed.
-        """
+    def close_for_restart(self, name: str, *, actor: str, timeout_s: float = STOP_SECONDS) -> bool:
+        """Closes the process cleanly while the instance stays wanted: `start`, or the sensor, starts it anew. False if it did not run."""
         application = self.applications.of_instance(name)
-        with self.feed(application) as feed:
-            feed.step()  # closing it while no broker answers would leave it closed
         self.mark_starting(name)
         self._want(application, name, True, actor)
-        if self._stop_process(application, name, actor, STOP_SECONDS, kill=False):
-            progress("closed cleanly")
-        return self.start(name, actor=actor, progress=progress)
+        return self._stop_process(application, name, actor, timeout_s, kill=False)
 
     def look(self, name: str) -> tuple[Instance, tuple[Task, ...]]:
         """What the control plane knows of an instance: its row (a new one, if it never ran) and the tasks that it has open."""

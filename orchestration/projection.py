@@ -160,7 +160,11 @@ def _apply_departure(session: Session, application: str, who: str) -> None:
 def _close_tasks(session: Session, application: str, instance: str, at: datetime, keep: Iterable[str] = ()) -> None:
     """The instance has these tasks no longer. Where one was paused stays written down: it will be again, wherever it is opened next."""
     query = select(Task).where(
-        Task.application == application, Task.instance == instance, Task.task.not_in(list(keep)), Task.updated_at <= at
+        Task.application == application,
+        Task.instance == instance,
+        Task.task.not_in(list(keep)),
+        Task.updated_at <= at,
+        Task.state != TaskState.CLOSED.value,  # when it was closed stays written down: another instance's word since then is newer
     )
     for task in session.scalars(query):
         task.state, task.updated_at = TaskState.CLOSED.value, at

@@ -17,9 +17,10 @@ from sqlalchemy.orm import Session
 
 from orchestration import alerts, audit, incidents, projection
 from orchestration.alerts import NewAlert
-from orchestration.applications import Application, Severity
+from orchestration.applications import Application
 from orchestration.control_plane.models import Instance
 from orchestration.launcher import Launcher, Process
+from orchestration.policies import Severity
 
 STARTING = timedelta(seconds=60)
 HEALTHY = timedelta(minutes=5)
@@ -99,7 +100,11 @@ def _count_death(session: Session, row: Instance, dead: Process, launcher: Launc
         severity=Severity.ERROR if row.deaths >= KEEPS_DYING else Severity.WARN,
         application=row.application,
         instance=row.name,
+        subject=row.name,
+        seen_at=at,
         title=f"instance {row.name} (process {dead.pid}) died{times}: {last_words}",
         detail={**detail, "log": row.log_path},
     )
-    alerts.open_alert(session, new, actor=incidents.ACTOR, at=at)
+    alert, opened = alerts.open_alert(session, new, actor=incidents.ACTOR, at=at)
+    if not opened:
+        alert.title, alert.detail = new.title, dict(new.detail)  # of the last death

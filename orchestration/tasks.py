@@ -68,6 +68,13 @@ class TaskCommands:
         """Returns the name of who paused it. Raises RefusedError with the owner's reason."""
         return self._asked("pause", task, {}, timeout_s).by
 
+    def ask_instance(self, kind: str, instance: str, args: dict[str, object], timeout_s: float = 30.0) -> CommandResult:
+        """Has a whole instance do something. Raises RefusedError with its reason."""
+        result = self._client.send(kind, instance=instance, args=args, timeout_s=timeout_s)
+        if not result.ok:
+            raise RefusedError(f"{instance} refuses to {kind}: {result.reason}")
+        return result
+
     def shift(self, task: TaskId, topic: str, partition: int, offset: int, timeout_s: float = 30.0) -> Shift:
         """Moves the committed offset from `offset` to the one after it. Raises RefusedError if something else is committed."""
         if self.owner_lives():

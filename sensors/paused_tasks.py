@@ -2,7 +2,7 @@
 
 import dagster as dg
 
-from orchestration import audit, incidents
+from orchestration import audit, incidents, pauses
 from orchestration.applications import Application
 from orchestration.control_plane.models import RunBookRun
 from orchestration.cursor import Cursor
@@ -18,7 +18,7 @@ from sensors.ticks import INTERVAL_SECONDS, for_each_application, skip_message
     description="Opens an alert for each task that paused, and starts the run-book where the policy in `streams.toml` says so.",
 )
 def paused_tasks(context: dg.SensorEvaluationContext, penstock: PenstockResource) -> dg.SensorResult:
-    """One run for each pause, never two: the run's key is the event's id."""
+    """One run for each pause, never two: the run's key is the event's id. One that was killed is started again, under its next attempt."""
     operations = penstock.operations
     cursor = Cursor.parse(context.cursor)
     requests: list[dg.RunRequest] = []
@@ -28,7 +28,8 @@ def paused_tasks(context: dg.SensorEvaluationContext, penstock: PenstockResource
         nonlocal cursor, seen
         with operations.control_plane.writing() as session:
             events, cursor = cursor.read(session, application.id, incidents.TASK_KINDS)
-            runs = incidents.of_tasks(session, application, events, audit.now())
+            at = audit.now()
+            runs = [*incidents.of_tasks(session, application, events, at), *pauses.unfinished(session, application, at)]
         seen += len(events)
         requests.extend(_request(run) for run in runs)
 
@@ -38,6 +39,7 @@ def paused_tasks(context: dg.SensorEvaluationContext, penstock: PenstockResource
 
 
 def _request(run: RunBookRun) -> dg.RunRequest:
+    assert run.task is not None and run.topic is not None and run.partition is not None and run.offset is not None  # a skip-record
     config = SkipRecordConfig(
         application=run.application,
         task=run.task,
@@ -49,7 +51,7 @@ def _request(run: RunBookRun) -> dg.RunRequest:
         occurrence=run.occurrence,
     )
     return dg.RunRequest(
-        run_key=run.occurrence,
+        run_key=run.occurrence if run.attempts == 1 else f"{run.occurrence}#{run.attempts}",
         run_config=dg.RunConfig(ops={"skip": config}),
         tags={"penstock/application": run.application, "penstock/task": run.task},
     )

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-from orchestration import alerts, audit
 from orchestration.applications import Application
 from orchestration.operations import Operations
 from runtime.errors import BrokerUnavailableError
@@ -12,7 +11,7 @@ FEED_SECONDS = 10.0
 
 
 def for_each_application(operations: Operations, act: Callable[[Application], None]) -> list[str]:
-    """Brings the control plane up to date with each application and acts on it; then tells of new alerts.
+    """Brings the control plane up to date with each application and acts on it.
 
     Returns, for each application whose broker does not answer, why it was left out.
     """
@@ -25,7 +24,6 @@ def for_each_application(operations: Operations, act: Callable[[Application], No
             away.append(str(error))
             continue
         act(application)
-    alerts.notify_pending(operations.control_plane, operations.applications.notifications, alerts.Apprise(), at=audit.now())
     return away
 
 

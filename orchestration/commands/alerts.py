@@ -2,74 +2,222 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
+from rich.console import Group, RenderableType
+from rich.text import Text
 from sqlalchemy import select
 
-from orchestration import alerts, audit
-from orchestration.commands.common import brief, catch_up, clock, out, project, table
-from orchestration.control_plane.models import Alert, AlertState
+from orchestration import alert_text, alerts, audit
+from orchestration.commands.common import (
+    Json,
+    JsonValue,
+    Named,
+    Servers,
+    Watch,
+    ago_ms,
+    brief,
+    catch_up,
+    clock,
+    err,
+    explained,
+    out,
+    print_json,
+    project,
+    show,
+    table,
+    targets,
+)
+from orchestration.control_plane import ControlPlaneError
+from orchestration.control_plane.models import Alert, AlertState, AuditEntry
+from orchestration.observer import Condition
+from orchestration.operations import Operations
+from runtime.errors import StreamsError
 
 app = typer.Typer(rich_markup_mode="markdown", invoke_without_command=True)
 
 Number = Annotated[int, typer.Argument(help="The alert's number.")]
+Everything = Annotated[bool, typer.Option("--all", help="Resolved ones too.")]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many, the newest.")]
 
 
 @app.callback()
-def list_alerts(
+def alerts_or_list(
     context: typer.Context,
-    everything: Annotated[bool, typer.Option("--all", "-a", help="Resolved ones too.")] = False,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest.")] = 50,
+    everything: Everything = False,
+    limit: Limit = 50,
+    application: Named = None,
+    bootstrap_servers: Servers = None,
+    as_json: Json = False,
+    watch: Watch = None,
 ) -> None:
-    """List alerts that are not resolved, newest last. Dagster's sensors open them: without Dagster nobody does."""
-    if context.invoked_subcommand is not None:
-        return
-    with project() as operations:
-        catch_up(operations)
-        query = select(Alert).order_by(Alert.id.desc()).limit(limit)
-        if not everything:
-            query = query.where(Alert.state != AlertState.RESOLVED.value)
-        with operations.control_plane.reading() as session:
-            found = list(reversed(session.scalars(query).all()))
-        if not found:
-            out.print("no alerts")
-            return
-        shown = table("alert", "since", "severity", "state", "application", "what")
-        for alert in found:
-            shown.add_row(str(alert.id), clock(alert.opened_at), alert.severity, alert.state, alert.application, _plain(alert.title))
-        out.print(shown)
+    """List alerts that are not resolved, newest last. Dagster's sensors open them: without Dagster nobody does.
+
+    Where the database is away, or with `--bootstrap-servers`, it is told what Kafka shows to be wrong now.
+    """
+    if context.invoked_subcommand is None:
+        _list(everything, limit, application, bootstrap_servers, as_json, watch)
 
 
-@app.command()
-def show(number: Number) -> None:
-    """Show an alert with its details and its history."""
+@app.command("list")
+def list_alerts(
+    everything: Everything = False,
+    limit: Limit = 50,
+    application: Named = None,
+    bootstrap_servers: Servers = None,
+    as_json: Json = False,
+    watch: Watch = None,
+) -> None:
+    """As `penstock alerts` alone."""
+    _list(everything, limit, application, bootstrap_servers, as_json, watch)
+
+
+@app.command("show")
+def show_alert(number: Number, as_json: Json = False) -> None:
+    """Show an alert with its details, the record that is in the way, its history, and what to type next."""
     with project() as operations, operations.control_plane.reading() as session:
         alert = session.get(Alert, number)
         if alert is None:
             raise alerts.UnknownAlertError(f"there is no alert {number}; `penstock alerts --all` lists them")
+        history = audit.latest(session, alert_id=alert.id, limit=1_000)
+        if as_json:
+            print_json({**_row(alert), "detail": alert.detail, "next": alert_text.next_commands(alert), "history": _history_rows(history)})
+            return
         out.print(f"[bold]alert {alert.id}[/bold] {alert.severity} {alert.state}  {_plain(alert.title)}")
-        for key, value in alert.detail.items():
-            if value is not None and not key.endswith("_base64"):
-                out.print(f"  {key}: {value}", markup=False)
-        for entry in audit.latest(session, alert_id=alert.id):
-            out.print(f"{clock(entry.at)}  {entry.actor}: {entry.action}  {brief(entry.detail)}", markup=False)
+        out.print(f"  subject: {alert.subject}\n  seen: {alert_text.seen(alert)}", markup=False)
+        for name, value in alert_text.facts(alert).items():
+            indented = value.replace("\n", "\n    ")
+            out.print(f"  {name}:\n    {indented}" if "\n" in value else f"  {name}: {value}", markup=False)
+        _print_history(history)
+        if alert.state != AlertState.RESOLVED.value:
+            out.print("next:", *(f"  {command}" for command in alert_text.next_commands(alert)), sep="\n", markup=False)
 
 
 @app.command()
-def ack(number: Number) -> None:
+def history(number: Number, as_json: Json = False) -> None:
+    """Show who did what with an alert: opened, sent, acknowledged, commented, resolved."""
+    with project() as operations, operations.control_plane.reading() as session:
+        alerts_of = session.get(Alert, number)
+        if alerts_of is None:
+            raise alerts.UnknownAlertError(f"there is no alert {number}; `penstock alerts --all` lists them")
+        entries = audit.latest(session, alert_id=number, limit=1_000)
+        if as_json:
+            print_json(_history_rows(entries))
+        else:
+            _print_history(entries)
+
+
+@app.command()
+def ack(number: Number, comment: Annotated[str, typer.Option(help="What you have to say about it.")] = "") -> None:
     """Say that you look after an alert."""
     with project() as operations, operations.control_plane.writing() as session:
         alert = alerts.acknowledge(session, number, actor=audit.this_user(), at=audit.now())
+        if comment:
+            alerts.comment(session, number, comment, actor=audit.this_user(), at=audit.now())
         out.print(f"alert {alert.id} is {alert.state}")
+
+
+@app.command("comment")
+def comment_alert(number: Number, text: Annotated[str, typer.Argument(help="What you have to say about it.")]) -> None:
+    """Write something into an alert's history."""
+    with project() as operations, operations.control_plane.writing() as session:
+        alerts.comment(session, number, text, actor=audit.this_user(), at=audit.now())
+        out.print(f"alert {number} has your comment")
 
 
 @app.command()
 def resolve(number: Number, reason: Annotated[str, typer.Option(help="Why it is over.")] = "resolved by hand") -> None:
-    """Close an alert by hand. Those on pauses, recoveries and deaths close by themselves when it is over."""
+    """Close an alert by hand. Those on pauses, recoveries, deaths and checks close by themselves when it is over."""
     with project() as operations, operations.control_plane.writing() as session:
         alert = alerts.resolve(session, number, actor=audit.this_user(), at=audit.now(), resolution=reason)
         out.print(f"alert {alert.id} is {alert.state}")
+
+
+def _list(everything: bool, limit: int, application: str | None, servers: str | None, as_json: bool, watch: float | None) -> None:
+    def make() -> RenderableType | JsonValue:
+        if servers is None:
+            try:
+                return _from_database(everything, limit, application, as_json)
+            except ControlPlaneError as error:
+                reason = str(error)
+        else:
+            reason = "the database was not asked"
+        return _from_kafka(reason, application, servers, as_json)
+
+    with explained():
+        show(make, as_json=as_json, watch=watch)
+
+
+def _from_database(everything: bool, limit: int, application: str | None, as_json: bool) -> RenderableType | JsonValue:
+    operations = Operations.find()
+    try:
+        with operations.control_plane.reading():
+            pass  # a database that is away shows here, before a broker is asked
+        named = [operations.applications.named(application)] if application is not None else []
+        catch_up(operations, *named)
+        query = select(Alert).order_by(Alert.id.desc()).limit(limit)
+        if not everything:
+            query = query.where(Alert.state != AlertState.RESOLVED.value)
+        if application is not None:
+            query = query.where(Alert.application == application)
+        with operations.control_plane.reading() as session:
+            found = list(reversed(session.scalars(query).all()))
+    finally:
+        operations.control_plane.close()
+    if as_json:
+        return [_row(alert) for alert in found]
+    if not found:
+        return Text("no alerts")
+    shown = table("alert", "first seen", "last seen", "count", "severity", "state", "application", "what")
+    for alert in found:
+        times = (clock(alert.opened_at), clock(alert.last_seen_at))
+        what = Text(alert.title)
+        shown.add_row(str(alert.id), *times, str(alert.count), alert.severity, alert.state, alert.application, what)
+    return Group(shown, Text("penstock alerts show N: the details, and what to type next", style="dim"))
+
+
+def _from_kafka(reason: str, application: str | None, servers: str | None, as_json: bool) -> RenderableType | JsonValue:
+    """What is wrong now, by what the applications tell; said to be that."""
+    err.print(
+        f"{reason}. What follows is what Kafka shows to be wrong now; numbers, acknowledgements, comments and history are in the database.",
+        style="yellow",
+        markup=False,
+    )
+    now_ms = time.time_ns() // 1_000_000
+    found: list[tuple[str, Condition]] = []
+    for target in targets(application, servers):
+        try:
+            found.extend((target.observer.application, condition) for condition in target.observer.conditions(now_ms))
+        except StreamsError as error:
+            if "does not exist" not in str(error):
+                raise
+    if as_json:
+        names = ("kind", "severity", "subject", "what", "since_ms")
+        return [{"application": name, "source": "kafka", **{key: getattr(each, key) for key in names}} for name, each in found]
+    if not found:
+        return Text("nothing is wrong, as far as Kafka tells")
+    shown = table("since", "severity", "kind", "application", "what")
+    for name, each in found:
+        shown.add_row(ago_ms(each.since_ms), each.severity, each.kind, name, Text(each.what))
+    return shown
+
+
+def _row(alert: Alert) -> dict[str, object]:
+    names = ("id", "kind", "severity", "state", "application", "instance", "task", "subject", "title", "count", "resolution")
+    times = ("opened_at", "last_seen_at", "acknowledged_at", "acknowledged_by", "resolved_at", "resolved_by")
+    return {name: getattr(alert, name) for name in (*names, *times)}
+
+
+def _history_rows(entries: Sequence[AuditEntry]) -> list[dict[str, object]]:
+    return [{"at": entry.at, "actor": entry.actor, "action": entry.action, "detail": entry.detail} for entry in entries]
+
+
+def _print_history(entries: Sequence[AuditEntry]) -> None:
+    for entry in entries:
+        out.print(f"{clock(entry.at)}  {entry.actor}: {entry.action}  {brief(entry.detail)}", markup=False)
 
 
 def _plain(text: str) -> str:

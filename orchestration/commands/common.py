@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 from confluent_kafka import KafkaException
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 
 from orchestration.alerts import UnknownAlertError
 from orchestration.applications import Application, Applications, WrongDeclarationError
 from orchestration.audit import now
 from orchestration.control_plane import ControlPlane, ControlPlaneError
+from orchestration.control_plane.models import from_ms
 from orchestration.dead_letter import DeadLetterError
 from orchestration.launcher import LaunchError
+from orchestration.observer import Observer
 from orchestration.operations import Operations
 from orchestration.places import Places
 from orchestration.run_books import RunBookError
 from orchestration.tasks import RefusedError
 from runtime.errors import BrokerUnavailableError, StreamsError
 from runtime.ids import TaskId
+
+JsonValue = Mapping[str, object] | Sequence[Mapping[str, object]]
+"""What a command prints with --json."""
+Json = Annotated[bool, typer.Option("--json", help="As JSON, for programs.")]
+Watch = Annotated[float | None, typer.Option("--watch", "-w", min=0.2, help="Show it again every so many seconds, until Ctrl-C.")]
+Servers = Annotated[
+    str | None, typer.Option("--bootstrap-servers", "-b", help="Brokers to ask; then neither streams.toml nor a database is read.")
+]
+Named = Annotated[str | None, typer.Option("--application", "-a", help="The application.id. Default: all that are declared.")]
 
 out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -52,16 +66,12 @@ def project(*, undeclared: bool = False) -> Iterator[Operations]:
 
     With `undeclared`, a `streams.toml` that cannot be read is a warning: nothing is declared then.
     """
-    try:
+    with explained():
         operations = _find(undeclared)
         try:
             yield operations
         finally:
             operations.control_plane.close()
-    except KafkaException as error:
-        fail(f"Kafka: {error.args[0].str()}")
-    except _EXPECTED as error:
-        fail(str(error))
 
 
 def _find(undeclared: bool) -> Operations:
@@ -90,6 +100,79 @@ def task_id(text: str) -> TaskId:
         return TaskId.parse(text)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """An application to look at through Kafka, and its declared instances, if `streams.toml` declares it."""
+
+    observer: Observer
+    instances: tuple[str, ...] = ()
+
+
+def targets(application: str | None, bootstrap_servers: str | None) -> list[Target]:
+    """What a command that looks is to look at: named on the command line, else declared. Needs no database.
+
+    With --bootstrap-servers nothing else is read, so it works on a machine that has nothing but this program.
+    """
+    if bootstrap_servers is not None:
+        if application is None:
+            raise typer.BadParameter("--bootstrap-servers needs to know which application: add --application")
+        return [Target(Observer(application, bootstrap_servers))]
+    declared = Applications.read(Places.find().streams_toml)
+    found = [declared.named(application)] if application is not None else declared.applications
+    return [Target(Observer(each.id, each.bootstrap_servers), each.instances) for each in found]
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """An error that has an explanation ends the command with it, and status 1."""
+    try:
+        yield
+    except KafkaException as error:
+        fail(f"Kafka: {error.args[0].str()}")
+    except _EXPECTED as error:
+        fail(str(error))
+
+
+def show(make: Callable[[], RenderableType | JsonValue], *, as_json: bool, watch: float | None) -> None:
+    """Shows what `make` gives: a table, or data as JSON; with `watch` again every so many seconds, until Ctrl-C.
+
+    While it watches, a broker that does not answer is said and waited for; JSON is then one document per line.
+    """
+    if watch is None:
+        _print(make(), as_json, indent=2)
+        return
+    try:
+        while True:
+            try:
+                shown = make()
+            except BrokerUnavailableError as error:
+                err.print(str(error), style="yellow", markup=False)
+            else:
+                if not as_json:
+                    out.clear()
+                _print(shown, as_json, indent=None)
+            time.sleep(watch)
+    except KeyboardInterrupt:
+        raise typer.Exit(0) from None
+
+
+def print_json(shown: RenderableType | JsonValue, indent: int | None = 2) -> None:
+    """Times are written as ISO 8601."""
+    typer.echo(json.dumps(shown, indent=indent, default=str))
+
+
+def _print(shown: RenderableType | JsonValue, as_json: bool, indent: int | None) -> None:
+    if as_json:
+        print_json(shown, indent)
+    else:
+        out.print(shown)
+
+
+def ago_ms(at_ms: int | None) -> str:
+    """As `ago`, of milliseconds since the epoch."""
+    return ago(None if not at_ms else from_ms(at_ms))
 
 
 def ago(at: datetime | None) -> str:

@@ -1,4 +1,4 @@
-"""`penstock events|audit|run-books`: what the applications told, and what people and run-books did."""
+"""`penstock audit|run-books`: what people and run-books did."""
 
 from __future__ import annotations
 
@@ -8,32 +8,11 @@ import typer
 from sqlalchemy import select
 
 from orchestration import audit as trail
-from orchestration.commands.common import brief, catch_up, clock, out, project
-from orchestration.control_plane.models import Event, RunBookRun
+from orchestration.commands.common import brief, clock, out, project
+from orchestration.control_plane.models import RunBookRun, RunBookState
 
 Application = Annotated[str | None, typer.Argument(help="The application.id. Default: all.")]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many, the newest.")]
-
-
-def events(
-    application: Application = None,
-    kind: Annotated[str | None, typer.Option(help="Only of this kind: `TASK_PAUSED`.")] = None,
-    limit: Limit = 50,
-) -> None:
-    """Show what the applications told, oldest first: states, assignments, restores, pauses, checkpoints."""
-    with project() as operations:
-        declared = [operations.applications.named(application)] if application else list(operations.applications.applications)
-        catch_up(operations, *declared)
-        query = select(Event).where(Event.application.in_([each.id for each in declared])).order_by(Event.at.desc()).limit(limit)
-        if kind is not None:
-            query = query.where(Event.kind == kind.upper())
-        with operations.control_plane.reading() as session:
-            found = session.scalars(query).all()
-            if not found:
-                out.print("no events")
-            for event in reversed(found):
-                subject = f"{event.application} {event.instance}" + (f" {event.task}" if event.task else "")
-                out.print(f"{clock(event.at)}  {subject}  {event.kind}  {brief(event.payload)}", markup=False)
 
 
 def audit(application: Application = None, limit: Limit = 50) -> None:
@@ -57,8 +36,10 @@ def run_books(application: Application = None, limit: Limit = 20) -> None:
         if not runs:
             out.print("no run-book has run")
         for run in reversed(runs):
-            record = f"{run.application} {run.task} {run.topic}-{run.partition}@{run.offset}"
-            out.print(f"[bold]run {run.id}[/bold]  {clock(run.requested_at)}  {run.run_book} {record}  {run.state}")
+            about = " ".join(filter(None, (run.application, run.task, run.subject)))
+            out.print(f"[bold]run {run.id}[/bold]  {clock(run.requested_at)}  {run.run_book} {about}  {run.state}")
+            if run.state == RunBookState.PROPOSED.value:
+                out.print(f"    next: penstock run-book approve {run.id}", markup=False)
             for step in run.steps:
                 out.print(f"    {step.number}. {step.name}: {step.state}  {brief(step.detail)}", markup=False)
             if run.reason:

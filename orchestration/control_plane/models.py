@@ -165,7 +165,8 @@ class AlertState(Enum):
 
 
 class Alert(Base):
-    """Something that somebody should know. `occurrence` names what happened, once and for all: opening it again changes nothing."""
+    """Something that somebody should know. `occurrence` names what happened first; what happens to the same subject while the alert is
+    not resolved is counted in it (`AlertSighting`)."""
 
     __tablename__ = "alerts"
     __table_args__ = (Index(None, "application", "state"),)
@@ -177,10 +178,16 @@ class Alert(Base):
     application: Mapped[str]
     instance: Mapped[str | None]
     task: Mapped[str | None]
+    subject: Mapped[str] = mapped_column(String(767))
+    """What it is about, as people name it: `flights-3@1201`, an instance, a store. One alert of a kind is open per subject."""
     title: Mapped[str] = mapped_column(Text)
     detail: Mapped[dict[str, object]]
     state: Mapped[str] = mapped_column(default=AlertState.OPEN.value)
     opened_at: Mapped[datetime]
+    """When it was first seen."""
+    last_seen_at: Mapped[datetime]
+    count: Mapped[int] = mapped_column(default=1)
+    """How often it was seen."""
     acknowledged_at: Mapped[datetime | None]
     acknowledged_by: Mapped[str | None]
     resolved_at: Mapped[datetime | None]
@@ -191,7 +198,20 @@ class Alert(Base):
     notify_attempts: Mapped[int] = mapped_column(default=0)
 
 
+class AlertSighting(Base):
+    """An occurrence that an alert has counted: none counts twice, however often it is read, and none opens an alert again."""
+
+    __tablename__ = "alert_sightings"
+
+    occurrence: Mapped[str] = mapped_column(String(767), primary_key=True)
+    alert_id: Mapped[int] = mapped_column(Number, ForeignKey("alerts.id"), index=True)
+    at: Mapped[datetime]
+
+
 class RunBookState(Enum):
+    """PROPOSED waits for somebody's approval; REQUESTED is to be run."""
+
+    PROPOSED = "PROPOSED"
     REQUESTED = "REQUESTED"
     RUNNING = "RUNNING"
     DONE = "DONE"
@@ -200,7 +220,7 @@ class RunBookState(Enum):
 
 
 class RunBookRun(Base):
-    """One run of a run-book against one record."""
+    """One run of a run-book. `subject` is what it is about; task and coordinates are there where it is about a task, and a record."""
 
     __tablename__ = "run_book_runs"
     __table_args__ = (Index(None, "application", "requested_at"),)
@@ -208,13 +228,16 @@ class RunBookRun(Base):
     id: Mapped[int] = mapped_column(Number, primary_key=True, autoincrement=True)
     run_book: Mapped[str]
     application: Mapped[str]
-    task: Mapped[str]
-    topic: Mapped[str]
-    partition: Mapped[int]
-    offset: Mapped[int] = mapped_column(BigInteger)
+    subject: Mapped[str] = mapped_column(String(767))
+    task: Mapped[str | None]
+    topic: Mapped[str | None]
+    partition: Mapped[int | None]
+    offset: Mapped[int | None] = mapped_column(BigInteger)
     occurrence: Mapped[str | None] = mapped_column(String(767), index=True)
     """The event that it answers; None if a person asked for it without one."""
     by_policy: Mapped[bool] = mapped_column(Boolean, default=False)
+    attempts: Mapped[int] = mapped_column(default=1)
+    """How often the policy had it started: one that was killed is started again."""
     requested_by: Mapped[str]
     requested_at: Mapped[datetime]
     state: Mapped[str]
@@ -244,6 +267,20 @@ class RunBookStep(Base):
     started_at: Mapped[datetime]
     ended_at: Mapped[datetime | None]
     detail: Mapped[dict[str, object]]
+
+
+class Sample(Base):
+    """A number of the past, kept for a day: what a trend or a growth is counted from."""
+
+    __tablename__ = "samples"
+
+    application: Mapped[str] = mapped_column(primary_key=True)
+    kind: Mapped[str] = mapped_column(primary_key=True)
+    """`lag` or `dead-letters`."""
+    subject: Mapped[str] = mapped_column(primary_key=True)
+    """A task, or a topic."""
+    at: Mapped[datetime] = mapped_column(primary_key=True)
+    value: Mapped[int] = mapped_column(BigInteger)
 
 
 class AuditEntry(Base):

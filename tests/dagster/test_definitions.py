@@ -10,10 +10,11 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from assets.checks import FRESHNESS, LIVENESS
-from assets.instances import INSTANCES
 from orchestration.applications import Applications
+from orchestration.dagster_alerts import INSTANCES, NO_OPEN_ALERTS
 from orchestration.definitions import definitions
+from orchestration.health import DESCRIPTIONS
+from orchestration.health.checks import LIVENESS
 
 ROOT = Path(__file__).parents[2]
 DECLARED = '[applications.a]\nfactory = "m:f"\ninstances = ["a-1", "a-2"]\n'
@@ -41,15 +42,14 @@ def test_there_is_a_partition_for_each_declared_instance(defs: dg.Definitions) -
 
 def test_jobs_sensors_schedule_and_checks_are_there_and_run_by_default(defs: dg.Definitions) -> None:
     repository = defs.get_repository_def()
-    assert {"start_instances", "stop_instance", "restart_instance", "resume_task", "skip_record", "instance_checks"} <= set(
-        repository.job_names
-    )
+    run_books = {"restart_instance", "resume_task", "skip_record", "replay_dead_letters", "rebuild_global_store", "approve_run_book"}
+    assert {"start_instances", "stop_instance", "instance_checks", *run_books} <= set(repository.job_names)
     assert {sensor.name: sensor.default_status for sensor in repository.sensor_defs} == dict.fromkeys(
-        ("paused_tasks", "global_recoveries", "instances_that_should_run"), dg.DefaultSensorStatus.RUNNING
+        ("paused_tasks", "global_recoveries", "instances_that_should_run", "open_alerts"), dg.DefaultSensorStatus.RUNNING
     )
     assert all(sensor.minimum_interval_seconds == 5 for sensor in repository.sensor_defs), "a death is seen within 15 s, by three looks"
     assert [schedule.default_status for schedule in repository.schedule_defs] == [dg.DefaultScheduleStatus.RUNNING]
-    assert {key.name for key in repository.asset_graph.asset_check_keys} >= {FRESHNESS, LIVENESS}
+    assert {key.name for key in repository.asset_graph.asset_check_keys} >= {*DESCRIPTIONS, NO_OPEN_ALERTS}
 
 
 def test_rule_28_the_schedules_job_computes_the_checks_of_the_whole_asset(
@@ -61,8 +61,8 @@ def test_rule_28_the_schedules_job_computes_the_checks_of_the_whole_asset(
     monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "home"))
     result = defs.get_job_def("instance_checks").execute_in_process()
     evaluated = {evaluation.check_name: evaluation for evaluation in result.get_asset_check_evaluations()}
-    assert set(evaluated) == {FRESHNESS, LIVENESS}
-    table = evaluated[LIVENESS].metadata["instances"]
+    assert set(evaluated) == {*DESCRIPTIONS, NO_OPEN_ALERTS}
+    table = evaluated[LIVENESS].metadata["table"]
     assert isinstance(table, dg.TableMetadataValue)
     assert [record.data["instance"] for record in table.records] == ["a-1", "a-2"]
 

@@ -9,12 +9,13 @@ import pytest
 from sqlalchemy import select
 
 from orchestration import alerts, audit, incidents, projection
-from orchestration.alerts import NOTIFY_ATTEMPTS, NewAlert, NotificationError, notify_pending
+from orchestration.alerts import NewAlert
 from orchestration.applications import Application, Applications, NotificationRule, Severity
 from orchestration.control_plane import ControlPlane
 from orchestration.control_plane.models import Alert, AlertState, Event, Instance, RunBookRun, RunBookState, Task, from_ms
 from orchestration.cursor import Cursor
 from orchestration.health import examine
+from orchestration.notifications import NOTIFY_ATTEMPTS, NotificationError, notify_pending
 from runtime.events import Event as EngineEvent
 from runtime.events import EventKind
 
@@ -98,19 +99,6 @@ def test_an_event_is_stored_once_by_its_id(story: Story) -> None:
         assert [event.sequence for event in session.scalars(select(Event))] == [1]
 
 
-def test_the_budget_counts_reservations_and_ends_in_an_alert(story: Story) -> None:
-    runs = []
-    for offset in range(4):
-        story.pause(offset)
-        runs += story.react()
-        story.resumed()
-    assert [run.offset for run in runs] == [0, 1]
-    assert "budget of 2 records an hour is used up" in str(story.alerts()[2].detail["run-book"])
-    story.ms += 3_600_000
-    story.pause(9)
-    assert [run.offset for run in story.react()] == [9]
-
-
 def test_a_policy_of_none_ends_in_an_alert(story: Story) -> None:
     (quiet,) = Applications.parse('[applications.a]\nfactory = "m:f"\ninstances = ["a-1"]\n', A_FILE).applications
     story.pause(1)
@@ -125,10 +113,14 @@ def test_a_pause_that_is_over_when_it_is_read_starts_no_run_and_its_alert_is_clo
     assert [alert.state for alert in story.alerts()] == [AlertState.RESOLVED.value]
 
 
-def test_pausing_again_supersedes_the_older_alert(story: Story) -> None:
+def test_pausing_at_another_record_supersedes_the_older_alert_and_pausing_at_the_same_one_is_counted(story: Story) -> None:
     story.pause(1)
     story.react()
     story.pause(1)
+    story.react()
+    (alert,) = story.alerts()
+    assert (alert.count, alert.state, alert.last_seen_at) == (2, AlertState.OPEN.value, story.now)
+    story.pause(2)
     story.react()
     assert [alert.state for alert in story.alerts()] == [AlertState.RESOLVED.value, AlertState.OPEN.value]
 
@@ -210,7 +202,7 @@ def test_a_cursor_ahead_of_the_events_starts_over(story: Story) -> None:
 def test_alerts_are_acknowledged_and_resolved_with_their_history(control_plane: ControlPlane) -> None:
     at = audit.now()
     with control_plane.writing() as session:
-        new = NewAlert(occurrence="o", kind="K", severity=Severity.WARN, application="a", title="t")
+        new = NewAlert(occurrence="o", kind="K", severity=Severity.WARN, application="a", subject="s", title="t")
         alert, opened = alerts.open_alert(session, new, actor="sensor", at=at)
         assert opened
         assert alerts.open_alert(session, new, actor="sensor", at=at) == (alert, False)
@@ -293,14 +285,14 @@ def test_freshness_counts_unsaved_work(story: Story, moved_s_ago: int, checkpoin
                 checkpoint_at=saved,
             )
         )
-    health = examine(APPLICATIONS, story.control_plane, now)
-    assert health.freshness is severity
-    assert health.liveness is Severity.INFO
+    health = {result.name: result for result in examine(APPLICATIONS, story.control_plane, now)}
+    assert health["checkpoint_freshness"].severity is severity
+    assert health["instances_alive"].severity is Severity.INFO
 
 
 def test_an_instance_that_is_wanted_and_silent_fails_the_check(story: Story) -> None:
     with story.control_plane.writing() as session:
         session.add(Instance(application="a", name="a-1", wanted=True, state="RUNNING", heartbeat_at=story.now - timedelta(seconds=31)))
-    health = examine(APPLICATIONS, story.control_plane, story.now)
-    assert health.liveness is Severity.ERROR
-    assert health.instances[0].problem == "wanted, and silent for 31 s"
+    health = {result.name: result for result in examine(APPLICATIONS, story.control_plane, story.now)}
+    assert health["instances_alive"].severity is Severity.ERROR
+    assert health["instances_alive"].texts == ["a-1: wanted, and silent for 31 s"]

@@ -9,8 +9,8 @@ from threading import Thread
 
 import pytest
 
-from orchestration.alerts import Apprise, NotificationError
 from orchestration.applications import Severity
+from orchestration.notifications import Apprise, NotificationError
 
 
 class WebHook(HTTPServer):

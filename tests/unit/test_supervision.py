@@ -142,7 +142,8 @@ def test_one_that_keeps_dying_is_started_with_growing_patience_and_its_alert_get
             waited += 5
         waits.append(waited)
     assert waits == [0, 10, 20, 40]
-    assert [alert.severity for alert in world.alerts] == ["WARN", "WARN", "ERROR", "ERROR"]
+    (alert,) = world.alerts
+    assert (alert.severity, alert.count, alert.detail["deaths"]) == ("ERROR", 4, 4)
 
 
 def test_having_run_for_long_enough_makes_it_healthy(world: World, process: Callable[[], Process]) -> None:

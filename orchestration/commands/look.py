@@ -1,0 +1,276 @@
+"""`penstock status|tasks|events|describe`: what the applications say of themselves, read from Kafka alone.
+
+They need neither Dagster nor the database, and with `--bootstrap-servers` and an application not even `streams.toml`.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Sequence
+from typing import Annotated
+
+import psutil
+import typer
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from orchestration.commands.common import (
+    Json,
+    JsonValue,
+    Named,
+    Servers,
+    Target,
+    Watch,
+    ago_ms,
+    brief,
+    clock,
+    explained,
+    show,
+    table,
+    targets,
+)
+from orchestration.control_plane.models import from_ms
+from orchestration.observer import SILENT_MS, Picture
+from runtime.coordination.records import Member, TaskReport
+from runtime.errors import StreamsError
+from runtime.events import Event
+from runtime.states import TaskKind, TaskState
+
+Instances = Annotated[list[str] | None, typer.Argument(help="Names of instances. Default: all of them.")]
+Application = Annotated[str | None, typer.Argument(help="The application.id. Default: all that are declared.")]
+Row = dict[str, object]
+
+
+def status(
+    instances: Instances = None, application: Named = None, bootstrap_servers: Servers = None, as_json: Json = False, watch: Watch = None
+) -> None:
+    """Show what is wanted, what runs, and how it does. The exit status is 1 if something that is wanted does not run.
+
+    Read from Kafka alone: from any machine that reaches the brokers, with Dagster and the database away.
+    """
+    missing = False
+
+    def make() -> RenderableType | JsonValue:
+        nonlocal missing
+        rows = [row for target in targets(application, bootstrap_servers) for row in _status(target, instances)]
+        if instances and (unknown := set(instances) - {str(row["instance"]) for row in rows}):
+            raise StreamsError(
+                f"no instance {min(unknown)!r} is known; known are {', '.join(str(row['instance']) for row in rows) or 'none'}"
+            )
+        missing = any(row["wanted"] and row["state"] in ("gone", "silent", "never started") for row in rows)
+        return rows if as_json else _status_table(rows)
+
+    with explained():
+        show(make, as_json=as_json, watch=watch)
+    if missing:
+        raise typer.Exit(1)
+
+
+def tasks(
+    application: Application = None, named: Named = None, bootstrap_servers: Servers = None, as_json: Json = False, watch: Watch = None
+) -> None:
+    """List tasks with state, lag, age of the last checkpoint, and the record that a paused one waits at. Read from Kafka alone."""
+
+    def make() -> RenderableType | JsonValue:
+        rows = [row for target in targets(application or named, bootstrap_servers) for row in _tasks(_look(target))]
+        return rows if as_json else _tasks_table(rows)
+
+    with explained():
+        show(make, as_json=as_json, watch=watch)
+
+
+def events(
+    application: Application = None,
+    named: Named = None,
+    bootstrap_servers: Servers = None,
+    kind: Annotated[str | None, typer.Option(help="Only of this kind: `TASK_PAUSED`.")] = None,
+    task: Annotated[str | None, typer.Option(help="Only of this task: `0_3`.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many, the newest.")] = 50,
+    as_json: Json = False,
+    watch: Watch = None,
+) -> None:
+    """Show what the applications told, oldest first: states, assignments, restores, pauses, checkpoints. Read from Kafka alone."""
+
+    def make() -> RenderableType | JsonValue:
+        wanted = None if kind is None else kind.upper()
+        found = [event for target in targets(application or named, bootstrap_servers) for event in _events(target, limit, wanted, task)]
+        newest = sorted(found, key=lambda event: event.at_ms)[-limit:]
+        return [_event_row(event) for event in newest] if as_json else _events_text(newest)
+
+    with explained():
+        show(make, as_json=as_json, watch=watch)
+
+
+def describe(
+    application: Application = None, named: Named = None, bootstrap_servers: Servers = None, as_json: Json = False, watch: Watch = None
+) -> None:
+    """Describe an application: its topology, its instances, its tasks, what is wrong, and what happened last. Read from Kafka alone."""
+
+    def make() -> RenderableType | JsonValue:
+        described = [_describe(target) for target in targets(application or named, bootstrap_servers)]
+        return described if as_json else Group(*(part for one in described for part in _description(one)))
+
+    with explained():
+        show(make, as_json=as_json, watch=watch)
+
+
+def _look(target: Target) -> Picture:
+    """The picture of an application; an empty one if it was never started."""
+    try:
+        return target.observer.look()
+    except StreamsError as error:
+        if "does not exist" not in str(error):
+            raise
+        return Picture(target.observer.application, {}, {}, {}, None)
+
+
+def _events(target: Target, limit: int, kind: str | None, task: str | None) -> list[Event]:
+    try:
+        return target.observer.events(limit, kind, task)
+    except StreamsError as error:
+        if "does not exist" not in str(error):
+            raise
+        return []
+
+
+def _status(target: Target, only: Sequence[str] | None) -> list[Row]:
+    picture = _look(target)
+    return [_instance_row(picture, name) for name in picture.instances(target.instances) if not only or name in only]
+
+
+def _instance_row(picture: Picture, name: str) -> Row:
+    member, desired = picture.member(name), picture.desired.get(name)
+    reports = list(member.tasks.values()) if member is not None else []
+    active = [report for report in reports if report.kind is TaskKind.ACTIVE]
+    return {
+        "application": picture.application,
+        "instance": name,
+        "wanted": desired is not None and desired.running,
+        "state": _state(member),
+        "host": None if member is None else member.host,
+        "process": None if member is None else member.pid,
+        "heartbeat_ms": None if member is None else member.heartbeat_ms,
+        "tasks": len(active),
+        "paused": sum(report.state is TaskState.PAUSED for report in active),
+        "restoring": sum(report.state is TaskState.RESTORING for report in active),
+        "standbys": sum(report.kind is TaskKind.STANDBY for report in reports),
+        "lag": sum(report.lag or 0 for report in active),
+        "log": None if member is None else member.log_path,
+    }
+
+
+def _state(member: Member | None) -> str:
+    """What the instance said last; `gone` if its process on this machine is, `silent` if it has said nothing for half a minute."""
+    if member is None:
+        return "never started"
+    if member.state.name in ("PENDING_SHUTDOWN", "NOT_RUNNING") or (member.returns and not member.tasks):
+        return "stopped"
+    if member.host == socket.gethostname() and not psutil.pid_exists(member.pid):
+        return "gone"
+    return "silent" if time.time() * 1000 - member.heartbeat_ms > SILENT_MS else member.state.value
+
+
+def _status_table(rows: Sequence[Row]) -> RenderableType:
+    shown = table("instance", "wanted", "state", "host", "process", "heartbeat", "tasks", "paused", "restoring", "standbys", "lag")
+    for row in rows:
+        bad = row["wanted"] and row["state"] in ("gone", "silent", "never started")
+        shown.add_row(
+            str(row["instance"]),
+            "yes" if row["wanted"] else "no",
+            Text(str(row["state"]), style="red" if bad else ""),
+            str(row["host"] or ""),
+            str(row["process"] or "-"),
+            ago_ms(row["heartbeat_ms"] if isinstance(row["heartbeat_ms"], int) else None),
+            str(row["tasks"]),
+            Text(str(row["paused"]), style="red" if row["paused"] else ""),
+            str(row["restoring"]),
+            str(row["standbys"]),
+            str(row["lag"]),
+        )
+    logs = [Text(f"log of {row['instance']}: {row['log']}", style="dim") for row in rows if row["log"]]
+    return Group(shown, *logs)
+
+
+def _tasks(picture: Picture) -> list[Row]:
+    return [_task_row(picture.application, task, instance, report) for task, instance, report in picture.reports()]
+
+
+def _task_row(application: str, task: str, instance: str, report: TaskReport) -> Row:
+    paused = report.paused
+    return {
+        "application": application,
+        "task": task,
+        "instance": instance,
+        "kind": report.kind.value,
+        "state": report.state.value,
+        "lag": report.lag,
+        "position": report.position,
+        "checkpoint_ms": report.checkpoint_ms,
+        "paused_at": None if paused is None else f"{paused.topic}-{paused.partition}@{paused.offset}",
+        "error": None if paused is None else paused.error,
+    }
+
+
+def _tasks_table(rows: Sequence[Row]) -> RenderableType:
+    shown = table("application", "task", "instance", "kind", "state", "lag", "checkpoint", "paused at", "error")
+    for row in rows:
+        checkpoint = row["checkpoint_ms"]
+        shown.add_row(
+            str(row["application"]),
+            str(row["task"]),
+            str(row["instance"]),
+            str(row["kind"]),
+            Text(str(row["state"]), style="red" if row["state"] == TaskState.PAUSED.value else ""),
+            "" if row["lag"] is None else str(row["lag"]),
+            ago_ms(checkpoint if isinstance(checkpoint, int) else None),
+            Text(str(row["paused_at"] or "")),
+            Text(str(row["error"] or "")[:60]),
+        )
+    return shown
+
+
+def _event_row(event: Event) -> Row:
+    names = ("id", "application", "instance", "incarnation", "task", "at_ms", "payload")
+    return {"kind": event.kind.value, **{name: getattr(event, name) for name in names}}
+
+
+def _events_text(found: Sequence[Event]) -> RenderableType:
+    lines = []
+    for event in found:
+        subject = f"{event.application} {event.instance}" + (f" {event.task}" if event.task else "")
+        lines.append(f"{clock(from_ms(event.at_ms))}  {subject}  {event.kind.value}  {brief(event.payload)}")
+    return Text("\n".join(lines) if lines else "no events")
+
+
+def _describe(target: Target) -> Row:
+    picture = _look(target)
+    newest = max(picture.members.values(), key=lambda member: member.heartbeat_ms, default=None)
+    text = None if newest is None else picture.topologies.get(newest.topology_hash)
+    wrong = target.observer.conditions(time.time_ns() // 1_000_000) if picture.members else []
+    return {
+        "application": picture.application,
+        "topology": text,
+        "leader": None if picture.assignment is None else picture.assignment.leader,
+        "instances": _status(target, None),
+        "tasks": _tasks(picture),
+        "wrong": [{"kind": each.kind, "severity": each.severity, "subject": each.subject, "what": each.what} for each in wrong],
+        "events": [_event_row(event) for event in _events(target, 10, None, None)],
+    }
+
+
+def _description(described: Row) -> list[RenderableType]:
+    def rows(name: str) -> list[Row]:
+        found = described[name]
+        return found if isinstance(found, list) else []
+
+    leader = f" (leader: {described['leader']})" if described["leader"] else ""
+    last = [f"{clock(from_ms(int(str(row['at_ms']))))}  {row['instance']} {row['task'] or ''}  {row['kind']}" for row in rows("events")]
+    return [
+        Text(f"{described['application']}{leader}", style="bold"),
+        Text(str(described["topology"] or "it was never started here")),
+        _status_table(rows("instances")),
+        _tasks_table(rows("tasks")),
+        *(Text(f"{row['severity']} {row['kind']} {row['what']}", style="red") for row in rows("wrong")),
+        Text("\n".join(["last events:", *last]) if last else "no events"),
+    ]

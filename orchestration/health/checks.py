@@ -1,0 +1,295 @@
+"""Is what should run healthy? One function for each check, from what is known of an application to a row for each thing looked at.
+
+How old a checkpoint is says little by itself: a task that has had nothing to do since its last one has nothing to lose. What counts is
+the age of *unsaved work*: the time since the last checkpoint, if the task's offsets moved after it; without any checkpoint, time counts
+from when the offsets first moved. The *restore debt* is what a task would read if its machine were lost now: from the offsets of its last
+checkpoint to the end of its changelogs (the broker's markers of transactions count as records there).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import pairwise
+
+from orchestration.applications import Application
+from orchestration.control_plane.models import Checkpoint, Instance, Task
+from orchestration.health.broker_facts import BrokerFacts
+from orchestration.health.results import Cell, CheckResult, Row, beyond, worst
+from orchestration.policies import Severity
+from runtime.ids import Partition
+from runtime.states import TaskKind, TaskState
+
+FRESHNESS, LIVENESS, LAG = "checkpoint_freshness", "instances_alive", "consumer_lag"
+STANDBYS, DEAD_LETTERS, EXPIRY, COMPACTION = "standby_replicas", "dead_letter_growth", "offset_expiry", "global_topics_compacted"
+DESCRIPTIONS: Mapping[str, str] = {
+    FRESHNESS: "The oldest work that is in no checkpoint, and what would have to be restored, are below the limits in `streams.toml`.",
+    LIVENESS: "Every instance that is wanted has said something in the last 30 seconds.",
+    LAG: "Records that wait to be processed are below the limits in `streams.toml` and do not grow all the time.",
+    STANDBYS: "Every task with state has `num.standby.replicas` standbys on living instances.",
+    DEAD_LETTERS: "Fewer records were skipped in the last hour than the limit in `streams.toml`.",
+    EXPIRY: "Committed offsets are far from the broker's `offsets.retention.minutes`.",
+    COMPACTION: "Every global topic is compacted.",
+}
+HEARTBEAT_SECONDS = 30.0
+"""An instance that is wanted and has said nothing for so long is stale."""
+SILENT_ALERT_SECONDS = 120.0
+"""After so long it is an alert: until then whoever supervises it may have started it again."""
+TOTAL = "*"
+"""The subject of the samples of a whole application's lag."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of one application at a moment. `lags`: samples by task (`TOTAL`: all), oldest first, without the one of now."""
+
+    application: Application
+    at: datetime
+    instances: Mapping[str, Instance]
+    tasks: Sequence[Task]
+    checkpoints: Mapping[tuple[str, str], Checkpoint]
+    global_topics: frozenset[str] = frozenset()
+    skipped_hour: int = 0
+    skipped_day: int = 0
+    lags: Mapping[str, Sequence[tuple[datetime, int]]] = field(default_factory=dict)
+    broker: BrokerFacts | None = None
+
+    def open_tasks(self) -> Iterator[Task]:
+        """Those that a wanted instance has open."""
+        for task in self.tasks:
+            instance = self.instances.get(task.instance)
+            if instance is not None and instance.wanted and task.state != TaskState.CLOSED.value:
+                yield task
+
+    def active(self) -> Iterator[Task]:
+        return (task for task in self.open_tasks() if task.kind == TaskKind.ACTIVE.value)
+
+    def lives(self, instance: str) -> bool:
+        row = self.instances.get(instance)
+        return row is not None and row.heartbeat_at is not None and (self.at - row.heartbeat_at).total_seconds() <= HEARTBEAT_SECONDS
+
+    def changelogs(self, task: str) -> dict[Partition, int | None]:
+        """The task's changelogs, as any checkpoint of it or of its sub-topology names them, with no offset."""
+        subtopology, _, number = task.partition("_")
+        found: dict[Partition, int | None] = {}
+        for (of, _), checkpoint in self.checkpoints.items():
+            if of.partition("_")[0] == subtopology:
+                found |= dict.fromkeys((Partition(each.topic, int(number)) for each in saved_offsets(checkpoint)), None)
+        return found
+
+
+def saved_offsets(checkpoint: Checkpoint) -> dict[Partition, int]:
+    """The next offsets that a checkpoint holds, by changelog."""
+    found: dict[Partition, int] = {}
+    for offsets in checkpoint.stores.values():
+        for name, offset in offsets.items() if isinstance(offsets, dict) else ():
+            topic, _, number = str(name).rpartition("-")
+            if number.isdigit() and isinstance(offset, int):
+                found[Partition(topic, int(number))] = offset
+    return found
+
+
+def freshness(known: Known) -> CheckResult:
+    rows = tuple(_fresh(known, task) for task in known.open_tasks())
+    ages = [age for row in rows if isinstance(age := row.cells["checkpoint_age_s"], float)]
+    unsaved = [age for row in rows if isinstance(age := row.cells["unsaved_s"], float)]
+    debts = [debt for row in rows if isinstance(debt := row.cells["restore_debt"], int)]
+    numbers: dict[str, int | float] = {"oldest_unsaved_s": max(unsaved, default=0.0), "restore_debt": sum(debts)}
+    if ages:
+        numbers["oldest_checkpoint_age_s"] = max(ages)
+    return CheckResult(FRESHNESS, known.application.id, rows, numbers, alert="CHECKPOINT_STALE")
+
+
+def _fresh(known: Known, task: Task) -> Row:
+    limits = known.application.freshness
+    age = None if task.checkpoint_at is None else round(max(0.0, (known.at - task.checkpoint_at).total_seconds()), 1)
+    unsaved, debt = round(_unsaved_seconds(task, known.at), 1), _restore_debt(known, task)
+    by_age = beyond(unsaved, limits.warn_seconds, limits.error_seconds)
+    by_debt = beyond(debt or 0, limits.warn_records, limits.error_records)
+    said = []
+    if by_age is not Severity.INFO:
+        said.append(f"work of {unsaved:.0f} s is not in a checkpoint (limit {limits.warn_seconds} s)")
+    if by_debt is not Severity.INFO:
+        said.append(f"{debt} records would have to be restored (limit {limits.warn_records or limits.error_records})")
+    cells: dict[str, Cell] = {"task": task.task, "instance": task.instance, "kind": task.kind, "state": task.state, "lag": task.lag}
+    problem = f"{task.application} {task.task} on {task.instance}: {'; '.join(said)}" if said else ""
+    return Row({**cells, "checkpoint_age_s": age, "unsaved_s": unsaved, "restore_debt": debt}, worst([by_age, by_debt]), problem)
+
+
+def _unsaved_seconds(task: Task, at: datetime) -> float:
+    if task.moved_at is None:
+        return 0.0
+    if task.checkpoint_at is None:
+        return max(0.0, (at - (task.first_moved_at or task.moved_at)).total_seconds())
+    return max(0.0, (at - task.checkpoint_at).total_seconds()) if task.moved_at > task.checkpoint_at else 0.0
+
+
+def _restore_debt(known: Known, task: Task) -> int | None:
+    """None where it cannot be told: no broker answers, or no changelog is known."""
+    if known.broker is None:
+        return None
+    checkpoint = known.checkpoints.get((task.task, task.instance))
+    saved: Mapping[Partition, int | None] = saved_offsets(checkpoint) if checkpoint is not None else known.changelogs(task.task)
+    ends, starts = known.broker.ends, known.broker.starts
+    logs = [(ends[log], starts.get(log, 0), offset) for log, offset in saved.items() if log in ends]
+    return sum(max(0, end - max(start, offset or 0)) for end, start, offset in logs) if logs else None
+
+
+def liveness(known: Known) -> CheckResult:
+    rows = tuple(_alive(known, name) for name in known.application.instances)
+    waits = [silent for row in rows if row.problem and isinstance(silent := row.cells["silent_s"], float)]
+    alert = "INSTANCE_SILENT" if max(waits, default=0.0) > SILENT_ALERT_SECONDS else None
+    living = sum(known.lives(name) for name in known.application.instances)
+    return CheckResult(LIVENESS, known.application.id, rows, {"living_instances": living}, alert=alert)
+
+
+def _alive(known: Known, name: str) -> Row:
+    row = known.instances.get(name)
+    wanted = row is not None and row.wanted
+    silent = None if row is None or row.heartbeat_at is None else max(0.0, (known.at - row.heartbeat_at).total_seconds())
+    since = row.wanted_at if row is not None else None
+    waiting = silent if silent is not None else 0.0 if since is None else max(0.0, (known.at - since).total_seconds())
+    problem = f"{name}: wanted, and silent for {waiting:.0f} s" if wanted and waiting > HEARTBEAT_SECONDS else ""
+    state = (row.state if row is not None else None) or "never started"
+    tasks = sum(task.instance == name and task.state != TaskState.CLOSED.value for task in known.tasks)
+    cells: dict[str, Cell] = {"instance": name, "wanted": wanted, "state": state, "silent_s": round(waiting, 1), "tasks": tasks}
+    return Row(cells, Severity.ERROR if problem else Severity.INFO, problem)
+
+
+def lag(known: Known) -> CheckResult:
+    """Paused tasks are left out of the limits: their alert tells of them."""
+    limits = known.application.health
+    rows = tuple(_lag_row(known, task) for task in sorted(known.active(), key=lambda task: task.task))
+    total = total_lag(known)
+    problems = []
+    by_total = beyond(total, limits.lag_warn_records, limits.lag_error_records)
+    if by_total is not Severity.INFO:
+        problems.append(
+            (by_total, f"{known.application.id}: {total} records wait (limit {limits.lag_warn_records or limits.lag_error_records})")
+        )
+    numbers: dict[str, int | float] = {"lag": total, "lag_per_minute": _per_minute([*known.lags.get(TOTAL, ()), (known.at, total)])}
+    return CheckResult(LAG, known.application.id, rows, numbers, tuple(problems), alert="LAG")
+
+
+def total_lag(known: Known) -> int:
+    """Records between the committed offsets and the ends, without those of paused tasks; by the instances' own word if no broker
+    answers."""
+    paused = sum(task.lag or 0 for task in known.active() if task.state == TaskState.PAUSED.value)
+    if known.broker is None or not known.broker.committed:
+        return sum(task.lag or 0 for task in known.active()) - paused
+    ends = known.broker.ends
+    return max(0, sum(max(0, ends[each] - offset) for each, offset in known.broker.committed.items() if each in ends) - paused)
+
+
+def _lag_row(known: Known, task: Task) -> Row:
+    samples = [*known.lags.get(task.task, ()), *([(known.at, task.lag)] if task.lag is not None else [])]
+    paused = task.state == TaskState.PAUSED.value
+    minutes = known.application.health.lag_grows_minutes
+    grows = not paused and minutes > 0 and _grows(samples, known.at - timedelta(minutes=minutes))
+    problem = f"{task.application} {task.task}: its lag of {task.lag} has grown for {minutes} minutes" if grows else ""
+    cells: dict[str, Cell] = {
+        "task": task.task,
+        "instance": task.instance,
+        "state": task.state,
+        "lag": task.lag,
+        "lag_per_minute": _per_minute(samples),
+    }
+    return Row(cells, Severity.WARN if grows else Severity.INFO, problem)
+
+
+def _grows(samples: Sequence[tuple[datetime, int]], since: datetime) -> bool:
+    """True if the samples reach back to `since`, and none since then is smaller than the one before it, and the last is larger than the
+    first."""
+    before = [sample for sample in samples if sample[0] <= since]
+    values = [value for _, value in [*before[-1:], *(sample for sample in samples if sample[0] > since)]]
+    if not before or len(values) < 3:
+        return False
+    return values[-1] > values[0] and all(later >= earlier for earlier, later in pairwise(values))
+
+
+def _per_minute(samples: Sequence[tuple[datetime, int]]) -> float:
+    """The trend over all samples, by least squares: records per minute; 0 for fewer than two."""
+    if len(samples) < 2:
+        return 0.0
+    minutes = [(at - samples[0][0]).total_seconds() / 60 for at, _ in samples]
+    mean_at, mean = sum(minutes) / len(samples), sum(value for _, value in samples) / len(samples)
+    spread = sum((minute - mean_at) ** 2 for minute in minutes)
+    if spread == 0:
+        return 0.0
+    return round(sum((minute - mean_at) * (value - mean) for minute, (_, value) in zip(minutes, samples, strict=True)) / spread, 2)
+
+
+def standbys(known: Known) -> CheckResult:
+    wanted = int(known.application.config.get("num.standby.replicas", 0))
+    rows = tuple(_standby_row(known, task, wanted) for task in known.active() if wanted and known.changelogs(task.task))
+    return CheckResult(
+        STANDBYS, known.application.id, rows, {"under_replicated_tasks": sum(bool(row.problem) for row in rows)}, alert="UNDER_REPLICATED"
+    )
+
+
+def _standby_row(known: Known, task: Task, wanted: int) -> Row:
+    copies = [
+        each for each in known.open_tasks() if each.task == task.task and each.kind == TaskKind.STANDBY.value and known.lives(each.instance)
+    ]
+    living = sum(known.lives(name) for name in known.instances)
+    why = f"; only {living} instances live" if living <= wanted else ""
+    problem = f"{task.application} {task.task}: {len(copies)} of {wanted} standbys{why}" if len(copies) < wanted else ""
+    lags = [copy.lag for copy in copies if copy.lag is not None]
+    cells: dict[str, Cell] = {"task": task.task, "instance": task.instance, "standbys": len(copies), "wanted": wanted}
+    where = ", ".join(sorted(copy.instance for copy in copies))
+    return Row({**cells, "on": where, "largest_lag": max(lags, default=None)}, Severity.WARN if problem else Severity.INFO, problem)
+
+
+def dead_letters(known: Known) -> CheckResult:
+    limit = known.application.health.dead_letters_per_hour
+    bad = beyond(known.skipped_hour, limit, 10 * limit)
+    problem = (
+        f"{known.application.id}: {known.skipped_hour} records were skipped in the last hour (limit {limit})"
+        if bad is not Severity.INFO
+        else ""
+    )
+    row = Row({"last_hour": known.skipped_hour, "last_day": known.skipped_day}, bad, problem)
+    numbers = {"dead_letters_last_hour": known.skipped_hour, "dead_letters_last_day": known.skipped_day}
+    return CheckResult(DEAD_LETTERS, known.application.id, (row,), numbers, alert="DEAD_LETTERS")
+
+
+def expiry(known: Known) -> CheckResult:
+    """Whoever lives commits again and again, paused tasks too. What nobody has open grows old."""
+    newest: dict[str, Task] = {}
+    for task in sorted((each for each in known.tasks if each.kind == TaskKind.ACTIVE.value), key=lambda each: each.updated_at):
+        newest[task.task] = task
+    retention = None if known.broker is None else known.broker.offsets_retention_minutes
+    rows = tuple(_expiry_row(known, task, retention) for _, task in sorted(newest.items())) if retention else ()
+    ages = [age for row in rows if isinstance(age := row.cells["percent"], float)]
+    return CheckResult(EXPIRY, known.application.id, rows, {"oldest_offsets_percent": max(ages, default=0.0)}, alert="OFFSETS_EXPIRE")
+
+
+def _expiry_row(known: Known, task: Task, retention_minutes: int) -> Row:
+    limit = known.application.health.offset_expiry_percent
+    minutes = (
+        0.0 if task.state != TaskState.CLOSED.value and known.lives(task.instance) else (known.at - task.updated_at).total_seconds() / 60
+    )
+    percent = round(max(0.0, 100 * minutes / retention_minutes), 1)
+    bad = beyond(percent, limit, (100 + limit) / 2 if limit else 0)
+    left = timedelta(minutes=round(max(0.0, retention_minutes - minutes)))
+    problem = (
+        f"{task.application} {task.task}: nobody has it open; its committed offsets expire in {left}: start an instance"
+        if bad is not Severity.INFO
+        else ""
+    )
+    return Row({"task": task.task, "instance": task.instance, "idle_minutes": round(minutes, 1), "percent": percent}, bad, problem)
+
+
+def compaction(known: Known) -> CheckResult:
+    checked = str(known.application.config.get("global.topic.compaction.check", "warn")) != "off"
+    policies = {} if known.broker is None else known.broker.cleanup_policies
+    rows = []
+    for topic in sorted(known.global_topics & policies.keys()):
+        wrong = checked and "compact" not in policies[topic]
+        problem = f"{known.application.id}: global topic {topic} is not compacted (cleanup.policy={policies[topic]})" if wrong else ""
+        rows.append(Row({"topic": topic, "cleanup_policy": policies[topic]}, Severity.WARN if wrong else Severity.INFO, problem))
+    return CheckResult(COMPACTION, known.application.id, tuple(rows), {"topics_not_compacted": sum(bool(row.problem) for row in rows)})
+
+
+ALL = (freshness, liveness, lag, standbys, dead_letters, expiry, compaction)

@@ -1,0 +1,165 @@
+"""Gathers what is known of an application, computes its checks, keeps the numbers that trends need, and opens and closes their alerts."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from sqlalchemy import delete, func, select
+from sqlalchemy.orm import Session
+
+from orchestration import alerts
+from orchestration.alerts import NewAlert
+from orchestration.applications import Application, Applications
+from orchestration.control_plane import ControlPlane
+from orchestration.control_plane.models import Checkpoint, Event, Instance, RunBookRun, RunBookState, Sample, Task
+from orchestration.health import checks
+from orchestration.health.broker_facts import BrokerFacts, ask_broker
+from orchestration.health.checks import Known
+from orchestration.health.results import CheckResult
+from orchestration.policies import Severity
+from orchestration.run_books import SkipRecord
+from runtime.events import EventKind
+
+ACTOR = "health"
+_LAG = "lag"
+_KEPT = timedelta(days=1)
+_NOT_COMPACTED = EventKind.GLOBAL_TOPIC_NOT_COMPACTED.value
+
+
+def examine(applications: Applications, control_plane: ControlPlane, at: datetime, brokers: bool = False) -> list[CheckResult]:
+    """The checks of all that is declared, by what the control plane knows at `at`; with `brokers` also by what the brokers say now.
+
+    Raises BrokerUnavailableError, with `brokers` only.
+    """
+    return [result for application in applications.applications for result in examine_one(application, control_plane, at, brokers=brokers)]
+
+
+def examine_one(application: Application, control_plane: ControlPlane, at: datetime, *, brokers: bool) -> list[CheckResult]:
+    """As `examine`, of one application."""
+    with control_plane.reading() as session:
+        known = gather(session, application, at)
+    if brokers:
+        logs = {log for checkpoint in known.checkpoints.values() for log in checks.saved_offsets(checkpoint)}
+        logs |= {log for task in known.tasks for log in known.changelogs(task.task)}
+        known = _with_broker(known, ask_broker(application, logs, known.global_topics))
+    return [check(known) for check in checks.ALL]
+
+
+def gather(session: Session, application: Application, at: datetime) -> Known:
+    """What the database knows of an application."""
+    of = application.id
+    checkpoints = session.scalars(select(Checkpoint).where(Checkpoint.application == of))
+    samples = select(Sample).where(Sample.application == of, Sample.kind == _LAG, Sample.at < at).order_by(Sample.at)
+    lags: dict[str, list[tuple[datetime, int]]] = {}
+    window = at - timedelta(minutes=2 * max(application.health.lag_grows_minutes, 15))
+    for sample in session.scalars(samples.where(Sample.at > window)):
+        lags.setdefault(sample.subject, []).append((sample.at, sample.value))
+    return Known(
+        application=application,
+        at=at,
+        instances={row.name: row for row in session.scalars(select(Instance).where(Instance.application == of))},
+        tasks=tuple(session.scalars(select(Task).where(Task.application == of).order_by(Task.task, Task.instance))),
+        checkpoints={(row.task, row.instance): row for row in checkpoints},
+        global_topics=_global_topics(session, of),
+        skipped_hour=_skipped(session, of, at - timedelta(hours=1)),
+        skipped_day=_skipped(session, of, at - timedelta(days=1)),
+        lags=lags,
+    )
+
+
+def remember(control_plane: ControlPlane, application: Application, results: list[CheckResult], at: datetime) -> None:
+    """Keeps the lags of now, and opens, counts and closes the alerts that follow from the checks, in one transaction."""
+    with control_plane.writing() as session:
+        session.execute(delete(Sample).where(Sample.application == application.id, Sample.at < at - _KEPT))
+        for result in results:
+            if result.name == checks.LAG:
+                _keep_lags(session, result, at)
+            _alert(session, result, at)
+        _resolve_compacted(session, application, results, at)
+
+
+def _with_broker(known: Known, facts: BrokerFacts) -> Known:
+    return Known(**{name: getattr(known, name) for name in Known.__dataclass_fields__ if name != "broker"}, broker=facts)
+
+
+def _keep_lags(session: Session, result: CheckResult, at: datetime) -> None:
+    lags = {str(row.cells["task"]): row.cells["lag"] for row in result.rows} | {checks.TOTAL: int(result.numbers["lag"])}
+    for subject, value in lags.items():
+        if isinstance(value, int):
+            session.merge(Sample(application=result.application, kind=_LAG, subject=subject, at=at, value=value))
+
+
+def _alert(session: Session, result: CheckResult, at: datetime) -> None:
+    """One alert for each check and application, counted at each look, closed when all is well."""
+    kinds = _KINDS[result.name]
+    open_now = alerts.unresolved(session, application=result.application, kinds=[kinds], subject=result.name) if kinds else []
+    if result.severity is Severity.INFO:
+        for alert in open_now:
+            alerts.resolve(session, alert, actor=ACTOR, at=at, resolution="all is well again")
+        return
+    if result.alert is None:
+        return
+    texts = result.texts
+    new = NewAlert(
+        occurrence=f"{result.application}/{result.alert}/{at.isoformat()}",
+        kind=result.alert,
+        severity=result.severity,
+        application=result.application,
+        subject=result.name,
+        title="; ".join(texts[:3]) + (f"; and {len(texts) - 3} more" if len(texts) > 3 else ""),
+        detail={"problems": texts[:50], **result.numbers},
+        seen_at=at,
+    )
+    alert, opened = alerts.open_alert(session, new, actor=ACTOR, at=at)
+    if not opened:
+        alert.title, alert.detail = alerts.printable(new.title, alerts.MOST_TITLE), dict(new.detail)
+
+
+def _resolve_compacted(session: Session, application: Application, results: list[CheckResult], at: datetime) -> None:
+    for result in results:
+        for row in result.rows if result.name == checks.COMPACTION else ():
+            if not row.problem:
+                topic = str(row.cells["topic"])
+                for alert in alerts.unresolved(session, application=application.id, kinds=[_NOT_COMPACTED], subject=topic):
+                    alerts.resolve(session, alert, actor=ACTOR, at=at, resolution=f"{topic} is compacted now")
+
+
+_KINDS = {
+    checks.FRESHNESS: "CHECKPOINT_STALE",
+    checks.LIVENESS: "INSTANCE_SILENT",
+    checks.LAG: "LAG",
+    checks.STANDBYS: "UNDER_REPLICATED",
+    checks.DEAD_LETTERS: "DEAD_LETTERS",
+    checks.EXPIRY: "OFFSETS_EXPIRE",
+    checks.COMPACTION: None,
+}
+
+
+def _skipped(session: Session, application: str, since: datetime) -> int:
+    """Records that handlers skipped, and that run-books took out of the way."""
+    skipped = select(func.count()).where(Event.application == application, Event.kind == EventKind.RECORD_SKIPPED.value, Event.at > since)
+    by_run_books = select(func.count()).where(
+        RunBookRun.application == application,
+        RunBookRun.run_book == SkipRecord.NAME,
+        RunBookRun.state == RunBookState.DONE.value,
+        RunBookRun.ended_at > since,
+    )
+    return (session.scalar(skipped) or 0) + (session.scalar(by_run_books) or 0)
+
+
+def _global_topics(session: Session, application: str) -> frozenset[str]:
+    """The topics of the global stores: as their last checkpoint names them, and as warnings and recoveries did."""
+    of_globals = [_NOT_COMPACTED, EventKind.GLOBAL_RECOVERY_STARTED.value]
+    told = select(Event).where(Event.application == application, Event.kind.in_(of_globals))
+    topics = {str(event.payload.get("topic")) for event in session.scalars(told)}
+    last = (
+        select(Event)
+        .where(Event.application == application, Event.kind == EventKind.CHECKPOINT.value, Event.task.is_(None))
+        .order_by(Event.sequence.desc())
+        .limit(1)
+    )
+    checkpoint = session.scalar(last)
+    stores = checkpoint.payload.get("stores") if checkpoint is not None else None
+    for offsets in stores.values() if isinstance(stores, dict) else ():
+        topics |= {str(partition).rpartition("-")[0] for partition in offsets}
+    return frozenset(topics)

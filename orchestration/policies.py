@@ -1,0 +1,151 @@
+"""The parts of `streams.toml` that say what follows from what: after a pause, from which number on something is wrong, who is told."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from orchestration.declarations import Table
+
+
+class RunBook(Enum):
+    """What is done to a paused task without asking."""
+
+    NONE = "none"
+    SKIP_RECORD = "skip-record"
+
+
+class Start(Enum):
+    """Whether the policy's run-book starts by itself, or is proposed and waits for somebody's approval."""
+
+    AUTOMATIC = "automatic"
+    AFTER_APPROVAL = "after-approval"
+
+
+class Severity(Enum):
+    """How bad an alert is; ordered."""
+
+    INFO = "INFO"
+    WARN = "WARN"
+    ERROR = "ERROR"
+
+    @property
+    def rank(self) -> int:
+        return list(Severity).index(self)
+
+
+@dataclass(frozen=True, slots=True)
+class PausedPolicy:
+    """What follows a pause: the run-book, how it starts, how many records an hour it may skip in the whole application, for which errors.
+
+    A bad deploy is told from bad records by `bad_deploy_tasks` tasks that pause on the same type of error within `bad_deploy_seconds`.
+    """
+
+    run_book: RunBook = RunBook.NONE
+    start: Start = Start.AUTOMATIC
+    budget_per_hour: int = 5
+    skip_errors: tuple[str, ...] = ()
+    bad_deploy_tasks: int = 3
+    bad_deploy_seconds: int = 60
+
+    @classmethod
+    def read(cls, table: Table) -> PausedPolicy:
+        default = cls()
+        policy = cls(
+            run_book=RunBook(table.choice("run-book", [book.value for book in RunBook], default.run_book.value)),
+            start=Start(table.choice("start", [start.value for start in Start], default.start.value)),
+            budget_per_hour=table.whole("budget-per-hour", default=default.budget_per_hour, least=0),
+            skip_errors=table.texts("skip-errors", default=()),
+            bad_deploy_tasks=table.whole("bad-deploy-tasks", default=default.bad_deploy_tasks, least=2),
+            bad_deploy_seconds=table.whole("bad-deploy-seconds", default=default.bad_deploy_seconds, least=1),
+        )
+        table.reject_unknown()
+        for pattern in policy.skip_errors:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise table.wrong(("skip-errors",), f"{pattern!r} is not a regular expression: {error}") from error
+        return policy
+
+    def may_skip(self, error_type: str, error: str) -> bool:
+        """True if an error may be skipped: one of the patterns matches all of `type: message`, or there is none."""
+        return not self.skip_errors or any(re.fullmatch(pattern, f"{error_type}: {error}", re.DOTALL) for pattern in self.skip_errors)
+
+
+@dataclass(frozen=True, slots=True)
+class Freshness:
+    """From which age (seconds) of unsaved work, and from how many records of restore debt (0: any), a task is a warning, and an error."""
+
+    warn_seconds: int = 600
+    error_seconds: int = 1200
+    warn_records: int = 0
+    error_records: int = 0
+
+    @classmethod
+    def read(cls, table: Table) -> Freshness:
+        default = cls()
+        freshness = cls(
+            warn_seconds=table.whole("warn-seconds", default=default.warn_seconds, least=1),
+            error_seconds=table.whole("error-seconds", default=default.error_seconds, least=1),
+            warn_records=table.whole("warn-records", default=default.warn_records, least=0),
+            error_records=table.whole("error-records", default=default.error_records, least=0),
+        )
+        table.reject_unknown()
+        if freshness.error_seconds < freshness.warn_seconds:
+            raise table.wrong(("error-seconds",), f"must be at least warn-seconds ({freshness.warn_seconds})")
+        if 0 < freshness.error_records < freshness.warn_records:
+            raise table.wrong(("error-records",), f"must be at least warn-records ({freshness.warn_records})")
+        return freshness
+
+
+@dataclass(frozen=True, slots=True)
+class HealthLimits:
+    """From which number on a check warns or fails; 0 is no limit. Lags are in records, of the whole application."""
+
+    lag_warn_records: int = 0
+    lag_error_records: int = 0
+    lag_grows_minutes: int = 15
+    dead_letters_per_hour: int = 10
+    offset_expiry_percent: int = 50
+
+    @classmethod
+    def read(cls, table: Table) -> HealthLimits:
+        default = cls()
+        limits = cls(
+            lag_warn_records=table.whole("lag-warn-records", default=default.lag_warn_records, least=0),
+            lag_error_records=table.whole("lag-error-records", default=default.lag_error_records, least=0),
+            lag_grows_minutes=table.whole("lag-grows-minutes", default=default.lag_grows_minutes, least=0),
+            dead_letters_per_hour=table.whole("dead-letters-per-hour", default=default.dead_letters_per_hour, least=0),
+            offset_expiry_percent=table.whole("offset-expiry-percent", default=default.offset_expiry_percent, least=0),
+        )
+        table.reject_unknown()
+        if 0 < limits.lag_error_records < limits.lag_warn_records:
+            raise table.wrong(("lag-error-records",), f"must be at least lag-warn-records ({limits.lag_warn_records})")
+        return limits
+
+
+@dataclass(frozen=True, slots=True)
+class NotificationRule:
+    """Who is told of which alerts. Empty `kinds` or `applications` means all."""
+
+    urls: tuple[str, ...]
+    severity: Severity = Severity.WARN
+    kinds: frozenset[str] = frozenset()
+    applications: frozenset[str] = frozenset()
+
+    @classmethod
+    def read(cls, table: Table, declared: Sequence[str]) -> NotificationRule:
+        rule = cls(
+            urls=table.texts("urls", pattern=r".*(://|\$\{).*", example="mailto://user:password@example.com"),
+            severity=Severity(table.choice("severity", [severity.value for severity in Severity], Severity.WARN.value)),
+            kinds=frozenset(table.texts("kinds", default=())),
+            applications=frozenset(table.texts("applications", default=())),
+        )
+        table.reject_unknown()
+        unknown = sorted(rule.applications - set(declared))
+        if unknown:
+            listed = ", ".join(sorted(declared)) or "none"
+            raise table.wrong(("applications",), f"no application {unknown[0]!r} is declared; declared are {listed}")
+        return rule

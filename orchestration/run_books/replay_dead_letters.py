@@ -1,0 +1,104 @@
+"""*Replay dead letters*: after a fix, what was set aside goes back into the input, exactly once, in order per key among those replayed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import ClassVar
+
+from orchestration import replay
+from orchestration.applications import Application
+from orchestration.control_plane import ControlPlane
+from orchestration.replay import DeadLetter
+from orchestration.run_books.base import Found, Progress, Request, RunBook, RunBookError, Step, Subject
+from orchestration.tasks import RefusedError
+
+_LISTED = 20
+
+
+class ReplayDeadLetters(RunBook):
+    """One run. Without `records` (`topic-partition@offset`) all are meant; `error` is a regular expression on `type: message`.
+
+    Refused: nothing was ever kept; a record that is named is not kept, or no longer; its topic is gone. What was replayed before stays
+    replayed.
+    """
+
+    NAME = "replay-dead-letters"
+    STEPS: ClassVar[tuple[Step, ...]] = (
+        Step("check", "the raw records are kept, and have a topic to go to"),
+        Step("replay", "they go back to the partitions that they came from, in their old order, with a mark in the same transaction"),
+        Step("verify", "each has its mark"),
+    )
+
+    def __init__(
+        self,
+        application: Application,
+        control_plane: ControlPlane,
+        request: Request,
+        progress: Progress = lambda _: None,
+        *,
+        records: Sequence[str] = (),
+        error: str = "",
+    ) -> None:
+        super().__init__(application, control_plane, request, progress)
+        self._records = tuple(dict.fromkeys(records))
+        self._error = error
+        self._chosen: tuple[DeadLetter, ...] = ()
+        self._replayed = 0
+
+    def subject(self) -> Subject:
+        named = ", ".join(self._records[:3]) + (" …" if len(self._records) > 3 else "")
+        return Subject((named or f"all dead letters of {self.application.id}")[:767])
+
+    def needless(self, step: Step) -> bool:
+        return not self._chosen
+
+    def look(self, found: Found) -> None:
+        kept = replay.read_dead_letters(self.application)
+        if not kept.topics:
+            raise RefusedError(f"nothing was ever kept: there is no topic {' or '.join(replay.dead_letter_topics(self.application))}")
+        self._refuse_what_is_gone(kept)
+        marks = replay.read_marks(self.application)
+        wanted = [letter for letter in kept.letters if self._is_meant(letter)]
+        self._chosen = tuple(letter for letter in wanted if letter.place not in marks)
+        gone = replay.missing_targets(self.application, self._chosen)
+        if gone:
+            raise RefusedError(f"there is nowhere to write to: {', '.join(gone)} does not exist")
+        found.update(
+            {
+                "to replay": len(self._chosen),
+                "replayed before": len(wanted) - len(self._chosen),
+                "records": [letter.place for letter in self._chosen[:_LISTED]],
+                "without coordinates": kept.without_place or None,
+                "removed by retention": kept.removed or None,
+            }
+        )
+
+    def take(self, step: Step, found: Found) -> None:
+        match step.name:
+            case "replay":
+                count = len(self._chosen)
+                tell = lambda done: self.progress(f"replayed {done} of {count}")  # noqa: E731 (one line, used once)
+                self._replayed = replay.replay(self.application, self._chosen, self.request.requested_by, tell)
+                found.update({"replayed": self._replayed, "by others meanwhile": count - self._replayed or None})
+            case "verify":
+                missing = {letter.place for letter in self._chosen} - replay.read_marks(self.application)
+                if missing:
+                    raise RunBookError(f"{len(missing)} records have no mark, for example {min(missing)}: start it again")
+                found["marked"] = len(self._chosen)
+
+    def outcome(self) -> str:
+        if not self._chosen:
+            return "nothing is left to replay"
+        return f"{self._replayed} records are in their topics again"
+
+    def _is_meant(self, letter: DeadLetter) -> bool:
+        if self._records and letter.place not in self._records:
+            return False
+        return not self._error or re.search(self._error, f"{letter.error_type}: {letter.error}") is not None
+
+    def _refuse_what_is_gone(self, kept: replay.DeadLetters) -> None:
+        missing = sorted(set(self._records) - {letter.place for letter in kept.letters})
+        if missing:
+            why = f"; retention has removed {kept.removed} records there" if kept.removed else ""
+            raise RefusedError(f"the raw record is gone, or was never kept: {', '.join(missing)} is not on {', '.join(kept.topics)}{why}")
