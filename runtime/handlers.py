@@ -26,6 +26,9 @@ from runtime.timestamps import ConsumerRecord
 
 logger = logging.getLogger(__name__)
 
+MOST_STACK = 20_000
+"""Characters of an error's message and stack in a dead letter: that the error is long shall not make the record too large."""
+
 
 @dataclass(frozen=True, slots=True)
 class ErrorHandlerContext:
@@ -59,7 +62,8 @@ class ProcessingHandlerResponse(Enum):
 
 
 class ProductionExceptionHandlerResponse(Enum):
-    """CONTINUE drops the output record; FAIL stops the client; RETRY sends it again."""
+    """CONTINUE leaves the output out; FAIL stops the client; RETRY goes back to the last commit and tries again after a pause. RETRY of a
+    record that can never be taken (too large, invalid, not allowed) is FAIL, as in Kafka Streams (KIP-1065)."""
 
     CONTINUE = "CONTINUE"
     FAIL = "FAIL"
@@ -170,20 +174,25 @@ def make_handler(setting: object, base: type[Handler], configs: Mapping[str, obj
             setting = getattr(importlib.import_module(module_name or "runtime.handlers"), name)
         except (ImportError, AttributeError) as error:
             raise StreamsConfigError(f"{key} = {setting!r} cannot be imported: {error}") from error
-    handler = setting() if isinstance(setting, type) else setting
-    if not isinstance(handler, base):
-        raise StreamsConfigError(f"{key} = {setting!r} is not a {base.__name__}")
-    handler.configure(configs)
+    try:
+        handler = setting() if isinstance(setting, type) else setting
+        if not isinstance(handler, base):
+            raise StreamsConfigError(f"{key} = {setting!r} is not a {base.__name__}")
+        handler.configure(configs)
+    except StreamsConfigError:
+        raise
+    except Exception as error:
+        raise StreamsConfigError(f"{key} = {setting!r} cannot be made: {type(error).__name__}: {error}") from error
     return handler
 
 
 def dead_letter_headers(record: ConsumerRecord, error: BaseException) -> Headers:
     """The headers of a dead-letter record: the record's own, then KIP-1034's."""
-    stack = "".join(traceback.format_exception(error))
+    stack = "".join(traceback.format_exception(error))[-MOST_STACK:]
     return [
         *(record.headers or ()),
         ("__streams.errors.exception", type(error).__name__.encode()),
-        ("__streams.errors.message", str(error).encode()),
+        ("__streams.errors.message", str(error)[:MOST_STACK].encode()),
         ("__streams.errors.stacktrace", stack.encode()),
         ("__streams.errors.topic", record.topic.encode()),
         ("__streams.errors.partition", str(record.partition).encode()),

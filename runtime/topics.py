@@ -264,8 +264,11 @@ class TopicAdmin:
         return TopicLayout(planned, tasks, stateful, repartition, Partition(guard_topic(application_id), 0))
 
     def _check_sinks(self, topology: Topology) -> None:
-        """An output topic that is missing would be found by the first record that is written, in a transaction that can only be aborted."""
-        missing = sorted(set(topology.sink_topics) - set(self.describe(topology.sink_topics)))
+        """An output topic that is missing would be found by the first record that is written, in a transaction that can only be aborted;
+        the dead-letter topic when things go wrong already."""
+        dead_letters = self._config["errors.dead.letter.queue.topic.name"]
+        wanted = {*topology.sink_topics, *([str(dead_letters)] if dead_letters else [])}
+        missing = sorted(wanted - set(self.describe(wanted)))
         if missing and not self.brokers_make_topics():
             raise MissingSinkTopicError(
                 f"output topic {', '.join(missing)} does not exist on {self._servers}, which makes no topics by itself "

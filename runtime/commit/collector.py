@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
+from runtime.clock import Clock
 from runtime.commit.order import Transport
-from runtime.commit.refusals import Output
-from runtime.errors import BrokerUnavailableError, TransactionAbortedError
+from runtime.commit.refusals import Output, Refusals
+from runtime.errors import BrokerUnavailableError, MissingSinkTopicError, TransactionAbortedError
 from runtime.record import Headers
+
+ASK_EVERY_MS = 1_000
+"""How often the brokers are asked about a topic that did not exist."""
+
+
+@dataclass(slots=True)
+class _Missing:
+    """A topic that does not exist: since when, and when the brokers were last asked (ms of the monotonic clock)."""
+
+    since_ms: int
+    asked_ms: int
 
 
 class WorkerCollector:
@@ -16,10 +29,18 @@ class WorkerCollector:
     With `hold`, outputs wait for `release()`, so that those of a record that fails can be dropped (rules.md, 18).
     """
 
-    def __init__(self, transport: Transport, partitions: Callable[[str], int], *, hold: bool) -> None:
+    def __init__(
+        self, transport: Transport, partitions: Callable[[str], int], refusals: Refusals, clock: Clock, *, hold: bool, patience_ms: int
+    ) -> None:
+        """`patience_ms`: how long an output topic that does not exist may still be just being made."""
         self._transport = transport
         self._partitions = partitions
+        self._refusals = refusals
+        self._clock = clock
+        self._patience_ms = patience_ms
         self._counts: dict[str, int] = {}
+        self._existing: set[str] = set()
+        self._missing: dict[str, _Missing] = {}
         self._held: list[Output] = []
         self.send: Callable[[str, bytes | None, bytes | None, int, Headers | None, int | None], None] = (
             self._hold if hold else transport.send
@@ -39,6 +60,40 @@ class WorkerCollector:
     def drop(self) -> None:
         """Forgets what is held."""
         self._held.clear()
+
+    def exists(self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers | None) -> bool:
+        """Asked about a topic that the user's code has chosen, before the first record for it. False: the record is left out.
+
+        One that does not exist may be just being made: for so long everything goes back to the last commit, and is tried again after a
+        pause. Then the production exception handler is asked. Raises TransactionAbortedError, ProductionError.
+        """
+        if topic in self._existing:
+            return True
+        now_ms = self._clock.monotonic_ms()
+        if not self._is_missing(topic, now_ms):
+            self._existing.add(topic)
+            self._missing.pop(topic, None)
+            return True
+        output = Output(topic, key, value, timestamp, headers, None)
+        text = f"{self._refusals.where(output)}: there is no such topic, and the brokers make none (auto.create.topics.enable=false)"
+        waited_ms = now_ms - self._missing[topic].since_ms
+        if waited_ms < self._patience_ms:
+            raise TransactionAbortedError(f"{text}; waiting for it for {(self._patience_ms - waited_ms) / 1000:.0f} s more")
+        if self._refusals.refused(output, MissingSinkTopicError(text)):
+            raise TransactionAbortedError(f"{text}; trying again")
+        return False
+
+    def _is_missing(self, topic: str, now_ms: int) -> bool:
+        missing = self._missing.get(topic)
+        if missing is not None and now_ms - missing.asked_ms < ASK_EVERY_MS:
+            return True
+        try:
+            is_missing = self._refusals.is_missing(topic)
+        except BrokerUnavailableError as error:
+            raise TransactionAbortedError(f"whether topic {topic} exists cannot be asked for: {error}") from error
+        if is_missing:
+            self._missing[topic] = _Missing(now_ms if missing is None else missing.since_ms, now_ms)
+        return is_missing
 
     def partitions(self, topic: str) -> int:
         """Number of partitions of an output topic; asked once, in the middle of a record: so a broker that does not answer leaves only

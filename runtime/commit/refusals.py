@@ -90,6 +90,9 @@ class Refusals(Protocol):
     def left_out(self, output: Output, error: Exception, origin: Origin) -> None:
         """The output is left out now: counted, and its input record kept in the dead-letter topic."""
 
+    def where(self, output: Output, origin: Origin | None = None) -> str:
+        """Task, node, input record and output, in words."""
+
     def limit(self, topic: str) -> int:
         """`max.message.bytes` of a topic. Raises BrokerUnavailableError."""
 

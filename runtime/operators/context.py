@@ -38,6 +38,10 @@ class Collector(Protocol):
         """Number of partitions of a topic, for partitioners of the user's."""
         ...
 
+    def exists(self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers | None) -> bool:
+        """Asked before the first record for a topic that the user's code has chosen. False: the record is left out."""
+        ...
+
 
 class GlobalStores(Protocol):
     """The process's global stores, as tasks see them."""

@@ -41,7 +41,7 @@ def sink(
     if isinstance(topic, str) and partitioner is None:
         return _fixed_sink(task, topic, *writers(topic), refuse)
     extract = _always(topic) if isinstance(topic, str) else _with_metadata(topic)
-    return _general_sink(task, extract, partitioner, writers, refuse)
+    return _general_sink(task, extract, partitioner, writers, refuse, chosen=not isinstance(topic, str))
 
 
 def _fixed_sink(task: TaskContext, topic: str, write_key: Serializer, write_value: Serializer, refuse: Refuse) -> Forward:
@@ -90,22 +90,28 @@ def _general_sink(
     partitioner: StreamPartitioner | None,
     writers: Callable[[str], Writers],
     refuse: Refuse,
+    *,
+    chosen: bool,
 ) -> Forward:
-    send, partitions = task.collector.send, task.collector.partitions
+    """`chosen`: the topic's name comes from the user's code, so nobody has looked yet whether it exists."""
+    send, partitions, exists = task.collector.send, task.collector.partitions, task.collector.exists
     bound: dict[str, Writers] = {}
 
     def send_record(key: object, value: object, timestamp: int) -> None:
         topic = extract(key, value, RecordMetadata(task.topic, task.partition, task.offset))
-        if topic not in bound:
-            bound[topic] = writers(topic)
-        write_key, write_value = bound[topic]
+        known = bound.get(topic)
+        write_key, write_value = known or writers(topic)
         try:
             raw_key = None if key is None else write_key(key)
             raw_value = None if value is None else write_value(value)
         except Exception as error:
             raise refuse(topic, key, value, error) from error
-        chosen = None if partitioner is None else partitioner(topic, key, value, partitions(topic))
-        for partition in (chosen,) if chosen is None or isinstance(chosen, int) else chosen:
+        if known is None:
+            if chosen and not exists(topic, raw_key, raw_value, timestamp, task.headers):
+                return
+            bound[topic] = write_key, write_value
+        wanted = None if partitioner is None else partitioner(topic, key, value, partitions(topic))
+        for partition in (wanted,) if wanted is None or isinstance(wanted, int) else wanted:
             send(topic, raw_key, raw_value, timestamp, task.headers, partition)
 
     return send_record

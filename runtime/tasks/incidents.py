@@ -232,11 +232,11 @@ class Incidents:
             return False
         if response is ProductionExceptionHandlerResponse.RETRY and not is_permanent(error):
             return True
-        raise ProductionError(f"{self._where(output, origin)} was refused: {error}") from error
+        raise ProductionError(f"{self.where(output, origin)} was refused: {error}") from error
 
     def _ask_production(self, output: Output, error: Exception, origin: Origin) -> ProductionExceptionHandlerResponse:
         if output.topic == self._dead_letter:
-            raise ProductionError(f"dead letters are not left out: {self._where(output, origin)} was refused: {error}") from error
+            raise ProductionError(f"dead letters are not left out: {self.where(output, origin)} was refused: {error}") from error
         message = _raw_message(origin)
         context = ErrorHandlerContext(
             topic=origin.topic,
@@ -255,9 +255,9 @@ class Incidents:
         try:
             response = self.production.handle(context, record, error)
         except Exception as failed:
-            raise StreamsError(f"{name} failed on {self._where(output, origin)}: {failed}") from failed
+            raise ProductionError(f"{name} failed on {self.where(output, origin)}: {failed}") from failed
         if not isinstance(response, ProductionExceptionHandlerResponse):
-            raise StreamsError(f"{name}.handle returned {response!r}: expected CONTINUE, FAIL or RETRY")
+            raise ProductionError(f"{name}.handle returned {response!r}: expected CONTINUE, FAIL or RETRY")
         return response
 
     def left_out(self, output: Output, error: Exception, origin: Origin) -> None:
@@ -272,7 +272,9 @@ class Incidents:
     def _node(self, output: Output, origin: Origin) -> str | None:
         return None if origin.task is None else self._sinks(origin.task, output.topic)
 
-    def _where(self, output: Output, origin: Origin) -> str:
+    def where(self, output: Output, origin: Origin | None = None) -> str:
+        """Task, node, input record and output, in words."""
+        origin = origin or self.origin()
         places = [f"task {origin.task}", f"node {self._node(output, origin)}"]
         if origin.offset >= 0:
             places.append(f"record {origin.topic}-{origin.partition}@{origin.offset}")

@@ -74,6 +74,10 @@ class MemoryLog:
         """Always 1."""
         return 1
 
+    def exists(self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers | None) -> bool:
+        """Every topic does."""
+        return True
+
     def written(self) -> set[str]:
         """Topics with outputs, read or not."""
         return set(self._unread)

@@ -25,6 +25,9 @@ from runtime.tasks.plan import TaskPlan
 from runtime.topics import TopicAdmin, TopicLayout
 from runtime.topology.topology import Topology
 
+TOPIC_PROPAGATION_MS = 30_000
+"""librdkafka's default of `topic.metadata.propagation.max.ms`."""
+
 
 class Planner:
     """Makes tasks of the topology. Belongs to the worker's thread."""
@@ -62,8 +65,14 @@ class Planner:
         known = (LogAndFailProcessingExceptionHandler, LogAndContinueProcessingExceptionHandler)
         # Under exactly-once the transaction takes a failed record's outputs back; otherwise they are held until it is through.
         self._hold = self._config["processing.guarantee"] == "at_least_once" and type(self.incidents.processing) not in known
-        self._collector = WorkerCollector(transport, self._topics.partition_count, hold=self._hold)
+        self._collector = WorkerCollector(
+            transport, self._topics.partition_count, self.incidents, self._clock, hold=self._hold, patience_ms=self._patience_ms()
+        )
         self.incidents.attach(transport)
+
+    def _patience_ms(self) -> int:
+        """librdkafka's own name for the time that a new topic may take until all brokers know it."""
+        return int(str(self._config.producer_properties().get("topic.metadata.propagation.max.ms", TOPIC_PROPAGATION_MS)))
 
     def task(self, task_id: TaskId) -> ActiveTask:
         """A new active task, in state CREATED."""

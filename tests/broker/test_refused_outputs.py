@@ -11,14 +11,14 @@ import pytest
 from runtime import serdes
 from runtime.dsl.builder import StreamsBuilder
 from runtime.dsl.options import Consumed, Produced
-from runtime.errors import ProductionError, StreamsError
+from runtime.errors import MissingSinkTopicError, ProductionError, StreamsError
 from runtime.handlers import ErrorHandlerContext, ProductionExceptionHandler, ProductionExceptionHandlerResponse
 from runtime.states import State
 from runtime.timestamps import ConsumerRecord
 from runtime.topology.topology import Topology
 from tests.broker.engine import client, running
 from tests.broker.logs import alter
-from tests.support import Kafka, RawRecord, wait_until
+from tests.support import Kafka, RawRecord, unique, wait_until
 
 Topic = Callable[..., str]
 GUARANTEES = ["exactly_once_v2", "at_least_once"]
@@ -171,3 +171,121 @@ def test_a_handler_that_fails_or_answers_wrongly_ends_the_client_and_is_named(
         assert isinstance(streams.failure, StreamsError)
         assert "Asked" in str(streams.failure)
     assert handler.configs["application.id"] == application_id
+
+
+# -- topics that do not exist ------------------------------------------------------------------------------------------------------
+
+
+def routing(source: str) -> Topology:
+    """Each record goes to the topic that its value names."""
+    builder = StreamsBuilder()
+    produced = Produced(serdes.STRING, value=serdes.STRING, name="the-router")
+    builder.stream(source, TEXT).to(lambda key, value: value, produced)
+    return builder.build()
+
+
+def patience(milliseconds: int) -> dict[str, object]:
+    return {"producer.topic.metadata.propagation.max.ms": milliseconds}
+
+
+@pytest.mark.parametrize("guarantee", GUARANTEES)
+def test_a_chosen_topic_that_does_not_exist_ends_the_client_and_is_named_with_node_and_record(
+    broker: Kafka, topic: Topic, application_id: str, state_dir: Path, guarantee: str
+) -> None:
+    source, output = topic("in"), topic("out")
+    broker.produce(source, [("a", output), ("b", "no-such-topic")])
+    more: dict[str, object] = {"processing.guarantee": guarantee, **patience(1_000)}
+    with client(broker, routing(source), application_id, state_dir, **more) as streams:
+        streams.start()
+        wait_until(lambda: streams.state is State.ERROR, what="the end")
+        assert isinstance(streams.failure, ProductionError)
+        assert isinstance(streams.failure.__cause__, MissingSinkTopicError)
+        for part in ("node the-router", f"record {source}-0@1", "to no-such-topic", "there is no such topic"):
+            assert part in str(streams.failure)
+
+
+@pytest.mark.parametrize("guarantee", GUARANTEES)
+def test_a_chosen_topic_that_is_made_meanwhile_is_waited_for(
+    broker: Kafka, topic: Topic, application_id: str, state_dir: Path, handler: type[Asked], guarantee: str
+) -> None:
+    source, output, late = topic("in"), topic("out"), unique("late")
+    broker.produce(source, [("a", output), ("b", late), ("c", output)])
+    with running(broker, routing(source), application_id, state_dir, **settings(guarantee)):
+        broker.create_topic(late, exact=True)
+        wait_until(lambda: broker.committed_offsets(application_id, source) == {0: 3}, what="the end of the input")
+    assert [record.key for record in broker.consume(late)] == [b"b"]
+    if guarantee == "exactly_once_v2":
+        assert [record.key for record in broker.consume(output)] == [b"a", b"c"]
+    assert not handler.questions
+
+
+@pytest.mark.parametrize("guarantee", GUARANTEES)
+def test_records_for_a_chosen_topic_that_does_not_exist_are_left_out_where_the_handler_says_so(
+    broker: Kafka, topic: Topic, application_id: str, state_dir: Path, handler: type[Asked], guarantee: str
+) -> None:
+    source, output, dead = topic("in"), topic("out"), topic("dead")
+    broker.produce(source, [("a", output), ("b", "no-such-topic"), ("c", output), ("d", "no-such-topic")])
+    more = {"errors.dead.letter.queue.topic.name": dead, **patience(300)}
+    with running(broker, routing(source), application_id, state_dir, **settings(guarantee, **more)):
+        wait_until(lambda: broker.committed_offsets(application_id, source) == {0: 4}, what="the end of the input")
+    assert [context.offset for context, _, _ in handler.questions] == [1, 3]
+    assert [record.key for record in broker.consume(dead)] == [b"b", b"d"]
+    if guarantee == "exactly_once_v2":
+        assert [record.key for record in broker.consume(output)] == [b"a", b"c"]
+
+
+def test_retry_goes_on_until_the_topic_exists(
+    broker: Kafka, topic: Topic, application_id: str, state_dir: Path, handler: type[Asked]
+) -> None:
+    handler.answer = ProductionExceptionHandlerResponse.RETRY
+    source, late = topic("in"), unique("late")
+    broker.produce(source, [("b", late)])
+    with running(broker, routing(source), application_id, state_dir, **settings("exactly_once_v2", **patience(0))):
+        wait_until(lambda: len(handler.questions) >= 2, what="two questions")
+        broker.create_topic(late, exact=True)
+        wait_until(lambda: broker.committed_offsets(application_id, source) == {0: 1}, what="the end of the input")
+    assert [record.key for record in broker.consume(late)] == [b"b"]
+
+
+@pytest.mark.parametrize("guarantee", GUARANTEES)
+def test_an_output_topic_that_is_deleted_while_it_runs_ends_the_client_and_is_named(
+    broker: Kafka, topic: Topic, application_id: str, state_dir: Path, guarantee: str
+) -> None:
+    source, output = topic("in"), topic("out")
+    settings: dict[str, object] = {"processing.guarantee": guarantee, "producer.message.timeout.ms": 4_000, "commit.interval.ms": 100}
+    with client(broker, stretching(source, output), application_id, state_dir, **settings) as streams:
+        streams.start()
+        broker.produce(source, [("a", "1")])
+        wait_until(lambda: broker.consume(output), what="the first output")
+        broker.delete_topic(output)
+        broker.produce(source, [("b", "2")])
+        wait_until(lambda: streams.state is State.ERROR, 60, "the end")
+        assert isinstance(streams.failure, ProductionError)
+        for part in ("node the-sink", f"record {source}-0@1", output):
+            assert part in str(streams.failure)
+
+
+def test_a_dead_letter_topic_that_does_not_exist_is_told_at_the_start(
+    broker: Kafka, topic: Topic, application_id: str, state_dir: Path
+) -> None:
+    more: dict[str, object] = {"errors.dead.letter.queue.topic.name": "no-dead-letters"}
+    with client(broker, stretching(topic("in"), topic("out")), application_id, state_dir, **more) as streams:
+        streams.start()
+        wait_until(lambda: streams.state is State.ERROR, what="the end")
+        assert isinstance(streams.failure, MissingSinkTopicError)
+        assert "no-dead-letters" in str(streams.failure)
+
+
+@pytest.mark.parametrize("guarantee", GUARANTEES)
+def test_a_dead_letter_that_is_refused_is_not_left_out(
+    broker: Kafka, topic: Topic, application_id: str, state_dir: Path, handler: type[Asked], guarantee: str
+) -> None:
+    source, output, dead = topic("in"), topic("out"), topic("dead", config={"max.message.bytes": "1000"})
+    broker.produce(source, [("a", "1"), ("large", "*2000000")], headers=[("much", b"." * 2_000)])
+    more: dict[str, object] = {"errors.dead.letter.queue.topic.name": dead}
+    with client(broker, stretching(source, output), application_id, state_dir, **settings(guarantee, **more)) as streams:
+        streams.start()
+        wait_until(lambda: streams.state is State.ERROR, what="the end")
+        assert isinstance(streams.failure, ProductionError)
+        assert f"to {dead} was refused" in str(streams.failure)
+    assert broker.committed_offsets(application_id, source).get(0, 0) <= 1

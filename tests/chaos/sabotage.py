@@ -1,8 +1,8 @@
 """An application that kills itself (-9) at an instant that is asked for, and the instants there are.
 
 A kill from outside hits the few microseconds between the broker's commit and the stores' about never. So the process is told by its
-environment (`KILL_AT`, `KILL_NTH`) at which call of which function of the engine to die: before it, in the middle of it, or after it. Nothing of the
-engine knows of this: the functions are wrapped here, when the instance asks for its topology.
+environment (`KILL_AT`, `KILL_NTH`) at which call of which function of the engine to die: before it, in the middle of it, or after it.
+Nothing of the engine knows of this: the functions are wrapped here, when the instance asks for its topology.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from enum import Enum
 from pathlib import Path
 
 from runtime import serdes
-from runtime.changelog import restore
+from runtime.changelog.folding import FoldedBatch
 from runtime.commit.exactly_once import ExactlyOnce
 from runtime.commit.transactions import TransactionalProducer
 from runtime.dsl.builder import StreamsBuilder
@@ -127,14 +127,14 @@ def _window_name(key: object, value: object) -> str:
     return f"{key.key}@{key.window.start}"
 
 
-def _is_due(batch: restore.FoldedBatch, *_: object) -> bool:
+def _is_due(batch: FoldedBatch, *_: object) -> bool:
     return batch.records >= RESTORED_AT_ONCE
 
 
 def build() -> Topology:
     """The factory of the instances; armed if the environment says so."""
     environment = os.environ
-    setattr(restore.FoldedBatch, "is_due", _is_due)
+    FoldedBatch.is_due = _is_due  # type: ignore[assignment, method-assign]  # this process only
     if environment.get("KILL_AT"):
         arm(INSTANTS[environment["KILL_AT"]], int(environment["KILL_NTH"]))
     return topology(*environment["TOPICS"].split(","))

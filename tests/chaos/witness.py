@@ -114,7 +114,7 @@ def _window(key: bytes) -> object:
 
 
 def stores_equal_their_changelogs(changelogs: Changelogs, topology: Topology, config: StreamsConfig) -> dict[Partition, NextOffset]:
-    """Opens every store that the dead instance left, and compares it with its changelog up to the store's own offset. Gives these offsets."""
+    """Opens every store that the dead instance left, and compares it with its changelog up to the store's offset. Gives these offsets."""
     application = config.application_id
     found: dict[Partition, tuple[NextOffset, Rows, bool]] = {}
     for part in topology.resolved(config).sub_topologies():
