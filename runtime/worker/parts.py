@@ -398,6 +398,7 @@ class Parts:
         except (TransactionAbortedError, TaskMigratedError) as error:
             self._answer(command, Answer(False, f"rolled back, nothing was done: {error}"))
             raise
+        self.publish(self._state)  # before the answer, as for a call
         self._answer(command, answer)
 
     def _answer(self, command: Command, answer: Answer) -> None:

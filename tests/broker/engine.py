@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+
 from runtime import serdes
 from runtime.client import KafkaStreams
 from runtime.dsl.builder import StreamsBuilder
 from runtime.dsl.options import Consumed, Materialized, Produced
 from runtime.errors import StreamsError
-from runtime.events import Event, events_topic
+from runtime.events import Event, EventKind, events_topic
 from runtime.states import State
 from runtime.topology.topology import Topology
 from tests.support import Kafka, wait_until
@@ -87,3 +89,16 @@ def paused(streams: KafkaStreams) -> set[str]:
 def events(broker: Kafka, application_id: str) -> list[Event]:
     """All committed events of an application."""
     return [Event.from_json(record.value or b"") for record in broker.consume(events_topic(application_id))]
+
+
+def set_offset(broker: Kafka, group: str, topic: str, offset: int, partition: int = 0) -> None:
+    """Moves a committed offset as an operator does, through Kafka's Admin interface."""
+    admin = broker.admin  # its requests end when it does
+    wanted = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, partition, offset)])
+    [answer] = admin.alter_consumer_group_offsets([wanted])[group].result(30).topic_partitions
+    assert answer.error is None, answer.error
+
+
+def told(broker: Kafka, application_id: str, kind: EventKind) -> list[Event]:
+    """The committed events of one kind."""
+    return [event for event in events(broker, application_id) if event.kind is kind]
