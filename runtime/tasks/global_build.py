@@ -101,6 +101,9 @@ class _NoOutputs:
     def partitions(self, topic: str) -> int:
         raise ProductionError(f"a global store's processor has no outputs, so the partitions of {topic} are not known")
 
+    def exists(self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers | None) -> bool:
+        return False
+
 
 class _Parts:
     """What the global stores of one worker share while they are put together."""
