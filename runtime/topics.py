@@ -21,10 +21,11 @@ from confluent_kafka.cimpl import NewTopic
 
 from runtime.commit.metadata import OffsetAndMetadata
 from runtime.config import StreamsConfig
-from runtime.errors import BrokerUnavailableError, MissingSinkTopicError, MissingSourceTopicError, StreamsError, WrongPartitionsError
+from runtime.errors import BrokerUnavailableError, MissingSinkTopicError, MissingSourceTopicError, StreamsError
 from runtime.events import events_topic
 from runtime.ids import NextOffset, Partition, TaskId
 from runtime.kafka_logs import KAFKA_LOGGER
+from runtime.topology.internal_checks import InternalTopicCheck
 from runtime.topology.internal_topics import plan_partitions, task_count
 from runtime.topology.topology import Topology
 
@@ -233,7 +234,7 @@ class TopicAdmin:
         """Checks the topics that a resolved topology reads, and makes those that the application needs for itself.
 
         Raises MissingSourceTopicError, MissingSinkTopicError, WrongPartitionsError (topics that are joined differ, or an internal topic
-        does not fit its input any more), BrokerUnavailableError.
+        does not fit its input any more), StoreChangedError (a changelog was made for another kind of store), BrokerUnavailableError.
         """
         application_id = self._config.application_id
         internal = topology.internal_topics()
@@ -253,9 +254,12 @@ class TopicAdmin:
         self._check_sinks(topology)
         planned = plan_partitions(parts, internal, topology.copartition_groups(), existing)
         own.update((topic.name, (planned[topic.name], topic.config)) for topic in internal)
-        for name, (partitions, config) in own.items():
+        kinds = {topic.name: topic.kind for topic in internal}
+        additional_ms = self._config.integer("windowstore.changelog.additional.retention.ms")
+        check = InternalTopicCheck(application_id, self._servers, additional_ms)
+        for name, wanted in own.items():
             if name in found:
-                _check_internal(found[name], partitions, config)
+                check.check(name, kinds.get(name, "own"), (found[name].partitions, found[name].config), wanted)
         self._create({name: wanted for name, wanted in own.items() if name not in found})
         tasks = frozenset(TaskId(part.id, number) for part in parts for number in range(task_count(part, planned)))
         logged = {part.id for part in parts if any(store.logging_enabled for store in part.stores)}
@@ -318,17 +322,3 @@ class TopicAdmin:
         if inner.code() in _AWAY:
             return BrokerUnavailableError(f"bootstrap.servers = {self._servers}: no broker answered ({what}: {inner.str()})")
         return StreamsError(f"{what}: {inner.name()}: {inner.str()}")
-
-
-def _check_internal(topic: TopicDescription, partitions: int, config: Mapping[str, str]) -> None:
-    """A topic of the application's own that is there already must be as it would be made. Raises WrongPartitionsError, StreamsError."""
-    if topic.partitions != partitions:
-        raise WrongPartitionsError(
-            f"internal topic {topic.name} has {topic.partitions} partitions, but must have {partitions}: the number of partitions of an "
-            "input was changed, or somebody else made it; reset the application (delete its internal topics and state) to go on"
-        )
-    if "compact" in config["cleanup.policy"] and not topic.compacted:
-        raise StreamsError(
-            f"internal topic {topic.name} has cleanup.policy={topic.config.get('cleanup.policy')}, but must be compacted: brokers would "
-            "delete state from it. Set cleanup.policy=compact on it (kafka-configs --alter), then start again"
-        )

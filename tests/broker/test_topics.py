@@ -13,7 +13,7 @@ from runtime.config import StreamsConfig
 from runtime.dsl.builder import StreamsBuilder
 from runtime.dsl.options import Consumed, Grouped, Materialized, Produced
 from runtime.dsl.windows import TimeWindows
-from runtime.errors import BrokerUnavailableError, MissingSourceTopicError, StreamsError, WrongPartitionsError
+from runtime.errors import BrokerUnavailableError, MissingSourceTopicError, StoreChangedError, StreamsError, WrongPartitionsError
 from runtime.ids import NextOffset, Partition, TaskId
 from runtime.topics import TopicAdmin, TopicLayout, coordination_topic, guard_topic
 from runtime.topology.topology import Topology
@@ -194,7 +194,15 @@ def test_a_changelog_that_does_not_fit_its_input_any_more_is_refused(
 def test_a_changelog_that_is_not_compacted_is_refused(admin: TopicAdmin, config: StreamsConfig, topic: Topic, broker: Kafka) -> None:
     changelog = f"{config.application_id}-counts-changelog"
     broker.create_topic(changelog, 2, {"cleanup.policy": "delete"}, exact=True)
-    with pytest.raises(StreamsError, match=f"{changelog} has cleanup.policy=delete, but must be compacted"):
+    with pytest.raises(StreamsError, match=f"{changelog} has cleanup.policy=delete, but must have compact"):
+        prepare(admin, grouped(topic("in", partitions=2)), config)
+
+
+def test_a_changelog_of_another_kind_of_store_is_refused(admin: TopicAdmin, config: StreamsConfig, topic: Topic, broker: Kafka) -> None:
+    """As a new machine sees it, which has nothing on disk."""
+    changelog = f"{config.application_id}-counts-changelog"
+    broker.create_topic(changelog, 2, {"cleanup.policy": "compact,delete", "retention.ms": "90000000"}, exact=True)
+    with pytest.raises(StoreChangedError, match=f"was a window or session store before.*--delete --topic {changelog}"):
         prepare(admin, grouped(topic("in", partitions=2)), config)
 
 
