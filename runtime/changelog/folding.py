@@ -20,12 +20,15 @@ _SAMPLE = 16
 
 
 class FoldedBatch:
-    """The latest record of each key since the last write."""
+    """The latest record of each key since the last write; or every record, for a store in which more than a key's last one counts
+    (`EngineStore.folded_by_key`; versions, and stores of the user's own: rules.md, 9)."""
 
-    __slots__ = ("_largest", "_latest", "records", "since_ms")
+    __slots__ = ("_by_key", "_every", "_largest", "_latest", "records", "since_ms")
 
-    def __init__(self) -> None:
+    def __init__(self, by_key: bool = True) -> None:
+        self._by_key = by_key
         self._latest: dict[bytes | None, Message] = {}
+        self._every: list[Message] = []
         self._largest = 0
         self.records = 0
         self.since_ms: int | None = None
@@ -33,7 +36,10 @@ class FoldedBatch:
 
     def add(self, messages: Sequence[Message], now_ms: int) -> None:
         """Adds a run of one partition, in its order."""
-        self._latest.update(zip(map(Message.key, messages), messages, strict=True))
+        if self._by_key:
+            self._latest.update(zip(map(Message.key, messages), messages, strict=True))
+        else:
+            self._every.extend(messages)
         sample = messages[::_SAMPLE]
         self._largest = max(self._largest, sum(map(len, sample)) // len(sample))
         self.records += len(messages)
@@ -42,7 +48,7 @@ class FoldedBatch:
     @property
     def memory(self) -> int:
         """Bytes, an estimate."""
-        return len(self._latest) * (_RECORD_BYTES + self._largest)
+        return (len(self._latest) + len(self._every)) * (_RECORD_BYTES + self._largest)
 
     def touch(self, now_ms: int) -> None:
         """There is something to write, be it only a later offset."""
@@ -51,11 +57,12 @@ class FoldedBatch:
 
     def is_due(self, now_ms: int, longest_ms: int, most_keys: int) -> bool:
         """True when waiting longer would make the write too long or, after `longest_ms`, leave too much to do again after a kill."""
-        return self.since_ms is not None and (now_ms - self.since_ms >= longest_ms or len(self._latest) >= most_keys)
+        return self.since_ms is not None and (now_ms - self.since_ms >= longest_ms or len(self._latest) + len(self._every) >= most_keys)
 
     def take(self) -> list[ChangelogRecord]:
-        """The latest record of each key; the batch is empty afterwards. Records without a key belong to no entry of a table and are
-        left out."""
+        """The records that count; the batch is empty afterwards. Records without a key belong to no entry of a table and are left out."""
+        if not self._by_key:
+            return self._take_every()
         latest, self._latest = self._latest, {}
         latest.pop(None, None)
         messages = latest.values()
@@ -63,3 +70,9 @@ class FoldedBatch:
         self._largest = self.records = 0
         self.since_ms = None
         return list(zip(latest, map(Message.value, messages), times, strict=True))  # type: ignore[arg-type]  # no key is None any more
+
+    def _take_every(self) -> list[ChangelogRecord]:
+        every, self._every = self._every, []
+        self._largest = self.records = 0
+        self.since_ms = None
+        return [(key, message.value(), message.timestamp()[1]) for message in every if (key := message.key()) is not None]

@@ -93,8 +93,9 @@ def write_snapshot(
 ) -> Path:
     """Writes `<snapshots>/<snapshot_id>/<task>/` and returns it. Call it between a commit and the next record.
 
-    `stores`: each with the partition of its changelog, None where it is not logged; stores of the user's own are left out. Safe to do twice: a snapshot that is there already
-    is returned as it is. The oldest snapshots beyond the newest three are removed. Raises StateDirectoryError where the disk refuses.
+    `stores`: each with the partition of its changelog, None where it is not logged; those of the user's own are left out. Safe to do twice:
+    a snapshot that is there already is returned as it is. The oldest snapshots beyond the newest three are removed. Raises
+    StateDirectoryError where the disk refuses.
     """
     if not snapshot_id or snapshot_id.startswith(".") or "/" in snapshot_id:
         raise StateDirectoryError(f"{snapshot_id!r} cannot be the id of a snapshot: it names a folder")

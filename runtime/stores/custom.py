@@ -73,6 +73,8 @@ class CustomStore(EngineStore):
         self._directory: Path | None = None
         self._context: StoreContext | None = None
         self._taken_up = False
+        self._found_files = False
+        self._ruined = False
         self._forget()
 
     def _forget(self) -> None:
@@ -147,6 +149,7 @@ class CustomStore(EngineStore):
             raise StateDirectoryError(f"the store's folder {self._folder} cannot be used: {error}") from error
         if self._mark.exists():
             raise self._corrupted("it was not closed, and writes at once what may never have been committed")
+        self._found_files = any(self._folder.iterdir())
         self._read_beside()
         self._init(self._context)
         self._taken_up = True
@@ -175,7 +178,7 @@ class CustomStore(EngineStore):
     def close(self) -> None:
         if not self._taken_up:
             return
-        clean = not self._pending
+        clean = not self._pending and not self._ruined
         if clean and self._store.is_open:
             self.flush()
         self._taken_up = False
@@ -189,7 +192,7 @@ class CustomStore(EngineStore):
             raise InvalidStateStoreError(f"store {self.name} was never opened")
         if self._store.is_open:
             self._store.close()
-        self._taken_up = False
+        self._taken_up = self._ruined = False
         self._forget()
         for path in (self._beside, self._mark):
             path.unlink(missing_ok=True)
@@ -275,6 +278,7 @@ class CustomStore(EngineStore):
             self._store.close()
             self._init(context)
         elif written:
+            self._ruined = True
             raise self._corrupted("it wrote at once what has not been committed")
 
     def restore(self, records: Sequence[ChangelogRecord], offsets: Mapping[Partition, NextOffset]) -> None:
@@ -291,8 +295,10 @@ class CustomStore(EngineStore):
         return None if found is None else NextOffset(found)
 
     def committed_offsets(self) -> dict[Partition, NextOffset]:
-        """Of a store that manages its offsets: those that it was given since it was opened."""
-        return dict(self._offsets)
+        """Of a store that manages its offsets: that of its changelog, and those that it was given since it was opened."""
+        changelog = self._opened().changelog
+        own = self.committed_offset(changelog) if changelog is not None else None
+        return self._offsets | ({changelog: own} if changelog is not None and own is not None else {})
 
     def set_meta(self, name: str, value: bytes) -> None:
         self._staged_meta[name] = value
@@ -307,8 +313,9 @@ class CustomStore(EngineStore):
     # --- reads --------------------------------------------------------------------------------------------------------------
 
     def has_entries(self) -> bool:
+        """True if there were files of it when it was opened, or something is committed."""
         changelog = self._opened().changelog
-        return changelog is not None and bool(self.committed_offset(changelog))
+        return self._found_files or (changelog is not None and bool(self.committed_offset(changelog)))
 
     def query_view(self, *, timestamped: bool = False) -> CommittedView:
         """The store's own `query_view()`, if it has one: it must show committed data only, and to any thread."""

@@ -38,6 +38,7 @@ class Application:
     output: str
     folder: Path
     settings: dict[str, object] = field(default_factory=dict)
+    factory: str = "tests.broker.instances:build"
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def start(self, name: str) -> subprocess.Popen[bytes]:
@@ -53,7 +54,7 @@ class Application:
         settings = {
             "application": self.id,
             "instance": name,
-            "factory": "tests.broker.instances:build",
+            "factory": self.factory,
             "config": config,
             "log_path": str(log),
         }

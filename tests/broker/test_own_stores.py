@@ -1,0 +1,55 @@
+"""Rule 12 on a real broker: stores of the user's own, and those with more than one entry per key, through kills, aborts and restores."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from runtime.commit.exactly_once import ExactlyOnce
+from runtime.errors import TransactionAbortedError
+from runtime.states import State
+from tests.broker.engine import counts_become, running
+from tests.broker.instances import application
+from tests.broker.own_stores import topology
+from tests.broker.test_commit import fail_some_commits
+from tests.support import Kafka, wait_until
+
+Topic = Callable[..., str]
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(150)
+def test_all_kinds_of_stores_agree_after_kills_and_after_a_rebuild(broker: Kafka, application_id: str, tmp_path: Path) -> None:
+    """The processor fails where the stores differ on a count."""
+    with application(broker, application_id, tmp_path, 2) as app:
+        app.factory = "tests.broker.own_stores:build"
+        sent = 0
+        for kill in range(3):
+            app.produce(1_000)
+            sent += 1_000
+            app.start("one")
+            least = sent - 700 + 200 * kill
+            wait_until(lambda: sum(broker.committed_offsets(app.id, app.source).values()) >= least, 40, "some commits")  # noqa: B023
+            app.kill("one")
+        app.start("one")
+        app.each_update_came_once(sent)
+        app.kill("one")
+        shutil.rmtree(tmp_path / "one")
+        app.produce(20)
+        app.start("one")
+        app.each_update_came_once(sent + 20)
+
+
+def test_an_abort_takes_back_what_stores_of_the_users_own_wrote(
+    broker: Kafka, topic: Topic, application_id: str, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, output = topic("in", partitions=2), topic("out", partitions=2)
+    fail_some_commits(monkeypatch, ExactlyOnce, TransactionAbortedError("for the test"), every=3)
+    with running(broker, topology(source, output), application_id, state_dir) as streams:
+        for sent in range(1, 9):
+            broker.produce(source, [(f"k{n % 5}", "v") for n in range(50)])
+            counts_become(broker, output, {f"k{n}": 10 * sent for n in range(5)})
+        assert streams.state is State.RUNNING or streams.wait_for(State.RUNNING, 20_000)
