@@ -87,7 +87,7 @@ def test_key_value_stores_are_gone_on_with_at_the_offset_after_the_last_one_appl
 
 def test_the_stores_own_offset_wins_over_a_file(folder: Path) -> None:
     counts = opened(folder, COUNTS)
-    counts.restore([(b"EWR", (9).to_bytes(8, "big"), 5)], {changelog("counts"): 7})  # type: ignore[dict-item]  # a NextOffset
+    counts.restore([(b"EWR", (9).to_bytes(8, "big"), 5)], {changelog("counts"): 7})
     counts.close()
     (folder / "0_0" / ".checkpoint").write_text("0\n1\njava-app-counts-changelog 0 100\n")
     counts = opened(folder, COUNTS)

@@ -1,0 +1,57 @@
+"""`python -m tests.chaos.many_stores FOLDER STORES`: many stores in one process, each written to; prints what that took, as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+from pathlib import Path
+
+import psutil
+
+from runtime import serdes
+from runtime.ids import NextOffset, Partition, TaskId
+from runtime.stores.base import EngineStore, StoreContext
+from runtime.stores.budget import MIB, StoreMemory
+from runtime.stores.suppliers import Stores
+
+BLOCK_CACHE, WRITE_BUFFERS = 32 * MIB, 16 * MIB
+ROUNDS, ENTRIES, VALUE = 2, 200, bytes(200)
+SOFT_LIMIT = 1024
+"""Of open files: what many systems begin with, and far from enough."""
+
+
+def main(folder: Path, count: int) -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (SOFT_LIMIT, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    process = psutil.Process()
+    memory = StoreMemory(block_cache_bytes=BLOCK_CACHE, write_buffer_bytes=WRITE_BUFFERS)
+    before = process.memory_info().rss
+    stores = [_opened(folder / f"0_{number}", TaskId(0, number), memory) for number in range(count)]
+    opened = process.memory_info().rss
+    buffers = 0
+    for turn in range(ROUNDS):
+        entries = [(b"%d-%d" % (turn, number), VALUE, 1) for number in range(ENTRIES)]
+        for number, store in enumerate(stores):
+            store.restore(entries, {Partition("changelog", number): NextOffset(turn)})
+        buffers = max(buffers, memory.native.write_buffer_usage() if memory.native is not None else 0)
+    found = {
+        "opened": opened - before,
+        "grown": process.memory_info().rss - before,
+        "buffers": buffers,
+        "threads": process.num_threads(),
+        "files": process.num_fds(),
+    }
+    print(json.dumps(found), flush=True)
+    os._exit(0)  # closing takes seconds, and is not what is measured
+
+
+def _opened(folder: Path, task: TaskId, memory: StoreMemory) -> EngineStore:
+    supplier = Stores.persistent_timestamped_key_value_store("counts")
+    store = Stores.timestamped_key_value_store_builder(supplier, serdes.STRING, serdes.BYTES).build()
+    store.open(folder, StoreContext("app", folder, task, Partition("changelog", task.partition), memory))
+    return store
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))
