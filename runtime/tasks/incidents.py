@@ -136,6 +136,7 @@ class Incidents:
         self._metrics = metrics
         self._transport: Transport | None = None
         self._topics: TopicAdmin | None = None
+        self._changelogs: set[str] = set()
         self._sinks: Callable[[TaskId, str], str | None] = lambda task, topic: None
         self.task: TaskId | None = None
         """The task that is being processed or committed."""
@@ -146,6 +147,7 @@ class Incidents:
     def know(self, topology: Topology, topics: TopicAdmin) -> None:
         """What outputs are asked about when they are refused."""
         self._topics = topics
+        self._changelogs = {each.name for each in topology.internal_topics() if each.kind == "changelog"}
         parts = {part.id: part.sinks for part in topology.sub_topologies()}
 
         def sink(task: TaskId, topic: str) -> str | None:
@@ -290,9 +292,11 @@ class Incidents:
         return limit
 
     def is_missing(self, topic: str) -> bool:
-        """True if there is no such topic and the brokers make none. Raises BrokerUnavailableError."""
+        """True if there is no such topic and the brokers make none. Raises BrokerUnavailableError.
+
+        Never for a changelog: that one is lost is not a matter of one record (`TaskSet.lost_changelogs`)."""
         assert self._topics is not None
-        return not self._topics.describe([topic]) and not self._topics.brokers_make_topics()
+        return topic not in self._changelogs and not self._topics.describe([topic]) and not self._topics.brokers_make_topics()
 
 
 def _raw_message(origin: Origin) -> RawMessage | None:

@@ -9,12 +9,14 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from runtime.errors import StreamsError, TaskMigratedError, TransactionAbortedError
+from runtime.errors import StreamsError, TaskCorruptedError, TaskMigratedError, TransactionAbortedError
 
 logger = logging.getLogger(__name__)
 
 MOVED_OFFSETS_MS = 10_000
 """How often committed offsets are compared with what was committed last (rules.md, 19)."""
+CHANGELOGS_MS = 10_000
+"""How often it is looked whether the changelogs are still there."""
 RECOMMIT_MS = 6 * 3_600_000
 """How often idle offsets are committed again: a quarter of one day, the shortest `offsets.retention.minutes` that brokers of before
 Kafka 2.0 came with; the default of today is seven days (rules.md, 20)."""
@@ -43,7 +45,7 @@ class Chores:
         self._next_ms = min(chore.due_ms for chore in self._chores)
 
     def run(self, now_ms: int) -> None:
-        """Does what is due. Raises TransactionAbortedError and TaskMigratedError only."""
+        """Does what is due. Raises TransactionAbortedError, TaskMigratedError and TaskCorruptedError only."""
         if now_ms < self._next_ms:
             return
         for chore in self._chores:
@@ -51,7 +53,7 @@ class Chores:
                 chore.due_ms = now_ms + chore.interval_ms
                 try:
                     chore.work()
-                except (TransactionAbortedError, TaskMigratedError):
+                except (TransactionAbortedError, TaskMigratedError, TaskCorruptedError):
                     raise
                 except StreamsError as error:
                     logger.warning("%s: %s; next attempt in %d s", chore.name, error, chore.interval_ms // 1000)

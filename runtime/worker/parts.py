@@ -40,7 +40,7 @@ from runtime.tasks.global_letters import GlobalLetters
 from runtime.tasks.incidents import Incidents
 from runtime.topics import TopicAdmin
 from runtime.topology.topology import Topology
-from runtime.worker.chores import CLEAN_UP_MS, MOVED_OFFSETS_MS, RECOMMIT_MS, Chores
+from runtime.worker.chores import CHANGELOGS_MS, CLEAN_UP_MS, MOVED_OFFSETS_MS, RECOMMIT_MS, Chores
 from runtime.worker.clients import await_broker, input_consumer
 from runtime.worker.commands import Answer, Commands
 from runtime.worker.followers import Followers
@@ -178,6 +178,7 @@ class Parts:
     def _plan_chores(self) -> None:
         now_ms = self._clock.monotonic_ms()
         self._chores.add("look for moved offsets", MOVED_OFFSETS_MS, self.tasks.moved_offsets, now_ms)
+        self._chores.add("look for lost changelogs", CHANGELOGS_MS, self.tasks.lost_changelogs, now_ms)
         self._chores.add("commit idle offsets again", RECOMMIT_MS, self._recommit, now_ms)
         purge_ms = self._config.integer("repartition.purge.interval.ms")
         self._chores.add("purge repartition topics", purge_ms, self._purge, now_ms)

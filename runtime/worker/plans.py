@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from runtime.changelog.staleness import Changelog
 from runtime.clock import Clock
 from runtime.commit.collector import WorkerCollector
 from runtime.commit.order import Transport
 from runtime.config import StreamsConfig
-from runtime.errors import MissingSourceTopicError
+from runtime.errors import BrokerUnavailableError
 from runtime.handlers import LogAndContinueProcessingExceptionHandler, LogAndFailProcessingExceptionHandler
 from runtime.ids import NextOffset, Partition, TaskId
 from runtime.metrics import Metrics
@@ -47,6 +47,7 @@ class Planner:
         metrics: Metrics,
     ) -> None:
         self._config = config
+        self._topology = topology
         self._layout = layout
         self._directory = directory
         self._topics = topics
@@ -112,15 +113,17 @@ class Planner:
         )
 
     def changelogs(self, partitions: Sequence[Partition]) -> dict[Partition, Changelog]:
-        """What the brokers say about changelogs now: id, retention of deletions, and end. Raises MissingSourceTopicError, StreamsError."""
+        """What the brokers say about changelogs now: id, retention of deletions, and end. One that is gone is made again.
+
+        Raises BrokerUnavailableError (also while one is being made: ask again), StreamsError.
+        """
         if not partitions:
             return {}
         facts = self._topics.describe({partition.topic for partition in partitions})
         missing = sorted({partition.topic for partition in partitions} - set(facts))
         if missing:
-            raise MissingSourceTopicError(
-                f"changelog {', '.join(missing)} does not exist any more: restart the application to have it made again"
-            )
+            self._topics.prepare(self._topology)
+            raise BrokerUnavailableError(f"changelog {', '.join(missing)} did not exist any more, and is made again")
         # Not the last stable offsets: the last commit of the task's previous owner may still wait for its marker there, and what it
         # wrote must not be left out. The restore reads committed records up to this end, and so waits for the marker.
         ends = self._topics.high_watermarks(partitions)
@@ -130,6 +133,10 @@ class Planner:
             )
             for partition in partitions
         }
+
+    def topic_ids(self, topics: Collection[str]) -> dict[str, str]:
+        """The ids of the topics that exist, of these. Raises BrokerUnavailableError, StreamsError."""
+        return {name: found.topic_id for name, found in self._topics.describe(topics).items()}
 
     def state_lost_message(self, task: TaskId, lost: Mapping[Partition, NextOffset]) -> str:
         """What to tell, and the command that helps (rules.md, 14). `lost` is empty where only the changelogs tell that there is state."""

@@ -408,6 +408,16 @@ class TaskSet:
                 )
                 task.committed_offsets[partition] = at
 
+    def lost_changelogs(self) -> None:
+        """Looks whether the changelogs are still those that the stores belong to: one that is deleted gives no error while nothing is
+        written to it, and one that is made anew none at all. Raises TaskCorruptedError; StreamsError if the brokers do not answer."""
+        tasks = [task for task in self.in_state(TaskState.RUNNING, TaskState.PAUSED) if task.topic_ids]
+        found = self._planner.topic_ids({topic for task in tasks for topic in task.topic_ids})
+        lost = {task.id: topic for task in tasks for topic, known in task.topic_ids.items() if found.get(topic) != known}
+        if lost:
+            gone = ", ".join(f"{topic} was deleted{' and created again' if topic in found else ''}" for topic in sorted(set(lost.values())))
+            raise TaskCorruptedError(lost, gone)
+
     def held_offsets(self) -> dict[Partition, OffsetAndMetadata]:
         """What to commit again so that offsets of idle and paused partitions do not expire (rules.md, 20): of paused tasks what the group
         holds now, since an operator may have moved it."""

@@ -1,0 +1,98 @@
+"""A changelog is lost while the application runs, or is away: its tasks are emptied and rebuilt from what is there; others go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from runtime import serdes
+from runtime.client import KafkaStreams
+from runtime.dsl.builder import StreamsBuilder
+from runtime.dsl.options import Consumed, Materialized
+from runtime.events import EventKind
+from runtime.topology.topology import Topology
+from tests.broker.engine import events, running
+from tests.broker.logs import alter, cut, end_of
+from tests.support import Kafka, wait_until
+
+Topic = Callable[..., str]
+
+
+def two_counts(first: str, second: str) -> Topology:
+    """Two sub-topologies: 0 counts the keys of one topic, 1 those of the other."""
+    builder = StreamsBuilder()
+    for topic, store in ((first, "lost"), (second, "kept")):
+        builder.stream(topic, Consumed(serdes.STRING, value=serdes.STRING)).group_by_key().count(Materialized(store, caching=False))
+    return builder.build()
+
+
+def count(streams: KafkaStreams, store: str) -> object:
+    return streams.store(store).get("a")
+
+
+def corrupted(broker: Kafka, application_id: str) -> list[tuple[str | None, object]]:
+    return [(event.task, event.payload["reason"]) for event in events(broker, application_id) if event.kind is EventKind.TASK_CORRUPTED]
+
+
+@pytest.mark.parametrize("made", ["deleted", "deleted and made anew"])
+def test_a_changelog_that_is_deleted_while_the_application_runs(
+    broker: Kafka, topic: Topic, application_id: str, state_dir: Path, monkeypatch: pytest.MonkeyPatch, made: str
+) -> None:
+    monkeypatch.setattr("runtime.worker.parts.CHANGELOGS_MS", 500)
+    first, second = topic("first"), topic("second")
+    changelog = f"{application_id}-lost-changelog"
+    broker.produce(first, [("a", "v")] * 5)
+    broker.produce(second, [("a", "v")] * 5)
+    with running(broker, two_counts(first, second), application_id, state_dir) as streams:
+        wait_until(lambda: (count(streams, "lost"), count(streams, "kept")) == (5, 5), what="the counts")
+        broker.delete_topic(changelog)
+        if made == "deleted and made anew":
+            broker.create_topic(changelog, config={"cleanup.policy": "compact"}, exact=True)
+        [(task, reason)] = wait_until(lambda: corrupted(broker, application_id), what="the event")
+        assert task == "0_0"
+        assert f"{changelog} was deleted" in str(reason)
+        broker.produce(first, [("a", "v")] * 2)
+        broker.produce(second, [("a", "v")] * 2)
+        wait_until(lambda: broker.committed_offsets(application_id, first) == {0: 7}, what="the input that came after")
+        wait_until(lambda: (count(streams, "lost"), count(streams, "kept")) == (2, 7), what="the counts")
+        assert streams.failure is None
+    assert [record.key for record in broker.consume(changelog)][-1:] == [b"a"]
+    assert len(corrupted(broker, application_id)) == 1
+
+
+def test_a_changelog_that_is_deleted_while_the_application_is_away(
+    broker: Kafka, topic: Topic, application_id: str, state_dir: Path
+) -> None:
+    first, second = topic("first"), topic("second")
+    broker.produce(first, [("a", "v")] * 5)
+    broker.produce(second, [("a", "v")] * 5)
+    with running(broker, two_counts(first, second), application_id, state_dir) as streams:
+        wait_until(lambda: (count(streams, "lost"), count(streams, "kept")) == (5, 5), what="the counts")
+    broker.delete_topic(f"{application_id}-lost-changelog")
+    broker.produce(first, [("a", "v")] * 2)
+    broker.produce(second, [("a", "v")] * 2)
+    with running(broker, two_counts(first, second), application_id, state_dir) as streams:
+        wait_until(lambda: (count(streams, "lost"), count(streams, "kept")) == (2, 7), what="the counts")
+
+
+def test_records_that_are_deleted_from_a_changelog_cost_only_a_store_that_still_needs_them(
+    broker: Kafka, topic: Topic, application_id: str, state_dir: Path
+) -> None:
+    """Two stores are taken back to an older state of theirs, one log is cut beyond it: that one is built anew from what is left."""
+    first, second = topic("first"), topic("second")
+    lost, kept = f"{application_id}-lost-changelog", f"{application_id}-kept-changelog"
+    with running(broker, two_counts(first, second), application_id, state_dir) as streams:
+        for topic_name in (first, second):
+            broker.produce(topic_name, [("a", "v"), ("b", "v")])
+        wait_until(lambda: (count(streams, "lost"), count(streams, "kept")) == (1, 1), what="the counts")
+    for changelog in (lost, kept):  # written by somebody else, as if this instance had been away for a while
+        broker.produce(changelog, [("a", (9).to_bytes(8, "big"))], partition=0)
+    alter(broker, lost, "cleanup.policy", "compact,delete")  # of a compacted topic no records can be deleted
+    cut(broker, lost, end_of(broker, lost) - 1)
+    alter(broker, lost, "cleanup.policy", "compact")
+    with running(broker, two_counts(first, second), application_id, state_dir) as streams:
+        wait_until(lambda: (count(streams, "lost"), count(streams, "kept")) == (9, 9), what="the counts")
+        assert (streams.store("lost").get("b"), streams.store("kept").get("b")) == (None, 1)
+        assert [task for task, _ in corrupted(broker, application_id)] == ["0_0"]
