@@ -1,0 +1,161 @@
+"""KIP-116 in a whole client, by a clock that the test moves: stores are flushed and `.checkpoint` written at the interval, not before."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from runtime import serdes
+from runtime.changelog.checkpoint import read_checkpoint
+from runtime.client import KafkaStreams
+from runtime.clock import SystemClock
+from runtime.dsl.builder import StreamsBuilder
+from runtime.dsl.options import Consumed, Materialized, Produced
+from runtime.ids import Partition, TaskId
+from runtime.metrics import STATE
+from runtime.states import State
+from runtime.stores.budget import MIB
+from runtime.stores.directory import StateDirectory
+from runtime.stores.rocks import RocksStore
+from runtime.topology.topology import Topology
+from tests.broker.engine import client, counts_become, reaches, running
+from tests.support import Kafka, wait_until
+
+FIVE_MINUTES = 300_000
+TEXT = Consumed(serdes.STRING, value=serdes.STRING)
+
+
+class ShiftedClock(SystemClock):
+    """The machine's clock, `ahead` ms ahead."""
+
+    __slots__ = ("ahead",)
+
+    def __init__(self) -> None:
+        self.ahead = 0
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + self.ahead
+
+    def monotonic_ms(self) -> int:
+        return super().monotonic_ms() + self.ahead
+
+
+@pytest.fixture
+def flushes(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often each store was flushed, by name."""
+    counted: Counter[str] = Counter()
+    flush = RocksStore.flush
+
+    def counting(store: RocksStore) -> None:
+        counted[store._path.name] += 1
+        flush(store)
+
+    monkeypatch.setattr(RocksStore, "flush", counting)
+    return counted
+
+
+def topology(words: str, airports: str, counted: str) -> Topology:
+    """A count, and a global table beside it."""
+    builder = StreamsBuilder()
+    counts = builder.stream(words, TEXT).group_by_key().count(Materialized("counts"))
+    counts.to_stream().to(counted, Produced(serdes.STRING, value=serdes.LONG))
+    builder.global_table(airports, TEXT, Materialized("airports"))
+    return builder.build()
+
+
+@contextmanager
+def shifted(
+    broker: Kafka, topology: Topology, application_id: str, state_dir: Path, clock: ShiftedClock, **settings: object
+) -> Iterator[KafkaStreams]:
+    config = client(broker, topology, application_id, state_dir, **settings).config
+    with KafkaStreams(topology, config, clock=clock) as streams:
+        streams.start()
+        reaches(streams, State.RUNNING)
+        yield streams
+
+
+def test_active_and_global_stores_are_flushed_at_the_interval_and_not_before(
+    broker: Kafka, topic: Callable[..., str], application_id: str, state_dir: Path, flushes: Counter[str]
+) -> None:
+    words, counted, airports = topic("words"), topic("counted"), topic("airports", config={"cleanup.policy": "compact"})
+    broker.produce(airports, [("EWR", "Newark")], partition=0)
+    task, everywhere = state_dir / application_id / "0_0", state_dir / application_id / "global"
+    changelog = Partition(f"{application_id}-counts-changelog", 0)
+    clock = ShiftedClock()
+    made = topology(words, airports, counted)
+    with shifted(broker, made, application_id, state_dir, clock) as streams:
+        for number in range(1, 4):  # several commits
+            broker.produce(words, [("a", "1")], partition=0)
+            counts_become(broker, counted, {"a": number})
+        clock.ahead += FIVE_MINUTES * 2 // 3
+        broker.produce(words, [("a", "1")], partition=0)
+        counts_become(broker, counted, {"a": 4})
+        assert not flushes and not (task / ".checkpoint").exists() and not (everywhere / ".checkpoint").exists()
+        clock.ahead += FIVE_MINUTES // 3
+        broker.produce(words, [("a", "1")], partition=0)
+        wait_until(lambda: flushes["counts"] and flushes["airports"], 20, "the flush")
+        wait_until((everywhere / ".checkpoint").exists, 20, "the file")
+        first = read_checkpoint(task)[changelog]
+        assert first is not None and read_checkpoint(everywhere) == {Partition(airports, 0): 1}
+        broker.produce(words, [("a", "1")], partition=0)
+        counts_become(broker, counted, {"a": 6})
+        assert flushes == {"counts": 1, "airports": 1}
+        assert streams.state is State.RUNNING
+    assert flushes == {"counts": 2, "airports": 2}, "once more at a clean close"
+    last = read_checkpoint(task)[changelog]
+    assert last is not None and last > first
+
+
+def test_an_interval_of_0_means_each_commit(
+    broker: Kafka, topic: Callable[..., str], application_id: str, state_dir: Path, flushes: Counter[str]
+) -> None:
+    words, counted, airports = topic("words"), topic("counted"), topic("airports", config={"cleanup.policy": "compact"})
+    settings: dict[str, object] = {"statestore.checkpoint.interval.ms": 0}
+    with running(broker, topology(words, airports, counted), application_id, state_dir, **settings):
+        for number in range(1, 4):
+            broker.produce(words, [("a", "1")], partition=0)
+            counts_become(broker, counted, {"a": number})
+            wait_until(lambda number=number: flushes["counts"] >= number, 10, "the flush of this commit")  # type: ignore[misc]  # a default
+
+
+def test_an_open_task_is_locked_and_the_cleaner_leaves_it(
+    broker: Kafka, topic: Callable[..., str], application_id: str, state_dir: Path
+) -> None:
+    words, counted, airports = topic("words"), topic("counted"), topic("airports", config={"cleanup.policy": "compact"})
+    directory = StateDirectory(state_dir, application_id)
+    with running(broker, topology(words, airports, counted), application_id, state_dir):
+        assert directory.clean(set(), 0, 1 << 60) == [], "as a worker in another process would"
+        assert directory.tasks_on_disk() == [TaskId(0, 0)]
+    assert directory.clean(set(), 0, 1 << 60) == [TaskId(0, 0)]
+
+
+def test_memory_is_configured_and_reported(
+    broker: Kafka,
+    topic: Callable[..., str],
+    application_id: str,
+    state_dir: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    words, counted, airports = topic("words"), topic("counted"), topic("airports", config={"cleanup.policy": "compact"})
+    caplog.set_level(logging.INFO)
+    settings: dict[str, object] = {
+        "rocksdb.block.cache.bytes": 24 * MIB,
+        "rocksdb.write.buffer.bytes": 12 * MIB,
+        "statestore.read.cache.max.bytes": 3 * MIB,
+        "statestore.cache.max.bytes": 2 * MIB,
+    }
+    with running(broker, topology(words, airports, counted), application_id, state_dir, **settings) as streams:
+        broker.produce(words, [("a", "1")], partition=0)
+        counts_become(broker, counted, {"a": 1})
+        found = {name.name: value for name, value in streams.metrics().items() if name.group == STATE}
+    assert found["block-cache-capacity"] == 24 * MIB
+    assert found["write-buffer-capacity"] == 12 * MIB
+    assert found["record-cache-capacity"] == 2 * MIB
+    assert found["read-cache-capacity"] == 3 * MIB
+    assert 0 < found["size-all-mem-tables"] <= found["block-cache-usage"] <= 24 * MIB
+    assert "block cache 24.0 MiB, of which write buffers at most 12.0 MiB; record caches 2.0 MiB, read caches 3.0 MiB" in caplog.text
