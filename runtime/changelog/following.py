@@ -33,14 +33,11 @@ class Following:
     _promise: tuple[int, NextOffset] | None = None
     _marked_ms: int = 0
 
-    def take_sight(self, seen: Changelog, asked_ms: int) -> str | None:
-        """What the brokers said at `asked_ms`; why the store can no longer be built upon, or None."""
-        if seen.topic_id != self.log.topic_id:
-            return f"topic {seen.partition.topic} was deleted and created again: its id was {self.log.topic_id} and is {seen.topic_id}"
+    def take_sight(self, seen: Changelog, asked_ms: int) -> None:
+        """What the brokers said at `asked_ms`, of the same topic."""
         self.end = max(self.end, seen.end)
         if self._promise is None:
             self._promise = (asked_ms, seen.end)
-        return None
 
     def gap(self, now_ms: int) -> str | None:
         """Why reading on is not safe although the offset is there, or None: as `stale_reason`, for one that lives. While it still

@@ -23,8 +23,8 @@ from runtime.changelog.listeners import StandbyUpdateListener, StateRestoreListe
 from runtime.changelog.log_reader import ClientProperties, LogReader, Poll
 from runtime.changelog.progress import LOOK_MS, RestoreProgress, TaskProgress, TaskRestore
 from runtime.changelog.reading import Reading, offset_of
-from runtime.changelog.staleness import Changelog, RestorableStore, mark_at_end, stale_reason
-from runtime.changelog.topic_watch import TopicWatch
+from runtime.changelog.staleness import Changelog, RestorableStore, made_anew, mark_at_end, stale_reason
+from runtime.changelog.topic_watch import Sight, TopicWatch
 from runtime.clock import Clock
 from runtime.errors import TaskCorruptedError
 from runtime.events import EventKind, EventSink
@@ -65,8 +65,9 @@ class Restorer:
         standby_listeners: Iterable[StandbyUpdateListener] = (),
         look: Look | None = None,
     ) -> None:
-        """`properties`: `StreamsConfig.consumer_properties("restore")`. `look` is called from a thread of its own while something is
-        followed; without it `follow` is refused. No connection is made before the first `add` or `follow`."""
+        """`properties`: `StreamsConfig.consumer_properties("restore")`. `look` is called from a thread of its own, every few seconds:
+        topics may be made anew while they are read. Without it that goes unseen, and `follow` is refused. No connection is made before
+        the first `add` or `follow`."""
         self._properties = properties
         self._clock = clock
         self._metrics = metrics
@@ -118,6 +119,7 @@ class Restorer:
         else:
             self._readings[partition] = Reading(task, store, changelog, position, None)
             self._waiting[task] += 1
+            self._watch_topics()
             self._open_reader().assign(partition, start)
         return position
 
@@ -148,14 +150,12 @@ class Restorer:
             self._readings[changelog.partition] = Reading(task, store, changelog, position, Following(changelog, changelog.end))
             for listener in self._standby_listeners:
                 listener.on_update_start(changelog.partition, store.name, position)
-        if self._watch is None:
-            self._watch = TopicWatch(self._see, self._clock, "followed", LOOK_SECONDS)
-            self._watch.start()
+        self._watch_topics()
 
-    def _see(self) -> Mapping[Partition, Changelog]:
-        """On the watch's thread."""
-        assert self._look is not None
-        return self._look([partition for partition, reading in tuple(self._readings.items()) if reading.following is not None])
+    def _watch_topics(self) -> None:
+        if self._watch is None and (look := self._look) is not None:
+            self._watch = TopicWatch(lambda: look(tuple(self._readings)), self._clock, "changelog", LOOK_SECONDS)
+            self._watch.start()
 
     def _open_reader(self) -> LogReader:
         if self._reader is None:
@@ -194,8 +194,9 @@ class Restorer:
         Raises TaskCorruptedError for tasks whose position is no longer on their changelog, or whose changelog is not the one that was
         followed: these are removed, the others go on with the next step. Raises StreamsError if a changelog cannot be read at all.
         """
+        if self._watch is not None and (sight := self._watch.take()) is not None:
+            self._take_sight(sight)
         if self._following:
-            self._take_sight()
             self._arrange_followers()
         self._moved = False
         until_ms = self._clock.monotonic_ms() + _STEP_MS
@@ -239,15 +240,15 @@ class Restorer:
                 else:
                     reader.assign(partition, reading.position or None)
 
-    def _take_sight(self) -> None:
-        sight = self._watch.take() if self._watch is not None else None
+    def _take_sight(self, sight: Sight[Mapping[Partition, Changelog]]) -> None:
         reasons: dict[TaskId, list[str]] = {}
-        for partition, seen in sight.facts.items() if sight is not None else ():
-            reading = self._readings.get(partition)
-            if sight is not None and reading is not None and reading.following is not None:
-                reason = reading.following.take_sight(seen, sight.asked_ms)
+        for partition, seen in sight.facts.items():
+            if (reading := self._readings.get(partition)) is not None:
+                reason = made_anew(seen, reading.log.topic_id)
                 if reason is not None:
                     reasons.setdefault(reading.task, []).append(f"store {reading.store.name}: {reason}")
+                elif reading.following is not None:
+                    reading.following.take_sight(seen, sight.asked_ms)
         self._give_up(reasons)
 
     def _take(self, poll: Poll) -> None:

@@ -27,6 +27,11 @@ class RestorableStore(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def folded_by_key(self) -> bool:
+        """True if only the last record of a key counts."""
+        ...
+
     def restore(self, records: Sequence[ChangelogRecord], offsets: Mapping[Partition, NextOffset]) -> None: ...
 
     def committed_offset(self, partition: Partition) -> NextOffset | None: ...
@@ -66,14 +71,21 @@ def known_until(store: RestorableStore, at_ms: int) -> None:
     store.set_meta(_AT_END_MS, b"%d" % at_ms)
 
 
+def made_anew(log: Changelog, known_id: str) -> str | None:
+    """Why what was read under `known_id` says nothing of `log`, in words; None if the topic is the same."""
+    if known_id == log.topic_id:
+        return None
+    return f"topic {log.partition.topic} was deleted and created again: its id was {known_id} and is {log.topic_id}"
+
+
 def stale_reason(store: RestorableStore, log: Changelog, now_ms: int) -> str | None:
     """Why the store has to be wiped and restored from the log's start, in words; None if it can go on from its offset."""
     start = store.committed_offset(log.partition)
     if start is None:
         return None
     known_id = store.get_meta(_TOPIC_ID)
-    if known_id is not None and known_id.decode() != log.topic_id:
-        return f"topic {log.partition.topic} was deleted and created again: its id was {known_id.decode()} and is {log.topic_id}"
+    if known_id is not None and (reason := made_anew(log, known_id.decode())) is not None:
+        return reason
     if start > log.end:
         return f"the store is at offset {start} of {log.partition}, which ends at {log.end}"
     at_end = store.get_meta(_AT_END_MS)

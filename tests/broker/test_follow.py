@@ -258,6 +258,24 @@ def test_a_topic_made_anew_under_a_follower_is_a_corrupted_task(copies: Copies, 
     copies.until(lambda: content(neighbour) == {"b": "1"}, "the neighbour")
 
 
+def test_a_topic_made_anew_in_the_middle_of_a_restore_is_a_corrupted_task(copies: Copies, topic: Callable[..., str]) -> None:
+    name = topic("changelog", config=COMPACT)
+    copies.kafka.produce(name, [("gone", "1")], partition=0)
+    producer = open_transaction(copies.kafka, name, [("gone", "2")])  # the restore waits for it
+    store = copies.open(TASK, name)
+    copies.restorer.add(TASK, [(store, copies.changelog(name))])
+    copies.until(lambda: copies.restorer.progress()[0].position == 1, "the first record")
+    producer.abort_transaction(30)
+    create_anew(copies.kafka, name, config=COMPACT)
+    copies.kafka.produce(name, [("a", "1")], partition=0)
+    with pytest.raises(TaskCorruptedError, match="deleted and created again"):
+        copies.until(lambda: False, "the error")
+    store.wipe()
+    copies.restorer.add(TASK, [(store, copies.changelog(name))])
+    assert copies.until(lambda: not copies.restorer.restoring, "the end") == [TASK]
+    assert content(store) == {"a": "1"}
+
+
 def test_a_follower_cut_off_for_longer_than_delete_retention_is_a_corrupted_task(
     copies: Copies, topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

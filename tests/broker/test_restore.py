@@ -71,8 +71,8 @@ class Bench:
         upto = end_of(self.kafka, self.topic) if end is None else end
         return Changelog(self.partition, NextOffset(upto), topic_id, DAY_MS)
 
-    def restorer(self) -> Restorer:
-        properties = {"bootstrap.servers": self.kafka.bootstrap_servers}
+    def restorer(self, **settings: int) -> Restorer:
+        properties: dict[str, str | int] = {"bootstrap.servers": self.kafka.bootstrap_servers, **settings}
         return Restorer(properties, SystemClock(), Metrics(), self.events, [self.listener])
 
     def restore(self, store: EngineStore, changelog: Changelog | None = None) -> None:

@@ -1,0 +1,80 @@
+"""A process that restores two stores and says how far it is, so that it can be killed in the middle.
+
+    python -m tests.broker.restoring <bootstrap servers> <topic> <folder>      (one store for each of the topic's two partitions)
+
+It prints `start <partition> <offset>`, `batch <partition> <offset of the last record written>` and, when all is there, `done`.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from runtime.changelog import restore
+from runtime.changelog.restore import Restorer
+from runtime.changelog.staleness import Changelog
+from runtime.clock import SystemClock
+from runtime.config import StreamsConfig
+from runtime.events import EventSink
+from runtime.ids import Partition, TaskId
+from runtime.metrics import Metrics
+from runtime.serdes import STRING
+from runtime.stores import Stores
+from runtime.stores.base import EngineStore, StoreContext
+from runtime.topics import TopicAdmin
+
+KEYS_AT_ONCE = 500
+SLOW: dict[str, int] = {
+    "max.partition.fetch.bytes": 20_000,
+    "queued.min.messages": 1,
+    "queued.max.messages.kbytes": 1,
+    "fetch.queue.backoff.ms": 20,
+}
+"""Settings of a consumer that reads about a thousand records at a time."""
+
+
+class Teller:
+    """A `StateRestoreListener` that prints."""
+
+    def on_restore_start(self, partition: Partition, store: str, start: int, end: int) -> None:
+        print("start", partition.number, start, flush=True)
+
+    def on_batch_restored(self, partition: Partition, store: str, batch_end: int, records: int) -> None:
+        print("batch", partition.number, batch_end, flush=True)
+
+    def on_restore_end(self, partition: Partition, store: str, total: int) -> None: ...
+
+    def on_restore_suspended(self, partition: Partition, store: str, total: int) -> None: ...
+
+
+def open_store(folder: Path, partition: Partition) -> EngineStore:
+    """The store of a partition, under `folder`."""
+    task = TaskId(0, partition.number)
+    store = Stores.key_value_store_builder(Stores.persistent_key_value_store("counts"), STRING, STRING).build()
+    store.open(folder / str(task), StoreContext("app", folder / str(task), task, partition))
+    return store
+
+
+def main(servers: str, topic: str, folder: Path) -> None:
+    """Restores to the present ends."""
+    restore._MOST_KEYS = KEYS_AT_ONCE
+    restore._STEP_MS = 0
+    clock = SystemClock()
+    topics = TopicAdmin(StreamsConfig({"application.id": "app", "bootstrap.servers": servers}))
+    partitions = [Partition(topic, number) for number in range(2)]
+    facts, ends = topics.describe([topic])[topic], topics.high_watermarks(partitions)
+    restorer = Restorer({"bootstrap.servers": servers, **SLOW}, clock, Metrics(), EventSink("app", "instance", clock), [Teller()])
+    stores = [open_store(folder, partition) for partition in partitions]
+    for store, partition in zip(stores, partitions, strict=True):
+        changelog = Changelog(partition, ends[partition], facts.topic_id, facts.delete_retention_ms)
+        restorer.add(TaskId(0, partition.number), [(store, changelog)])
+    while restorer.restoring:
+        restorer.step(0.1)
+    restorer.close()
+    for store in stores:
+        store.close()
+    print("done", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))
