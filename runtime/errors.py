@@ -23,6 +23,7 @@ StreamsError                        something of Penstock's
 from __future__ import annotations
 
 from collections.abc import Iterable
+from traceback import clear_frames
 
 from runtime.ids import TaskId
 
@@ -118,6 +119,14 @@ class TaskCorruptedError(StreamsError):
         self.tasks = frozenset(tasks)
         self.store = store
         super().__init__(f"tasks {', '.join(map(str, sorted(self.tasks)))}: {reason}" if self.tasks else reason)
+
+    def let_go(self) -> None:
+        """Empties the frames that the error came through: what they hold of a damaged store would keep its files open, and locked. Before a
+        store is wiped."""
+        found: BaseException | None = self
+        while found is not None:
+            clear_frames(found.__traceback__)
+            found = found.__cause__
 
 
 class TaskMigratedError(StreamsError):

@@ -11,6 +11,7 @@ hold the GIL; `flush` flushes one family."""
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -39,6 +40,8 @@ from runtime.stores.locks import lock_holder
 from runtime.stores.rocks_java import take_over
 from runtime.stores.rocks_options import WRITE_BUFFER, database_options, family_options, rocks_memory
 from runtime.stores.settings import SegmentSettings
+
+logger = logging.getLogger(__name__)
 
 OFFSETS = "offsets"
 SEGMENT = "segment."
@@ -193,11 +196,16 @@ class RocksStore:
             self._give_back(self._families)
             self._families.clear()
             self._handles.clear()
-            self._db.close()
-            del self._db
+            try:
+                self._db.close()
+            finally:
+                del self._db  # one that fails to close because it is damaged gives its lock back with the last reference to it
 
     def wipe(self) -> None:
-        self.close()
+        try:
+            self.close()
+        except Exception as error:  # noqa: BLE001 (rocksdict raises plain Exception; what is damaged cannot be flushed, nor need it be)
+            logger.info("the store in %s was closed with an error before it is wiped: %s", self._path, error)
         shutil.rmtree(self._path)
         self._open()
 

@@ -390,6 +390,8 @@ class GlobalTask:
 
 
 def _damage(error: TaskCorruptedError) -> str:
+    """The reason for a rebuild; the store can be wiped now."""
+    error.let_go()
     return f"its files are damaged: {error}"
 
 

@@ -104,6 +104,7 @@ class TaskPlan:
             take_up(self.directory, store, None if changelog is None else lambda partition: partition == changelog, way_out)
         except TaskCorruptedError as error:
             logger.warning("task %s: %s", self.task_id, error)
+            error.let_go()
             store.wipe()
             return False
         return True

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
@@ -35,7 +36,7 @@ from runtime.tasks.incidents import MOST_TEXT
 from runtime.topology.topology import Topology
 from runtime.worker.memory import calm_collector
 from runtime.worker.parts import Parts
-from runtime.worker.queries import StoreQuery
+from runtime.worker.queries import StoreQuery, StoreQueryParameters
 from runtime.worker.tasks import TaskSet
 from runtime.worker.view import TaskInfo, WorkerMetadata
 
@@ -88,6 +89,7 @@ class Worker:
         self._stopping = threading.Event()
         self._stop_at_ms: int | None = None
         self._leave_group = True
+        self._draining = False
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._ended = False
         self._progressed_ms = clock.monotonic_ms()
@@ -155,9 +157,9 @@ class Worker:
         """The worker and its tasks, as of the last commit or change."""
         return self._parts.view.metadata
 
-    def query(self, name: str) -> StoreQuery:
+    def query(self, parameters: StoreQueryParameters) -> StoreQuery:
         """A store of this worker, over all of its tasks. Raises InvalidStateStoreError."""
-        return self._parts.view.query(name)
+        return self._parts.view.query(parameters)
 
     def instance_state(self, old: State, new: State) -> dict[str, object]:
         """The payload of INSTANCE_STATE."""
@@ -173,6 +175,7 @@ class Worker:
             with calm_collector():
                 while not self._stopping.is_set():
                     self._guarded(self._turn)
+                self._drain()
             self._guarded(self._parts.commit)
             clean = True
         except TaskMigratedError:
@@ -192,13 +195,29 @@ class Worker:
                 self._ended = True
                 self._serve_inbox()
 
+    def _drain(self) -> None:
+        """Who leaves for good goes on until the others have learned its tasks and taken them over, or its time is up (rules.md, 4)."""
+        if not self._leave_group or not self._parts.ask_to_leave():
+            return
+        logger.info("leaving: the tasks are handed over as soon as others have learned them")
+        self._draining = True
+        while len(self._parts.tasks) and not self._gives_up():
+            self._guarded(self._turn)
+
+    def _rest(self, seconds: float) -> bool:
+        """Waits; shorter if a stop is asked for meanwhile. True if one was."""
+        if self._draining:
+            time.sleep(seconds)
+            return True
+        return self._stopping.wait(seconds)
+
     def _guarded(self, step: Callable[[], object]) -> None:
         """One step, and the way back from what it raises."""
         try:
             step()
         except BrokerUnavailableError as error:
             logger.warning("%s; trying again", error)
-            self._stopping.wait(AWAY_SECONDS)
+            self._rest(AWAY_SECONDS)
         except TransactionAbortedError as error:
             self._recover(self._parts.roll_back, error)
         except TaskCorruptedError as error:
@@ -222,7 +241,7 @@ class Worker:
             self._failures += 1
             self._failed_at_ms = self._clock.monotonic_ms()
             pause_ms = min(LARGEST_BACKOFF_MS, SMALLEST_BACKOFF_MS << min(max(self._failures - 2, 0), 6))
-            if self._failures > 1 and self._stopping.wait(pause_ms / 1000) and self._gives_up():
+            if self._failures > 1 and self._rest(pause_ms / 1000) and self._gives_up():
                 raise TaskMigratedError(f"closing: {error}") from error
             try:
                 way_back()
@@ -233,6 +252,7 @@ class Worker:
             except TaskCorruptedError as next_error:
                 way_back, error = partial(self._parts.wipe, next_error), next_error
             else:
+                self._show(self._parts.state())  # a store that is rebuilt within a turn was RESTORING all the same
                 return
 
     def _turn(self) -> None:
@@ -252,7 +272,7 @@ class Worker:
             tasks.take(parts.reader.poll(wait))
             tasks.balance(parts.most_buffered)
         elif not busy_restoring:
-            self._stopping.wait(LONGEST_WAIT_SECONDS)
+            self._rest(LONGEST_WAIT_SECONDS)
         self._process(tasks)
         parts.transport.poll()
         tasks.punctuate(clock.wall_ms())

@@ -247,6 +247,10 @@ class Parts:
         if transport is not None:
             transport.close()
 
+    def ask_to_leave(self) -> bool:
+        """Has other members take this one's tasks over; False if there is nothing to take, or nobody to do it."""
+        return len(self.tasks) > 0 and self._coordination.ask_to_leave()
+
     # -- commit ----------------------------------------------------------------------------------------------------------------
 
     def commit(self, extra: CompareAndSet | None = None) -> bool:
@@ -326,6 +330,7 @@ class Parts:
 
     def wipe(self, error: TaskCorruptedError) -> None:
         """Empties and restores the tasks that the error names; the others go back to the last commit, unless only copies are meant."""
+        error.let_go()
         if self.global_task is not None and self.global_task.damaged(error):
             self.roll_back()  # now that nothing begins that reads it before it is whole
             return
