@@ -32,7 +32,7 @@ from runtime.states import State as ClientState
 from runtime.stores.directory import StateDirectory
 from runtime.topology.topology import Topology
 from runtime.worker.loop import TaskInfo, Worker
-from runtime.worker.queries import StoreQuery
+from runtime.worker.queries import StoreQuery, StoreQueryParameters
 from runtime.worker.tasks import TaskSet
 
 logger = logging.getLogger(__name__)
@@ -233,6 +233,9 @@ class KafkaStreams:
         """Stops processing, commits, and closes. Returns True once it is closed, False if `timeout` (ms or timedelta; None waits for
         ever) ran out first. Safe to call twice, from any thread, and from the state listener.
 
+        While other clients of the application live, this one goes on with its tasks until they have learned them (rules.md, 4), for
+        `timeout` at most, or 30 s.
+
         `leave_group=False` is for restarts and rolling deploys: the leader keeps the tasks for this instance for `restart.grace.ms`
         (rules.md, 4).
         """
@@ -406,13 +409,18 @@ class KafkaStreams:
 
     # -- reading ---------------------------------------------------------------------------------------------------------------
 
-    def store(self, name: str) -> StoreQuery:
+    def store(self, parameters: str | StoreQueryParameters) -> StoreQuery:
         """A read-only view of a store's committed content on this client, global tables included (KIP-67). Reading never waits for
-        processing. Raises InvalidStateStoreError if the store is unknown, or not here, or still being restored.
+        processing. `parameters` is the store's name, or says more than that.
+
+        Raises InvalidStateStoreError if the store is unknown, or not here, or a part of it is still being restored; parameters with
+        `enable_stale_stores()` read that part as it is by now, and copies too (KIP-535).
         """
+        wanted = StoreQueryParameters(parameters) if isinstance(parameters, str) else parameters
         if self._state not in (ClientState.RUNNING, ClientState.REBALANCING, ClientState.RESTORING) or self._worker is None:
-            raise InvalidStateStoreError(f"store {name!r}: the client is {self._state.value}, stores can be read while it runs")
-        return self._worker.query(name)
+            name, state = wanted.store_name, self._state.value
+            raise InvalidStateStoreError(f"store {name!r}: the client is {state}, stores can be read while it runs")
+        return self._worker.query(wanted)
 
     def metrics(self) -> dict[MetricName, float]:
         """All metrics now, under Kafka Streams' names."""

@@ -275,6 +275,16 @@ class Coordination:
         """The answer to a command."""
         self._log.append(result.key, encode(result))
 
+    def ask_to_leave(self) -> bool:
+        """Has the others learn this worker's tasks and take them over. False if there is nobody else to do it."""
+        if self._member is None or not self._announced:
+            return False
+        others = [known.member for key, known in self._registry.members.items() if key != self._key]
+        if all(member.leaves or member.returns for member in others):
+            return False
+        self._announce(leaves=True)
+        return True
+
     def leave(self, leave_group: bool) -> None:
         """After all tasks were closed. Without `leave_group` the leader keeps them for this instance (rules.md, 4)."""
         if self._member is not None and self._announced:

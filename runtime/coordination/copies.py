@@ -4,6 +4,8 @@ An active never moves to a place that is not ready. Where the wanted owner is be
 whose copy is ready, if nobody runs it), and the wanted owner gets a *learner*: it reads the changelog, and says when it has caught up.
 Then this function, asked again, gives it the active. So a move takes as long as its restore, and costs one hand-over.
 
+A member that leaves is the same the other way round: nothing is wanted there, and what it runs stays until others have learned it.
+
 A *standby* is a copy that is kept for the day on which the owner dies. Members are asked for what they have: who follows a task already
 goes on, then whoever has most of it on disk.
 
@@ -44,8 +46,9 @@ def place(candidates: Collection[Candidate], tasks: Collection[TaskId], rules: C
     """Where each task is to be now. Every task is active at exactly one member, unless there are none; no member has two kinds of one
     task."""
     members = sorted(candidates, key=lambda member: member.name)
+    staying = [member for member in members if not member.leaves] or members
     by_name = {member.name: member for member in members}
-    target = assign(members, tasks, rules.acceptable_lag)
+    target = assign(staying, tasks, rules.acceptable_lag)
     active: dict[str, set[TaskId]] = {member.name: set() for member in members}
     waiting: list[tuple[TaskId, str]] = []
     for task, wanted in sorted((task, name) for name, mine in target.items() for task in mine):
@@ -55,8 +58,8 @@ def place(candidates: Collection[Candidate], tasks: Collection[TaskId], rules: C
             waiting.append((task, wanted))
     swaps = {(task, name) for task, name in waiting if rules.standbys and task in by_name[name].follows - by_name[name].learns}
     learner = _learners([move for move in waiting if move not in swaps], by_name, rules)
-    standby = _standbys(members, active, learner, swaps, [task for task in tasks if task in rules.stateful], rules)
-    return Placement(*({name: frozenset(mine) for name, mine in each.items()} for each in (active, standby, learner)))
+    standby = _standbys(staying, active, learner, swaps, [task for task in tasks if task in rules.stateful], rules)
+    return Placement(*({name: frozenset(each.get(name, ())) for name in by_name} for each in (active, standby, learner)))
 
 
 def _readier(
@@ -75,7 +78,7 @@ def _readier(
         return None  # it restores already; an old copy that nobody follows is not readier than that
 
     def merit(member: Candidate) -> tuple[bool, bool, int, str]:
-        return task not in member.running, task not in member.caught_up, len(target[member.name]), member.name
+        return task not in member.running, task not in member.caught_up, len(target.get(member.name, ())), member.name
 
     return min(better, key=merit).name
 

@@ -277,6 +277,7 @@ def _candidate(key: str, known: Known, before: frozenset[TaskId]) -> Candidate:
         follows=of_kind(TaskKind.STANDBY, TaskKind.LEARNER),
         learns=of_kind(TaskKind.LEARNER),
         caught_up=frozenset(task for task, report in reports.items() if report.caught_up),
+        leaves=member.leaves,
     )
 
 

@@ -158,3 +158,33 @@ def test_a_standby_whose_offset_is_gone_begins_anew_and_disturbs_nobody(app: App
     app.each_update_came_once(RECORDS, KEYS)
     assert "begins anew" in app.log("b")
     assert "rolled back" not in app.log("b")
+
+
+def test_rule_4_a_client_that_closes_for_good_goes_on_until_others_have_learned_its_tasks(
+    broker: Kafka, topic: Callable[..., str], application_id: str, tmp_path: Path
+) -> None:
+    """In the order of the log: the other's word that it has caught up comes before the grant, and what was processed meanwhile is there."""
+    source, output = topic("in", partitions=2), topic("out", partitions=2)
+    topology = count_topology(source, output)
+    settings = {"acceptable.recovery.lag": 0, "max.warmup.replicas": 1}
+    leaving = client(broker, topology, application_id, tmp_path / "1", **{"client.id": "one", **settings})
+    with leaving, client(broker, topology, application_id, tmp_path / "2", **{"client.id": "two", **settings}) as other:
+        leaving.start()
+        reaches(leaving, State.RUNNING)
+        broker.produce(source, [(f"k{number % KEYS}", "v") for number in range(RECORDS)])
+        counts_become(broker, output, {f"k{number}": RECORDS // KEYS for number in range(KEYS)})
+        other.start()
+        reaches(other, State.RUNNING)
+        assert leaving.close(30_000)
+        wait_until(lambda: sum(len(thread.active_tasks) for thread in other.metadata_for_local_threads()) == 2, what="both tasks")
+        broker.produce(source, [(f"k{number % KEYS}", "v") for number in range(RECORDS)])
+        counts_become(broker, output, {f"k{number}": 2 * RECORDS // KEYS for number in range(KEYS)})
+        learned: set[str] = set()
+        for _, record in coordination_log(broker, application_id):
+            match record:
+                case Member(instance="two"):
+                    learned |= {task for task, report in record.tasks.items() if report.caught_up}
+                case Assignment():
+                    granted = {task for grant in record.grants if grant.instance == "two" for task in grant.active}
+                    assert granted <= learned, "granted before it was learned"
+        assert learned == {"0_0", "0_1"}

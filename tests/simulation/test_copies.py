@@ -86,6 +86,20 @@ def test_who_ran_a_task_last_is_its_standby() -> None:
     assert placed.standby["b"] == {TASKS[0]}
 
 
+def test_a_member_that_leaves_runs_its_tasks_until_others_have_learned_them() -> None:
+    leaving = Candidate("a", frozenset(TASKS[:2]), dict.fromkeys(TASKS[:2], LARGE), leaves=True)
+    learned = frozenset({TASKS[0]})
+    other = Candidate("b", frozenset(TASKS[2:]), dict.fromkeys(TASKS, LARGE - 5), follows=learned, learns=learned, caught_up=learned)
+    placed = place([leaving, other], TASKS, rules(standbys=1, lag=3))
+    assert placed.active["a"] == {TASKS[1]}
+    assert placed.learner == {"a": frozenset(), "b": frozenset({TASKS[1]})}
+    assert not placed.standby["a"], "it is given no copies any more"
+
+
+def test_the_last_member_keeps_everything_though_it_wants_to_leave() -> None:
+    assert place([Candidate("a", leaves=True)], TASKS, rules()).active["a"] == frozenset(TASKS)
+
+
 def test_one_member_has_no_standbys() -> None:
     assert place([owner("a", *TASKS)], TASKS, rules(standbys=1)).standby == {"a": frozenset()}
 
