@@ -61,9 +61,9 @@ class TaskReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker. `epoch`: the last assignment that it has carried out, -1 before the first. `leaves`: it wants to leave, and runs its tasks until
-    others have learned them; `returns`: it is about to leave and will come back (rules.md, 4). `disk`: tasks on its disk, with the sum of their changelog offsets. `heartbeat_ms`: wall-clock time of this
-    record."""
+    """A worker. `epoch`: the last assignment that it has carried out, -1 before the first. `leaves`: it wants to leave, and runs its tasks
+    until others have learned them; `returns`: it is about to leave and will come back (rules.md, 4). `disk`: tasks on its disk, with the
+    sum of their changelog offsets. `heartbeat_ms`: wall-clock time of this record."""
 
     instance: str
     incarnation: int
