@@ -1,6 +1,6 @@
 """The text kept with a committed offset: a partition's time, in Kafka Streams' own layout (`TopicPartitionMetadata`).
 
-base64 of: byte 2 (version), int64 partition time in ms, int32 number of processor entries (Penstock writes 0). `kafka-consumer-groups
+base64 of: byte 2 (version), int64 partition time in ms; what processors of Kafka Streams add would follow. `kafka-consumer-groups
 --reset-offsets` erases it, so the stores keep the time too, and the larger of both is taken (rules.md, 17).
 """
 
@@ -12,12 +12,12 @@ import struct
 from typing import NamedTuple
 
 _VERSION = 2
-_LAYOUT = struct.Struct(">bqi")
+_LAYOUT = struct.Struct(">bq")
 
 
 def encode_partition_time(partition_time: int) -> str:
     """`partition_time` in ms; -1 where no record was seen."""
-    return base64.b64encode(_LAYOUT.pack(_VERSION, partition_time, 0)).decode("ascii")
+    return base64.b64encode(_LAYOUT.pack(_VERSION, partition_time)).decode("ascii")
 
 
 def decode_partition_time(metadata: str | None) -> int:
@@ -26,7 +26,7 @@ def decode_partition_time(metadata: str | None) -> int:
         return -1
     try:
         data = base64.b64decode(metadata, validate=True)
-        version, partition_time = struct.unpack_from(">bq", data)
+        version, partition_time = _LAYOUT.unpack_from(data)
     except (binascii.Error, struct.error, ValueError):
         return -1
     return int(partition_time) if version in (1, _VERSION) else -1

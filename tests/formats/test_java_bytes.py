@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from runtime import serdes
+from runtime.commit.metadata import decode_partition_time, encode_partition_time
 from runtime.record import Window, Windowed
-from runtime.serdes.keys import split_window_store_key, window_store_key
+from runtime.serdes.keys import pack_timestamp, session_key, split_session_key, split_window_store_key, window_store_key
 from runtime.serdes.murmur2 import murmur2, partition_for
 
 LINES = [line.split("\t") for line in (Path(__file__).parent / "written_by_java" / "bytes.tsv").read_text(encoding="utf-8").splitlines()]
@@ -42,6 +43,34 @@ def test_window_store_keys_equal_javas(text: str, data: str) -> None:
     key, start = text.split()
     assert window_store_key(key.encode(), int(start)) == bytes.fromhex(data)
     assert split_window_store_key(bytes.fromhex(data)) == (key.encode(), int(start))
+
+
+@pytest.mark.parametrize(("text", "data"), [line[1:] for line in LINES if line[0] == "session_key"])
+def test_session_keys_equal_javas(text: str, data: str) -> None:
+    key, start, end = text.split()
+    assert session_key(key.encode(), int(start), int(end)) == bytes.fromhex(data)
+    assert split_session_key(bytes.fromhex(data)) == (key.encode(), int(start), int(end))
+
+
+@pytest.mark.parametrize(("text", "data"), [line[1:] for line in LINES if line[0] == "session_windowed"])
+def test_session_windowed_keys_equal_javas(text: str, data: str) -> None:
+    key, start, end = text.split()
+    serde = serdes.session_windowed(serdes.STRING)
+    windowed = Windowed(key, Window(int(start), int(end)))
+    assert serde.serializer("t")(windowed) == bytes.fromhex(data)
+    assert serde.deserializer("t")(bytes.fromhex(data)) == windowed
+
+
+@pytest.mark.parametrize(("text", "data"), [line[1:] for line in LINES if line[0] == "value_and_timestamp"])
+def test_values_with_their_time_equal_javas(text: str, data: str) -> None:
+    value, time = text.split()
+    assert pack_timestamp(int(time)) + value.encode() == bytes.fromhex(data)
+
+
+@pytest.mark.parametrize(("text", "data"), [line[1:] for line in LINES if line[0] == "commit_metadata"])
+def test_the_metadata_of_commits_equals_javas(text: str, data: str) -> None:
+    assert encode_partition_time(int(text)).encode() == bytes.fromhex(data)
+    assert decode_partition_time(bytes.fromhex(data).decode()) == int(text)
 
 
 def test_murmur2_equals_javas() -> None:

@@ -7,10 +7,17 @@ import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.*;
 import org.apache.kafka.common.utils.Bytes;
 import org.apache.kafka.common.utils.Utils;
+import org.apache.kafka.streams.kstream.SessionWindowedSerializer;
 import org.apache.kafka.streams.kstream.TimeWindowedSerializer;
 import org.apache.kafka.streams.kstream.Windowed;
+import org.apache.kafka.streams.kstream.internals.SessionWindow;
 import org.apache.kafka.streams.kstream.internals.TimeWindow;
+import org.apache.kafka.streams.processor.internals.ProcessorMetadata;
+import org.apache.kafka.streams.processor.internals.TopicPartitionMetadata;
+import org.apache.kafka.streams.state.ValueAndTimestamp;
 import org.apache.kafka.streams.state.internals.OffsetCheckpoint;
+import org.apache.kafka.streams.state.internals.SessionKeySchema;
+import org.apache.kafka.streams.state.internals.ValueAndTimestampSerde;
 import org.apache.kafka.streams.state.internals.WindowKeySchema;
 
 /** Writes the files under written_by_java with Kafka Streams' own classes: java -cp kafka-streams.jar:kafka-clients.jar:slf4j-api.jar WriteFormats.java FOLDER */
@@ -43,6 +50,16 @@ public class WriteFormats {
             Windowed<String> key = new Windowed<>("EWR", new TimeWindow(start, start + 3_600_000));
             line("time_windowed", "EWR " + start, new TimeWindowedSerializer<>(new StringSerializer()).serialize("t", key));
             line("window_store_key", "EWR " + start, WindowKeySchema.toStoreKeyBinary(Bytes.wrap("EWR".getBytes(StandardCharsets.UTF_8)), start, 0).get());
+        }
+        for (long[] session : new long[][] {{0, 0}, {1_357_034_400_000L, 1_357_034_460_000L}}) {
+            Windowed<String> key = new Windowed<>("EWR", new SessionWindow(session[0], session[1]));
+            String told = "EWR " + session[0] + " " + session[1];
+            line("session_windowed", told, new SessionWindowedSerializer<>(new StringSerializer()).serialize("t", key));
+            line("session_key", told, SessionKeySchema.toBinary(Bytes.wrap("EWR".getBytes(StandardCharsets.UTF_8)), session[0], session[1]).get());
+        }
+        for (long time : new long[] {-1, 0, 1_357_034_400_000L}) {
+            line("commit_metadata", "" + time, new TopicPartitionMetadata(time, new ProcessorMetadata()).encode().getBytes(StandardCharsets.UTF_8));
+            if (time >= 0) line("value_and_timestamp", "EWR " + time, new ValueAndTimestampSerde<>(Serdes.String()).serializer().serialize("t", ValueAndTimestamp.make("EWR", time)));
         }
         Random random = new Random(7);
         for (int length = 0; length < 40; length++) {
