@@ -50,9 +50,18 @@ from runtime.handlers import (
 from runtime.ids import TaskId
 from runtime.offset_reset import AutoOffsetReset
 from runtime.operators.processor import Processor, ProcessorContext, PunctuationType, Punctuator, RecordMetadata
-from runtime.record import Record, ValueAndTimestamp, Window, Windowed
+from runtime.record import Record, SessionWindow, ValueAndTimestamp, VersionedRecord, Window, Windowed
 from runtime.states import TaskKind, TaskState
-from runtime.stores import KeyValueStore, StateStore, StoreBuilder, Stores, WindowStore
+from runtime.stores import (
+    KeyValueStore,
+    SessionStore,
+    StateStore,
+    StoreBuilder,
+    StoreContext,
+    Stores,
+    VersionedKeyValueStore,
+    WindowStore,
+)
 from runtime.timestamps import (
     ConsumerRecord,
     FailOnInvalidTimestamp,
@@ -61,6 +70,7 @@ from runtime.timestamps import (
     WallclockTimestampExtractor,
 )
 from runtime.topology.topology import Topology
+from runtime.worker.queries import QueryableStoreTypes, StoreQueryParameters
 
 __all__ = [
     "AutoOffsetReset",
@@ -106,15 +116,20 @@ __all__ = [
     "ProductionExceptionHandlerResponse",
     "PunctuationType",
     "Punctuator",
+    "QueryableStoreTypes",
     "Record",
     "RecordMetadata",
     "Repartitioned",
+    "SessionStore",
+    "SessionWindow",
     "StateDirectoryError",
     "StateDirectoryLockedError",
     "StateLostError",
     "StateRestoreListener",
     "StateStore",
     "StoreBuilder",
+    "StoreContext",
+    "StoreQueryParameters",
     "Stores",
     "StreamThreadExceptionResponse",
     "StreamsBuilder",
@@ -133,6 +148,8 @@ __all__ = [
     "TopologyError",
     "UsePartitionTimeOnInvalidTimestamp",
     "ValueAndTimestamp",
+    "VersionedKeyValueStore",
+    "VersionedRecord",
     "WallclockTimestampExtractor",
     "Window",
     "WindowStore",

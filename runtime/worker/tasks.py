@@ -430,15 +430,21 @@ class TaskSet:
 
     def rollback(self) -> None:
         """Every task that processes goes back to the last commit: stores, queues, processors, input (rules.md, 10). Paused and restoring
-        tasks have nothing to roll back. Raises StreamsError if the broker does not answer; call it again then."""
-        tasks = self.in_state(TaskState.RUNNING)
-        for task in tasks:
+        tasks have nothing to roll back. A task whose store cannot go back (rules.md, 12) is emptied, to be restored.
+
+        Raises StreamsError if the broker does not answer; call it again then."""
+        for task in self.in_state(TaskState.RUNNING):
             self._reader.unassign(task.inputs)
             for partition in task.inputs:
                 self._lost.pop(partition, None)
             if self._global is not None:
                 self._global.unregister_reader(task.id)
-            task.rollback()
+            try:
+                task.rollback()
+            except TaskCorruptedError as error:
+                logger.warning("%s", error)
+                self.wipe(error)
+        tasks = self.in_state(TaskState.RUNNING)
         ready = [task for task in tasks if self._may_begin(task)]
         self._restored.update(task.id for task in tasks if task not in ready)
         self._begin(ready)

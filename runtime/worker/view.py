@@ -15,7 +15,7 @@ from runtime.tasks.follower import FollowerTask
 from runtime.tasks.global_ import GlobalTask
 from runtime.tasks.global_state import Phase
 from runtime.tasks.incidents import PausePoint
-from runtime.worker.queries import StoreQuery
+from runtime.worker.queries import StoreQuery, StoreQueryParameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +86,7 @@ class View:
     def __init__(self) -> None:
         self.metadata = WorkerMetadata(State.CREATED, ())
         self.published_ms = -1
-        self._stores: dict[str, tuple[EngineStore, ...]] = {}
-        self._restoring: frozenset[str] = frozenset()
+        self._parts: dict[str, tuple[_Part, ...]] = {}
         self._global: GlobalTask | None = None
 
     def publish(
@@ -100,34 +99,61 @@ class View:
         now_ms: int,
     ) -> None:
         """Takes the place of what was shown before."""
-        stores: dict[str, list[EngineStore]] = {}
-        restoring: set[str] = set()
-        for task in tasks:
-            ready = task.state in (TaskState.RUNNING, TaskState.PAUSED)
+        parts: dict[str, list[_Part]] = {}
+        holders: list[ActiveTask | FollowerTask] = [*tasks, *followers]
+        for task in holders:
+            active = isinstance(task, ActiveTask)
+            ready = active and task.state in (TaskState.RUNNING, TaskState.PAUSED)
             for name, store in task.stores.items():
-                if ready:
-                    stores.setdefault(name, []).append(store)
-                else:
-                    restoring.add(name)
-        self._stores = {name: tuple(parts) for name, parts in stores.items()}
-        self._restoring = frozenset(restoring)
+                parts.setdefault(name, []).append(_Part(task.id, store, ready, active))
+        self._parts = {name: tuple(found) for name, found in parts.items()}
         self._global = global_task
         self.metadata = WorkerMetadata(state, (*(task_info(task, reader) for task in tasks), *map(follower_info, followers)))
         self.published_ms = now_ms
 
-    def query(self, name: str) -> StoreQuery:
-        """Raises InvalidStateStoreError if the store is unknown, not here, or still being restored."""
-        found = self._parts(name)
-        if not found:
-            if name in self._restoring or (self._global is not None and self._global.store(name) is not None):
-                raise InvalidStateStoreError(f"store {name!r} is still being restored")
-            known = ", ".join(sorted(self._stores)) or "none"
-            raise InvalidStateStoreError(f"store {name!r} is unknown or not on this client (stores here: {known})")
-        return StoreQuery(name, lambda: self._parts(name))
+    def query(self, parameters: StoreQueryParameters) -> StoreQuery:
+        """Raises InvalidStateStoreError if the store is unknown, not here, of another type, or still being restored."""
+        query = StoreQuery(parameters, lambda: self._answering(parameters))
+        query.views()
+        return query
 
-    def _parts(self, name: str) -> tuple[EngineStore, ...]:
-        parts = self._stores.get(name, ())
-        if parts or self._global is None:
-            return parts
-        store = self._global.store(name)
-        return () if store is None or self._global.phase(name) is not Phase.RUNNING else (store,)
+    def _answering(self, wanted: StoreQueryParameters) -> list[EngineStore]:
+        """The parts that may answer now; raises InvalidStateStoreError if there is none, or one that should is being restored."""
+        name, number = wanted.store_name, wanted.partition
+        parts = [part for part in (*self._parts.get(name, ()), *self._global_part(name)) if part.is_of(number)]
+        if wanted.stale_stores:
+            answering = [part.store for part in parts if part.store.is_open]
+        else:
+            restoring = sorted(str(part.task or "global") for part in parts if part.active and not part.ready)
+            if restoring:
+                raise InvalidStateStoreError(
+                    f"store {name!r} is still being restored ({', '.join(restoring)}): to read it as it is, ask for "
+                    f"StoreQueryParameters({name!r}).enable_stale_stores()"
+                )
+            answering = [part.store for part in parts if part.active]
+        if not answering:
+            known = ", ".join(sorted(self._parts)) or "none"
+            where = "" if number is None else f", or not its partition {number}"
+            raise InvalidStateStoreError(f"store {name!r} is unknown or not on this client{where} (stores here: {known})")
+        return answering
+
+    def _global_part(self, name: str) -> list[_Part]:
+        store = None if self._global is None else self._global.store(name)
+        if store is None or self._global is None:
+            return []
+        return [_Part(None, store, self._global.phase(name) is Phase.RUNNING, True)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A task's part of a store; of a global store `task` is None. `ready`: complete, and kept so by this worker's own processing.
+    `active`: not a copy."""
+
+    task: TaskId | None
+    store: EngineStore
+    ready: bool
+    active: bool
+
+    def is_of(self, partition: int | None) -> bool:
+        """True if it holds what was asked for."""
+        return partition is None or self.task is None or self.task.partition == partition

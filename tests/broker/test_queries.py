@@ -1,0 +1,152 @@
+"""Interactive queries of a running client: committed data only, under load, while tasks are restored, from other threads."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from runtime import KeyValueStore, Processor, ProcessorContext, Record, StoreQueryParameters, Stores, Topology, serdes
+from runtime.changelog import restore
+from runtime.changelog.folding import FoldedBatch
+from runtime.changelog.restore import Restorer
+from runtime.commit.exactly_once import ExactlyOnce
+from runtime.errors import InvalidStateStoreError, TransactionAbortedError
+from runtime.ids import TaskId
+from runtime.states import State
+from tests.broker.engine import client, reaches, running
+from tests.broker.test_commit import fail_some_commits
+from tests.support import Kafka, wait_until
+
+Topic = Callable[..., str]
+KEYS = [f"k{n:02d}" for n in range(30)]
+
+
+class SetAll(Processor):
+    """Sets every key to the record's number, one after the other: in between they differ."""
+
+    def init(self, context: ProcessorContext) -> None:
+        self._store = cast(KeyValueStore, context.get_state_store("numbers"))
+
+    def process(self, record: Record) -> None:
+        for key in KEYS:
+            self._store.put(key, int(str(record.value)))
+
+
+def numbers(source: str) -> Topology:
+    """Keeps the number of the last record under every key."""
+    builder = Stores.key_value_store_builder(Stores.persistent_key_value_store("numbers"), serdes.STRING, serdes.LONG)
+    topology = Topology().add_source("source", source, key_serde=serdes.STRING, value_serde=serdes.STRING)
+    return topology.add_processor("all", SetAll, "source").add_state_store(builder, "all")
+
+
+def test_a_query_never_sees_what_is_not_committed(
+    broker: Kafka, topic: Topic, application_id: str, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every third transaction is aborted. A number that is seen is one whose record is committed, and all keys have it."""
+    source = topic("in")
+    fail_some_commits(monkeypatch, ExactlyOnce, TransactionAbortedError("for the test"), every=3)
+    wrong: list[object] = []
+    seen: set[object] = set()
+    stop = threading.Event()
+    with running(broker, numbers(source), application_id, state_dir) as streams:
+
+        def read() -> None:
+            while not stop.is_set():
+                try:
+                    store = streams.store("numbers")
+                    found = {value for _, value in store.all()} | {value for _, value in store.range("k05", "k07")}
+                    if len({value for _, value in store.all()}) > 1:
+                        wrong.append(found)
+                    number = store.get("k29")
+                except InvalidStateStoreError:
+                    continue
+                if number is None or number in seen:
+                    continue
+                seen.add(number)
+                committed = sum(broker.committed_offsets(application_id, source).values())
+                if cast(int, number) > committed:
+                    wrong.append((number, committed))
+
+        readers = [threading.Thread(target=read) for _ in range(2)]
+        for reader in readers:
+            reader.start()
+        try:
+            for number in range(1, 2_001, 50):
+                broker.produce(source, [("k", str(n)) for n in range(number, number + 50)])
+            wait_until(lambda: sum(broker.committed_offsets(application_id, source).values()) == 2_000, 60, "the last commit")
+            wait_until(lambda: 2_000 in seen, 20, "the last number")
+        finally:
+            stop.set()
+            for reader in readers:
+                reader.join()
+        assert streams.failure is None
+    assert wrong == [] and len(seen) > 2
+
+
+def hold_restores(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """A restore reads once and writes that; it goes on when the event is set."""
+    go_on, real, read = threading.Event(), Restorer.step, set[int]()
+
+    def step(self: Restorer, timeout: float) -> list[TaskId]:
+        if id(self) in read and not go_on.is_set():
+            return []
+        complete = real(self, timeout)
+        if any(progress.records for progress in self.progress()):
+            read.add(id(self))
+        return complete
+
+    monkeypatch.setattr(Restorer, "step", step)
+    monkeypatch.setattr(restore, "_STEP_MS", 0)
+    monkeypatch.setattr(FoldedBatch, "is_due", lambda self, *limits: self.records > 0)
+    return go_on
+
+
+class Count(Processor):
+    """Keeps each record."""
+
+    def init(self, context: ProcessorContext) -> None:
+        self._store = cast(KeyValueStore, context.get_state_store("rows"))
+
+    def process(self, record: Record) -> None:
+        self._store.put(record.key, record.value)
+
+
+def rows(source: str) -> Topology:
+    """A table of the source."""
+    builder = Stores.key_value_store_builder(Stores.persistent_key_value_store("rows"), serdes.STRING, serdes.STRING)
+    topology = Topology().add_source("source", source, key_serde=serdes.STRING, value_serde=serdes.STRING)
+    return topology.add_processor("keep", Count, "source").add_state_store(builder, "keep")
+
+
+def test_a_store_that_is_restored_is_refused_unless_stale_parts_were_asked_for(
+    broker: Kafka, topic: Topic, application_id: str, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = topic("in")
+    broker.produce(source, [(f"k{n:05d}", "v") for n in range(60_000)])
+    with running(broker, rows(source), application_id, state_dir) as streams:
+        wait_until(lambda: sum(broker.committed_offsets(application_id, source).values()) == 60_000, what="the last commit")
+        before = streams.store("rows")
+    with pytest.raises(InvalidStateStoreError):
+        before.get("k00000")
+    shutil.rmtree(state_dir / application_id)
+    go_on = hold_restores(monkeypatch)
+    with client(broker, rows(source), application_id, state_dir) as streams:
+        streams.start()
+        reaches(streams, State.RESTORING)
+        stale = streams.store(StoreQueryParameters("rows").enable_stale_stores())
+        wait_until(lambda: next(stale.all(), None), what="a first part")
+        with pytest.raises(InvalidStateStoreError, match=r"still being restored \(0_0\).*enable_stale_stores"):
+            streams.store("rows")
+        first = len(list(stale.all()))
+        assert 0 < first < 60_000 and stale.get("k00000") == "v" and stale.get("k59999") is None
+        with pytest.raises(InvalidStateStoreError, match="not its partition 7"):
+            streams.store(StoreQueryParameters("rows", partition=7, stale_stores=True))
+        go_on.set()
+        reaches(streams, State.RUNNING)
+        assert len(list(stale.all())) == 60_000 == len(list(streams.store("rows").all()))
+        assert streams.store(StoreQueryParameters("rows").with_partition(0)).get("k59999") == "v"
