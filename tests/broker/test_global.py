@@ -34,10 +34,10 @@ from runtime.stores.key_value import StagedKeyValueStore
 from runtime.tasks.global_ import CompactionCheck, GlobalTask
 from runtime.tasks.global_apply import TableCopy, Verdict
 from runtime.tasks.global_build import build_global_task, look_at
-from runtime.tasks.global_state import GlobalStore, Phase
+from runtime.tasks.global_state import REPEATED_MS, GlobalStore, Phase
 from runtime.topics import TopicAdmin
 from runtime.topology.topology import Topology
-from tests.broker.logs import alter, create_anew, cut, transaction
+from tests.broker.logs import alter, create_anew, cut, end_of, transaction
 from tests.support import Kafka, wait_until
 
 DAY_MS = 86_400_000
@@ -55,6 +55,17 @@ class TurnableClock(SystemClock):
 
     def wall_ms(self) -> int:
         return super().wall_ms() + self.ahead_ms
+
+
+class HandTurnedClock(TurnableClock):
+    """Intervals pass by hand only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_ms = 1_000_000
+
+    def monotonic_ms(self) -> int:
+        return self.now_ms
 
 
 @dataclass
@@ -246,6 +257,51 @@ def test_out_of_range_while_it_runs(make: Callable[..., Global]) -> None:
     assert table.states[-3:] == [False, True, False]
 
 
+def lose_the_position(table: Global) -> None:
+    """The log is cut past the reader, which stands still meanwhile."""
+    consumer = table.task._reader._consumer
+    consumer.pause(consumer.assignment())
+    table.put(("x", 1), ("y", 1))
+    cut(table.kafka, table.topic, end_of(table.kafka, table.topic) - 1)
+    recoveries = table.kinds().count("GLOBAL_RECOVERY_STARTED")
+    consumer.resume(consumer.assignment())
+    table.until(lambda: table.kinds().count("GLOBAL_RECOVERY_STARTED") > recoveries, "the recovery")
+
+
+def test_recoveries_in_a_row_wait_longer_each_time_and_say_so(make: Callable[..., Global]) -> None:
+    clock = HandTurnedClock()
+    table = make(DELETABLE, clock=clock)
+    table.put(("a", 1))
+    table.start()
+    for wait_ms in (0, 1000, 2000):
+        lose_the_position(table)
+        if wait_ms:
+            clock.now_ms += wait_ms - 1
+            for _ in range(2):  # what is seen of the topic does not begin it before its time
+                seen = table.task._watch._newest
+                table.until(lambda seen=seen: table.task._watch._newest is not seen or table.task._watch._newest is None, "a look")  # type: ignore[misc]
+            assert table.task.restoring
+            clock.now_ms += 1
+        table.running()
+        assert set(table.content()) == {"y"}
+    clock.now_ms += REPEATED_MS
+    lose_the_position(table)
+    table.running()
+    started = [event.payload for event in table.told if event.kind is EventKind.GLOBAL_RECOVERY_STARTED]
+    assert [(each["attempt"], each["wait_seconds"]) for each in started] == [(1, 0), (2, 1), (3, 2), (1, 0)]
+    assert {name.name: value for name, value in table.metrics.values().items()}["global-recovery-total"] == 4
+
+
+def test_what_somebody_asks_for_does_not_wait(make: Callable[..., Global]) -> None:
+    table = make(clock=HandTurnedClock())
+    table.put(("a", 1))
+    table.start()
+    for _ in range(3):
+        table.task.rebuild("airports", "asked for")
+        table.running()
+    assert table.content() == {"a": 1}
+
+
 @pytest.mark.parametrize("records", [1, 50], ids=["shorter", "longer"])
 def test_a_topic_made_anew_while_it_runs(make: Callable[..., Global], records: int) -> None:
     """A longer one gives no error at all: only its id tells, which is looked at each second."""
@@ -426,6 +482,21 @@ def test_rule_3_error_refuses_to_start_and_names_the_way_out(make: Callable[...,
     table = make(DELETE, check=CompactionCheck.ERROR)
     with pytest.raises(StreamsConfigError, match=r"kafka-configs .*cleanup.policy=compact"):
         table.task.start()
+
+
+@pytest.mark.parametrize(("check", "tells"), [(CompactionCheck.WARN, 1), (CompactionCheck.ERROR, 1), (CompactionCheck.OFF, 0)])
+def test_rule_3_a_topic_that_stops_being_compacted_later_is_told_once(
+    make: Callable[..., Global], check: CompactionCheck, tells: int
+) -> None:
+    """Too late to refuse the start: the table is right as long as it is not rebuilt."""
+    table = make(check=check)
+    table.put(("EWR", 1))
+    table.start()
+    alter(table.kafka, table.topic, "cleanup.policy", "delete")
+    table.until(lambda: not next(iter(table.task._states.values())).facts.compacted, "the look that sees it")
+    looked = table.task._states[table.topic].sight
+    table.until(lambda: table.task._states[table.topic].sight is not looked or looked is None, "the next look")
+    assert table.kinds().count("GLOBAL_TOPIC_NOT_COMPACTED") == tells
 
 
 @pytest.mark.parametrize(
