@@ -15,11 +15,11 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from orchestration.kafka_log import reader, to_end
+from orchestration.kafka_log import FROM_START, reader, to_end
 
 ERROR_PREFIX = "__streams.errors."
 """What the names of KIP-1034's headers begin with."""
@@ -144,7 +144,7 @@ def find(bootstrap_servers: str, dead_letters: str, topic: str, partition: int, 
     """The offset on the dead-letter topic at which the record of these coordinates is kept; None if it is not."""
     wanted = (topic.encode(), str(partition).encode(), str(offset).encode())
     with reader(bootstrap_servers) as consumer:
-        consumer.assign([TopicPartition(dead_letters, 0, OFFSET_BEGINNING)])
+        consumer.assign([TopicPartition(dead_letters, 0, FROM_START)])
         for message in to_end(consumer, _SECONDS):
             headers = dict(_headers(message))
             if tuple(headers.get(ERROR_PREFIX + name) for name in ("topic", "partition", "offset")) == wanted:

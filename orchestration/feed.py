@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 from sqlalchemy import func, select
 from sqlalchemy.exc import IntegrityError
@@ -38,6 +38,7 @@ from runtime.topics import coordination_topic
 logger = logging.getLogger(__name__)
 
 _BATCH = 1_000
+_WAIT_SECONDS = 0.05  # the client library waits for so long even if less than a batch has come
 _PARTITION = 0  # both topics have one, which is what gives their records one order
 
 
@@ -82,7 +83,7 @@ class Feed:
         waiting = set(self._assigned)
         stored = 0
         while waiting and (left := deadline - time.monotonic()) > 0:
-            messages = self._consume(min(left, 0.5))
+            messages = self._consume(min(left, _WAIT_SECONDS))
             stored += self._store([message for message in messages if message.error() is None])
             for message in messages:
                 if self._reached_end(message):
@@ -137,7 +138,7 @@ class Feed:
     def _next(self, topic: str) -> int:
         with self._control_plane.reading() as session:
             row = session.get(FeedOffset, (self._application.id, topic, _PARTITION))
-            return row.next_offset if row is not None and row.next_offset > 0 else OFFSET_BEGINNING
+            return row.next_offset if row is not None else 0
 
     def _ensure_row(self, topic: str, topic_id: str) -> None:
         """The topic's row is there and is of this very topic."""

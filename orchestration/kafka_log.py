@@ -1,4 +1,8 @@
-"""Reading a topic once, from some offset to where it ends now, outside of any group."""
+"""Reading a topic once, from some offset to where it ends now, outside of any group.
+
+Who wants all of it assigns `FROM_START`: an offset that retention has removed is the log's first one. (Rejected: OFFSET_BEGINNING. The
+client library takes half a second to learn where a log begins.)
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+
+FROM_START = 0
+_WAIT_SECONDS = 0.05  # the client library waits for so long even if less than was asked for has come
 
 
 @contextmanager
@@ -35,7 +42,7 @@ def to_end(consumer: Consumer, timeout_s: float) -> Iterator[Message]:
     """The records of the one assigned partition, up to where it ends now. Raises KafkaException, also when that takes too long."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
-        for message in consumer.consume(500, 0.5):
+        for message in consumer.consume(500, _WAIT_SECONDS):
             error = message.error()
             if error is None:
                 yield message

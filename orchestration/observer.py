@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import msgspec
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from orchestration.kafka_log import reader, to_end
+from orchestration.kafka_log import FROM_START, reader, to_end
 from runtime.coordination import records
 from runtime.coordination.records import Assignment, Desired, Member, TaskReport, TopologyText
 from runtime.errors import BrokerUnavailableError, StreamsError
@@ -89,7 +89,7 @@ class Observer:
         topologies: dict[str, str] = {}
         assignment: Assignment | None = None
         with self._reading(coordination_topic(self.application)) as consumer:
-            consumer.assign([TopicPartition(coordination_topic(self.application), 0, OFFSET_BEGINNING)])
+            consumer.assign([TopicPartition(coordination_topic(self.application), 0, FROM_START)])
             for message in to_end(consumer, _SECONDS):
                 key = message.key()
                 record = self._decode(key if isinstance(key, bytes) else None, message.value())

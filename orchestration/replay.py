@@ -18,12 +18,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
-from confluent_kafka import OFFSET_BEGINNING, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from orchestration.applications import Application
 from orchestration.dead_letter import ERROR_PREFIX, DeadLetterError, RawRecord, dead_letter_topic, ensure_topic, raw_record
-from orchestration.kafka_log import reader, to_end
+from orchestration.kafka_log import FROM_START, reader, to_end
 
 REPLAYED_FROM = "__penstock.replayed.from"
 _BATCH = 1_000
@@ -79,7 +79,7 @@ def read_dead_letters(application: Application) -> DeadLetters:
             for partition in range(count):
                 low, _ = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=_SECONDS)
                 removed += low
-                consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
+                consumer.assign([TopicPartition(topic, partition, FROM_START)])
                 for message in to_end(consumer, _SECONDS):
                     letter = _letter(message)
                     if letter is None:
@@ -96,7 +96,7 @@ def read_marks(application: Application) -> frozenset[str]:
     if topic not in _partitions(application.bootstrap_servers, [topic]):
         return frozenset()
     with reader(application.bootstrap_servers) as consumer:
-        consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+        consumer.assign([TopicPartition(topic, 0, FROM_START)])
         return frozenset(str(key, "utf-8") for message in to_end(consumer, _SECONDS) if isinstance(key := message.key(), bytes))
 
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import Annotated
 
+import msgspec
 import psutil
 import typer
 from rich.console import Group, RenderableType
@@ -206,6 +207,7 @@ def _task_row(application: str, task: str, instance: str, report: TaskReport) ->
         "state": report.state.value,
         "lag": report.lag,
         "position": report.position,
+        "restore": None if report.restore is None else msgspec.structs.asdict(report.restore),
         "checkpoint_ms": report.checkpoint_ms,
         "paused_at": None if paused is None else f"{paused.topic}-{paused.partition}@{paused.offset}",
         "error": None if paused is None else paused.error,
@@ -213,7 +215,7 @@ def _task_row(application: str, task: str, instance: str, report: TaskReport) ->
 
 
 def _tasks_table(rows: Sequence[Row]) -> RenderableType:
-    shown = table("application", "task", "instance", "kind", "state", "lag", "checkpoint", "paused at", "error")
+    shown = table("application", "task", "instance", "kind", "state", "lag", "checkpoint", "restore", "paused at", "error")
     for row in rows:
         checkpoint = row["checkpoint_ms"]
         shown.add_row(
@@ -224,10 +226,20 @@ def _tasks_table(rows: Sequence[Row]) -> RenderableType:
             Text(str(row["state"]), style="red" if row["state"] == TaskState.PAUSED.value else ""),
             "" if row["lag"] is None else str(row["lag"]),
             ago_ms(checkpoint if isinstance(checkpoint, int) else None),
+            _progress(row["restore"]),
             Text(str(row["paused_at"] or "")),
             Text(str(row["error"] or "")[:60]),
         )
     return shown
+
+
+def _progress(restore: object) -> str:
+    """How far a restore has come: records, rate, and the time that is left."""
+    if not isinstance(restore, dict):
+        return ""
+    left = restore["seconds_left"]
+    time_left = "" if left is None else f", {left:.0f} s left"
+    return f"{restore['records']} read, {restore['remaining']} to go, {restore['rate']:.0f}/s{time_left}"
 
 
 def _event_row(event: Event) -> Row:

@@ -169,18 +169,27 @@ class ResumeTask(TaskRunBook):
                 found["alerts"] = self.close_alerts(self._record, f"resumed by {self.request.requested_by}")
 
     def _verify(self) -> Task:
-        """The task's row, once it runs or is paused elsewhere. Raises RunBookError at once if it paused at the same record again."""
+        """The task's row, once it has passed the record that it was paused at, or is paused elsewhere; or still runs when the time is up,
+        if nothing was committed meanwhile. Raises RunBookError at once if it paused at the same record again."""
         deadline = time.monotonic() + VERIFY_SECONDS
-        while time.monotonic() < deadline:
+        while True:
             self.feed.step()
-            event = None if self._record is None else self.pause_event(self._record)
+            record, event = self._record, None if self._record is None else self.pause_event(self._record)
             if event is not None and event.sequence > self._known_pause:
-                raise RunBookError(f"task {self.task_id} paused at {self._record} again: {event.payload.get('error')}")
-            task = self.task()
-            if task is not None and _is_past(task, self._record):
+                raise RunBookError(f"task {self.task_id} paused at {record} again: {event.payload.get('error')}")
+            task, late = self.task(), time.monotonic() > deadline
+            if task is not None and _is_past(task, record) and (late or self._has_passed(record, event)):
                 return task
+            if late:
+                raise _not_running(self.task_id)
             time.sleep(0.2)
-        raise _not_running(self.task_id)
+
+    def _has_passed(self, record: RecordInTheWay | None, event: Event | None) -> bool:
+        """True if the record is behind the task; or if there is none that was in its way."""
+        if record is None or event is None or event.payload.get("reason") == "command":
+            return True
+        committed = self.commands.committed(record.topic, record.partition)
+        return committed is not None and committed > record.offset
 
     def outcome(self) -> str:
         return f"task {self.task_id} ran already" if self._ran else f"task {self.task_id} runs"

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
+from orchestration import audit, incidents
+from orchestration.applications import Applications
 from orchestration.cli import app
+from orchestration.cursor import Cursor
+from runtime.events import EventKind
 from tests.dagster.telling import Project
 from tests.support import wait_until
+
+ROOT = Path(__file__).parents[2]
 
 
 def penstock(*arguments: str, status: int = 0) -> str:
@@ -29,6 +40,8 @@ def test_start_look_skip_and_stop(project: Project) -> None:
     assert f"{name} is RUNNING (ran already" in penstock("start", name)
     assert "RUNNING" in penstock("status", name)
     assert f"task 0_0 is not paused; `penstock tasks {application.id}`" in penstock("skip", application.id, "0_0", "--yes", status=1)
+    assert f"task 0_1 paused by {name}" in penstock("pause", application.id, "0_1")
+    assert "task 0_1 runs" in penstock("resume", application.id, "0_1")
 
     broker.produce(f"{application.id}-in", [(b"key", b"{}"), (b"key", b'{"truncated'), (b"key", b"{}")], partition=0)
     where = f"{application.id}-in-0@1"
@@ -61,6 +74,11 @@ def test_stop_works_without_a_broker_and_without_a_declaration(project: Project,
     [
         (("start", "nobody"), "no instance 'nobody' is declared"),
         (("tasks", "nothing"), "no application 'nothing' is declared"),
+        (("status", "nobody"), "no instance 'nobody' is known"),
+        (("alerts", "history", "7"), "there is no alert 7"),
+        (("alerts", "comment", "7", "text"), "there is no alert 7"),
+        (("run-book", "approve", "7"), "there is no run 7"),
+        (("run-book", "restart-instance", "nobody"), "no instance 'nobody' is declared"),
         (("alerts", "show", "7"), "there is no alert 7"),
         (("alerts", "ack", "7"), "there is no alert 7"),
     ],
@@ -76,3 +94,107 @@ def test_a_task_id_that_is_none_is_explained(project: Project) -> None:
 def test_a_broken_declaration_ends_with_its_explanation(project: Project) -> None:
     project.operations.places.streams_toml.write_text("[applications.a]\nfactory = 5\n")
     assert "line 2: applications.a.factory" in penstock("status", status=1)
+
+
+def test_looking_needs_kafka_alone(project: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No `streams.toml`, a database that is away, no Dagster: from any machine that reaches the broker."""
+    application, broker = project.application, project.broker
+    for end, partitions in (("in", 2), ("out", 1)):
+        broker.create_topic(f"{application.id}-{end}", partitions, exact=True)
+    name = application.instances[0]
+    project.operations.start(name, actor="ann")
+    broker.produce(f"{application.id}-in", [(b"key", b'{"truncated')], partition=0)
+    where = f"{application.id}-in-0@0"
+    monkeypatch.setenv("PENSTOCK_STREAMS", str(tmp_path / "nowhere.toml"))
+    monkeypatch.setenv("PENSTOCK_DATABASE_URL", "postgresql://penstock:secret@127.0.0.1:1/penstock")
+    here = ("--application", application.id, "--bootstrap-servers", broker.bootstrap_servers)
+
+    def paused() -> list[dict[str, object]]:
+        tasks: list[dict[str, object]] = json.loads(penstock("tasks", *here, "--json"))
+        return [task for task in tasks if task["state"] == "PAUSED"]
+
+    (task,) = wait_until(paused, 60, "the paused task")
+    assert (task["task"], task["instance"], task["kind"], task["paused_at"]) == ("0_0", name, "ACTIVE", where)
+    (status,) = json.loads(penstock("status", *here, "--json"))
+    assert (status["instance"], status["wanted"], status["state"], status["tasks"], status["paused"]) == (name, True, "RUNNING", 2, 1)
+    (event,) = json.loads(penstock("events", *here, "--json", "--kind", "task_paused"))
+    assert (event["task"], event["payload"]["offset"]) == ("0_0", 0)
+    assert [each["kind"] for each in json.loads(penstock("events", *here, "--json", "--limit", "1", "--task", "0_0"))] == ["TASK_PAUSED"]
+    described = penstock("describe", *here)
+    assert "Sub-topology: 0" in described
+    assert f"is paused at {where}" in described
+    (wrong,) = json.loads(CliRunner().invoke(app, ["alerts", *here, "--json"]).stdout)
+    assert (wrong["kind"], wrong["subject"], wrong["source"]) == ("TASK_PAUSED", where, "kafka")
+    assert "numbers, acknowledgements, comments and history are in the database" in penstock("alerts", *here)
+    assert "--bootstrap-servers needs to know which application" in penstock("tasks", "-b", broker.bootstrap_servers, status=2)
+    assert "no broker answers at 127.0.0.1:1" in penstock("tasks", "-a", application.id, "-b", "127.0.0.1:1", status=1)
+    assert "never been" not in penstock("tasks", "-a", "unknown", "-b", broker.bootstrap_servers)
+
+    monkeypatch.setenv("PENSTOCK_STREAMS", str(project.operations.places.streams_toml))
+    shown = penstock("alerts")
+    assert "127.0.0.1:1/penstock" in shown and "secret" not in shown
+    assert f"is paused at {where}" in shown
+
+
+def test_watching_shows_it_again_until_ctrl_c(project: Project) -> None:
+    project.create_events_topic()
+    project.tell(project.event(EventKind.TASK_RESUMED, {"offsets": {}}, "0_0"))
+    command = [sys.executable, "-m", "orchestration", "events", "--json", "--watch", "0.2"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as watching:
+        assert watching.stdout is not None
+        first, second = watching.stdout.readline(), watching.stdout.readline()
+        assert first == second
+        assert [event["kind"] for event in json.loads(first)] == ["TASK_RESUMED"]
+        watching.send_signal(signal.SIGINT)
+        assert watching.wait(30) == 0
+
+
+def test_an_alert_is_shown_with_the_bad_record_and_what_to_type_acknowledged_commented_and_resolved(project: Project) -> None:
+    project.create_events_topic()
+    payload: dict[str, object] = {"topic": "in", "partition": 0, "offset": 5, "error_type": "ValueError", "error": "not JSON"}
+    payload |= {"key_base64": "a2V5", "value_base64": base64.b64encode(b'{"truncated\xff').decode(), "reason": "deserialization"}
+    project.tell(project.event(EventKind.TASK_PAUSED, payload, "0_0"))
+    project.feed()
+    with project.control_plane.writing() as session:
+        events, _ = Cursor().read(session, project.application.id, incidents.TASK_KINDS)
+        incidents.of_tasks(session, project.application, events, audit.now())
+    shown = penstock("alerts", "show", "1")
+    assert 'value: {"truncated\\xff' in shown
+    assert "00000000  7b 22 74 72 75 6e 63 61 74 65 64 ff" in shown
+    assert "error: not JSON" in shown
+    assert f"penstock run-book skip-record {project.application.id} 0_0 --record in-0@5" in shown
+    assert "alert 1 is ACKNOWLEDGED" in penstock("alerts", "ack", "1", "--comment", "I look")
+    penstock("alerts", "comment", "1", "the producer was wrong")
+    assert "alert 1 is RESOLVED" in penstock("alerts", "resolve", "1", "--reason", "mended")
+    history = json.loads(penstock("alerts", "history", "1", "--json"))
+    actions = ["alert opened", "alert acknowledged", "alert commented", "alert commented", "alert resolved"]
+    assert [entry["action"] for entry in history] == actions
+    assert history[3]["detail"]["comment"] == "the producer was wrong"
+    assert json.loads(CliRunner().invoke(app, ["alerts", "--json"]).stdout) == []
+    (listed,) = json.loads(CliRunner().invoke(app, ["alerts", "list", "--all", "--json"]).stdout)
+    assert (listed["subject"], listed["count"], listed["resolution"]) == ("in-0@5", 1, "mended")
+
+
+def test_a_proposed_run_is_approved_on_the_command_line_and_a_dry_run_changes_nothing(project: Project) -> None:
+    path = project.operations.places.streams_toml
+    path.write_text(path.read_text() + 'start = "after-approval"\n')
+    (application,) = Applications.read(path).applications
+    for end, partitions in (("in", 2), ("out", 1)):
+        project.broker.create_topic(f"{application.id}-{end}", partitions, exact=True)
+    project.operations.start(application.instances[0], actor="ann")
+    project.broker.produce(f"{application.id}-in", [(b"key", b'{"truncated'), (b"key", b"{}")], partition=0)
+
+    def proposed() -> bool:
+        project.feed()
+        with project.control_plane.writing() as session:
+            events, _ = Cursor().read(session, application.id, incidents.TASK_KINDS)
+            assert incidents.of_tasks(session, application, events, audit.now()) == []
+        return "PROPOSED" in penstock("run-books")
+
+    wait_until(proposed, 60, "the proposal")
+    assert "penstock run-book approve 1" in penstock("alerts", "show", "1")
+    told = penstock("run-book", "skip-record", application.id, "0_0", "--dry-run")
+    assert "shift: the committed offset moves" in told and "nothing was done" in told
+    assert "run-book DONE" in penstock("run-book", "approve", "1")
+    assert json.loads(CliRunner().invoke(app, ["alerts", "--json"]).stdout) == []
+    assert "it is DONE" in penstock("run-book", "reject", "1", status=1)

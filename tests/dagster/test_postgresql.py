@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import pwd
-import shutil
-import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 import sqlalchemy
@@ -19,58 +14,24 @@ from sqlalchemy import select
 from orchestration.control_plane import ControlPlane, ControlPlaneError, migrate
 from orchestration.control_plane.models import Base, Event, Instance
 from orchestration.cursor import Cursor
-from orchestration.embedded.ports import free_port
 from orchestration.feed import Feed
 from runtime.events import EventKind
+from tests.dagster.postgresql import PostgreSQL
 from tests.dagster.telling import Project
-from tests.support import unique
-
-
-def _tool(name: str) -> str:
-    """The path of one of PostgreSQL's programs; Debian keeps them off the PATH."""
-    found = shutil.which(name) or max(map(str, Path("/usr/lib/postgresql").glob(f"*/bin/{name}")), default=None)
-    if found is None:
-        pytest.skip(f"no PostgreSQL on this machine ({name} was not found); on Debian: apt-get install postgresql")
-    return found
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a server of its own, without the database's name."""
-    folder = Path("/tmp") / unique("penstock-postgresql")  # its owner must be able to reach it, which pytest's folders do not let others
-    folder.mkdir(mode=0o755)
-    as_user: list[str] = []
-    if os.geteuid() == 0:  # PostgreSQL refuses to run as root
-        try:
-            user = pwd.getpwnam("postgres")
-        except KeyError:
-            pytest.skip("PostgreSQL does not run as root, and there is no user postgres")
-        os.chown(folder, user.pw_uid, user.pw_gid)
-        as_user = ["runuser", "-u", "postgres", "--"]
-    port = free_port()
-
-    def run(*command: str) -> None:
-        subprocess.run([*as_user, *command], cwd=folder, check=True, capture_output=True, timeout=120)
-
-    run(_tool("initdb"), "--auth=trust", "--username=postgres", "--no-sync", "-D", str(folder / "data"))
-    options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories='' -c fsync=off"
-    run(_tool("pg_ctl"), "start", "--wait", "-D", str(folder / "data"), "-l", str(folder / "log"), "-o", options)
-    try:
-        yield f"postgresql://postgres@127.0.0.1:{port}"
-    finally:
-        run(_tool("pg_ctl"), "stop", "-m", "immediate", "-D", str(folder / "data"))
-        shutil.rmtree(folder)
+def server() -> Iterator[PostgreSQL]:
+    made = PostgreSQL()
+    made.start()
+    yield made
+    made.remove()
 
 
 @pytest.fixture
-def url(server: str) -> str:
+def url(server: PostgreSQL) -> str:
     """The URL of an empty database."""
-    name = unique("penstock").replace("-", "_")
-    engine = sqlalchemy.create_engine(server.replace("postgresql:", "postgresql+psycopg:") + "/postgres", isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        connection.exec_driver_sql(f"CREATE DATABASE {name}")
-    engine.dispose()
-    return f"{server}/{name}"
+    return server.new_database()
 
 
 @pytest.fixture

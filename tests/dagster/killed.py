@@ -1,0 +1,85 @@
+"""`python -m tests.dagster.killed RUN-BOOK STEP [ARGUMENT …]`: starts a run-book and kills its own process with SIGKILL at that step: what
+the step does is done by then, that it is done is not written down. `replay:inside` dies in the middle of a transaction.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+
+from orchestration import replay
+from orchestration.control_plane.models import StepState
+from orchestration.operations import Operations
+from orchestration.run_books import (
+    RebuildGlobalStore,
+    RecordInTheWay,
+    ReplayDeadLetters,
+    Request,
+    RestartInstance,
+    ResumeTask,
+    RunBook,
+    SkipRecord,
+    Step,
+)
+from orchestration.run_books.base import Found
+from runtime.ids import TaskId
+
+WHO = Request("a test")
+Make = Callable[[Operations, list[str]], RunBook]
+
+
+def _skip(operations: Operations, arguments: list[str]) -> RunBook:
+    (application,) = operations.applications.applications
+    record = RecordInTheWay(TaskId(0, 0), f"{application.id}-in", 0, int(arguments[0]))
+    return SkipRecord(application, operations.control_plane, record, WHO)
+
+
+MAKE: dict[str, Make] = {
+    SkipRecord.NAME: _skip,
+    ResumeTask.NAME: lambda project, _: ResumeTask(project.applications.applications[0], project.control_plane, TaskId(0, 0), WHO),
+    ReplayDeadLetters.NAME: lambda project, _: ReplayDeadLetters(project.applications.applications[0], project.control_plane, WHO),
+    RebuildGlobalStore.NAME: lambda project, _: RebuildGlobalStore(
+        project.applications.applications[0], project.control_plane, "names", WHO
+    ),
+    RestartInstance.NAME: lambda project, _: RestartInstance(project, project.applications.instances[0], WHO),
+}
+
+
+def make(operations: Operations, name: str, *arguments: str) -> RunBook:
+    """A run-book of the tests' one application, by its name."""
+    return MAKE[name](operations, list(arguments))
+
+
+def _die(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main(name: str, step: str, *arguments: str) -> None:
+    end_step = RunBook.end_step
+    last, _, inside = step.partition(":")
+
+    def end_or_die(self: RunBook, number: int, ended: Step, state: StepState, found: Found) -> None:
+        if ended.name == last and not inside:
+            _die()
+        end_step(self, number, ended, state, found)
+
+    RunBook.end_step = end_or_die  # type: ignore[method-assign]  # this process exists in order to die there
+    if inside:
+        send = replay._send
+        sent: list[object] = []
+
+        def send_or_die(*given: object) -> None:
+            send(*given)  # type: ignore[arg-type]  # as they came
+            sent.append(given)
+            if len(sent) == 2:
+                given[0].flush(10)  # type: ignore[attr-defined]  # the producer: the broker has both, in an open transaction
+                _die()
+
+        replay._send = send_or_die
+    make(Operations.find(), name, *arguments).run()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
