@@ -33,6 +33,8 @@ class Run(msgspec.Struct, frozen=True):
     input: str
     output: str
     table: str = ""
+    checkpoint_ms: int | None = None
+    """`statestore.checkpoint.interval.ms`; None: the default."""
 
     @classmethod
     def from_environment(cls) -> Run:
@@ -51,6 +53,8 @@ class Run(msgspec.Struct, frozen=True):
         }
         if not self.cache:
             config["statestore.cache.max.bytes"] = 0
+        if self.checkpoint_ms is not None:
+            config["statestore.checkpoint.interval.ms"] = self.checkpoint_ms
         return config
 
 
