@@ -325,11 +325,20 @@ class GlobalTask:
     def damaged(self, error: TaskCorruptedError) -> bool:
         """A task that read a global store found its files damaged: wipes and rebuilds it. The caller has the tasks that read it go back to
         their last commit. False if it is not about a global store."""
-        state = next((state for state in self._states.values() if state.spec.store.name == error.store), None)
-        if state is None or error.tasks:
-            return False
-        self._rebuild(state, _damage(error))
-        return True
+        state = self._state_of(error)
+        if state is not None:
+            self._rebuild(state, _damage(error))
+        return state is not None
+
+    def rebuilt_since(self, error: TaskCorruptedError, found_ms: int) -> bool:
+        """True if the global store that an error is about was wiped after the error was found, at a monotonic time in ms."""
+        state = self._state_of(error)
+        return state is not None and state.attempt > 0 and state.attempted_ms >= found_ms
+
+    def _state_of(self, error: TaskCorruptedError) -> GlobalState | None:
+        if error.tasks:
+            return None
+        return next((state for state in self._states.values() if state.spec.store.name == error.store), None)
 
     def topic_of(self, store: str) -> str:
         """The topic of a global store. Raises ValueError with the names of those that there are."""

@@ -159,7 +159,17 @@ class Worker:
 
     def query(self, parameters: StoreQueryParameters) -> StoreQuery:
         """A store of this worker, over all of its tasks. Raises InvalidStateStoreError."""
-        return self._parts.view.query(parameters)
+        return self._parts.view.query(parameters, self._report_damage)
+
+    def _report_damage(self, error: TaskCorruptedError) -> None:
+        """A query of another thread found damaged files: met by the worker as if it had found them itself."""
+        found_ms = self._clock.monotonic_ms()
+
+        def meet() -> None:
+            if not self._ended and not self._parts.rebuilt_since(error, found_ms):
+                raise error
+
+        self._inbox.put(meet)
 
     def instance_state(self, old: State, new: State) -> dict[str, object]:
         """The payload of INSTANCE_STATE."""

@@ -339,6 +339,10 @@ class Parts:
             self.roll_back()
             self.tasks.wipe(error)
 
+    def rebuilt_since(self, error: TaskCorruptedError, found_ms: int) -> bool:
+        """True if the error is about a global store that was rebuilt after it was found, at a monotonic time in ms."""
+        return self.global_task is not None and self.global_task.rebuilt_since(error, found_ms)
+
     def begin_incarnation(self) -> None:
         """Others may own the tasks: closes all of them dirty, and joins under a new name."""
         self.tasks.drop()

@@ -13,7 +13,7 @@ from itertools import chain
 from operator import itemgetter
 from typing import TypeVar, cast
 
-from runtime.errors import InvalidStateStoreError
+from runtime.errors import InvalidStateStoreError, TaskCorruptedError
 from runtime.record import Windowed
 from runtime.serdes.serde import Serde
 from runtime.stores.base import CommittedView, EngineStore
@@ -106,20 +106,30 @@ class StoreQuery:
     parts as they were when it was made. Raises InvalidStateStoreError when a part is being restored (unless stale parts were asked for),
     and when the task that holds the data is closed meanwhile: ask again."""
 
-    def __init__(self, parameters: StoreQueryParameters, stores: Callable[[], Sequence[EngineStore]]) -> None:
-        """`stores` gives the parts that are here now; it raises InvalidStateStoreError where there is none that may answer."""
+    def __init__(
+        self, parameters: StoreQueryParameters, stores: Callable[[], Sequence[EngineStore]], report: Callable[[TaskCorruptedError], None]
+    ) -> None:
+        """`stores` gives the parts that are here now; it raises InvalidStateStoreError where there is none that may answer. `report` is told
+        when the files of one turn out to be damaged."""
         self._parameters = parameters
         self._stores = stores
+        self._report = report
 
     def views(self) -> list[CommittedView]:
         """What each part shows of itself: for stores of your own, what their `query_view()` gives."""
         wanted = self._parameters.store_type
         stores = self._stores()
         if wanted is None:
-            return [store.query_view() for store in stores]
+            return [self._watched(store, store.query_view()) for store in stores]
         for store in stores:
             wanted.check(store)
-        return [store.query_view(timestamped=wanted.timestamped) for store in stores]
+        return [self._watched(store, store.query_view(timestamped=wanted.timestamped)) for store in stores]
+
+    def _watched(self, store: EngineStore, view: CommittedView) -> CommittedView:
+        """The view, but for stores of your own behind a watch over its reads."""
+        return (
+            view if store.layout.kind not in _READS or store.layout.kind == "custom" else cast(CommittedView, _Watched(view, self._report))
+        )
 
     def _of_kind(self, *kinds: str) -> list[CommittedView]:
         for store in self._stores():
@@ -220,6 +230,39 @@ class StoreQuery:
     def fetch_session(self, key: object, session_start: int, session_end: int) -> object:
         """The value of exactly this session (ms), or None."""
         return _first(view.fetch_session(key, session_start, session_end) for view in self._sessions())
+
+
+class _Watched:
+    """A view whose reads report damaged files: processing might not touch them for long, and the reader cannot mend them."""
+
+    __slots__ = ("_report", "_view")
+
+    def __init__(self, view: CommittedView, report: Callable[[TaskCorruptedError], None]) -> None:
+        self._view = view
+        self._report = report
+
+    def __getattr__(self, name: str) -> Callable[..., object]:
+        method: Callable[..., object] = getattr(self._view, name)
+
+        def read(*arguments: object, **options: object) -> object:
+            try:
+                found = method(*arguments, **options)
+            except TaskCorruptedError as error:
+                raise self._refusal(error) from None
+            return self._iterated(found) if isinstance(found, Iterator) else found
+
+        return read
+
+    def _iterated(self, rows: Iterator[object]) -> Iterator[object]:
+        try:
+            yield from rows
+        except TaskCorruptedError as error:
+            raise self._refusal(error) from None
+
+    def _refusal(self, error: TaskCorruptedError) -> InvalidStateStoreError:
+        error.let_go()
+        self._report(error)
+        return InvalidStateStoreError(f"the store is damaged, and is being restored now: ask again ({error})")
 
 
 def _chained(parts: Iterable[Iterator[T]]) -> Iterator[T]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from runtime.errors import InvalidStateStoreError
+from runtime.errors import InvalidStateStoreError, TaskCorruptedError
 from runtime.ids import Partition, TaskId
 from runtime.intake.reader import Reader
 from runtime.states import State, TaskKind, TaskState
@@ -111,9 +111,9 @@ class View:
         self.metadata = WorkerMetadata(state, (*(task_info(task, reader) for task in tasks), *map(follower_info, followers)))
         self.published_ms = now_ms
 
-    def query(self, parameters: StoreQueryParameters) -> StoreQuery:
-        """Raises InvalidStateStoreError if the store is unknown, not here, of another type, or still being restored."""
-        query = StoreQuery(parameters, lambda: self._answering(parameters))
+    def query(self, parameters: StoreQueryParameters, report: Callable[[TaskCorruptedError], None]) -> StoreQuery:
+        """`report` is told of damage that is found. Raises InvalidStateStoreError if the store is unknown, not here, of another type, or still being restored."""
+        query = StoreQuery(parameters, lambda: self._answering(parameters), report)
         query.views()
         return query
 

@@ -53,7 +53,7 @@ def parts(kind: str, folder: Path) -> Iterator[list[EngineStore]]:
 
 
 def query(stores: list[EngineStore], parameters: StoreQueryParameters | None = None) -> StoreQuery:
-    return StoreQuery(parameters or StoreQueryParameters("s"), lambda: stores)
+    return StoreQuery(parameters or StoreQueryParameters("s"), lambda: stores, lambda error: None)
 
 
 def starts(rows: object) -> list[tuple[object, int]]:

@@ -1,0 +1,256 @@
+"""KIP-406 in a whole client: damage found at the start and while a table is read, recoveries in a row, and no join with half a table."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from runtime import serdes
+from runtime.changelog import log_reader
+from runtime.commit.compare_and_set import Offsets
+from runtime.commit.exactly_once import ExactlyOnce
+from runtime.dsl.builder import StreamsBuilder
+from runtime.dsl.options import Consumed, Materialized, Produced
+from runtime.errors import InvalidStateStoreError, TransactionAbortedError
+from runtime.events import EventKind
+from runtime.ids import NextOffset, Partition
+from runtime.operators.processor import Processor, ProcessorContext
+from runtime.record import Record
+from runtime.states import State
+from runtime.stores.key_value import StagedKeyValueStore
+from runtime.topology.topology import Topology
+from tests.broker.engine import BAD, client, reaches, running, told
+from tests.support import Kafka, wait_until
+
+Topic = Callable[..., str]
+COMPACT = {"cleanup.policy": "compact"}
+TEXT = Consumed(serdes.STRING, value=serdes.STRING)
+
+
+def joining(flights: str, airports: str, output: str) -> Topology:
+    """Flights with the name of their airport; None where the table has none."""
+    builder = StreamsBuilder()
+    table = builder.global_table(airports, TEXT, Materialized("airports"))
+    joined = builder.stream(flights, TEXT).left_join(table, lambda _, airport: airport, lambda airport, name: f"{airport}={name}")
+    joined.to(output, Produced(serdes.STRING, value=serdes.STRING))
+    return builder.build()
+
+
+def values(broker: Kafka, topic: str) -> list[str]:
+    return [(record.value or b"").decode() for record in broker.consume(topic)]
+
+
+def comes(broker: Kafka, topic: str, wanted: list[str]) -> None:
+    wait_until(lambda: values(broker, topic) == wanted, 40, f"{wanted}")
+
+
+def flip(path: Path) -> None:
+    """One byte of what the files of a store hold, in the first block of entries."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 8] ^= 0xFF
+    path.write_bytes(data)
+
+
+# -- damage ---------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def topics(topic: Topic) -> Iterator[tuple[str, str, str]]:
+    yield topic("flights"), topic("airports", config=COMPACT), topic("out")
+
+
+def fill(broker: Kafka, airports: str) -> None:
+    broker.produce(airports, [(f"A{n:04d}", f"name {n} " + "x" * 200) for n in range(2000)], partition=0)
+
+
+def test_a_flipped_byte_that_a_join_finds_leads_to_a_rebuild_without_a_restart(
+    broker: Kafka, topics: tuple[str, str, str], application_id: str, state_dir: Path
+) -> None:
+    """RocksDB looks at a block when it reads it: the start finds nothing wrong."""
+    flights, airports, output = topics
+    fill(broker, airports)
+    topology = joining(*topics)
+    for _ in range(2):  # the second start writes what the log of the first holds into tables
+        with running(broker, topology, application_id, state_dir):
+            pass
+    tables = list(state_dir.glob("*/global/rocksdb/airports/*.sst"))
+    assert tables
+    for path in tables:
+        flip(path)
+    states: list[State] = []
+    with client(broker, topology, application_id, state_dir) as streams:
+        streams.set_state_listener(lambda new, old: states.append(new))
+        streams.start()
+        reaches(streams, State.RUNNING)
+        assert told(broker, application_id, EventKind.GLOBAL_RECOVERY_STARTED) == []
+        broker.produce(flights, [("f", f"A{n:04d}") for n in range(0, 2000, 10)], partition=0)
+        comes(broker, output, [f"A{n:04d}=name {n} " + "x" * 200 for n in range(0, 2000, 10)])
+        assert streams.failure is None
+    [started] = told(broker, application_id, EventKind.GLOBAL_RECOVERY_STARTED)
+    assert "damaged" in str(started.payload["reason"]) and "Corruption" in str(started.payload["reason"])
+    assert started.payload["attempt"] == 1
+    assert [event.payload["records"] for event in told(broker, application_id, EventKind.GLOBAL_RECOVERY_ENDED)] == [2000]
+    assert State.RESTORING in states[states.index(State.RUNNING) :]
+
+
+@pytest.mark.parametrize("damage", ["a truncated MANIFEST", "a truncated table", "no CURRENT"])
+def test_damaged_files_are_found_at_the_start(
+    broker: Kafka, topics: tuple[str, str, str], application_id: str, state_dir: Path, damage: str
+) -> None:
+    flights, airports, output = topics
+    fill(broker, airports)
+    topology = joining(*topics)
+    for _ in range(2):
+        with running(broker, topology, application_id, state_dir):
+            pass
+    folder = next(state_dir.glob("*/global/rocksdb/airports"))
+    if damage == "no CURRENT":
+        (folder / "CURRENT").write_bytes(b"")
+    else:
+        for path in folder.glob("MANIFEST-*" if "MANIFEST" in damage else "*.sst"):
+            path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with running(broker, topology, application_id, state_dir) as streams:
+        broker.produce(flights, [("f", "A0007")], partition=0)
+        comes(broker, output, ["A0007=name 7 " + "x" * 200])
+        assert sum(1 for _ in streams.store("airports").all()) == 2000
+    [started] = told(broker, application_id, EventKind.GLOBAL_RECOVERY_STARTED)
+    assert "damaged" in str(started.payload["reason"])
+
+
+def test_a_query_that_finds_damage_has_the_table_rebuilt(
+    broker: Kafka, topics: tuple[str, str, str], application_id: str, state_dir: Path
+) -> None:
+    _, airports, _ = topics
+    fill(broker, airports)
+    topology = joining(*topics)
+    for _ in range(2):
+        with running(broker, topology, application_id, state_dir):
+            pass
+    for path in state_dir.glob("*/global/rocksdb/airports/*.sst"):
+        flip(path)
+    with running(broker, topology, application_id, state_dir) as streams:
+
+        def whole() -> bool:
+            try:
+                return sum(1 for _ in streams.store("airports").all()) == 2000
+            except InvalidStateStoreError:
+                return False
+
+        wait_until(whole, what="the whole table")
+    [started] = told(broker, application_id, EventKind.GLOBAL_RECOVERY_STARTED)
+    assert "Corruption" in str(started.payload["reason"])
+
+
+# -- dead letters -----------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_record_of_a_global_topic_that_is_skipped_is_kept_as_a_dead_letter_also_over_an_abort(
+    broker: Kafka, topics: tuple[str, str, str], topic: Topic, application_id: str, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flights, airports, output = topics
+    letters = topic("letters")
+    aborted: list[int] = []
+    real = ExactlyOnce.commit
+
+    def commit(self: ExactlyOnce, offsets: Offsets) -> Mapping[Partition, NextOffset]:
+        if len(aborted) < 2:
+            aborted.append(len(offsets))
+            raise TransactionAbortedError("a test wants it")
+        return real(self, offsets)
+
+    monkeypatch.setattr(ExactlyOnce, "commit", commit)
+    broker.produce(airports, [("EWR", "Newark"), ("EWR", BAD)], partition=0, headers=[("own", b"1")])
+    settings: dict[str, object] = {
+        "deserialization.exception.handler": "runtime.handlers.LogAndContinueExceptionHandler",
+        "errors.dead.letter.queue.topic.name": letters,
+    }
+    with running(broker, joining(*topics), application_id, state_dir, **settings):
+        wait_until(lambda: len(broker.consume(letters)) == 1, what="the letter of the start")
+        aborted.clear()
+        broker.produce(airports, [("JFK", BAD), ("JFK", "Kennedy")], partition=0)
+        wait_until(lambda: len(broker.consume(letters)) == 2, what="the letter of the live one")
+        broker.produce(flights, [("f", "EWR"), ("f", "JFK")], partition=0)
+        comes(broker, output, ["EWR=Newark", "JFK=Kennedy"])
+    first, second = broker.consume(letters)
+    assert (first.key, first.value, dict(first.headers)["own"]) == (b"EWR", BAD, b"1")
+    assert [dict(each.headers)["__streams.errors.offset"] for each in (first, second)] == [b"1", b"2"]
+    assert dict(second.headers)["__streams.errors.topic"] == airports.encode()
+    assert [event.payload["offset"] for event in told(broker, application_id, EventKind.RECORD_SKIPPED)] == [1, 2]
+
+
+# -- half a table --------------------------------------------------------------------------------------------------------------------
+
+
+class Lookups(Processor):
+    """Reads the whole table when it is made, and for each record."""
+
+    at_init: list[int] = []  # noqa: RUF012 (of the class: the engine makes the processors)
+
+    def init(self, context: ProcessorContext) -> None:
+        self.context = context
+        store = context.get_state_store("airports")
+        assert isinstance(store, StagedKeyValueStore)
+        self.store = store
+        Lookups.at_init.append(self.rows())
+
+    def rows(self) -> int:
+        return sum(1 for _ in self.store.all())
+
+    def process(self, record: Record) -> None:
+        self.context.forward(record.with_value(str(self.rows())))
+
+
+def test_rule_27_no_record_and_no_processors_init_ever_sees_half_a_table(
+    broker: Kafka, topic: Topic, application_id: str, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table is rebuilt in small steps, again and again, while records come in and tasks are rolled back in the middle of it."""
+    monkeypatch.setattr(log_reader, "_MOST_PER_POLL", 40)
+    Lookups.at_init.clear()
+    flights, others, airports = topic("flights"), topic("others"), topic("airports", config=COMPACT)
+    output, counted = topic("out"), topic("counted")
+    builder = StreamsBuilder()
+    builder.global_table(airports, TEXT, Materialized("airports"))
+    builder.stream(flights, TEXT).process(Lookups).to(output, Produced(serdes.STRING, value=serdes.STRING))
+    builder.stream(others, TEXT).to(counted, Produced(serdes.STRING, value=serdes.STRING))
+    rows, rounds = 2000, 4
+    broker.produce(airports, [(f"A{n}", "v") for n in range(rows)], partition=0)
+    in_the_middle: list[bool] = []
+    stop = threading.Event()
+
+    def fly() -> None:
+        while not stop.wait(0.05):
+            broker.produce(flights, [("f", "x")] * 3, partition=0)
+            broker.produce(others, [("o", "x")] * 3, partition=0)
+
+    with running(broker, builder.build(), application_id, state_dir) as streams:
+        worker = streams._worker
+        assert worker is not None
+        task = worker._parts.global_task
+        assert task is not None
+
+        def go_back() -> None:
+            in_the_middle.append(task.restoring)
+            raise TransactionAbortedError("a test wants it")
+
+        flying = threading.Thread(target=fly)
+        flying.start()
+        try:
+            for number in range(rounds):
+                before = broker.end_offsets(output)[0]
+                worker.call(lambda _: task.rebuild("airports", "a test wants it")).result(30)
+                worker._inbox.put(go_back)
+                done = number + 1
+                wait_until(lambda done=done: len(told(broker, application_id, EventKind.GLOBAL_RECOVERY_ENDED)) == done, what="the rebuild")  # type: ignore[misc]
+                wait_until(lambda before=before: broker.end_offsets(output)[0] > before, what="flights")  # type: ignore[misc]
+        finally:
+            stop.set()
+            flying.join()
+        flown, counts = broker.end_offsets(flights)[0], broker.end_offsets(others)[0]
+        wait_until(lambda: len(broker.consume(output)) == flown and len(broker.consume(counted)) == counts, what="all of it")
+    assert in_the_middle == [True] * rounds
+    assert set(values(broker, output)) == {str(rows)}
+    assert set(Lookups.at_init) == {rows}
+    assert len(Lookups.at_init) == 1 + rounds
