@@ -109,8 +109,8 @@ class StoreQuery:
     def __init__(
         self, parameters: StoreQueryParameters, stores: Callable[[], Sequence[EngineStore]], report: Callable[[TaskCorruptedError], None]
     ) -> None:
-        """`stores` gives the parts that are here now; it raises InvalidStateStoreError where there is none that may answer. `report` is told
-        when the files of one turn out to be damaged."""
+        """`stores` gives the parts that are here now; it raises InvalidStateStoreError where there is none that may answer. `report` hears
+        of one whose files turn out to be damaged."""
         self._parameters = parameters
         self._stores = stores
         self._report = report
@@ -127,9 +127,8 @@ class StoreQuery:
 
     def _watched(self, store: EngineStore, view: CommittedView) -> CommittedView:
         """The view, but for stores of your own behind a watch over its reads."""
-        return (
-            view if store.layout.kind not in _READS or store.layout.kind == "custom" else cast(CommittedView, _Watched(view, self._report))
-        )
+        kind = store.layout.kind
+        return cast(CommittedView, _Watched(view, self._report)) if kind in _READS and kind != "custom" else view
 
     def _of_kind(self, *kinds: str) -> list[CommittedView]:
         for store in self._stores():

@@ -96,7 +96,7 @@ def test_commands_are_answered_clearly_whatever_they_find(broker: Kafka, topic: 
         with pytest.raises(StreamsError, match="has the application ever been started"):
             client.send("pause", task=TASK)
         with running(broker, count_topology(source, output), application_id, state_dir) as streams:
-            answers = {}
+            answers: dict[str, tuple[bool, str]] = {}
             for kind, task in (("resume", TASK), ("pause", TASK), ("pause", TASK), ("pause", TaskId(3, 1)), ("dance", TASK)):
                 answer = client.send(kind, task=task)
                 answers[f"{kind} {task} {len(answers)}"] = (answer.ok, answer.reason)
