@@ -1,7 +1,13 @@
-"""`python -m benchmarks`: see `benchmarks.run`."""
+"""`python -m benchmarks`: throughput (`benchmarks.run`), and the commands that measure state."""
 
 import typer
 
-from benchmarks.run import main
+from benchmarks import checkpoints, commits, restore, run
 
-typer.run(main)
+app = typer.Typer(add_completion=False)
+app.callback(invoke_without_command=True)(run.main)
+app.command("restore")(restore.main)
+app.command("checkpoints")(checkpoints.main)
+app.command("commits")(commits.main)
+
+app(prog_name="python -m benchmarks")

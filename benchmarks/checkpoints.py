@@ -224,12 +224,12 @@ def _one_checkpoint() -> str:
             opened.callback(store.close)
         for turn in range(CHECKPOINTS):
             rows = [(b"u%08d" % number, turn.to_bytes(8, "big"), turn) for number in range(UPDATES)]
-            for partition, store in stores.items():
-                store.restore(rows, {partition: NextOffset(turn + 1)})
+            for partition, each in stores.items():
+                each.restore(rows, {partition: NextOffset(turn + 1)})
             begin = time.perf_counter()
-            for partition, store in stores.items():
-                store.flush()
-                write_checkpoint(Path(state) / f"0_{partition.number}", {partition: store.committed_offset(partition)})
+            for partition, each in stores.items():
+                each.flush()
+                write_checkpoint(Path(state) / f"0_{partition.number}", {partition: each.committed_offset(partition)})
             times.append(time.perf_counter() - begin)
     taken = statistics.median(times)
     return (

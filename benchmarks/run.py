@@ -10,9 +10,7 @@ import statistics
 import tempfile
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -22,11 +20,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from benchmarks import steps
+from benchmarks.brokers import broker_for
 from benchmarks.data import create_topic, load
 from benchmarks.measure import Measurement, MeasurementError, measure
 from benchmarks.workloads import Run
-from orchestration.embedded.kafka import BrokerError, EmbeddedBroker
-from orchestration.embedded.ports import free_port
+from orchestration.embedded.kafka import BrokerError
 
 PROGRAMS = {"penstock": "benchmarks.peer", "hand-written": "benchmarks.handwritten"}
 WORKLOADS = {"count-eos": True, "count-eos-nocache": False}
@@ -38,19 +36,25 @@ Results = dict[tuple[str, str], list[Measurement]]
 
 
 def main(
+    context: typer.Context,
     records: Annotated[int, typer.Option(min=1000, help="Records in the input; 5000000 shows how speed holds up.")] = 1_000_000,
     repeats: Annotated[int, typer.Option(min=1, help="Runs of each program and workload; the table shows the median.")] = 3,
     workload: Annotated[list[str] | None, typer.Option(help=f"Any of {', '.join(WORKLOADS)}; repeat for several. Default: all.")] = None,
     bootstrap: Annotated[str | None, typer.Option(help="A broker to use in place of one started for this.")] = None,
     only_steps: Annotated[bool, typer.Option("--only-steps", help="Only nanoseconds per record and step.")] = False,
 ) -> None:
-    """Measure the engine against a hand-written loop, in the same run. Exit status 1 if a result is wrong or a program fails."""
+    """Measure the engine against a hand-written loop, in the same run. Exit status 1 if a result is wrong or a program fails.
+
+    Without a command: records per second of a count per key, and nanoseconds per record and step. The commands measure state.
+    """
+    if context.invoked_subcommand is not None:
+        return
     console = Console()
     unknown = sorted(set(workload or ()) - set(WORKLOADS))
     if unknown:
         raise typer.BadParameter(f"{', '.join(unknown)}: known are {', '.join(WORKLOADS)}", param_hint="--workload")
     try:
-        with _broker(bootstrap, console) as servers:
+        with broker_for(bootstrap, console) as servers:
             results = {} if only_steps else _measure_all(console, servers, records, repeats, workload or list(WORKLOADS))
             if results:
                 console.print(_table(results, records))
@@ -64,22 +68,6 @@ def main(
         raise typer.Exit(1)
     if results:
         console.print("Every count of every run is right.")
-
-
-@contextmanager
-def _broker(named: str | None, console: Console) -> Iterator[str]:
-    """The broker that was named, or one of our own in a folder that is removed at the end."""
-    if named is not None:
-        yield named
-        return
-    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
-        broker = EmbeddedBroker(Path(folder), free_port())
-        with console.status("starting Kafka"):
-            broker.start()
-        try:
-            yield broker.bootstrap_servers
-        finally:
-            broker.stop()
 
 
 def _measure_all(console: Console, servers: str, records: int, repeats: int, workloads: Sequence[str]) -> Results:
@@ -143,7 +131,3 @@ def _row(runs: Sequence[Measurement], by_hand: float) -> tuple[str, ...]:
         f"{max(each.rss_bytes for each in runs) / 2**20:.0f}",
         f"{runs[-1].updates / records:.2f}",
     )
-
-
-if __name__ == "__main__":
-    typer.run(main)

@@ -68,6 +68,9 @@ class Nowhere:
     def partitions(self, topic: str) -> int:
         return 1
 
+    def exists(self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers | None) -> bool:
+        return True
+
 
 def _messages(count: int) -> list[Message]:
     """The input as the Kafka client gives it."""

@@ -1,0 +1,239 @@
+"""`python -m benchmarks commits`: what a commit of many dirty keys costs, and what it costs that it is atomic.
+
+The first table has no broker: the same records, of 100,000 keys, written to RocksDB in three ways that take turns, all with the settings
+of the engine's stores. The store's own commit folds, serialises and writes records, offsets and metas in one batch; plain writes know
+nothing of offsets, and a kill may leave any part of them.
+
+The second is the whole commit as the worker's loop makes it, exactly once, on the broker: changelog records, offsets, the guard, the end of
+the transaction, and the store.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import tempfile
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, cast
+
+import typer
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rocksdict import Rdict, WriteBatch
+
+from benchmarks.brokers import broker_for
+from orchestration.embedded.kafka import BrokerError
+from runtime.client import KafkaStreams
+from runtime.dsl.builder import StreamsBuilder
+from runtime.dsl.options import Consumed
+from runtime.errors import StreamsError
+from runtime.ids import NextOffset, Partition, TaskId
+from runtime.operators.processor import Processor, ProcessorContext
+from runtime.record import Record
+from runtime.serdes import LONG, STRING
+from runtime.states import State
+from runtime.stores import KeyValueStore, Stores
+from runtime.stores.base import StoreContext
+from runtime.stores.budget import StoreMemory
+from runtime.stores.rocks_options import database_options, family_options, rocks_memory
+from runtime.topology.topology import Topology
+
+ALL_KEYS = 100_000
+COMMITS = 25
+READY_MS = 60_000
+_CHANGELOG = Partition("bench-counts-changelog", 0)
+
+
+def main(
+    keys: Annotated[int, typer.Option(min=1, max=ALL_KEYS, help="Dirty keys of a commit.")] = 10_000,
+    bootstrap: Annotated[str | None, typer.Option(help="A broker to use in place of one started for this.")] = None,
+) -> None:
+    """Measure a commit of many dirty keys, and an atomic one against plain writes of the same records."""
+    console = Console()
+    with console.status("writing to RocksDB"):
+        console.print(_writes_table(_writes(keys), keys))
+    try:
+        with broker_for(bootstrap, console) as servers, console.status("committing on the broker"):
+            average, longest, commits = _whole_commits(servers, keys)
+    except (BrokerError, StreamsError) as error:
+        console.print(f"[red]{error}[/red]", soft_wrap=True)
+        raise typer.Exit(1) from error
+    table = Table(title=f"The whole commit of {keys:,} dirty keys, exactly once", box=box.SIMPLE)
+    for heading in ("ms, mean", "ms, longest", "commits"):
+        table.add_column(heading, justify="right")
+    table.add_row(f"{average:.0f}", f"{longest:.0f}", str(commits))
+    console.print(table)
+
+
+# --- RocksDB ------------------------------------------------------------------------------------------------------------------------
+
+
+class _Ways:
+    """Three databases that are given the same records."""
+
+    def __init__(self, folder: Path) -> None:
+        memory = StoreMemory()
+        task = TaskId(0, 0)
+        builder = Stores.timestamped_key_value_store_builder(Stores.persistent_timestamped_key_value_store("counts"), STRING, LONG)
+        self._store = builder.build()
+        self._store.open(folder, StoreContext("bench", folder, task, _CHANGELOG, memory))
+        native = rocks_memory(memory)
+        families = {"default": database_options(native), "plain": family_options(native, filtered=True)}
+        self._database = Rdict(str(folder / "plain"), database_options(native), column_families=families)
+        self._plain = self._database.get_column_family("plain")
+        self._handle = self._database.get_column_family_handle("plain")
+        self._offset = 0
+
+    def one_by_one(self, records: list[tuple[bytes, bytes]]) -> float:
+        """Plain writes; ms."""
+        begun = time.perf_counter()
+        put = self._plain.put
+        for key, value in records:
+            put(key, value)
+        return (time.perf_counter() - begun) * 1000
+
+    def one_batch(self, records: list[tuple[bytes, bytes]]) -> float:
+        """Plain writes in one batch; ms."""
+        begun = time.perf_counter()
+        batch = WriteBatch(raw_mode=True)
+        put, handle = batch.put, self._handle
+        for key, value in records:
+            put(key, value, handle)
+        self._database.write(batch)
+        return (time.perf_counter() - begun) * 1000
+
+    def atomic(self, records: list[tuple[bytes, bytes]]) -> float:
+        """The store's commit, with offsets; ms. What processing does before, staging the updates, is not part of it."""
+        store = self._store
+        for key, value in records:
+            store.update(key, None, store.entry(key), int.from_bytes(value[8:], "big"), int.from_bytes(value[:8], "big"), None)
+        self._offset += len(records)
+        begun = time.perf_counter()
+        written = list(store.changelog_records())
+        store.commit({_CHANGELOG: NextOffset(self._offset)})
+        assert len(written) == len(records)
+        return (time.perf_counter() - begun) * 1000
+
+    def close(self) -> None:
+        self._store.close()
+        del self._handle, self._plain  # each of them would keep the database open
+        self._database.close()
+
+
+def _writes(keys: int) -> dict[str, list[float]]:
+    choice = random.Random(5)
+    names = [b"u%08d" % number for number in range(ALL_KEYS)]
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-state-") as folder:
+        ways = _Ways(Path(folder))
+        programs: dict[str, Callable[[list[tuple[bytes, bytes]]], float]] = {
+            "plain writes, one by one": ways.one_by_one,
+            "plain writes, one batch": ways.one_batch,
+            "atomic commit": ways.atomic,
+        }
+        found: dict[str, list[float]] = {name: [] for name in programs}
+        for turn in range(COMMITS):
+            records = [(name, turn.to_bytes(8, "big") * 2) for name in choice.sample(names, keys)]
+            for name, write in programs.items():
+                found[name].append(write(records))
+        ways.close()
+    return found
+
+
+def _writes_table(found: dict[str, list[float]], keys: int) -> Table:
+    table = Table(
+        title=f"{keys:,} records to RocksDB", caption="ms, median (least-most); ratio: to plain writes one by one", box=box.SIMPLE
+    )
+    table.add_column("")
+    for heading in ("ms", "ratio"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    plain = statistics.median(found["plain writes, one by one"])
+    for name, times in found.items():
+        middle = statistics.median(times)
+        table.add_row(name, f"{middle:.1f} ({min(times):.1f}-{max(times):.1f})", f"{middle / plain:.2f}")
+    return table
+
+
+# --- on the broker ------------------------------------------------------------------------------------------------------------------
+
+
+class _PutAll(Processor):
+    """Puts each record, and asks for a commit after as many as there are keys."""
+
+    def __init__(self, keys: int) -> None:
+        self._keys = keys
+        self._left = keys
+
+    def init(self, context: ProcessorContext) -> None:
+        self._context = context
+        self._store = cast(KeyValueStore, context.get_state_store("latest"))
+
+    def process(self, record: Record) -> None:
+        self._store.put(record.key, record.value)
+        self._left -= 1
+        if self._left == 0:
+            self._left = self._keys
+            self._context.commit()
+
+
+def _topology(topic: str, keys: int) -> Topology:
+    builder = StreamsBuilder()
+    supplier = Stores.persistent_key_value_store("latest")
+    builder.add_state_store(Stores.key_value_store_builder(supplier, STRING, LONG))
+    builder.stream(topic, Consumed(STRING, value=LONG)).process(lambda: _PutAll(keys), "latest")
+    return builder.build()
+
+
+def _whole_commits(servers: str, keys: int) -> tuple[float, float, int]:
+    """Mean and longest ms of commits with `keys` dirty keys each, and how many there were."""
+    app = f"bench-commits-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": servers, "log_level": 3})  # its requests end when it does
+    admin.create_topics([NewTopic(app, 1, 1)])[app].result(30)
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-state-") as folder:
+        config = {
+            "application.id": app,
+            "bootstrap.servers": servers,
+            "state.dir": folder,
+            "processing.guarantee": "exactly_once_v2",
+            "commit.interval.ms": 5_000,  # so that commits are those that the processor asks for
+            "auto.offset.reset": "earliest",
+        }
+        with KafkaStreams(_topology(app, keys), config) as streams:
+            streams.start()
+            if not streams.wait_for(State.RUNNING, READY_MS):
+                raise StreamsError(f"the engine is {streams.state.value}: {streams.failure}")
+            before = _commits(streams)
+            _produce(servers, app, keys)
+            deadline = time.monotonic() + READY_MS / 1000
+            while _committed(streams) < keys * COMMITS:
+                if time.monotonic() > deadline:
+                    raise StreamsError("the records were not committed in time")
+                time.sleep(0.05)
+            after = _commits(streams)
+    count = round(after["commit-total"] - before["commit-total"])
+    spent = after["commit-latency-avg"] * after["commit-total"] - before["commit-latency-avg"] * before["commit-total"]
+    return spent / count, after["commit-latency-max"], count
+
+
+def _commits(streams: KafkaStreams) -> dict[str, float]:
+    return {key.name: value for key, value in streams.metrics().items() if key.name.startswith("commit-")}
+
+
+def _committed(streams: KafkaStreams) -> int:
+    tasks = [task for thread in streams.metadata_for_local_threads() for task in thread.active_tasks]
+    return sum(offset for task in tasks for offset in task.committed_offsets.values())
+
+
+def _produce(servers: str, topic: str, keys: int) -> None:
+    """Each key as often as there are commits, one round of all keys after the other."""
+    producer = Producer({"bootstrap.servers": servers, "linger.ms": 20, "queue.buffering.max.messages": 1_000_000})
+    for turn in range(COMMITS):
+        for number in range(keys):
+            producer.produce(topic, turn.to_bytes(8, "big"), b"u%08d" % number)
+        producer.flush()

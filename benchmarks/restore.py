@@ -1,0 +1,147 @@
+"""`python -m benchmarks restore`: how fast a store that is gone is read back, beside the same by hand, in the same run.
+
+The changelog holds ten updates of each key, as one that was not compacted lately. All programs read it on one thread. The engine starts as
+a user starts it, finds no state, and is measured from the first call of its restore listener to the last, and from the start of its
+process to RUNNING. Programs take turns; each run begins with an empty folder, and what is in the stores at its end is compared with
+the truth.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+import typer
+from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.brokers import broker_for
+from benchmarks.data import FIRST_EVENT_MS, PARTITIONS
+from benchmarks.measure import ROOT, MeasurementError
+from benchmarks.restore_programs import BY_HAND, Job, Restored
+from orchestration.embedded.kafka import BrokerError
+
+PROGRAMS = ("penstock", *BY_HAND)
+DENOMINATOR = "folded-sst"
+TIMEOUT_SECONDS = 300
+
+
+def main(
+    records: Annotated[int, typer.Option(min=1000, help="Updates in the changelog.")] = 2_000_000,
+    keys: Annotated[int, typer.Option(min=100, help="Keys that they are over; records divided by keys is rounded down.")] = 200_000,
+    repeats: Annotated[int, typer.Option(min=1, help="Runs of each program; the table shows the median.")] = 3,
+    bootstrap: Annotated[str | None, typer.Option(help="A broker to use in place of one started for this.")] = None,
+) -> None:
+    """Measure the restore of a store against the same by hand. Exit status 1 if a store's content is wrong or a program fails."""
+    console = Console()
+    rounds = max(1, records // keys)
+    try:
+        with broker_for(bootstrap, console) as servers:
+            app = f"bench-restore-{uuid.uuid4().hex[:8]}"
+            with console.status(f"writing a changelog of {rounds * keys:,} records"):
+                _prepare(servers, app, keys, rounds)
+            results: dict[str, list[Restored]] = {program: [] for program in PROGRAMS}
+            for turn in range(repeats):
+                for program, runs in results.items():
+                    with console.status(f"{program}, {turn + 1} of {repeats}"):
+                        runs.append(_run(program, servers, app, keys, rounds))
+    except (BrokerError, MeasurementError) as error:
+        console.print(f"[red]{error}[/red]", soft_wrap=True)
+        raise typer.Exit(1) from error
+    console.print(_table(results, rounds * keys, keys))
+    wrong = [program for program, runs in results.items() if any(run.wrong for run in runs)]
+    if wrong:
+        console.print(f"[red]stores hold what they should not, or not all: {', '.join(wrong)}[/red]")
+        raise typer.Exit(1)
+    console.print("What is in the stores is right, in every run.")
+
+
+def _prepare(servers: str, app: str, keys: int, rounds: int) -> None:
+    """The topics of an application that counted, has processed its input, and whose state is lost."""
+    admin = AdminClient({"bootstrap.servers": servers, "log_level": 3})
+    changelog, source = f"{app}-counts-changelog", f"{app}-input"
+    topics = [
+        NewTopic(changelog, PARTITIONS, 1, config={"cleanup.policy": "compact"}),
+        NewTopic(source, PARTITIONS, 1),
+        NewTopic(f"{source}-output", PARTITIONS, 1),
+    ]
+    for future in admin.create_topics(topics).values():
+        future.result(30)
+    producer = Producer(
+        {
+            "bootstrap.servers": servers,
+            "linger.ms": 5,
+            "batch.size": 1 << 19,
+            "queue.buffering.max.messages": 1_000_000,
+            "partitioner": "murmur2_random",
+            "enable.idempotence": True,
+        }
+    )
+    names = [b"u%08d" % number for number in range(keys)]
+    random.Random(3).shuffle(names)
+    at = FIRST_EVENT_MS
+    for turn in range(1, rounds + 1):
+        value = turn.to_bytes(8, "big")
+        for name in names:
+            at += 1
+            while True:
+                try:
+                    producer.produce(changelog, value, name, timestamp=at)
+                    break
+                except BufferError:
+                    producer.poll(0.1)
+    producer.flush()
+    done = ConsumerGroupTopicPartitions(app, [TopicPartition(source, number, 0) for number in range(PARTITIONS)])
+    admin.alter_consumer_group_offsets([done])[app].result(30)
+
+
+def _run(program: str, servers: str, app: str, keys: int, rounds: int) -> Restored:
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-state-") as state:
+        job = Job(program, app, servers, f"{app}-input", state, time.time_ns() // 1_000_000, keys, rounds)
+        command = [sys.executable, "-m", "benchmarks.restore_programs", msgspec.json.encode(job).decode()]
+        try:
+            ended = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=TIMEOUT_SECONDS, check=True)
+        except subprocess.CalledProcessError as error:
+            raise MeasurementError(f"{program} ended with status {error.returncode}:\n{error.stderr[-4000:]}") from error
+        except subprocess.TimeoutExpired as error:
+            raise MeasurementError(f"{program} did not come to its end within {TIMEOUT_SECONDS} s") from error
+    return msgspec.json.decode(ended.stdout.splitlines()[-1], type=Restored)
+
+
+def _table(results: dict[str, list[Restored]], records: int, keys: int) -> Table:
+    table = Table(
+        title=f"Restore of {records:,} updates over {keys:,} keys",
+        caption="krec/s: thousand records per second, median (least-most); ratio: to folded-sst; start: seconds from the start of the "
+        "process until it could process; besides: of that, what was not restoring",
+        box=box.SIMPLE,
+    )
+    table.add_column("")
+    for heading in ("krec/s", "ratio", "start", "besides"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    limit = _rate(results[DENOMINATOR], records)
+    for program, runs in results.items():
+        rates = sorted(records / run.seconds / 1000 for run in runs)
+        table.add_row(
+            program if program == "penstock" else f"by hand, {program}",
+            f"{_rate(runs, records):.0f} ({rates[0]:.0f}-{rates[-1]:.0f})",
+            f"{_rate(runs, records) / limit:.2f}",
+            f"{statistics.median(run.ready_seconds for run in runs):.1f}",
+            f"{statistics.median(run.ready_seconds - run.seconds for run in runs):.1f}",
+        )
+    return table
+
+
+def _rate(runs: Sequence[Restored], records: int) -> float:
+    return statistics.median(records / run.seconds / 1000 for run in runs)
