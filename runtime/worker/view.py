@@ -112,8 +112,8 @@ class View:
         self.published_ms = now_ms
 
     def query(self, parameters: StoreQueryParameters, report: Callable[[TaskCorruptedError], None]) -> StoreQuery:
-        """`report` hears of damage that is found. Raises InvalidStateStoreError if the store is unknown, not here, of another type, or still
-        being restored."""
+        """`report` hears of damage that is found. Raises InvalidStateStoreError if the store is unknown, not here, of another type, or
+        still being restored."""
         query = StoreQuery(parameters, lambda: self._answering(parameters), report)
         query.views()
         return query
