@@ -16,11 +16,11 @@ import pytest
 from runtime import serdes
 from runtime.changelog.adoption import take_up
 from runtime.errors import TaskCorruptedError
-from runtime.ids import Partition, TaskId
+from runtime.ids import NextOffset, Partition, TaskId
 from runtime.record import ValueAndTimestamp
 from runtime.stores.base import EngineStore, StoreBuilder, StoreContext
 from runtime.stores.directory import StateDirectory
-from runtime.stores.rocks import write_files
+from runtime.stores.rocks_files import write_files
 from runtime.stores.suppliers import Stores
 
 JAVA = Path(__file__).parent / "written_by_java"
@@ -66,7 +66,7 @@ def opened(folder: Path, builder: StoreBuilder[EngineStore]) -> EngineStore:
 
 
 def content(store: EngineStore) -> dict[object, object]:
-    return dict(store.query_view(timestamped=True).all())  # type: ignore[attr-defined]  # a key-value store's view
+    return dict(store.query_view(timestamped=True).all())
 
 
 def test_key_value_stores_are_gone_on_with_at_the_offset_after_the_last_one_applied(folder: Path) -> None:
@@ -87,7 +87,7 @@ def test_key_value_stores_are_gone_on_with_at_the_offset_after_the_last_one_appl
 
 def test_the_stores_own_offset_wins_over_a_file(folder: Path) -> None:
     counts = opened(folder, COUNTS)
-    counts.restore([(b"EWR", (9).to_bytes(8, "big"), 5)], {changelog("counts"): 7})
+    counts.restore([(b"EWR", (9).to_bytes(8, "big"), 5)], {changelog("counts"): NextOffset(7)})
     counts.close()
     (folder / "0_0" / ".checkpoint").write_text("0\n1\njava-app-counts-changelog 0 100\n")
     counts = opened(folder, COUNTS)

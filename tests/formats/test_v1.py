@@ -45,11 +45,11 @@ def today(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _plain(store: EngineStore) -> object:
-    return dict(store.query_view().all())  # type: ignore[attr-defined]  # a key-value store's view
+    return dict(store.query_view().all())
 
 
 def _timestamped(store: EngineStore) -> object:
-    return dict(store.query_view(timestamped=True).all())  # type: ignore[attr-defined]  # as above
+    return dict(store.query_view(timestamped=True).all())
 
 
 def _windows(store: EngineStore) -> object:
@@ -96,7 +96,7 @@ def test_a_global_store_of_version_1_is_gone_on_with(state: Path) -> None:
     store.close()
 
 
-def _raw(folder: Path) -> tuple[dict[str, dict[bytes, bytes]], object]:
+def _raw(folder: Path) -> tuple[object, object]:
     """All bytes of a store by family, and the layout that it keeps."""
     store = RocksStore(folder, [], StoreMemory(), TASK)
     try:
@@ -104,6 +104,7 @@ def _raw(folder: Path) -> tuple[dict[str, dict[bytes, bytes]], object]:
     finally:
         store.close()
     layout = found["offsets"].pop(b"\x00" + KEPT_LAYOUT.encode())
+    assert isinstance(layout, bytes)
     return found, decode_layout(layout)
 
 
