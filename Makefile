@@ -1,6 +1,6 @@
 # `make help` lists what there is. Every target builds what it needs first; all may be repeated and run side by side.
 .DEFAULT_GOAL := help
-.PHONY: help demo dev test check bench clean distclean lock lint types quick slow
+.PHONY: help demo dev test check chaos bench clean distclean lock lint types quick slow
 SHELL := /bin/sh
 BIN := .venv/bin
 ENV := .venv/.built
@@ -32,6 +32,9 @@ quick: $(ENV)
 
 slow: $(ENV) check
 	$(PYTEST) --ignore=tests/unit --ignore=tests/contracts --ignore=tests/cases --ignore=tests/simulation --ignore=tests/formats $(ARGS)
+
+chaos: $(ENV) ## kill an application and its broker again and again, and look at what is left; `make chaos ARGS='--seed 7 --rounds 50'`
+	$(BIN)/python -m tests.chaos $(ARGS)
 
 bench: $(ENV) ## measure the engine against a hand-written loop, in the same run
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from runtime.errors import StateDirectoryError
 from runtime.ids import NextOffset, Partition
+from runtime.stores.locks import unusable
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +67,7 @@ def write_checkpoint(directory: Path, offsets: Mapping[Partition, NextOffset | N
         written.replace(path)
         _sync_directory(directory)
     except OSError as error:
-        raise StateDirectoryError(f"{path} cannot be written: {error}") from error
+        raise unusable(str(path), error) from error
 
 
 def read_checkpoint(directory: Path) -> dict[Partition, NextOffset | None]:

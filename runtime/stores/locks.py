@@ -26,6 +26,7 @@ _WAYS_OUT = {
     errno.EEXIST: "a file stands where a folder should be: remove it, or set state.dir to another folder",
     errno.EMFILE: "this process has too many files open (about 10 per store): raise the limit (ulimit -n)",
     errno.ENFILE: "this system has too many files open",
+    errno.EFBIG: "files of this process may not grow so large: raise the limit (ulimit -f)",
 }
 
 
@@ -33,6 +34,11 @@ def unusable(what: str, error: OSError) -> StateDirectoryError:
     """The error for a file or folder that the system refuses, with the way out where there is one."""
     way_out = _WAYS_OUT.get(error.errno or 0, "set state.dir to a folder that this user may write")
     return StateDirectoryError(f"{what} cannot be used: {error.strerror or error}. The way out: {way_out}")
+
+
+def way_out(text: str) -> str:
+    """What to do about an error of which only the system's words are left, as in RocksDB's; empty where nothing is known."""
+    return next((f". The way out: {way}" for number, way in _WAYS_OUT.items() if os.strerror(number) in text), "")
 
 
 class FolderLock:

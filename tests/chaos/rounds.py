@@ -20,6 +20,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from confluent_kafka import KafkaException
+
 from orchestration.embedded.kafka import EmbeddedBroker
 from runtime.config import StreamsConfig
 from runtime.events import EventKind
@@ -96,7 +98,11 @@ class Chaos:
         self.say(f"{time.monotonic() - began:6.1f} s  {self.kills} kills, each output once, every start from its offset")
 
     def _done(self) -> int:
-        return sum(committed(self.broker, self.application_id, [self.source]).values())
+        """Records of the input that are committed; -1 while the brokers do not say, as just after a restart."""
+        try:
+            return sum(committed(self.broker, self.application_id, [self.source]).values())
+        except KafkaException:
+            return -1
 
     def _round(self, kill: str) -> None:
         instant = INSTANTS.get(kill)
@@ -140,7 +146,9 @@ class Chaos:
             )
         )
         environment = {**os.environ, "TOPICS": ",".join((self.source, *self.outputs)), "KILL_AT": kill or "", "KILL_NTH": str(nth)}
-        return subprocess.Popen([sys.executable, "-m", "runtime.instance", "--config", str(path)], cwd=ROOT, env=environment)
+        with (self.folder / "stderr").open("ab") as stderr:
+            command = [sys.executable, "-m", "runtime.instance", "--config", str(path)]
+            return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=stderr)
 
     def _kill_broker(self, instance: subprocess.Popen[bytes]) -> None:
         """-9, and a restart: the instance lives on, and is killed a moment later or in the middle of it."""
@@ -152,7 +160,7 @@ class Chaos:
             instance.kill()
         self.embedded.start()
         if instance.poll() is None:
-            done = self._done()
+            done = wait_until(lambda: self._done() + 1, 60, "the group's offsets")
             wait_until(lambda: self._done() > done, 60, "a commit after the broker's return")
 
     def _finish(self) -> None:

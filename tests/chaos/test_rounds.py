@@ -1,0 +1,41 @@
+"""The short form of `make chaos`: a few kills at instants that a random one would not hit, and what must be true after them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestration.embedded.kafka import EmbeddedBroker
+from orchestration.embedded.ports import free_port
+from tests.chaos.rounds import BROKER, Chaos
+
+SEED = 892
+KILLS = [
+    "between two stores' commits",
+    "between the broker's commit and the stores'",
+    "after a restore's write",
+    "between a checkpoint's flush and its file",
+    BROKER,
+]
+
+
+@pytest.fixture
+def own_broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
+    """A broker that may be killed."""
+    broker = EmbeddedBroker(tmp_path / "broker", free_port())
+    broker.start()
+    try:
+        yield broker
+    finally:
+        broker.stop()
+
+
+@pytest.mark.timeout(300)
+def test_whenever_it_is_killed_each_output_comes_once_and_every_start_goes_on_from_its_offset(
+    own_broker: EmbeddedBroker, application_id: str, tmp_path: Path
+) -> None:
+    chaos = Chaos(own_broker, tmp_path, application_id, SEED)
+    chaos.run(KILLS)
+    assert chaos.kills == len(KILLS)
