@@ -17,7 +17,7 @@ from pathlib import Path
 
 from runtime.errors import StateDirectoryError
 from runtime.ids import NextOffset, Partition
-from runtime.stores.locks import unusable
+from runtime.stores.locks import way_out
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ def write_checkpoint(directory: Path, offsets: Mapping[Partition, NextOffset | N
         written.replace(path)
         _sync_directory(directory)
     except OSError as error:
-        raise unusable(str(path), error) from error
+        raise StateDirectoryError(f"{path} cannot be written: {error}{way_out(str(error))}") from error
 
 
 def read_checkpoint(directory: Path) -> dict[Partition, NextOffset | None]:
