@@ -78,8 +78,10 @@ def metadata(alert: Alert) -> Mapping[str, dg.MetadataValue]:
     }
     for name, value in alert_text.facts(alert).items():
         shown[name] = dg.MetadataValue.md(f"```\n{value}\n```") if "\n" in value else dg.MetadataValue.text(value)
-    commands = "\n".join(alert_text.next_commands(alert))
-    shown["next_command"] = dg.MetadataValue.md(f"```\n{commands}\n```")
+    first, *others = alert_text.next_commands(alert)
+    shown["next_command"] = dg.MetadataValue.text(first)
+    if others:
+        shown["or"] = dg.MetadataValue.text("; ".join(others))
     link = launchpad(alert)
     if link is not None:
         shown["run_book"] = dg.MetadataValue.url(link)

@@ -1,4 +1,5 @@
-"""The whole, live: Dagster's daemon and webserver, a real broker, a real instance. What the sensors do, nobody asks them to do here."""
+"""The whole, live: Dagster's daemon and webserver, a real broker, a real instance, a real browser. What the sensors do, nobody asks them to
+do here."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import expect, sync_playwright
+from playwright.sync_api import Page, expect, sync_playwright
 from sqlalchemy import select
 
 from orchestration.control_plane.models import Alert, AlertState, RunBookRun, RunBookState
@@ -24,6 +25,9 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 @pytest.fixture
 def dagster(project: Project, tmp_path: Path) -> Iterator[LiveDagster]:
+    """Its policy skips records that are cut off, and leaves others to people."""
+    path = project.operations.places.streams_toml
+    path.write_text(path.read_text() + 'skip-errors = [".*truncated.*"]\n')
     live = LiveDagster(tmp_path / "dagster")
     try:
         yield live
@@ -68,26 +72,49 @@ def test_dagster_starts_watches_and_repairs_and_the_instance_outlives_it(project
     wait_until(lambda: dagster.runs("skip_record") == ["SUCCESS"], 30, "the end of the run-book's run")
     wait_until(lambda: "SUCCESS" in dagster.runs("instance_checks"), 120, "a run of the checks by their schedule")
 
-    _look(dagster, name)
+    broker.produce(f"{application.id}-in", [(b"key", b"nonsense \xff"), (b"key", b"{}")], partition=1)
+    wait_until(lambda: alerts(project)["TASK_PAUSED"] == AlertState.OPEN.value, 60, "the alert on a record that no pattern matches")
+    _repair(dagster, name, f"{application.id}-in-1@0")
+    assert alerts(project)["TASK_PAUSED"] == AlertState.RESOLVED.value
+    assert {record.value for record in broker.consume(dead_letter_topic(application.id))} == {b'{"truncated', b"nonsense \xff"}
 
     dagster.stop()
     assert second.alive, "the instance outlives Dagster"
 
 
-def _look(dagster: LiveDagster, name: str) -> None:
-    """The asset's page in a real browser shows the instance; a screenshot is kept."""
+def _repair(dagster: LiveDagster, name: str, place: str) -> None:
+    """In a real browser: the alert is found on the asset's page, the run-book is started by clicking, the check turns green. Screenshots
+    are kept."""
     executable = next(filter(None, map(shutil.which, BROWSERS)), None)
     if executable is None:
-        pytest.skip("everything but the page in a browser held; no chromium on this machine; on Debian: apt-get install chromium")
+        pytest.skip("everything but the pages in a browser held; no chromium on this machine; on Debian: apt-get install chromium")
     ARTEFACTS.mkdir(exist_ok=True)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 1440, "height": 900})
-        page.goto(f"{dagster.url}/assets/instances?view=partitions&partition={name}", timeout=60_000)
-        expect(page.get_by_text(name).first).to_be_visible(timeout=60_000)
-        expect(page.get_by_text("task_count").first).to_be_visible(timeout=60_000)
+        page = browser.new_page(viewport={"width": 1440, "height": 1000})
+        page.set_default_timeout(60_000)
+        _see(page, f"{dagster.url}/assets/instances?view=partitions&partition={name}", name, "task_count")
         page.screenshot(path=ARTEFACTS / "dagster-instances.png", full_page=True)
-        page.goto(f"{dagster.url}/assets/instances?view=checks", timeout=60_000)
-        expect(page.get_by_text("checkpoint_freshness").first).to_be_visible(timeout=60_000)
+
+        page.goto(f"{dagster.url}/assets/instances?view=checks")
+        page.get_by_text("no_open_alerts").first.click()
+        for text in (f"is paused at {place}", "Failed", "nonsense \\xff", "6e 6f 6e 73 65 6e 73 65 20 ff", "penstock run-book skip-record"):
+            expect(page.get_by_text(text).first).to_be_visible(timeout=60_000)
+        page.screenshot(path=ARTEFACTS / "dagster-alert.png", full_page=True)
+        with page.expect_popup() as opened:
+            page.locator("a[href*='/jobs/skip_record/playground/setup']").first.click()
+        launchpad = opened.value
+        launchpad.get_by_role("button", name="Launch run").first.click(timeout=60_000)
+        expect(launchpad.get_by_text("RUN_SUCCESS").first).to_be_visible(timeout=120_000)
+        launchpad.screenshot(path=ARTEFACTS / "dagster-run-book.png", full_page=True)
+
+        _see(page, f"{dagster.url}/assets/instances?view=checks&checkDetail=no_open_alerts", "no alert is open", "Passed")
         page.screenshot(path=ARTEFACTS / "dagster-checks.png", full_page=True)
         browser.close()
+
+
+def _see(page: Page, url: str, *texts: str) -> None:
+    """The page shows these texts."""
+    page.goto(url)
+    for text in texts:
+        expect(page.get_by_text(text).first).to_be_visible(timeout=60_000)
