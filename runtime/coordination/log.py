@@ -49,7 +49,8 @@ class CoordinationLog:
                 "isolation.level": "read_committed",
                 "enable.partition.eof": True,
                 "fetch.wait.max.ms": 100,
-            }
+            },
+            logger=KAFKA_LOGGER,
         )
         self._consumer.assign([TopicPartition(self._topic, 0, 0)])
         self._admin = AdminClient(config.admin_properties(), logger=KAFKA_LOGGER)
