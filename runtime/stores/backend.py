@@ -46,29 +46,51 @@ class Backend(Protocol):
         """Empties it: entries, offsets and metas. It stays open."""
 
 
-class KeyValueBackend(Backend, Protocol):
-    """A backend in one piece."""
+class KeyValueSource(Protocol):
+    """Reads of a backend in one piece."""
+
+    def get(self, key: bytes) -> bytes | None: ...
 
     def range(self, lo: bytes | None, hi: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
         """Entries with lo <= key < hi (None: no bound) in the order of their bytes, as they were when the iteration began."""
         ...
 
+    def approximate_size(self) -> int: ...
 
-class SegmentedBackend(Backend, Protocol):
-    """A backend whose keys hold a time (`SegmentSettings`), kept in segments of it that can be dropped whole."""
+
+class KeyValueBackend(KeyValueSource, Backend, Protocol):
+    """A backend in one piece."""
+
+    def shared(self) -> KeyValueSource:
+        """Its reads, for threads that are not the store's own."""
+        ...
+
+
+class SegmentedSource(Protocol):
+    """Reads of a backend in segments."""
+
+    def get(self, key: bytes) -> bytes | None: ...
 
     def segments(self) -> list[int]:
         """Numbers (time divided by the segments' length) of the segments that exist, in order of time."""
         ...
 
-    def range_in(self, segment: int, lo: bytes | None, hi: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        """As `KeyValueBackend.range`, in one segment; nothing if it does not exist."""
-        ...
-
     def ranges_in(
         self, segments: Sequence[int], lo: bytes | None, hi: bytes | None, *, reverse: bool = False
     ) -> list[Iterator[tuple[bytes, bytes]]]:
-        """`range_in` of several segments, all as of one commit."""
+        """As `KeyValueBackend.range`, in each of these segments (nothing where one does not exist); all as of one commit."""
+        ...
+
+
+class SegmentedBackend(SegmentedSource, Backend, Protocol):
+    """A backend whose keys hold a time (`SegmentSettings`), kept in segments of it that can be dropped whole."""
+
+    def shared(self) -> SegmentedSource:
+        """Its reads, for threads that are not the store's own."""
+        ...
+
+    def range_in(self, segment: int, lo: bytes | None, hi: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        """`ranges_in` of one segment."""
         ...
 
     def drop_before(self, segment: int) -> int:

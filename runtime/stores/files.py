@@ -13,7 +13,7 @@ from pathlib import Path
 from runtime.errors import StateDirectoryError
 from runtime.serdes.keys import TIMESTAMP, split_timestamp, split_window_store_key
 from runtime.stores.base import StoreLayout
-from runtime.stores.rocks import read_files
+from runtime.stores.rocks_files import read_files
 
 ROW_KINDS = ("key_value", "window")
 """Kinds of stores that have `StoreRows`."""

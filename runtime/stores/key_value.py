@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from runtime.serdes.serde import Serde
-from runtime.stores.backend import KeyValueBackend
+from runtime.stores.backend import KeyValueBackend, KeyValueSource
 from runtime.stores.base import StoreContext
 from runtime.stores.memory import MemoryBackend
 from runtime.stores.reading import Reader
@@ -111,7 +111,7 @@ class StagedKeyValueStore(StagedStore[KeyValueBackend], KeyValueReads):
         return self._opened().approximate_size() + len(self._uncommitted)
 
     def query_view(self, *, timestamped: bool = False) -> KeyValueView:
-        return KeyValueView(self._opened(), replace(self._reader, give_time=timestamped and self._timestamped))
+        return KeyValueView(self._opened().shared(), replace(self._reader, give_time=timestamped and self._timestamped))
 
     def _rows(self, lo: bytes | None, hi: bytes | None, reverse: bool) -> Iterator[tuple[bytes, object]]:
         stored = self._opened().range(lo, hi, reverse=reverse)
@@ -121,7 +121,7 @@ class StagedKeyValueStore(StagedStore[KeyValueBackend], KeyValueReads):
 class KeyValueView(KeyValueReads):
     """The committed content of a key-value store, for interactive queries from any thread."""
 
-    def __init__(self, backend: KeyValueBackend, reader: Reader) -> None:
+    def __init__(self, backend: KeyValueSource, reader: Reader) -> None:
         self._backend = backend
         self._reader = reader
 

@@ -7,11 +7,13 @@ import threading
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from runtime.errors import InvalidStateStoreError
 from runtime.ids import NextOffset, Partition
-from runtime.stores import rocks
+from runtime.stores.rocks import SEGMENT
+from runtime.stores.rocks_files import write_files
+from runtime.stores.rocks_segments import LATEST
 from runtime.stores.settings import SegmentSettings
 
 T = TypeVar("T")
@@ -83,6 +85,10 @@ class MemoryStore:
         self._offsets.update(offsets)
         self._meta.update(meta or {})
 
+    def shared(self) -> Self:
+        """Its reads, for other threads: the same ones."""
+        return self
+
     def _check_open(self) -> None:
         if not self._open:
             raise InvalidStateStoreError("the in-memory store is closed")
@@ -142,7 +148,7 @@ class MemoryBackend(MemoryStore):
     def checkpoint(self, path: Path) -> None:
         with self._lock:
             entries = self._data.range(None, None, False)
-        rocks.write_files(path, {self._family: entries}, self._offsets, self._meta)
+        write_files(path, {self._family: entries}, self._offsets, self._meta)
 
     def wipe(self) -> None:
         with self._lock:
@@ -225,10 +231,10 @@ class MemorySegments(MemoryStore):
     def checkpoint(self, path: Path) -> None:
         with self._lock:
             families = self._as_families()
-        rocks.write_files(path, families, self._offsets, self._meta)
+        write_files(path, families, self._offsets, self._meta)
 
     def _as_families(self) -> dict[str, list[tuple[bytes, bytes]]]:
-        return {f"{rocks.SEGMENT}{number * self._segment_ms}": segment.range(None, None, False) for number, segment in self._data.items()}
+        return {f"{SEGMENT}{number * self._segment_ms}": segment.range(None, None, False) for number, segment in self._data.items()}
 
     def wipe(self) -> None:
         with self._lock:
@@ -277,7 +283,7 @@ class MemoryVersions(MemorySegments):
         return len(self._latest.entries) + super().approximate_size()
 
     def _as_families(self) -> dict[str, list[tuple[bytes, bytes]]]:
-        return {rocks.LATEST: self._latest.range(None, None, False), **super()._as_families()}
+        return {LATEST: self._latest.range(None, None, False), **super()._as_families()}
 
     def wipe(self) -> None:
         super().wipe()

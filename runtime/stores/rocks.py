@@ -1,4 +1,4 @@
-"""Stores in RocksDB. With its settings (`rocks_options.py`) the only module that knows rocksdict.
+"""Stores in RocksDB. What begins with `rocks` here is all that knows rocksdict.
 
 One RocksDB per store: column family `offsets` holds the next offsets and metas, the others the entries. A commit is one WriteBatch over all
 families. The write-ahead log is on and unsynced (rules.md, 8): what was committed is with the operating system, so a kill -9 loses nothing;
@@ -13,15 +13,13 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from struct import Struct
-from typing import TypeVar, cast
+from threading import Lock
 from weakref import WeakSet
 
 from rocksdict import (
-    AccessType,
     Checkpoint,
     ColumnFamily,
     DbClosedError,
@@ -35,22 +33,18 @@ from rocksdict import (
 
 from runtime.errors import InvalidStateStoreError, StateDirectoryError, StateDirectoryLockedError, TaskCorruptedError
 from runtime.ids import NextOffset, Partition, TaskId
-from runtime.stores.budget import MIB, StoreMemory
+from runtime.stores.budget import StoreMemory
 from runtime.stores.locks import lock_holder
 from runtime.stores.rocks_java import take_over
-from runtime.stores.rocks_options import WRITE_BUFFER, database_options, family_options, rocks_memory
-from runtime.stores.settings import SegmentSettings
+from runtime.stores.rocks_options import database_options, family_options, rocks_memory
+from runtime.stores.rocks_shared import SharedKeyValues
 
 logger = logging.getLogger(__name__)
 
 OFFSETS = "offsets"
 SEGMENT = "segment."
-LATEST = "latest"
 _META = b"\x00"  # no topic's name begins with it
 _OFFSET = Struct(">q")
-_READ_BATCH = 16_384
-
-T = TypeVar("T")
 
 
 class RocksStore:
@@ -62,6 +56,8 @@ class RocksStore:
         self._memory = rocks_memory(memory)
         self._task = task
         self._write_options = WriteOptions()
+        self.gate = Lock()
+        """Held by a thread that is not the store's own while it is inside RocksDB (`rocks_shared.py`)."""
         self._open()
 
     def _open(self) -> None:
@@ -86,7 +82,7 @@ class RocksStore:
         """Raises TaskCorruptedError for a store of Kafka Streams that cannot be gone on with; another one becomes ours."""
         reason = take_over(self._db, self._families, OFFSETS, self._handles[OFFSETS], self._wanted, next_offsets=self._task is None)
         if reason is not None:
-            RocksStore.close(self)
+            RocksStore._close(self)
             raise TaskCorruptedError(
                 [self._task] if self._task else [], f"the store in {self._path} is of no use: {reason}", self._path.name
             )
@@ -188,7 +184,12 @@ class RocksStore:
             raise StateDirectoryError(f"no checkpoint of {self._path} can be written to {path}: {error}") from error
 
     def close(self) -> None:
-        """Closes the files, and drops every reference to a family: each of them would keep the database open."""
+        """Closes the files; waits for reads of other threads that are under way, each of which is a matter of microseconds."""
+        with self.gate:
+            self._close()
+
+    def _close(self) -> None:
+        """Drops every reference to a family: each of them would keep the database open."""
         if not self._closed:
             self._closed = True
             for scan in list(self._scans):
@@ -277,9 +278,9 @@ class RocksBackend(RocksStore):
         self._family: Rdict | None = self._families[self._family_name]
         self._handle: ColumnFamily | None = self._handles[self._family_name]
 
-    def close(self) -> None:
+    def _close(self) -> None:
         self._family = self._handle = None
-        super().close()
+        super()._close()
 
     def get(self, key: bytes) -> bytes | None:
         return self._get(self._family, key)
@@ -302,229 +303,15 @@ class RocksBackend(RocksStore):
                 put(key, value, handle)
         self._write(batch, offsets, meta)
 
+    def shared(self) -> SharedKeyValues:
+        """Its reads, for other threads."""
+        return SharedKeyValues(self)
+
     def approximate_size(self) -> int:
         return self._size(self._family)
 
     def is_empty(self) -> bool:
         return not self._has_entries(self._family)
-
-
-class RocksSegments(RocksStore):
-    """Entries of a store of times: a family per segment, named by the segment's start (rules.md, 11).
-
-    A family is made before the batch that first writes to it, and dropped after the batch that moves stream time past it: a crash between
-    leaves an empty or an expired family, which the next commit drops.
-
-    `_changes` is odd while a batch is being written: whoever looks at several families from another thread looks again when it has
-    moved, so as to see all of them as of one commit, without a lock that the writer would have to take.
-    """
-
-    def __init__(
-        self, path: Path, segments: SegmentSettings, memory: StoreMemory, task: TaskId | None = None, beside: Iterable[str] = ()
-    ) -> None:
-        """`beside`: families without segments."""
-        self._segment_ms = segments.segment_ms
-        self._time = segments.time
-        self._changes = 0
-        super().__init__(path, beside, memory, task)
-
-    def _open(self) -> None:
-        super()._open()
-        self._segments = {
-            int(name.removeprefix(SEGMENT)) // self._segment_ms: family
-            for name, family in self._families.items()
-            if name.startswith(SEGMENT)
-        }
-        self._route: dict[bytes, ColumnFamily] = {}
-
-    def close(self) -> None:
-        self._segments.clear()
-        self._route.clear()
-        super().close()
-
-    def segments(self) -> list[int]:
-        """Numbers of the segments that exist, in order of time."""
-        if self._closed:
-            raise InvalidStateStoreError(f"the store in {self._path} is closed")
-        return sorted(self._segments)
-
-    def get(self, key: bytes) -> bytes | None:
-        segment = self._segments.get(int.from_bytes(key[self._time], "big", signed=True) // self._segment_ms)
-        return self._get(segment, key) if segment is not None or self._closed else None
-
-    def range_in(self, segment: int, lo: bytes | None, hi: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        """As `Backend.range`, in one segment."""
-        family = self._segments.get(segment)
-        return self._scan(family, lo, hi, reverse) if family is not None or self._closed else iter(())
-
-    def ranges_in(
-        self, segments: Sequence[int], lo: bytes | None, hi: bytes | None, *, reverse: bool = False
-    ) -> list[Iterator[tuple[bytes, bytes]]]:
-        """`range_in` of several segments, all as of one commit."""
-        return self._as_of_one_commit(lambda: [self.range_in(segment, lo, hi, reverse=reverse) for segment in segments])
-
-    def _as_of_one_commit(self, look: Callable[[], T]) -> T:
-        while True:
-            before = self._changes
-            found = look()
-            if before == self._changes and not before & 1:
-                return found
-
-    def write(
-        self,
-        entries: Iterable[tuple[bytes, bytes | None]],
-        offsets: Mapping[Partition, NextOffset],
-        meta: Mapping[str, bytes] | None = None,
-    ) -> None:
-        batch = WriteBatch(raw_mode=True)
-        self._add(batch, entries)
-        self._write(batch, offsets, meta)
-
-    def _write(self, batch: WriteBatch, offsets: Mapping[Partition, NextOffset], meta: Mapping[str, bytes] | None) -> None:
-        self._changes += 1
-        try:
-            super()._write(batch, offsets, meta)
-        finally:
-            self._changes += 1
-
-    def _add(self, batch: WriteBatch, entries: Iterable[tuple[bytes, bytes | None]]) -> None:
-        put, delete, route, time = batch.put, batch.delete, self._route, self._time
-        for key, value in entries:
-            start = key[time]
-            handle = route.get(start)
-            if handle is None:
-                handle = route[start] = self._handle_for(start)
-            if value is None:
-                delete(key, handle)
-            else:
-                put(key, value, handle)
-
-    def _handle_for(self, start: bytes) -> ColumnFamily:
-        segment = int.from_bytes(start, "big", signed=True) // self._segment_ms
-        name = f"{SEGMENT}{segment * self._segment_ms}"
-        if segment not in self._segments:
-            self._families[name] = self._segments[segment] = self._db.create_column_family(name, self._options_of(name))
-            self._handles[name] = self._db.get_column_family_handle(name)
-        return self._handles[name]
-
-    def drop_before(self, segment: int) -> int:
-        """Drops the segments with smaller numbers, files and all; how many there were."""
-        expired = [number for number in self._segments if number < segment]
-        for number in expired:
-            name = f"{SEGMENT}{number * self._segment_ms}"
-            del self._segments[number], self._families[name], self._handles[name]
-            self._db.drop_column_family(name)
-            self._give_back([name])
-        if expired:
-            self._route.clear()
-        return len(expired)
-
-    def approximate_size(self) -> int:
-        return sum(self._size(family) for family in self._segments.values())
-
-    def is_empty(self) -> bool:
-        return not any(self._has_entries(family) for family in self._segments.values())
-
-
-class RocksVersions(RocksSegments):
-    """Entries of a versioned store: the latest version of each key in the family `latest`, older ones in segments."""
-
-    def __init__(self, path: Path, segments: SegmentSettings, memory: StoreMemory, task: TaskId | None = None) -> None:
-        super().__init__(path, segments, memory, task, beside=[LATEST])
-
-    def latest(self, key: bytes) -> bytes | None:
-        """The latest version of a key."""
-        return self._get(self._families.get(LATEST), key)
-
-    def all_latest(self) -> Iterator[tuple[bytes, bytes]]:
-        """The latest versions in the order of their keys."""
-        return self._scan(self._families.get(LATEST), None, None, False)
-
-    def write_versions(
-        self,
-        latest: Iterable[tuple[bytes, bytes | None]],
-        older: Iterable[tuple[bytes, bytes | None]],
-        offsets: Mapping[Partition, NextOffset],
-        meta: Mapping[str, bytes],
-    ) -> None:
-        """As `write`, for both kinds of entries."""
-        batch = WriteBatch(raw_mode=True)
-        handle = self._handles[LATEST]
-        for key, value in latest:
-            if value is None:
-                batch.delete(key, handle)
-            else:
-                batch.put(key, value, handle)
-        self._add(batch, older)
-        self._write(batch, offsets, meta)
-
-    def look(self, read: Callable[[], T]) -> T:
-        """What `read` finds, all of it as of one commit."""
-        return self._as_of_one_commit(read)
-
-    def approximate_size(self) -> int:
-        return self._size(self._families.get(LATEST)) + super().approximate_size()
-
-    def is_empty(self) -> bool:
-        return not self._has_entries(self._families.get(LATEST)) and super().is_empty()
-
-
-# --- files that no store has open ---------------------------------------------------------------------------------------------------
-
-
-def read_files(path: Path) -> Iterator[tuple[str, list[tuple[bytes, bytes]]]]:
-    """Entries of a store's files or of a checkpoint, as (column family, batch of entries), without `offsets`; read-only.
-
-    Raises StateDirectoryError when there is no RocksDB, or none that can be read.
-    """
-    try:
-        names = Rdict.list_cf(str(path))
-        families = {name: Options(raw_mode=True) for name in names}
-        db = Rdict(str(path), Options(raw_mode=True), column_families=families, access_type=AccessType.read_only(False))
-    except Exception as error:  # rocksdict raises plain Exception
-        raise StateDirectoryError(f"{path} holds no store that can be read: {error}") from error
-    try:
-        for name in names:
-            if name != OFFSETS:
-                yield from ((name, batch) for batch in _batches(db.get_column_family(name), path))
-    finally:
-        db.close()
-
-
-def _batches(family: Rdict, path: Path) -> Iterator[list[tuple[bytes, bytes]]]:
-    options = ReadOptions()
-    options.set_readahead_size(2 * MIB)
-    items = cast(Iterator[tuple[bytes, bytes]], family.items(read_opt=options))  # raw mode: keys and values are bytes
-    last = b""
-    while batch := list(islice(items, _READ_BATCH)):
-        last = batch[-1][0]
-        yield batch
-    check = family.iter(options)  # `items()` ends at a damaged block as if there were no more entries
-    check.seek(last + b"\0")
-    try:
-        check.status()
-    except Exception as error:  # rocksdict raises plain Exception
-        raise StateDirectoryError(f"the store in {path} cannot be read to its end: {error}") from error
-
-
-def write_files(
-    path: Path,
-    families: Mapping[str, Sequence[tuple[bytes, bytes]]],
-    offsets: Mapping[Partition, NextOffset],
-    meta: Mapping[str, bytes],
-) -> None:
-    """A new RocksDB in the folder `path` that looks like a checkpoint of a persistent store."""
-    store = RocksStore(path, families, StoreMemory(block_cache_bytes=MIB, write_buffer_bytes=WRITE_BUFFER), None)
-    try:
-        batch = WriteBatch(raw_mode=True)
-        for name, entries in families.items():
-            handle = store._handles[name]
-            for key, value in entries:
-                batch.put(key, value, handle)
-        store._write(batch, offsets, meta)
-        store.flush()
-    finally:
-        store.close()
 
 
 # --- errors -------------------------------------------------------------------------------------------------------------------------

@@ -20,11 +20,11 @@ from struct import Struct
 
 from runtime.ids import NextOffset, Partition
 from runtime.record import Headers, Windowed
-from runtime.stores.backend import SegmentedBackend
+from runtime.stores.backend import SegmentedBackend, SegmentedSource
 from runtime.stores.base import ChangelogRecord, Entry, StoreContext
 from runtime.stores.memory import MemorySegments
 from runtime.stores.reading import Reader, StagedRow
-from runtime.stores.rocks import RocksSegments
+from runtime.stores.rocks_segments import RocksSegments
 from runtime.stores.settings import SegmentSettings, StoreSettings
 from runtime.stores.staging import StagedStore
 
@@ -49,7 +49,7 @@ class SegmentedReads(ABC):
     _time: StreamTime
 
     @abstractmethod
-    def _segmented(self) -> SegmentedBackend:
+    def _segmented(self) -> SegmentedSource:
         """The open backend."""
 
     @abstractmethod
@@ -182,7 +182,7 @@ class StagedSegmentedStore(StagedStore[SegmentedBackend], SegmentedReads):
     def _view_reader(self, timestamped: bool) -> Reader:
         return replace(self._reader, give_time=timestamped and self._timestamped)
 
-    def _segmented(self) -> SegmentedBackend:
+    def _segmented(self) -> SegmentedSource:
         return self._opened()
 
     def _at(self, store_key: bytes) -> object:
@@ -193,13 +193,13 @@ class StagedSegmentedStore(StagedStore[SegmentedBackend], SegmentedReads):
 class SegmentedView(SegmentedReads):
     """The committed content of a store of times, for interactive queries from any thread."""
 
-    def __init__(self, backend: SegmentedBackend, reader: Reader, segments: SegmentSettings, time: StreamTime) -> None:
+    def __init__(self, backend: SegmentedSource, reader: Reader, segments: SegmentSettings, time: StreamTime) -> None:
         self._backend = backend
         self._reader = reader
         self._segments = segments
         self._time = time
 
-    def _segmented(self) -> SegmentedBackend:
+    def _segmented(self) -> SegmentedSource:
         return self._backend
 
     def _staged_range(self, lo: bytes | None, hi: bytes | None) -> list[StagedRow]:

@@ -135,7 +135,7 @@ class StagedSessionStore(StagedSegmentedStore, SessionReads):
         return Windowed(self._read_key(data), SessionWindow(start, end))
 
     def query_view(self, *, timestamped: bool = False) -> SessionView:
-        return SessionView(self._opened(), self._view_reader(timestamped), self._segments, self._committed_time)
+        return SessionView(self._opened().shared(), self._view_reader(timestamped), self._segments, self._committed_time)
 
 
 class SessionView(SegmentedView, SessionReads):

@@ -31,11 +31,11 @@ from runtime.errors import StreamsError
 from runtime.ids import NextOffset, Partition
 from runtime.record import VersionedRecord
 from runtime.stores.backed import UPDATE_BYTES, BackedStore
-from runtime.stores.backend import SegmentedBackend
+from runtime.stores.backend import SegmentedBackend, SegmentedSource
 from runtime.stores.base import ChangelogRecord, StoreContext
 from runtime.stores.memory import MemoryVersions
 from runtime.stores.reading import Reader
-from runtime.stores.rocks import RocksVersions
+from runtime.stores.rocks_segments import RocksVersions
 from runtime.stores.segmented import LAST, STREAM_TIME, TIME, StreamTime
 from runtime.stores.settings import SegmentSettings, StoreSettings, VersionSettings
 
@@ -50,14 +50,24 @@ T = TypeVar("T")
 Rows = Mapping[bytes, bytes | None]
 
 
-class VersionsBackend(SegmentedBackend, Protocol):
-    """A segmented backend of older versions, with a place for the latest ones."""
-
-    def latest(self, key: bytes) -> bytes | None: ...
+class VersionsSource(SegmentedSource, Protocol):
+    """Reads of a segmented backend of older versions, with a place for the latest ones, for threads that are not the store's own."""
 
     def all_latest(self) -> Iterator[tuple[bytes, bytes]]:
         """The latest versions in the order of their keys."""
         ...
+
+    def look(self, read: Callable[[], T]) -> T:
+        """What `read` finds in the backend, all of it as of one commit."""
+        ...
+
+
+class VersionsBackend(SegmentedBackend, Protocol):
+    """The backend itself."""
+
+    def shared(self) -> VersionsSource: ...
+
+    def latest(self, key: bytes) -> bytes | None: ...
 
     def write_versions(
         self,
@@ -67,10 +77,6 @@ class VersionsBackend(SegmentedBackend, Protocol):
         meta: Mapping[str, bytes],
     ) -> None:
         """As `write`, for both kinds of entries."""
-
-    def look(self, read: Callable[[], T]) -> T:
-        """What `read` finds, all of it as of one commit."""
-        ...
 
 
 class Older(NamedTuple):
@@ -351,19 +357,20 @@ class VersionedView(VersionedReads):
     """The committed content of a versioned store, for interactive queries from any thread."""
 
     def __init__(self, backend: VersionsBackend, reader: Reader, segments: SegmentSettings, time: StreamTime) -> None:
-        self._backend = backend
+        self._backend = backend  # inside `look` only
+        self._shared = backend.shared()
         self._reader = reader
         self._segments = segments
         self._time = time
 
     def get(self, key: object, as_of: int | None = None) -> VersionedRecord | None:
         """As `VersionedKeyValueStore.get`. Raises InvalidStateStoreError when the store is closed."""
-        return self._backend.look(lambda: self._get(key, as_of))
+        return self._shared.look(lambda: self._get(key, as_of))
 
     def all(self) -> Iterator[tuple[object, object]]:
         """The latest version of each key, in the order of the keys' bytes."""
         read_key, read_value = self._reader.read_key, self._reader.read_value
-        for key, row in self._backend.all_latest():
+        for key, row in self._shared.all_latest():
             yield read_key(key), VersionedRecord(read_value(row[8:]), TIME.unpack_from(row)[0])
 
     def _versions(self) -> VersionsBackend:

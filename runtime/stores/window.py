@@ -14,7 +14,7 @@ from typing import overload
 from runtime.ids import NextOffset, Partition
 from runtime.record import Window, Windowed
 from runtime.serdes import keys
-from runtime.stores.backend import SegmentedBackend
+from runtime.stores.backend import SegmentedSource
 from runtime.stores.base import ChangelogRecord
 from runtime.stores.reading import Reader
 from runtime.stores.segmented import LAST, SegmentedReads, SegmentedView, StagedSegmentedStore, StreamTime
@@ -183,12 +183,12 @@ class StagedWindowStore(StagedSegmentedStore, WindowReads):
     # --- reads ------------------------------------------------------------------------------------------------------------------
 
     def query_view(self, *, timestamped: bool = False) -> WindowView:
-        return WindowView(self._opened(), self._view_reader(timestamped), self._window, self._committed_time)
+        return WindowView(self._opened().shared(), self._view_reader(timestamped), self._window, self._committed_time)
 
 
 class WindowView(SegmentedView, WindowReads):
     """The committed content of a window store, for interactive queries from any thread."""
 
-    def __init__(self, backend: SegmentedBackend, reader: Reader, window: WindowSettings, time: StreamTime) -> None:
+    def __init__(self, backend: SegmentedSource, reader: Reader, window: WindowSettings, time: StreamTime) -> None:
         super().__init__(backend, reader, window.segments, time)
         self._window = window

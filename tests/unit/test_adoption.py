@@ -13,7 +13,7 @@ from runtime.errors import StoreChangedError
 from runtime.ids import NextOffset, Partition, TaskId
 from runtime.serdes.serde import Serde
 from runtime.stores.base import EngineStore, StoreBuilder, StoreContext
-from runtime.stores.rocks import write_files
+from runtime.stores.rocks_files import write_files
 from runtime.stores.suppliers import Stores
 
 TASK = TaskId(0, 0)

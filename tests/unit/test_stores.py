@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -16,7 +18,8 @@ from runtime.errors import InvalidStateStoreError, StateDirectoryError, StateDir
 from runtime.ids import NextOffset, Partition, TaskId
 from runtime.stores import KeyValueSupplier, StateStore, StoreContext, StoreLayout, StoreMemory, Stores
 from runtime.stores.key_value import StagedKeyValueStore, after_prefix
-from runtime.stores.rocks import read_files
+from runtime.stores.rocks import RocksBackend
+from runtime.stores.rocks_files import read_files
 from tests.support import without_root
 
 BUILDER = Stores.timestamped_key_value_store_builder(Stores.persistent_key_value_store("counts"), serdes.STRING, serdes.LONG)
@@ -177,6 +180,24 @@ def test_an_iteration_that_is_held_does_not_keep_the_lock(tmp_path: Path) -> Non
     fill(store, 2)
     assert len(list(store.all())) == 2
     store.close()
+
+
+def test_a_store_is_closed_between_two_reads_of_other_threads(tmp_path: Path) -> None:
+    """A thread that is inside RocksDB would keep the database open, and its lock."""
+    store = open_store(tmp_path)
+    fill(store, 10)
+    view = store.query_view()
+    backend = cast(RocksBackend, store._opened())
+    with backend.gate:
+        closing = threading.Thread(target=store.close)
+        closing.start()
+        closing.join(0.1)
+        assert closing.is_alive()
+    closing.join()
+    for read in (lambda: view.get("000001"), lambda: list(view.all())):
+        with pytest.raises(InvalidStateStoreError):
+            read()
+    open_store(tmp_path).close()
 
 
 def test_files_are_read_while_nobody_has_them_open(tmp_path: Path) -> None:
