@@ -6,7 +6,7 @@ Everything public is here, in `runtime.serdes` and in `runtime.testing`; all oth
 from confluent_kafka import TopicPartition
 
 from runtime import serdes
-from runtime.changelog.listeners import StateRestoreListener
+from runtime.changelog.listeners import StandbyUpdateListener, StateRestoreListener, SuspendReason
 from runtime.client import KafkaStreams, LagInfo, StreamThreadExceptionResponse, TaskMetadata, ThreadMetadata
 from runtime.config import StreamsConfig
 from runtime.dsl.builder import StreamsBuilder
@@ -122,6 +122,7 @@ __all__ = [
     "Repartitioned",
     "SessionStore",
     "SessionWindow",
+    "StandbyUpdateListener",
     "StateDirectoryError",
     "StateDirectoryLockedError",
     "StateLostError",
@@ -136,6 +137,7 @@ __all__ = [
     "StreamsConfig",
     "StreamsConfigError",
     "StreamsError",
+    "SuspendReason",
     "TaskId",
     "TaskKind",
     "TaskMetadata",

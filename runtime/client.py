@@ -20,7 +20,7 @@ from typing import Self, TypeVar
 from confluent_kafka import TopicPartition
 
 from runtime import logs
-from runtime.changelog.listeners import StateRestoreListener
+from runtime.changelog.listeners import StandbyUpdateListener, StateRestoreListener
 from runtime.clock import Clock, SystemClock
 from runtime.config import StreamsConfig
 from runtime.errors import DeserializationError, InvalidStateStoreError, ProcessingError, StreamsError
@@ -126,6 +126,7 @@ class KafkaStreams:
         self._listener: StateListener | None = None
         self._exception_handler: ExceptionHandler | None = None
         self._restore_listener: StateRestoreListener | None = None
+        self._standby_listener: StandbyUpdateListener | None = None
         self._worker: Worker | None = None
         self._thread: threading.Thread | None = None
         self._server: MetricsServer | None = None
@@ -172,6 +173,7 @@ class KafkaStreams:
             events=EventSink(self._application, instance, self._clock),
             on_state=self._worker_state,
             restore_listener=self._restore_listener,
+            standby_listener=self._standby_listener,
             log_path=self._log_path,
         )
 
@@ -338,6 +340,11 @@ class KafkaStreams:
         """The listener hears of every store that is restored. Only before `start()`."""
         self._require_created("set_global_state_restore_listener")
         self._restore_listener = listener
+
+    def set_standby_update_listener(self, listener: StandbyUpdateListener) -> None:
+        """The listener hears of every store of a standby or learner. Only before `start()`."""
+        self._require_created("set_standby_update_listener")
+        self._standby_listener = listener
 
     def _require_created(self, name: str) -> None:
         if self._state is not ClientState.CREATED:

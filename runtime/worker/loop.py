@@ -24,7 +24,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
-from runtime.changelog.listeners import StateRestoreListener
+from runtime.changelog.listeners import StandbyUpdateListener, StateRestoreListener
 from runtime.clock import Clock
 from runtime.config import StreamsConfig
 from runtime.errors import BrokerUnavailableError, StreamsError, TaskCorruptedError, TaskMigratedError, TransactionAbortedError
@@ -80,6 +80,7 @@ class Worker:
         events: EventSink,
         on_state: Callable[[State], None],
         restore_listener: StateRestoreListener | None = None,
+        standby_listener: StandbyUpdateListener | None = None,
         log_path: str | None = None,
     ) -> None:
         self.events = events
@@ -102,6 +103,7 @@ class Worker:
             metrics=metrics,
             events=events,
             restore_listener=restore_listener,
+            standby_listener=standby_listener,
             log_path=log_path,
             give_up=self._gives_up,
         )

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from runtime.changelog.checkpoint import CheckpointInterval
-from runtime.changelog.listeners import StateRestoreListener
+from runtime.changelog.listeners import StandbyUpdateListener, StateRestoreListener
 from runtime.changelog.restore import Restorer
 from runtime.clock import Clock
 from runtime.commit.at_least_once import AtLeastOnce
@@ -46,6 +46,7 @@ from runtime.worker.commands import Answer, Commands
 from runtime.worker.followers import Followers
 from runtime.worker.plans import Planner
 from runtime.worker.reports import active_report, follower_report
+from runtime.worker.source_topics import SourceTopics
 from runtime.worker.tasks import TaskSet
 from runtime.worker.view import View
 
@@ -72,6 +73,7 @@ class Parts:
         metrics: Metrics,
         events: EventSink,
         restore_listener: StateRestoreListener | None,
+        standby_listener: StandbyUpdateListener | None,
         log_path: str | None,
         give_up: Callable[[], bool],
     ) -> None:
@@ -86,6 +88,7 @@ class Parts:
         self._log_path = log_path
         self._give_up = give_up
         self._listeners = () if restore_listener is None else (restore_listener,)
+        self._standby_listeners = () if standby_listener is None else (standby_listener,)
         self._incidents = Incidents(config, events, metrics)
         dead_letters = config["errors.dead.letter.queue.topic.name"]
         self._letters = GlobalLetters(str(dead_letters) if dead_letters else None)
@@ -151,12 +154,24 @@ class Parts:
         )
         self.reader = Reader(consumer)
         self.restorer = Restorer(
-            config.consumer_properties("restore"), clock, self._metrics, self._events, self._listeners, look=self._planner.changelogs
+            config.consumer_properties("restore"),
+            clock,
+            self._metrics,
+            self._events,
+            self._listeners,
+            standby_listeners=self._standby_listeners,
+            look=self._planner.changelogs,
         )
         self._started.append(self.restorer.close)
+        read = {topic for part in self._topology.sub_topologies() for topic in part.source_topics}
+        self._sources = SourceTopics(self._planner.topic_ids, read, clock)
+        self._started.append(self._sources.close)
+        self._sources.start()
         self._coordination = Coordination(config, self._topology, layout, self._directory, clock)
         self._started.append(self._coordination.close)
-        self.tasks = TaskSet(self._planner, self.reader, self.restorer, self.global_task, self._events, clock, self._coordination)
+        self.tasks = TaskSet(
+            self._planner, self.reader, self.restorer, self.global_task, self._events, clock, self._coordination, self._sources
+        )
         self._started.append(self.tasks.drop)
         lag = config.integer("acceptable.recovery.lag")
         self.followers = Followers(self._planner, self.restorer, clock, lag, recently_ms=2 * self._commit_interval_ms)
@@ -378,6 +393,8 @@ class Parts:
                     raise TaskMigratedError(f"this worker is no longer a member: {told.reason}")
         while self._untold:
             self._carry_out(self._untold.popleft())
+        if anew := self._sources.made_anew():
+            self.tasks.begin_anew(anew)
         self.followers.advance()
         if self.tasks.changed or self.followers.changed or now_ms - self._reported_at_ms >= REPORT_MS:
             self._reported_at_ms = now_ms
@@ -447,7 +464,7 @@ class Parts:
 
     def _clean_up(self) -> None:
         """The state of tasks that are elsewhere is removed when nothing was written to it for a while: until then they may come back."""
-        owned = [task.id for task in (*self.tasks.all(), *self.followers.all())]
+        owned = [*(task.id for task in self.tasks.all()), *(task.id for task in self.followers.all())]
         self._directory.clean(owned, self._config.integer("state.cleanup.delay.ms"), self._clock.wall_ms())
 
     def _purge(self) -> None:

@@ -23,6 +23,7 @@ from runtime.serdes import STRING
 from runtime.stores import Stores
 from runtime.stores.base import EngineStore, StoreContext
 from runtime.topics import TopicAdmin
+from tests.broker.engine import client, count_topology, counts_become
 from tests.broker.logs import create_anew, cut, open_transaction, transaction
 from tests.support import Kafka, wait_until
 
@@ -223,6 +224,26 @@ def test_a_batch_is_not_kept_longer_than_a_moment(copies: Copies, topic: Callabl
     now[0] += 1
     copies.restorer.step(0)
     assert content(store) == {"a": "1"}
+
+
+def test_a_client_tells_its_listener_of_its_standbys(broker: Kafka, topic: Callable[..., str], application_id: str, tmp_path: Path) -> None:
+    source, output = topic("in"), topic("out")
+    broker.produce(source, [("a", "1"), ("b", "1")])
+    listener = Listener()
+    clients = [
+        client(broker, count_topology(source, output), application_id, tmp_path / name, **{"client.id": name, "num.standby.replicas": 1})
+        for name in ("one", "two")
+    ]
+    clients[1].set_standby_update_listener(listener)
+    with clients[0] as first, clients[1] as second:
+        first.start()
+        counts_become(broker, output, {"a": 1, "b": 1})
+        second.start()
+        wait_until(lambda: sum(int(str(call[4])) for call in listener.calls if call[0] == "batch") == 2, 60, "both records at the standby")
+        assert listener.calls[0] == ("start", "counts", 0)
+        first.close(20_000)
+        wait_until(lambda: listener.calls[-1][0] == "suspended", 60, "the promotion")
+    assert listener.calls[-1][-1] is SuspendReason.PROMOTED
 
 
 # --- what a follower may go on building upon ----------------------------------------------------------------------------------------
