@@ -23,7 +23,7 @@ twice has met the same event twice (under at-least-once that happens) and drops 
     TASK_RESUMED              offsets: {topic-partition: offset}, moved: {topic-partition: {from, to}} (while it was paused)
     RECORD_SKIPPED            topic, partition, offset, error_type, error
     OFFSET_MOVED              topic, partition, committed, expected
-    OFFSET_RESET              topic, partition, from, to, policy (`nearest`: somebody had set an offset that is not there)
+    OFFSET_RESET              topic, partition, from, to, policy (`nearest`: somebody had set an offset that is not there), reason
     GLOBAL_RECOVERY_STARTED   store, topic, partition, reason, attempt (of several in a row), wait_seconds
     GLOBAL_RECOVERY_ENDED     store, topic, records, seconds
     GLOBAL_TOPIC_NOT_COMPACTED  topic, cleanup_policy

@@ -58,6 +58,8 @@ class ActiveTask:
         """Where `auto.offset.reset` began partitions without a committed offset: kept, since `latest` would be later each time."""
         self.moved: dict[Partition, tuple[NextOffset, NextOffset]] = {}
         """Partitions that began somewhere else than where this task's work ended (from, to): somebody has moved their committed offsets."""
+        self.remade: set[Partition] = set()
+        """Partitions whose topic was deleted and made anew while this task did not read it: its offsets mean nothing there."""
         self.topic_ids: Mapping[str, str] = {}
         """Id of each changelog topic, by name (rules.md, 13); set by the worker before the restore."""
         self.stores: dict[str, EngineStore] = {}

@@ -23,9 +23,12 @@ from runtime.tasks.active import ActiveTask
 from runtime.tasks.global_ import GlobalTask
 from runtime.tasks.incidents import PausePoint
 from runtime.worker.plans import Planner
+from runtime.worker.source_topics import SourceTopics
 
 logger = logging.getLogger(__name__)
 
+_OUT_OF_RANGE = "is out of range"
+_MADE_ANEW = "is of a topic that was deleted and created again"
 OFFSETS_SECONDS = 10.0
 """How long an answer about committed offsets or ends of partitions may take."""
 
@@ -52,6 +55,7 @@ class TaskSet:
         events: EventSink,
         clock: Clock,
         holds: Holds,
+        sources: SourceTopics,
     ) -> None:
         self._planner = planner
         self._reader = reader
@@ -60,13 +64,15 @@ class TaskSet:
         self._events = events
         self._clock = clock
         self._holds = holds
+        self._sources = sources
         self._tasks: dict[TaskId, ActiveTask] = {}
         self._by_partition: dict[Partition, ActiveTask] = {}
         self._turn: list[TaskId] = []
         self._restored: set[TaskId] = set()
         """Tasks whose stores are complete and that do not process yet."""
-        self._lost: dict[Partition, int | None] = {}
-        """Partitions whose position is not on the log, and that position: told once, and kept until the broker has said where to go on."""
+        self._lost: dict[Partition, tuple[int | None, str]] = {}
+        """Partitions whose position means nothing any more, that position, and why: told once, and kept until the broker has said where to
+        go on."""
         self.halted = False
         """True between `pause_all` and `resume_all`: nothing is processed (KIP-834)."""
         self.changed = True
@@ -166,11 +172,13 @@ class TaskSet:
             task.plan.restore_begins(task.stores, task.changelogs)
 
     def _refuse_lost_state(self, task: ActiveTask, committed: Mapping[Partition, OffsetAndMetadata]) -> None:
-        """State without committed offsets would be counted into twice (rules.md, 14)."""
-        lost = {partition: offset for partition, offset in task.stored_inputs().items() if partition not in committed}
+        """State without committed offsets would be counted into twice (rules.md, 14); but with a topic that is deleted Kafka deletes its
+        offsets, and what comes in its place was counted by nobody."""
+        known = committed.keys() | task.remade
+        lost = {partition: offset for partition, offset in task.stored_inputs().items() if partition not in known}
         if lost:
             raise StateLostError(self._planner.state_lost_message(task.id, lost))
-        if self._planner.exactly_once and not any(partition in committed for partition in task.inputs) and task.holds_state():
+        if self._planner.exactly_once and not any(partition in known for partition in task.inputs) and task.holds_state():
             # Under exactly-once a changelog is never written without offsets. (Under at-least-once a crash between the two is no loss.)
             raise StateLostError(self._planner.state_lost_message(task.id, {}))
 
@@ -204,14 +212,21 @@ class TaskSet:
         self._reader.assign({partition: start for of_task in starts.values() for partition, start in of_task.items()})
 
     def _starts(self, task: ActiveTask, committed: Mapping[Partition, OffsetAndMetadata]) -> dict[Partition, NextOffset]:
-        return {
-            partition: NextOffset(committed[partition].offset)
-            if partition in committed
-            else task.reset_positions[partition]
-            if partition in task.reset_positions
-            else self._reset_position(task, partition, "no committed offset")
-            for partition in task.inputs
-        }
+        return {partition: self._start(task, partition, committed.get(partition)) for partition in task.inputs}
+
+    def _start(self, task: ActiveTask, partition: Partition, committed: OffsetAndMetadata | None) -> NextOffset:
+        if partition in task.remade:
+            task.remade.discard(partition)
+            ours = task.committed_offsets.get(partition)
+            if committed is None or ours is None or committed.offset == ours.offset:  # else somebody knew of it, and has set another
+                start = self._reset_position(task, partition, _MADE_ANEW)
+                self._tell_reset(task, partition, None if committed is None else committed.offset, start, _MADE_ANEW)
+                return start
+        if committed is not None:
+            return NextOffset(committed.offset)
+        if partition in task.reset_positions:
+            return task.reset_positions[partition]
+        return self._reset_position(task, partition, "no committed offset")
 
     def _reset_position(self, task: ActiveTask, partition: Partition, why: str) -> NextOffset:
         """Where `auto.offset.reset`, or the source's own policy, says to begin. Raises StreamsError for `none`."""
@@ -239,12 +254,28 @@ class TaskSet:
             task = self._by_partition.get(partition)
             if task is not None and task.queues is not None:
                 task.queues[partition].reached_end(offset)
-        self._lost.update(polled.lost)
-        for partition, position in list(self._lost.items()):
-            self._reset(partition, position)
+        self._lost.update((partition, (position, _OUT_OF_RANGE)) for partition, position in polled.lost)
+        self._reset_lost()
+
+    def begin_anew(self, topics: Iterable[str]) -> None:
+        """These topics were deleted and made anew: what tasks know of their positions means nothing there. Raises StreamsError if the
+        broker does not answer (it is tried again then), or where the policy is `none`."""
+        for topic in topics:
+            for partition, task in self._by_partition.items():
+                if partition.topic != topic:
+                    continue
+                if task.state is TaskState.RUNNING and task.queues is not None:
+                    self._lost[partition] = task.queues[partition].next_offset, _MADE_ANEW
+                else:
+                    task.remade.add(partition)
+        self._reset_lost()
+
+    def _reset_lost(self) -> None:
+        for partition, (position, why) in list(self._lost.items()):
+            self._reset(partition, position, why)
             del self._lost[partition]
 
-    def _reset(self, partition: Partition, position: int | None) -> None:
+    def _reset(self, partition: Partition, position: int | None, why: str) -> None:
         """The position is not on the log (any more): goes on where the policy says, and tells (kafka-facts, D).
 
         A position that somebody has set is no accident, so the policy is not asked: the nearest offset that there is takes its place, as
@@ -253,24 +284,31 @@ class TaskSet:
         task = self._by_partition.get(partition)
         if task is None or task.queues is None:
             return
+        self._sources.look_again(partition.topic)
         _, shifted_to = task.moved.pop(partition, (None, None))
-        if position is not None and position == shifted_to:
+        if position is not None and position == shifted_to and why is _OUT_OF_RANGE:
             low, high = self._reader.bounds(partition, OFFSETS_SECONDS)
             start, policy = (low if position < low else high), "nearest"
         else:
-            start = self._reset_position(task, partition, f"offset {position} is out of range")
+            start = self._reset_position(task, partition, f"offset {position} {why}")
             policy = str(task.plan.offset_reset(partition.topic))
         if partition in task.reset_positions:
             task.reset_positions[partition] = start
         queue = task.queues[partition]
-        logger.warning("%s: offset %s is out of range; going on at %d (%s)", partition, position, start, policy, extra={"task": task.id})
-        payload = {"topic": partition.topic, "partition": partition.number, "from": position, "to": start, "policy": policy}
-        self._events.emit(EventKind.OFFSET_RESET, payload, task.id, f"{partition}@{position}")
-        if queue.buffered and start >= queue.next_offset:
+        self._tell_reset(task, partition, position, start, why, policy)
+        if queue.buffered and start >= queue.next_offset and why is _OUT_OF_RANGE:
             queue.jump(start)
         else:
             queue.clear(start)
         self._reader.assign({partition: start})
+
+    def _tell_reset(
+        self, task: ActiveTask, partition: Partition, position: int | None, start: int, why: str, policy: str | None = None
+    ) -> None:
+        policy = policy or str(task.plan.offset_reset(partition.topic))
+        logger.warning("%s: offset %s %s; going on at %d (%s)", partition, position, why, start, policy, extra={"task": task.id})
+        payload = {"topic": partition.topic, "partition": partition.number, "from": position, "to": start, "policy": policy, "reason": why}
+        self._events.emit(EventKind.OFFSET_RESET, payload, task.id, f"{partition}@{position}")
 
     def balance(self, most: int) -> None:
         """Stops fetching partitions whose queue holds more than `most` records, and fetches them again when it has come down."""

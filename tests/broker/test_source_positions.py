@@ -1,0 +1,170 @@
+"""Source partitions whose position is lost: the log was cut, or the topic made anew; each policy, per topic and in the configuration."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from runtime import serdes
+from runtime.client import KafkaStreams
+from runtime.dsl.builder import StreamsBuilder
+from runtime.dsl.options import Consumed, Produced
+from runtime.events import EventKind
+from runtime.ids import TaskId
+from runtime.offset_reset import AutoOffsetReset
+from runtime.states import State
+from runtime.topology.topology import Topology
+from tests.broker.engine import BAD, PAUSE, client, count_topology, counts_become, paused, reaches, running, set_offset, told
+from tests.broker.logs import create_anew, cut
+from tests.support import Kafka, wait_until
+
+Topic = Callable[..., str]
+HOUR_MS = 3_600_000
+
+
+def copy(source: str, output: str, policy: AutoOffsetReset | str | None = None) -> Topology:
+    builder = StreamsBuilder()
+    stream = builder.stream(source, Consumed(serdes.STRING, value=serdes.STRING, offset_reset_policy=policy))
+    stream.to(output, Produced(serdes.STRING, value=serdes.STRING))
+    return builder.build()
+
+
+def copied(broker: Kafka, output: str) -> list[str]:
+    return [(record.value or b"").decode() for record in broker.consume(output)]
+
+
+def becomes(broker: Kafka, output: str, wanted: list[str]) -> None:
+    wait_until(lambda: copied(broker, output) == wanted, 40, f"{wanted}")
+
+
+def stand_still(streams: KafkaStreams, still: bool) -> None:
+    """The reader of a client stands still, as a process that was stopped does, or goes on."""
+    worker = streams._worker
+    assert worker is not None
+
+    def hold(_: object) -> None:
+        consumer = worker._parts._consumer
+        (consumer.pause if still else consumer.resume)(consumer.assignment())
+
+    worker.call(hold).result(30)
+
+
+@pytest.mark.parametrize(
+    ("policy", "wanted"),
+    [
+        (AutoOffsetReset.earliest(), ["day", "half", "now"]),
+        (AutoOffsetReset.by_duration(HOUR_MS), ["half", "now"]),
+        ("by_duration:PT1M", ["now"]),
+        (AutoOffsetReset.latest(), ["now"]),
+    ],
+    ids=str,
+)
+def test_where_a_topic_without_a_committed_offset_begins(
+    broker: Kafka, topic: Topic, application_id: str, state_dir: Path, policy: AutoOffsetReset | str, wanted: list[str]
+) -> None:
+    """The topic's own policy goes before the configured one, which would stop the client."""
+    source, output = topic("in"), topic("out")
+    now_ms = time.time_ns() // 1_000_000
+    broker.produce(source, [("k", "day"), ("k", "half")], timestamps=[now_ms - 24 * HOUR_MS, now_ms - HOUR_MS // 2])
+    with running(broker, copy(source, output, policy), application_id, state_dir, **{"auto.offset.reset": "none"}):
+        broker.produce(source, [("k", "now")])
+        becomes(broker, output, wanted)
+
+
+@pytest.mark.parametrize(
+    ("policy", "wanted", "to"),
+    [
+        ("earliest", ["1", "4", "5"], 3),
+        ("latest", ["1", "5"], 4),
+        ("by_duration:PT1H", ["1", "4", "5"], 3),
+        ("by_duration:PT0S", ["1", "5"], 4),
+    ],
+)
+def test_the_log_is_cut_past_a_reader_that_runs(
+    broker: Kafka, topic: Topic, application_id: str, state_dir: Path, policy: str, wanted: list[str], to: int
+) -> None:
+    source, output = topic("in"), topic("out")
+    broker.produce(source, [("k", "1")])
+    set_offset(broker, application_id, source, 0)
+    with running(broker, copy(source, output), application_id, state_dir, **{"auto.offset.reset": policy}) as streams:
+        becomes(broker, output, ["1"])
+        stand_still(streams, True)
+        broker.produce(source, [("k", "2"), ("k", "3"), ("k", "4")])
+        cut(broker, source, 3)
+        stand_still(streams, False)
+        [reset] = wait_until(lambda: told(broker, application_id, EventKind.OFFSET_RESET), what="the event")
+        broker.produce(source, [("k", "5")])
+        becomes(broker, output, wanted)
+        assert (reset.payload["from"], reset.payload["to"], reset.payload["reason"]) == (1, to, "is out of range")
+        assert streams.state is State.RUNNING
+
+
+@pytest.mark.parametrize("records", [2, 30], ids=["shorter", "longer"])
+@pytest.mark.parametrize("policy", ["earliest", "latest"])
+def test_the_topic_is_made_anew_under_a_reader_that_runs(
+    broker: Kafka, topic: Topic, application_id: str, state_dir: Path, policy: str, records: int
+) -> None:
+    """A longer one gives no error: its id tells, which is looked at each second."""
+    source, output = topic("in"), topic("out")
+    broker.produce(source, [("k", f"old {n}") for n in range(10)])
+    set_offset(broker, application_id, source, 0)
+    with running(broker, copy(source, output), application_id, state_dir, **{"auto.offset.reset": policy}) as streams:
+        wait_until(lambda: len(copied(broker, output)) == 10, what="the old ones")
+        sources = streams._worker._parts._sources  # type: ignore[union-attr]
+        wait_until(lambda: source in sources._known, what="a first look")
+        stand_still(streams, True)
+        create_anew(broker, source)
+        broker.produce(source, [("k", f"new {n}") for n in range(records)])
+        stand_still(streams, False)
+        wait_until(lambda: told(broker, application_id, EventKind.OFFSET_RESET), what="the event")
+        broker.produce(source, [("k", "last")])
+        wait_until(lambda: copied(broker, output)[-1:] == ["last"], 40, "the last one")
+        seen = [value for value in copied(broker, output) if value.startswith("new")]
+        if policy == "earliest":
+            # what was read of the longer one before the look was read in vain, and comes again
+            assert seen[-records:] == [f"new {n}" for n in range(records)]
+        else:
+            assert records == 30 or seen == []
+        assert len(told(broker, application_id, EventKind.OFFSET_RESET)) == 1
+        assert streams.state is State.RUNNING
+
+
+def test_a_topic_made_anew_stops_the_client_where_the_policy_is_none(
+    broker: Kafka, topic: Topic, application_id: str, state_dir: Path
+) -> None:
+    source, output = topic("in"), topic("out")
+    broker.produce(source, [("k", "old")])
+    set_offset(broker, application_id, source, 0)
+    with client(broker, copy(source, output), application_id, state_dir, **{"auto.offset.reset": "none"}) as streams:
+        streams.start()
+        reaches(streams, State.RUNNING)
+        becomes(broker, output, ["old"])
+        sources = streams._worker._parts._sources  # type: ignore[union-attr]
+        wait_until(lambda: source in sources._known, what="a first look")
+        create_anew(broker, source)
+        broker.produce(source, [("k", "new")] * 5)
+        wait_until(lambda: streams.state is State.ERROR, 40, "the end")
+        assert "is of a topic that was deleted and created again" in str(streams.failure)
+
+
+def test_a_topic_made_anew_while_its_task_is_paused_is_begun_by_the_policy_when_it_is_resumed(
+    broker: Kafka, topic: Topic, application_id: str, state_dir: Path
+) -> None:
+    source, output = topic("in"), topic("out")
+    broker.produce(source, [("k", "old"), ("k", BAD), ("k", "old")])
+    settings: dict[str, object] = {"deserialization.exception.handler": PAUSE}
+    with running(broker, count_topology(source, output), application_id, state_dir, **settings) as streams:
+        wait_until(lambda: paused(streams) == {"0_0"}, what="the pause")
+        sources = streams._worker._parts._sources  # type: ignore[union-attr]
+        known = wait_until(lambda: sources._known.get(source), what="a first look")
+        create_anew(broker, source)
+        broker.produce(source, [("k", f"new {n}") for n in range(5)])
+        wait_until(lambda: sources._known[source] != known, what="the look that sees it")
+        assert paused(streams) == {"0_0"}
+        assert streams.resume(TaskId(0, 0))
+        counts_become(broker, output, {"k": 6})
+        [reset] = told(broker, application_id, EventKind.OFFSET_RESET)
+        assert (reset.payload["from"], reset.payload["to"]) == (None, 0)  # Kafka has deleted the offset with the topic
