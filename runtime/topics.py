@@ -34,6 +34,9 @@ logger = logging.getLogger(__name__)
 ANSWER_SECONDS = 30.0
 """How long one question to the brokers may take."""
 
+LOOK_SECONDS = 3.0
+"""How long a question may take that holds up a transaction: well below the shortest time-out of a session or a transaction."""
+
 _AWAY = {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT, KafkaError._RESOLVE}
 
 COORDINATION_CONFIG: Mapping[str, str] = {
@@ -186,11 +189,13 @@ class TopicAdmin:
         return found
 
     def last_committed(self, group: str, partitions: Iterable[Partition]) -> dict[Partition, OffsetAndMetadata]:
-        """The committed offsets of some partitions, without what open transactions would make of them. Raises BrokerUnavailableError,
-        StreamsError."""
+        """The committed offsets of some partitions, without what open transactions would make of them. Waits for `LOOK_SECONDS` at most: it is
+        asked in the middle of a transaction. Raises BrokerUnavailableError, StreamsError."""
         request = [ConsumerGroupTopicPartitions(group, [TopicPartition(*partition) for partition in partitions])]
-        [future] = self._ask("list offsets of a group", lambda: self._client.list_consumer_group_offsets(request)).values()
-        found = self._wait(f"list offsets of group {group}", future).topic_partitions
+        [future] = self._ask(
+            "list offsets of a group", lambda: self._client.list_consumer_group_offsets(request, request_timeout=LOOK_SECONDS)
+        ).values()
+        found = self._wait(f"list offsets of group {group}", future, LOOK_SECONDS).topic_partitions
         return {Partition(at.topic, at.partition): OffsetAndMetadata(at.offset, at.metadata or "") for at in found if at.offset >= 0}
 
     def partition_count(self, topic: str) -> int:
@@ -298,15 +303,13 @@ class TopicAdmin:
         except KafkaException as error:
             raise self._translate(what, error) from error
 
-    def _wait(self, what: str, future: Future[Answer]) -> Answer:
+    def _wait(self, what: str, future: Future[Answer], seconds: float = ANSWER_SECONDS) -> Answer:
         try:
-            return future.result(ANSWER_SECONDS)
+            return future.result(seconds)
         except KafkaException as error:
             raise self._translate(what, error) from error
         except FutureTimeoutError as error:
-            raise BrokerUnavailableError(
-                f"bootstrap.servers = {self._servers}: no answer within {ANSWER_SECONDS:.0f} s ({what})"
-            ) from error
+            raise BrokerUnavailableError(f"bootstrap.servers = {self._servers}: no answer within {seconds:.0f} s ({what})") from error
 
     def _unless_missing(self, what: str, future: Future[Answer]) -> Answer | None:
         try:
