@@ -242,6 +242,17 @@ def test_an_interrupted_restore_goes_on_from_what_it_wrote(bench: Bench, monkeyp
     store.close()
 
 
+def test_batches_of_many_tasks_share_one_budget_of_memory(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runtime.changelog.restore._MOST_BYTES", 1_000_000)
+    bench.kafka.produce(bench.topic, [(f"k{n}", "v" * 100) for n in range(20_000)], partition=0)
+    store = bench.open()
+    bench.restore(store)
+    batches = [call for call in bench.listener.calls if call[0] == "batch"]
+    assert len(batches) >= 3
+    assert len(content(store)) == 20_000
+    store.close()
+
+
 def test_nothing_to_read_is_complete_at_once_and_makes_no_connection(bench: Bench) -> None:
     restorer = Restorer({"bootstrap.servers": "127.0.0.1:1"}, SystemClock(), Metrics(), bench.events)
     store = bench.open()
