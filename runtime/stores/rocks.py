@@ -34,7 +34,7 @@ from rocksdict import (
 from runtime.errors import InvalidStateStoreError, StateDirectoryError, StateDirectoryLockedError, TaskCorruptedError
 from runtime.ids import NextOffset, Partition, TaskId
 from runtime.stores.budget import StoreMemory
-from runtime.stores.locks import lock_holder
+from runtime.stores.locks import lock_holder, way_out
 from runtime.stores.rocks_java import take_over
 from runtime.stores.rocks_options import database_options, family_options, rocks_memory
 from runtime.stores.rocks_shared import SharedKeyValues
@@ -68,7 +68,7 @@ class RocksStore:
             options = {name: self._options_of(name) for name in names}
             self._db = Rdict(str(self._path), database_options(self._memory), column_families=options)
         except OSError as error:
-            raise StateDirectoryError(f"the store's folder {self._path} cannot be used: {error}") from error
+            raise StateDirectoryError(f"the store's folder {self._path} cannot be used: {error}{way_out(str(error))}") from error
         except Exception as error:  # rocksdict raises plain Exception
             self._give_back(set(self._filtered))
             raise _open_error(self._path, error, self._task) from error
@@ -217,7 +217,7 @@ class RocksStore:
             return TaskCorruptedError(
                 [self._task] if self._task else [], f"the store in {self._path} cannot be {what}: {error}", self._path.name
             )
-        return StateDirectoryError(f"the store in {self._path} cannot be {what}: {error}")
+        return StateDirectoryError(f"the store in {self._path} cannot be {what}: {error}{way_out(str(error))}")
 
 
 class _Scan(Iterator[tuple[bytes, bytes]]):
@@ -321,10 +321,10 @@ def _open_error(path: Path, error: Exception, task: TaskId | None) -> Exception:
     text = str(error)
     if "lock" in text.lower() and "LOCK" in text:
         if "Permission denied" in text:
-            return StateDirectoryError(f"the store's folder {path} cannot be used: {text}")
+            return StateDirectoryError(f"the store's folder {path} cannot be used: {text}{way_out(text)}")
         pid = lock_holder(path / "LOCK")
         who = f"process {pid}" if pid else "another process, or this one"
         return StateDirectoryLockedError(f"the store in {path} is open in {who}: stop it, or give this instance a state.dir of its own")
-    if any(reason in text for reason in ("Permission denied", "Read-only file system", "No space left", "Too many open files")):
-        return StateDirectoryError(f"the store's folder {path} cannot be used: {text}")
+    if way_out(text):  # the system refuses; the files may be whole
+        return StateDirectoryError(f"the store's folder {path} cannot be used: {text}{way_out(text)}")
     return TaskCorruptedError([task] if task else [], f"the files of the store in {path} cannot be read: {text}", path.name)
