@@ -194,7 +194,8 @@ def test_a_store_is_closed_between_two_reads_of_other_threads(tmp_path: Path) ->
         closing.join(0.1)
         assert closing.is_alive()
     closing.join()
-    for read in (lambda: view.get("000001"), lambda: list(view.all())):
+    reads: list[Callable[[], object]] = [lambda: view.get("000001"), lambda: list(view.all())]
+    for read in reads:
         with pytest.raises(InvalidStateStoreError):
             read()
     open_store(tmp_path).close()
