@@ -189,8 +189,8 @@ class TopicAdmin:
         return found
 
     def last_committed(self, group: str, partitions: Iterable[Partition]) -> dict[Partition, OffsetAndMetadata]:
-        """The committed offsets of some partitions, without what open transactions would make of them. Waits for `LOOK_SECONDS` at most: it is
-        asked in the middle of a transaction. Raises BrokerUnavailableError, StreamsError."""
+        """The committed offsets of some partitions, without what open transactions would make of them. Waits for `LOOK_SECONDS` at most: it
+        is asked in the middle of a transaction. Raises BrokerUnavailableError, StreamsError."""
         request = [ConsumerGroupTopicPartitions(group, [TopicPartition(*partition) for partition in partitions])]
         [future] = self._ask(
             "list offsets of a group", lambda: self._client.list_consumer_group_offsets(request, request_timeout=LOOK_SECONDS)

@@ -1,0 +1,85 @@
+"""Rule 13 with the broker's own log cleaner: a deletion that it has cleaned away is heard of by nobody who was away."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from runtime import serdes
+from runtime.dsl.builder import StreamsBuilder
+from runtime.dsl.options import Consumed, Materialized, Produced
+from runtime.events import EventKind
+from runtime.topology.topology import Topology
+from tests.broker.engine import running, told
+from tests.support import Kafka, wait_until
+
+Topic = Callable[..., str]
+CLEANED_SOON = {
+    "cleanup.policy": "compact",
+    "segment.ms": "200",
+    "delete.retention.ms": "100",
+    "min.cleanable.dirty.ratio": "0.001",
+    "max.compaction.lag.ms": "500",
+}
+TEXT = Consumed(serdes.STRING, value=serdes.STRING)
+
+
+def has_key(broker: Kafka, topic: str, key: bytes) -> bool:
+    return any(record.key == key for record in broker.consume(topic))
+
+
+def clean(broker: Kafka, topic: str, gone: bytes) -> None:
+    """Writes on until the log holds nothing of a key any more, neither its rows nor their deletion."""
+
+    def written_on() -> bool:
+        broker.produce(topic, [("filler", str(time.monotonic()))], partition=0)
+        time.sleep(0.25)  # older than `segment.ms`: the next record closes the segment
+        return not has_key(broker, topic, gone)
+
+    wait_until(written_on, 90, f"a log without {gone!r}")
+
+
+def lookups(airports: str, flights: str, output: str) -> Topology:
+    builder = StreamsBuilder()
+    table = builder.global_table(airports, TEXT, Materialized("airports"))
+    joined = builder.stream(flights, TEXT).left_join(table, lambda _, airport: airport, lambda airport, name: f"{airport}={name}")
+    joined.to(output, Produced(serdes.STRING, value=serdes.STRING))
+    return builder.build()
+
+
+def test_rule_13_a_global_table_that_was_away_is_rebuilt(broker: Kafka, topic: Topic, application_id: str, state_dir: Path) -> None:
+    airports, flights, output = topic("airports", config=CLEANED_SOON), topic("flights"), topic("out")
+    topology = lookups(airports, flights, output)
+    broker.produce(airports, [("EWR", "Newark"), ("OLD", "Closed")], partition=0)
+    with running(broker, topology, application_id, state_dir) as streams:
+        assert dict(streams.store("airports").all()) == {"EWR": "Newark", "OLD": "Closed"}
+    broker.produce(airports, [("OLD", None)], partition=0)
+    clean(broker, airports, b"OLD")
+    with running(broker, topology, application_id, state_dir) as streams:
+        assert set(dict(streams.store("airports").all())) == {"EWR", "filler"}
+        broker.produce(flights, [("f", "OLD")])
+        wait_until(lambda: [record.value for record in broker.consume(output)] == [b"OLD=None"], what="a flight to nowhere")
+    [started] = told(broker, application_id, EventKind.GLOBAL_RECOVERY_STARTED)
+    assert "delete.retention.ms" in str(started.payload["reason"])
+
+
+def test_rule_13_a_store_whose_task_was_elsewhere_is_restored_from_the_start(
+    broker: Kafka, topic: Topic, application_id: str, tmp_path: Path
+) -> None:
+    """The row was deleted at another instance, on whose disk it is gone; what this disk holds is older than the log remembers."""
+    source = topic("rows", config={"cleanup.policy": "compact"})
+    builder = StreamsBuilder()
+    builder.table(source, TEXT, Materialized("rows", logging=CLEANED_SOON))
+    topology, changelog = builder.build(), f"{application_id}-rows-changelog"
+    broker.produce(source, [("kept", "1"), ("gone", "1")], partition=0)
+
+    def runs(folder: str, rows: dict[str, str]) -> None:
+        with running(broker, topology, application_id, tmp_path / folder) as streams:
+            wait_until(lambda: {key: value for key, value in streams.store("rows").all() if key != "filler"} == rows, 40, f"{rows}")
+
+    runs("here", {"kept": "1", "gone": "1"})
+    broker.produce(source, [("gone", None)], partition=0)
+    runs("there", {"kept": "1"})
+    clean(broker, changelog, b"gone")
+    runs("here", {"kept": "1"})
