@@ -25,6 +25,7 @@ import msgspec
 from runtime.errors import StateDirectoryError
 from runtime.ids import NextOffset, Partition, TaskId
 from runtime.stores.base import EngineStore, StoreLayout
+from runtime.stores.locks import way_out
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +119,9 @@ def write_snapshot(
         building.rename(final)
         _sync_directory(final.parent)
     except OSError as error:
-        raise StateDirectoryError(f"snapshot {snapshot_id} of task {task} cannot be written to {final}: {error}") from error
+        raise StateDirectoryError(
+            f"snapshot {snapshot_id} of task {task} cannot be written to {final}: {error}{way_out(str(error))}"
+        ) from error
     prune(snapshots)
     return final
 
