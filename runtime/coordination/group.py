@@ -48,8 +48,9 @@ class Membership:
         """True while the coordination topic's partition is this worker's."""
 
     def join(self) -> None:
-        """Subscribes; membership comes with later polls."""
-        self._lost = self.joined = False
+        """Subscribes; membership comes with later polls. The client joins again by itself after it was dropped, and may have done so by now:
+        then `joined` stands, because nothing more will come that says so."""
+        self._lost = False
         self._consumer.subscribe([self._topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._on_lost)
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
@@ -66,7 +67,7 @@ class Membership:
             consumer.incremental_unassign(partitions)
 
     def _on_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        self.leads = False
+        self.leads = self.joined = False
         self._lost = True
         if partitions:
             consumer.incremental_unassign(partitions)
