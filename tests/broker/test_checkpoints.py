@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -159,3 +160,25 @@ def test_memory_is_configured_and_reported(
     assert found["read-cache-capacity"] == 3 * MIB
     assert 0 < found["size-all-mem-tables"] <= found["block-cache-usage"] <= 24 * MIB
     assert "block cache 24.0 MiB, of which write buffers at most 12.0 MiB; record caches 2.0 MiB, read caches 3.0 MiB" in caplog.text
+
+
+def test_a_file_that_is_no_longer_true_is_removed_when_a_store_begins_from_nothing(
+    broker: Kafka, topic: Callable[..., str], application_id: str, state_dir: Path
+) -> None:
+    """Otherwise a kill during the restore would leave it, and the next start announce a task that is whole."""
+    words, counted, airports = topic("words"), topic("counted"), topic("airports", config={"cleanup.policy": "compact"})
+    made = topology(words, airports, counted)
+    task = state_dir / application_id / "0_0"
+    with running(broker, made, application_id, state_dir):
+        broker.produce(words, [("a", "1")], partition=0)
+        counts_become(broker, counted, {"a": 1})
+        assert not (task / ".checkpoint").exists(), "the interval has not passed"
+    assert read_checkpoint(task)
+    with running(broker, made, application_id, state_dir):
+        assert (task / ".checkpoint").exists(), "true as long as the store is what it was"
+    shutil.rmtree(task / "rocksdb")
+    with running(broker, made, application_id, state_dir):
+        assert not (task / ".checkpoint").exists()
+        broker.produce(words, [("a", "1")], partition=0)
+        counts_become(broker, counted, {"a": 2})
+    assert read_checkpoint(task)
