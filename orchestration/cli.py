@@ -33,7 +33,7 @@ for command in (
     instances.stop,
     instances.restart,
     instances.pause,
-    run_book.resume,
+    instances.resume,
     look.status,
     look.tasks,
     look.events,

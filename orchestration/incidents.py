@@ -13,7 +13,7 @@ Every function works within the caller's transaction and may be repeated: an occ
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from sqlalchemy import select
@@ -53,7 +53,10 @@ def of_globals(session: Session, application: Application, events: Sequence[Even
     """Opens the alerts of these events, and closes those on recoveries of instances that are RUNNING again."""
     for event in events:
         if event.kind == EventKind.GLOBAL_RECOVERY_STARTED.value:
-            alerts.open_alert(session, _recovery_alert(event), actor=ACTOR, at=at)
+            new = _recovery_alert(event)
+            alert, opened = alerts.open_alert(session, new, actor=ACTOR, at=at)
+            if not opened and alert.last_seen_at == event.at:
+                alert.title, alert.detail = alerts.printable(new.title, alerts.MOST_TITLE), dict(new.detail)  # of the last one
         elif event.kind == EventKind.GLOBAL_TOPIC_NOT_COMPACTED.value:
             new = _compaction_alert(application, event)
             alerts.open_alert(session, new, actor=ACTOR, at=at)
@@ -78,7 +81,7 @@ def _task_alert(event: Event) -> NewAlert:
         EventKind.OFFSET_MOVED.value: f"the committed offset of {place} is {payload.get('committed')}, not {payload.get('expected')} as "
         f"the instance left it: somebody moved it while task {event.task} ran, where it counts for paused tasks only",
         EventKind.OFFSET_RESET.value: f"{place} goes on at {payload.get('to')}, not at {payload.get('from')}, which is no longer there "
-        f"(policy {payload.get('policy')}): records in between were not processed",
+        f"(policy {payload.get('policy')}{_because(payload)}): records in between were not processed",
     }
     return NewAlert(
         occurrence=event.id,
@@ -94,8 +97,15 @@ def _task_alert(event: Event) -> NewAlert:
     )
 
 
+def _because(payload: Mapping[str, object]) -> str:
+    reason = payload.get("reason")
+    return f"; {reason}" if reason else ""
+
+
 def _recovery_alert(event: Event) -> NewAlert:
     payload = event.payload
+    attempt, wait = payload.get("attempt"), payload.get("wait_seconds")
+    again = f" (the {attempt}. time in a row, after {wait} s)" if isinstance(attempt, int) and attempt > 1 else ""
     return NewAlert(
         occurrence=event.id,
         kind=GLOBAL_RECOVERY,
@@ -104,8 +114,8 @@ def _recovery_alert(event: Event) -> NewAlert:
         instance=event.instance,
         subject=f"{payload.get('store')} on {event.instance}",
         seen_at=event.at,
-        title=f"global store {payload.get('store')} on {event.instance} is rebuilt from {payload.get('topic')}: {payload.get('reason')}; "
-        "tasks that read it wait",
+        title=f"global store {payload.get('store')} on {event.instance} is rebuilt from {payload.get('topic')}{again}: "
+        f"{payload.get('reason')}; tasks that read it wait",
         detail=payload,
     )
 

@@ -8,6 +8,7 @@ under way, and the later of two writes wins in silence.)
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -17,10 +18,11 @@ from confluent_kafka.admin import AdminClient
 from orchestration.applications import Application
 from runtime.coordination.commands import CommandClient
 from runtime.coordination.records import CommandResult
-from runtime.errors import BrokerUnavailableError
+from runtime.errors import BrokerUnavailableError, StreamsError
 from runtime.ids import TaskId
 
 _SECONDS = 10.0
+_AGAIN_SECONDS = 0.5
 
 
 class RefusedError(Exception):
@@ -109,7 +111,15 @@ class TaskCommands:
             raise RefusedError(f"{topic}-{partition}: the broker refuses the new offset: {problem.str()}")
 
     def _asked(self, kind: str, task: TaskId, args: dict[str, object], timeout_s: float) -> CommandResult:
-        result = self._client.send(kind, task=task, args=args, timeout_s=timeout_s)
+        """Asks again where the owner was rolled back and did nothing, until the time is up. Raises RefusedError, StreamsError."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            result = self._client.send(kind, task=task, args=args, timeout_s=timeout_s)
+            if result.ok or not result.data.get("again"):
+                break
+            if time.monotonic() > deadline:
+                raise StreamsError(f"task {task}: {result.by} could not {kind} in {timeout_s:.0f} s: {result.reason}")
+            time.sleep(_AGAIN_SECONDS)
         if not result.ok:
             raise RefusedError(f"task {task}: {result.by} refuses to {kind}: {result.reason}")
         return result

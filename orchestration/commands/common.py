@@ -124,6 +124,13 @@ def targets(application: str | None, bootstrap_servers: str | None) -> list[Targ
     return [Target(Observer(each.id, each.bootstrap_servers), each.instances) for each in found]
 
 
+def named(application: str, bootstrap_servers: str | None) -> Application:
+    """The application as it is declared; with --bootstrap-servers one of which no more is known than its name."""
+    if bootstrap_servers is not None:
+        return Application(application, "", (), {"bootstrap.servers": bootstrap_servers})
+    return Applications.read(Places.find().streams_toml).named(application)
+
+
 @contextmanager
 def explained() -> Iterator[None]:
     """An error that has an explanation ends the command with it, and status 1."""

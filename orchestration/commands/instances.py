@@ -1,19 +1,21 @@
-"""`penstock start|stop|restart|pause`: instances and their tasks."""
+"""`penstock start|stop|restart|pause|resume`: instances and their tasks."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
 from orchestration import audit
-from orchestration.commands.common import err, fail, out, project, task_id
+from orchestration.commands.common import Servers, err, explained, fail, named, out, project, task_id
 from orchestration.commands.run_book import ApplicationName, TaskName
 from orchestration.control_plane.models import RunBookState
 from orchestration.launcher import Launcher
 from orchestration.places import Places
 from orchestration.run_books import Request, RestartInstance
 from orchestration.tasks import TaskCommands
+from runtime.ids import TaskId
 
 Instances = Annotated[list[str] | None, typer.Argument(help="Names from streams.toml. Default: all of them.")]
 
@@ -62,13 +64,37 @@ def restart(instances: Instances = None) -> None:
             out.print(str(run.reason), markup=False)
 
 
-def pause(application: ApplicationName, task: TaskName) -> None:
-    """Let a task wait, until it is resumed. It keeps its input and its state."""
+def pause(application: ApplicationName, task: TaskName, bootstrap_servers: Servers = None) -> None:
+    """Let a task wait, until it is resumed. It keeps its input and its state.
+
+    Its owner is asked through Kafka, and answers: from any machine that reaches the brokers.
+    """
+    _ask(application, task, bootstrap_servers, TaskCommands.pause, "paused")
+
+
+def resume(application: ApplicationName, task: TaskName, bootstrap_servers: Servers = None) -> None:
+    """Let a paused task go on, from the offsets that are committed now. `penstock run-book resume` also waits until it does.
+
+    Its owner is asked through Kafka, and answers: from any machine that reaches the brokers.
+    """
+    _ask(application, task, bootstrap_servers, TaskCommands.resume, "resumed")
+
+
+def _ask(application: str, task: str, servers: str | None, ask: Callable[[TaskCommands, TaskId], str], done: str) -> None:
     identity = task_id(task)
-    with project() as operations:
-        declared = operations.applications.named(application)
+    with explained():
+        declared = named(application, servers)
         with TaskCommands(declared, audit.this_user()) as commands, err.status(f"Asking the owner of {identity} …"):
-            by = commands.pause(identity)
-        with operations.control_plane.writing() as session:
-            audit.record(session, audit.this_user(), "task paused", at=audit.now(), application=application, task=task)
-        out.print(f"task {identity} paused by {by}")
+            by = ask(commands, identity)
+        out.print(f"task {identity} {done} by {by}")
+        if servers is None:
+            _write_down(application, task, f"task {done}")
+
+
+def _write_down(application: str, task: str, action: str) -> None:
+    """In the audit trail, if the database answers."""
+    try:
+        with project() as operations, operations.control_plane.writing() as session:
+            audit.record(session, audit.this_user(), action, at=audit.now(), application=application, task=task)
+    except typer.Exit:
+        err.print("it is done, but not in the audit trail", style="yellow")

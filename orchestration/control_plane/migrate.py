@@ -34,9 +34,9 @@ def is_current(connection: Connection) -> bool:
     return MigrationContext.configure(connection).get_current_revision() == newest()
 
 
-def upgrade(connection: Connection) -> None:
+def upgrade(connection: Connection, revision: str = "head") -> None:
     """Applies what is missing, within the caller's transaction; nothing if the tables are up to date."""
-    command.upgrade(_config_for(connection), "head")
+    command.upgrade(_config_for(connection), revision)
 
 
 def write(message: str) -> None:

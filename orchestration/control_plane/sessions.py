@@ -97,7 +97,7 @@ class ControlPlane:
                 self._engine = engine
             return self._engine
 
-    def _create_engine(self) -> Engine:
+    def _create_engine(self, *, migrating: bool = False) -> Engine:
         if self.url.get_backend_name() == "postgresql":
             return sqlalchemy.create_engine(self.url, pool_pre_ping=True)
         if self.url.database and self.url.database != ":memory:":
@@ -106,7 +106,7 @@ class ControlPlane:
             except OSError as error:
                 raise ControlPlaneError(f"database {self.name}: its folder cannot be made: {error.strerror}") from error
         engine = sqlalchemy.create_engine(self.url, connect_args={"timeout": _BUSY_SECONDS})
-        event.listen(engine, "connect", _prepare_sqlite)
+        event.listen(engine, "connect", _prepare_sqlite_for_migration if migrating else _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
         return engine
 
@@ -120,14 +120,25 @@ class ControlPlane:
                 connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_ADVISORY_LOCK})")
                 migrate.upgrade(connection)
             return
-        with FileLock(f"{self.url.database}.migration.lock", timeout=60), engine.begin() as connection:
-            migrate.upgrade(connection)
+        with FileLock(f"{self.url.database}.migration.lock", timeout=60):
+            own = self._create_engine(migrating=True)
+            try:
+                with own.begin() as connection:
+                    migrate.upgrade(connection)
+            finally:
+                own.dispose()
 
 
 def _prepare_sqlite(connection: object, _record: object) -> None:
     connection.isolation_level = None  # type: ignore[attr-defined]  # sqlite3's; transactions are begun by `_begin_sqlite`
     for pragma in ("journal_mode=WAL", f"busy_timeout={_BUSY_SECONDS * 1000}", "synchronous=NORMAL", "foreign_keys=ON"):
         connection.execute(f"PRAGMA {pragma}")  # type: ignore[attr-defined]  # as above
+
+
+def _prepare_sqlite_for_migration(connection: object, record: object) -> None:
+    """SQLite changes a table by making a new one and dropping the old one, which foreign keys on it would forbid."""
+    _prepare_sqlite(connection, record)
+    connection.execute("PRAGMA foreign_keys=OFF")  # type: ignore[attr-defined]  # sqlite3's; has no effect within a transaction
 
 
 def _begin_sqlite(connection: Connection) -> None:

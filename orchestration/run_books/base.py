@@ -18,7 +18,7 @@ from typing import ClassVar
 
 from sqlalchemy.orm import Session
 
-from orchestration import audit
+from orchestration import alerts, audit
 from orchestration.applications import Application
 from orchestration.control_plane import ControlPlane
 from orchestration.control_plane.models import RunBookRun, RunBookState, RunBookStep, StepState
@@ -206,7 +206,7 @@ class RunBook(ABC):
         )
 
     def _end(self, state: RunBookState, reason: str) -> RunBookRun:
-        at = audit.now()
+        at, reason = audit.now(), alerts.printable(reason)
         with self.control_plane.writing() as session:
             run = session.get_one(RunBookRun, self.run_id, with_for_update=True)
             run.state, run.ended_at, run.reason = state.value, at, reason

@@ -423,7 +423,7 @@ class Parts:
         try:
             answer = self.commands.run(command.kind, None if command.task is None else TaskId.parse(command.task), command.args)
         except (TransactionAbortedError, TaskMigratedError) as error:
-            self._answer(command, Answer(False, f"rolled back, nothing was done: {error}"))
+            self._answer(command, Answer(False, f"rolled back, nothing was done: {error}", {"again": True}))
             raise
         self.publish(self._state)  # before the answer, as for a call
         self._answer(command, answer)

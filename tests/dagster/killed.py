@@ -9,9 +9,12 @@ import signal
 import sys
 from collections.abc import Callable
 
+from confluent_kafka import Producer
+
 from orchestration import replay
 from orchestration.control_plane.models import StepState
 from orchestration.operations import Operations
+from orchestration.replay import DeadLetter
 from orchestration.run_books import (
     RebuildGlobalStore,
     RecordInTheWay,
@@ -60,21 +63,21 @@ def main(name: str, step: str, *arguments: str) -> None:
     end_step = RunBook.end_step
     last, _, inside = step.partition(":")
 
-    def end_or_die(self: RunBook, number: int, ended: Step, state: StepState, found: Found) -> None:
-        if ended.name == last and not inside:
+    def end_or_die(self: RunBook, number: int, step: Step, state: StepState, found: Found) -> None:
+        if step.name == last and not inside:
             _die()
-        end_step(self, number, ended, state, found)
+        end_step(self, number, step, state, found)
 
     RunBook.end_step = end_or_die  # type: ignore[method-assign]  # this process exists in order to die there
     if inside:
         send = replay._send
-        sent: list[object] = []
+        sent: list[str] = []
 
-        def send_or_die(*given: object) -> None:
-            send(*given)  # type: ignore[arg-type]  # as they came
-            sent.append(given)
+        def send_or_die(producer: Producer, letter: DeadLetter, marks_topic: str, by: str) -> None:
+            send(producer, letter, marks_topic, by)
+            sent.append(letter.place)
             if len(sent) == 2:
-                given[0].flush(10)  # type: ignore[attr-defined]  # the producer: the broker has both, in an open transaction
+                producer.flush(10)  # the broker has both, in an open transaction
                 _die()
 
         replay._send = send_or_die

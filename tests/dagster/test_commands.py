@@ -41,7 +41,9 @@ def test_start_look_skip_and_stop(project: Project) -> None:
     assert "RUNNING" in penstock("status", name)
     assert f"task 0_0 is not paused; `penstock tasks {application.id}`" in penstock("skip", application.id, "0_0", "--yes", status=1)
     assert f"task 0_1 paused by {name}" in penstock("pause", application.id, "0_1")
-    assert "task 0_1 runs" in penstock("resume", application.id, "0_1")
+    assert f"task 0_1 resumed by {name}" in penstock("resume", application.id, "0_1")
+    assert "task 0_1 ran already" in penstock("run-book", "resume", application.id, "0_1")
+    assert "task paused" in penstock("audit", application.id)
 
     broker.produce(f"{application.id}-in", [(b"key", b"{}"), (b"key", b'{"truncated'), (b"key", b"{}")], partition=0)
     where = f"{application.id}-in-0@1"
@@ -126,14 +128,18 @@ def test_looking_needs_kafka_alone(project: Project, monkeypatch: pytest.MonkeyP
     (wrong,) = json.loads(CliRunner().invoke(app, ["alerts", *here, "--json"]).stdout)
     assert (wrong["kind"], wrong["subject"], wrong["source"]) == ("TASK_PAUSED", where, "kafka")
     assert "numbers, acknowledgements, comments and history are in the database" in penstock("alerts", *here)
+    assert f"task 0_1 paused by {name}" in penstock("pause", application.id, "0_1", "-b", broker.bootstrap_servers)
+    assert f"task 0_1 resumed by {name}" in penstock("resume", application.id, "0_1", "-b", broker.bootstrap_servers)
     assert "--bootstrap-servers needs to know which application" in penstock("tasks", "-b", broker.bootstrap_servers, status=2)
     assert "no broker answers at 127.0.0.1:1" in penstock("tasks", "-a", application.id, "-b", "127.0.0.1:1", status=1)
     assert "never been" not in penstock("tasks", "-a", "unknown", "-b", broker.bootstrap_servers)
 
     monkeypatch.setenv("PENSTOCK_STREAMS", str(project.operations.places.streams_toml))
+    assert "it is done, but not in the audit trail" in penstock("pause", application.id, "0_1")
     shown = penstock("alerts")
     assert "127.0.0.1:1/penstock" in shown and "secret" not in shown
     assert f"is paused at {where}" in shown
+    assert "0_1" in shown and "was paused by hand" in shown
 
 
 def test_watching_shows_it_again_until_ctrl_c(project: Project) -> None:

@@ -16,6 +16,7 @@ from orchestration.control_plane.models import Base, Event, Instance
 from orchestration.cursor import Cursor
 from orchestration.feed import Feed
 from runtime.events import EventKind
+from tests.dagster.old_database import check_old_database_is_migrated
 from tests.dagster.postgresql import PostgreSQL
 from tests.dagster.telling import Project
 
@@ -87,6 +88,10 @@ def test_rule_28_the_feed_stores_each_event_once_and_the_cursor_misses_none(proj
     assert seen == list(range(400))
     with control_plane.reading() as session:
         assert len(session.scalars(select(Event.id)).all()) == 400
+
+
+def test_a_database_of_the_first_version_is_migrated(url: str) -> None:
+    check_old_database_is_migrated(url)
 
 
 def test_a_server_that_is_away_is_named_without_the_password() -> None:

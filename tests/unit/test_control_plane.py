@@ -15,6 +15,7 @@ from alembic.migration import MigrationContext
 
 from orchestration.control_plane import ControlPlane, ControlPlaneError, migrate
 from orchestration.control_plane.models import Base, Instance
+from tests.dagster.old_database import check_old_database_is_migrated
 
 WRITERS, UPDATES = 4, 25
 
@@ -58,6 +59,10 @@ def test_a_database_without_tables_is_migrated_and_one_that_is_up_to_date_is_lef
         with control_plane.writing() as session:
             assert session.scalar(sqlalchemy.text("SELECT version_num FROM alembic_version")) == migrate.newest()
         control_plane.close()
+
+
+def test_a_database_of_the_first_version_is_migrated(tmp_path: Path) -> None:
+    check_old_database_is_migrated(f"sqlite:///{tmp_path / 'control-plane.db'}")
 
 
 def test_a_reader_does_not_wait_for_a_writer(control_plane: ControlPlane) -> None:

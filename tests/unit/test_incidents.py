@@ -138,6 +138,16 @@ def test_a_global_recovery_is_resolved_when_the_instance_is_running(story: Story
     assert alert.resolution == "a-1 is RUNNING after 3 records in 1 s"
 
 
+def test_recoveries_in_a_row_are_one_alert_that_says_so(story: Story) -> None:
+    started: dict[str, object] = {"store": "airports", "topic": "airports", "partition": 0, "reason": "gone"}
+    for attempt in (1, 2, 3):
+        story.tell(EventKind.GLOBAL_RECOVERY_STARTED, {**started, "attempt": attempt, "wait_seconds": 2 * attempt})
+        story.react_globals()
+    (alert,) = story.alerts()
+    assert alert.count == 3
+    assert "(the 3. time in a row, after 6 s): gone" in alert.title
+
+
 def test_a_topic_that_is_not_compacted_is_told_once(story: Story) -> None:
     for _ in range(2):
         story.tell(EventKind.GLOBAL_TOPIC_NOT_COMPACTED, {"topic": "airports", "cleanup_policy": "delete"})
