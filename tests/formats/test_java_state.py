@@ -15,6 +15,7 @@ import pytest
 
 from runtime import serdes
 from runtime.changelog.adoption import take_up
+from runtime.changelog.checkpoint import read_checkpoint
 from runtime.errors import TaskCorruptedError
 from runtime.ids import NextOffset, Partition, TaskId
 from runtime.record import ValueAndTimestamp
@@ -128,6 +129,16 @@ def test_entries_without_a_known_offset_are_wiped(tmp_path: Path, caplog: pytest
     counts = opened(tmp_path / "java-app", COUNTS)
     assert counts.committed_offsets() == {} and not counts.has_entries()
     assert "store counts" in caplog.text and "no offset is known: it is emptied and restored" in caplog.text
+    counts.close()
+
+
+def test_after_a_kill_javas_file_knows_no_offsets_and_its_stores_begin_anew(tmp_path: Path) -> None:
+    """Killed with `halt`: the files are there, what was in memory is not, and each offset is -4."""
+    shutil.copytree(JAVA / "state-4.2-killed", tmp_path / "java-app")
+    offsets = read_checkpoint(tmp_path / "java-app" / "0_0")
+    assert len(offsets) == 5 and set(offsets.values()) == {None}
+    counts = opened(tmp_path / "java-app", COUNTS)
+    assert counts.committed_offsets() == {} and not counts.has_entries()
     counts.close()
 
 

@@ -13,7 +13,7 @@ import org.apache.kafka.streams.state.*;
  * Runs an application on Kafka Streams until it has processed its input, and closes it: what it leaves in its state folder, an
  * application moved to Penstock finds. Up to 4.2 the offsets are in `.checkpoint`, from 4.3 on in the stores (KIP-1035).
  *
- * java -cp 'LIBS/*' WriteState.java BOOTSTRAP STATE_DIR, LIBS being kafka-streams 4.2.0 or 4.3.1 and what it needs; then without LOG, LOCK and OPTIONS files.
+ * java -cp 'LIBS/*' WriteState.java BOOTSTRAP STATE_DIR [kill], LIBS being kafka-streams 4.2.0 or 4.3.1 and what it needs; then without LOG, LOCK and OPTIONS files.
  */
 public class WriteState {
     static final String[] WORDS = {"EWR", "JFK", "LGA", "EWR", "Zürich ✈", "EWR"};
@@ -70,7 +70,7 @@ public class WriteState {
 
         Properties config = new Properties();
         config.putAll(Map.of("application.id", application, "bootstrap.servers", args[0], "state.dir", args[1], "default.key.serde", text.getClass(),
-            "default.value.serde", text.getClass(), "processing.guarantee", args.length > 2 ? args[2] : "exactly_once_v2", "auto.offset.reset", "earliest"));
+            "default.value.serde", text.getClass(), "processing.guarantee", "exactly_once_v2", "auto.offset.reset", "earliest"));
         KafkaStreams streams = new KafkaStreams(builder.build(), config);
         streams.start();
         long deadline = System.currentTimeMillis() + 60_000;
@@ -84,6 +84,7 @@ public class WriteState {
             }
         }
         Thread.sleep(1_000);
+        if (args.length > 2) Runtime.getRuntime().halt(1);
         streams.close();
         try (Admin admin = Admin.create(Map.of("bootstrap.servers", args[0]))) {
             admin.deleteTopics(admin.listTopics().names().get().stream().filter(name -> name.startsWith(application + "-")).toList()).all().get();
