@@ -40,12 +40,14 @@ def take_up(directory: Path, store: EngineStore, belongs: Callable[[Partition], 
     """
     if not store.persistent:
         return
-    if store.layout.kind != "custom":
+    ours = store.layout.kind != "custom"
+    if ours:
         _check_layout(store, way_out)
         _remove_java_segments(directory, store.name)
     if belongs is not None and not any(belongs(partition) for partition in store.committed_offsets()) and store.has_entries():
         _migrate(directory, store, belongs)
-    store.commit({})  # the layout, where it was not kept yet
+    if ours:
+        store.commit({})  # the layout, where it was not kept yet
 
 
 def _migrate(directory: Path, store: EngineStore, belongs: Callable[[Partition], bool]) -> None:
