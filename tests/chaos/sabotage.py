@@ -7,6 +7,7 @@ Nothing of the engine knows of this: the functions are wrapped here, when the in
 
 from __future__ import annotations
 
+import faulthandler
 import itertools
 import os
 import random
@@ -132,8 +133,9 @@ def _is_due(batch: FoldedBatch, *_: object) -> bool:
 
 
 def build() -> Topology:
-    """The factory of the instances; armed if the environment says so."""
+    """The factory of the instances; armed if the environment says so. SIGUSR1 writes the stacks of all threads to stderr."""
     environment = os.environ
+    faulthandler.register(signal.SIGUSR1)
     FoldedBatch.is_due = _is_due  # type: ignore[assignment, method-assign]  # this process only
     if environment.get("KILL_AT"):
         arm(INSTANTS[environment["KILL_AT"]], int(environment["KILL_NTH"]))

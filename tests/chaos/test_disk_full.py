@@ -6,7 +6,6 @@ with another error (EFBIG in place of ENOSPC).
 
 from __future__ import annotations
 
-import os
 import resource
 import shutil
 import subprocess
@@ -21,9 +20,9 @@ from tests.broker.instances import Application, application
 from tests.support import Kafka, wait_until
 
 DISK_MIB = 24
-FILE_BYTES = 400_000
+FILE_BYTES = 150_000
 """Less than a store's write-ahead log will need, more than the process's log."""
-RECORDS, KEYS = 4_000, 4_000
+RECORDS, KEYS, PORTIONS = 4_000, 4_000, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,21 +82,19 @@ def test_on_a_full_disk_the_client_ends_and_names_the_folder_and_goes_on_when_th
         app.produce(RECORDS, KEYS)
         wait_until(lambda: written(app) >= RECORDS, 60, "the first outputs")
         disk.fill(instance.pid)
-        for _ in range(20):
-            if instance.poll() is not None:
-                break
+        for _ in range(PORTIONS):
             app.produce(RECORDS, KEYS)
-        assert wait_until(lambda: instance.poll() is not None, 60, "the end of the instance") is True
+        wait_until(lambda: instance.poll() is not None, 60, "the end of the instance")
         assert instance.returncode == EXIT_STATE_DIRECTORY, app.log("one")[-3_000:]
         last = app.log("one").splitlines()[-1]
         assert str(disk.folder / "state") in last
-        assert "free space" in last.lower() or "state.dir" in last
+        assert "The way out: " in last
         disk.empty(instance.pid)
         before = len(app.log("one"))
+        assert "is wiped" not in app.log("one")
         records = sum(broker.end_offsets(app.source).values())
         app.start("one")
         app.each_update_came_once(records, KEYS, seconds=90)
         since = app.log("one")[before:]
         assert "is wiped" not in since and "damaged" not in since, "state was thrown away"
         assert app.stop("one") == 0
-    assert os.path.isdir(disk.folder)
