@@ -33,7 +33,7 @@ from tests.chaos.witness import Changelogs, committed, each_update_once, end_of_
 from tests.support import Kafka, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
-PARTITIONS, KEYS, RATE = 3, 300, 1_500
+PARTITIONS, STORES, KEYS, RATE = 3, 3, 300, 1_500
 RUNS_FROM = re.compile(r"task (\d+_\d+) runs from (.*?)(?:[\"}]|$)", re.MULTILINE)
 START_SECONDS, DEATH_SECONDS, CATCH_UP_SECONDS = 60, 60, 120
 
@@ -110,6 +110,8 @@ class Chaos:
     def _round(self, kill: str) -> None:
         instant = INSTANTS.get(kill)
         if instant is not None and instant.of_restore:
+            while not self._holds_state():
+                self._round(AT_ANY_TIME)
             shutil.rmtree(self.folder / "state", ignore_errors=True)  # a new disk: there is much to restore
             if self.remains:
                 self.remains[-1].stores.clear()
@@ -138,6 +140,11 @@ class Chaos:
             self.shaken.append((began_ms, time.time() * 1000))
         self._begins_where_it_was(before)
         self._look()
+
+    def _holds_state(self) -> bool:
+        """True if there is something to restore in every store."""
+        ends = self.changelogs.ends.values()
+        return len(ends) == STORES * PARTITIONS and min(ends) > 1
 
     def _start(self, kill: str | None, nth: int) -> subprocess.Popen[bytes]:
         path = self.folder / "instance.json"

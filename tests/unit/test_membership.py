@@ -24,8 +24,8 @@ def test_who_is_dropped_and_taken_in_again_before_it_looks_is_a_member_after_it_
     consumer = Consumer({"group.id": "other", "bootstrap.servers": "127.0.0.1:1"})
     membership._assigned(consumer, [])
     membership._on_lost(consumer, [])
-    assert membership.lost and not membership.joined
+    assert (membership.lost, membership.joined) == (True, False)
     membership._assigned(consumer, [])  # the client has joined again by itself, in the same poll
     membership.join()
-    assert membership.joined and not membership.lost
+    assert (membership.lost, membership.joined) == (False, True)
     consumer.close()
