@@ -17,6 +17,7 @@ from runtime.client import KafkaStreams
 from runtime.clock import SystemClock
 from runtime.dsl.builder import StreamsBuilder
 from runtime.dsl.options import Consumed, Materialized, Produced
+from runtime.errors import StateDirectoryError
 from runtime.ids import Partition, TaskId
 from runtime.metrics import STATE
 from runtime.states import State
@@ -182,3 +183,22 @@ def test_a_file_that_is_no_longer_true_is_removed_when_a_store_begins_from_nothi
         broker.produce(words, [("a", "1")], partition=0)
         counts_become(broker, counted, {"a": 2})
     assert read_checkpoint(task)
+
+
+def test_a_clean_close_whose_checkpoint_fails_leaves_nothing_open(
+    broker: Kafka, topic: Callable[..., str], application_id: str, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words, counted, airports = topic("words"), topic("counted"), topic("airports", config={"cleanup.policy": "compact"})
+    made = topology(words, airports, counted)
+
+    def refuse(*_: object) -> None:
+        raise StateDirectoryError("no room for a checkpoint")
+
+    with running(broker, made, application_id, state_dir):
+        broker.produce(words, [("a", "1")], partition=0)
+        counts_become(broker, counted, {"a": 1})
+        monkeypatch.setattr("runtime.tasks.plan.write_checkpoint", refuse)
+    monkeypatch.undo()
+    with running(broker, made, application_id, state_dir):
+        broker.produce(words, [("a", "1")], partition=0)
+        counts_become(broker, counted, {"a": 2})
