@@ -36,6 +36,7 @@ from orchestration.embedded.kafka import BrokerError
 PROGRAMS = ("penstock", *BY_HAND)
 DENOMINATOR = "folded-sst"
 TIMEOUT_SECONDS = 300
+COORDINATOR_SECONDS = 30
 
 
 def main(
@@ -103,8 +104,20 @@ def _prepare(servers: str, app: str, keys: int, rounds: int) -> None:
                 except BufferError:
                     producer.poll(0.1)
     producer.flush()
-    done = ConsumerGroupTopicPartitions(app, [TopicPartition(source, number, 0) for number in range(PARTITIONS)])
-    admin.alter_consumer_group_offsets([done])[app].result(30)
+    _commit_nothing(admin, app, source)
+
+
+def _commit_nothing(admin: AdminClient, group: str, topic: str) -> None:
+    """The group has processed the topic, which is empty. A broker that has just started has no coordinator for it yet."""
+    done = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
+    deadline = time.monotonic() + COORDINATOR_SECONDS
+    while True:
+        (answer,) = admin.alter_consumer_group_offsets([done])[group].result(30).topic_partitions[:1]
+        if answer.error is None:
+            return
+        if time.monotonic() > deadline:
+            raise MeasurementError(f"the offsets of group {group} cannot be set: {answer.error.str()}")
+        time.sleep(0.2)
 
 
 def _run(program: str, servers: str, app: str, keys: int, rounds: int) -> Restored:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_LONGEST_MS = 2_000
+_LONGEST_MS = 5_000
 """How long a restore folds before it writes: what a kill costs."""
 _MOST_BYTES = 128 * 1024 * 1024
 """Memory that all batches together may take, about."""
