@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from runtime.commit.exactly_once import ExactlyOnce
 from runtime.errors import TransactionAbortedError
 from runtime.states import State
+from runtime.worker.parts import EVENTS_WAIT_MS
 from tests.broker.engine import counts_become, running
 from tests.broker.instances import application
 from tests.broker.own_stores import topology
@@ -53,3 +55,13 @@ def test_an_abort_takes_back_what_stores_of_the_users_own_wrote(
             broker.produce(source, [(f"k{n % 5}", "v") for n in range(50)])
             counts_become(broker, output, {f"k{n}": 10 * sent for n in range(5)})
         assert streams.state is State.RUNNING or streams.wait_for(State.RUNNING, 20_000)
+
+
+def test_uncommitted_bytes_of_every_kind_bring_a_commit_forward(broker: Kafka, topic: Topic, application_id: str, state_dir: Path) -> None:
+    """Of five stores in one task, whose bytes count together."""
+    source, output = topic("in"), topic("out")
+    settings: dict[str, object] = {"commit.interval.ms": 60_000, "statestore.uncommitted.max.bytes": 20 * 5 * 64}
+    with running(broker, topology(source, output), application_id, state_dir, **settings):
+        time.sleep(EVENTS_WAIT_MS / 1000 + 0.2)  # the commit of the first events is behind us
+        broker.produce(source, [(f"k{n}", "v") for n in range(30)])
+        counts_become(broker, output, {f"k{n}": 1 for n in range(30)}, 20)

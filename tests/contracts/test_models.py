@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, Generic, TypeVar
 
@@ -102,8 +103,7 @@ class Machine(RuleBasedStateMachine, Generic[Store, Model]):
     def crash(self, flush: bool) -> None:
         if flush:
             self.store.flush()
-        self._folders.append(Path(tempfile.mkdtemp(prefix="store-model-")))
-        shutil.copytree(self._folders[-2], self._folders[-1], dirs_exist_ok=True)
+        self._folders.append(_as_left_by_a_kill(self._folders[-1]))
         self._went_on(self._opened(self._folders[-1]))
 
     @rule()
@@ -328,6 +328,22 @@ class Versions(Machine[StagedVersionedStore, VersionsModel]):
         for key in ("a", "a\0", "ab"):
             assert self.store.get(key) == self.model.get(key, None)
             assert self.store.query_view().get(key) == self.committed.get(key, None)
+
+
+def _as_left_by_a_kill(folder: Path) -> Path:
+    """A copy of a store's folder while the store is open, as of one moment: RocksDB's own threads remove files in between."""
+    while True:
+        target = Path(tempfile.mkdtemp(prefix="store-model-"))
+        with suppress(shutil.Error, FileNotFoundError):  # a file went meanwhile: again
+            before = _files(folder)
+            shutil.copytree(folder, target, dirs_exist_ok=True)
+            if _files(folder) == before:
+                return target
+        shutil.rmtree(target)
+
+
+def _files(folder: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_size for path in folder.rglob("*") if path.name != "LOG"}
 
 
 def _inside(key: str, low: str | None, high: str | None) -> bool:

@@ -280,3 +280,58 @@ def test_rule_9_the_flush_listener_gets_windowed_keys_and_old_values(kind: Kind,
         cached.commit(2)
         assert [row[:3] for row in forwarded] == [(windowed("a", 0), 1, None), (windowed("a", 0), 3, 1)]
         assert forwarded[1][3] == 9
+
+
+# --- duplicates, as the stores of joins keep them -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def duplicates(kind: Kind, tmp_path: Path) -> Iterator[Opened[StagedWindowStore]]:
+    make = Stores.persistent_window_store if kind.persistent else Stores.in_memory_window_store
+    of = Stores.timestamped_window_store_builder if kind.timestamped else Stores.window_store_builder
+    supplier = make("store", RETENTION, SIZE, retain_duplicates=True)
+    yield from opened(of(supplier, serdes.STRING, serdes.LONG).build, tmp_path)
+
+
+def test_duplicates_of_one_key_and_time_stay_side_by_side(kind: Kind, duplicates: Opened[StagedWindowStore]) -> None:
+    store = duplicates.store
+    for number in range(4):
+        store.put("a", kind.value(number), MINUTE)
+        store.put("ab", kind.value(10 + number), MINUTE)
+        store.put("a", None, MINUTE)  # it would delete nothing
+        if number == 1:
+            duplicates.commit(1)
+    for _ in range(2):
+        assert list(store.fetch("a", 0, MINUTE)) == [(MINUTE, kind.value(number)) for number in range(4)]
+        assert list(store.backward_fetch("a", 0, MINUTE)) == [(MINUTE, kind.value(number)) for number in (3, 2, 1, 0)]
+        assert store.fetch("a", MINUTE) == kind.value(3) and store.fetch("a", 0) is None
+        assert [value for _, value in store.all()] == [kind.value(number) for number in (0, 1, 2, 3, 10, 11, 12, 13)]
+        duplicates.commit(2)
+    assert [value for _, value in store.query_view().fetch("a", 0, MINUTE)] == [0, 1, 2, 3]
+
+
+def test_a_sequence_number_is_never_given_twice(kind: Kind, duplicates: Opened[StagedWindowStore], tmp_path: Path) -> None:
+    """Kafka Streams begins at 0 after each restart, and overwrites."""
+    store = duplicates.store
+    store.put("a", kind.value(1), MINUTE)
+    log = list(store.changelog_records())
+    duplicates.commit(1)
+    store.put("a", kind.value(99), MINUTE)
+    store.rollback()
+    store.put("a", kind.value(2), MINUTE)
+    log += list(store.changelog_records())
+    duplicates.commit(2)
+    assert [record[0][-4:] for record in log] == [(1).to_bytes(4, "big"), (2).to_bytes(4, "big")]
+    again = duplicates.reopened()
+    if not kind.persistent:
+        again.restore(log, {CHANGELOG: NextOffset(2)})
+    again.put("a", kind.value(3), MINUTE)
+    duplicates.commit(3)
+    found = [value for _, value in again.query_view().fetch("a", 0, MINUTE)]
+    assert found == [1, 2, 3]
+
+
+def test_duplicates_are_not_cached(caplog: pytest.LogCaptureFixture) -> None:
+    supplier = Stores.persistent_window_store("w", RETENTION, SIZE, retain_duplicates=True)
+    builder = Stores.window_store_builder(supplier, serdes.STRING, serdes.LONG).with_caching_enabled()
+    assert not builder.caching_enabled and "caching stays off" in caplog.text
