@@ -193,13 +193,23 @@ class ActiveTask:
         try:
             self._close_pipeline(quietly=not clean)
         finally:
-            if clean and self.stores:
-                self.checkpoint(self.plan.clock.wall_ms())
-            for store in self.stores.values():
-                store.close()
-            self.plan.lock.release()
-            self._move(TaskState.CLOSED)
-            self.plan.metrics.remove(task_id=str(self.id))
+            try:
+                if clean and self.stores:
+                    self._save()
+            finally:  # also when the disk takes no checkpoint
+                for store in self.stores.values():
+                    store.close()
+                self.plan.lock.release()
+                self._move(TaskState.CLOSED)
+                self.plan.metrics.remove(task_id=str(self.id))
+
+    def _save(self) -> None:
+        """What a clean end leaves: the inputs' ends, which were often seen after the commit, and a checkpoint."""
+        now_ms = self.plan.clock.wall_ms()
+        for store in self.stores.values():
+            self._mark_inputs_at_end(store, now_ms)
+            store.commit({})
+        self.checkpoint(now_ms)
 
     # -- processing ------------------------------------------------------------------------------------------------------------
 
@@ -403,6 +413,7 @@ class ActiveTask:
                 if changelog.topic in self.topic_ids:
                     mark_at_end(store, self.topic_ids[changelog.topic], now_ms)
             store.set_meta(_STREAM_TIME, _INT64.pack(self.stream_time))
+            self._mark_inputs_at_end(store, now_ms)
             for queue in self.queues or ():
                 store.set_meta(_time_name(queue.partition), _INT64.pack(queue.partition_time))
             store.commit(ends)
@@ -417,6 +428,17 @@ class ActiveTask:
 
     def _position(self) -> int:
         return sum(self.stores[name].committed_offset(changelog) or 0 for name, changelog in self.changelogs.items())
+
+    def _mark_inputs_at_end(self, store: EngineStore, now_ms: int) -> None:
+        """Notes of which inputs the store holds all that there is; written with its next commit."""
+        for queue in self.queues or ():
+            if queue.at_end and not queue.buffered:
+                store.set_meta(_at_end_name(queue.partition), _INT64.pack(now_ms))
+
+    def at_end_ms(self, store: str, partition: Partition) -> int | None:
+        """Wall-clock time at which a store was committed with all that an input partition had then; None if that is not known here."""
+        meta = self.stores[store].get_meta(_at_end_name(partition))
+        return None if meta is None else int(_INT64.unpack(meta)[0])
 
     def checkpoint(self, now_ms: int) -> dict[str, dict[str, int]]:
         """Makes the stores durable on disk and writes `.checkpoint` (KIP-116). Returns the offsets by store and partition."""
@@ -441,6 +463,10 @@ class ActiveTask:
             for queue in self.queues:
                 queue.clear(starts[queue.partition])
         self._move(TaskState.RUNNING)
+
+
+def _at_end_name(partition: Partition) -> str:
+    return f"input.at.end.{partition}"
 
 
 def _time_name(partition: Partition) -> str:

@@ -19,6 +19,7 @@ from runtime.metrics import Metrics
 from runtime.offset_reset import AutoOffsetReset
 from runtime.operators.context import GlobalStores, TaskContext
 from runtime.operators.processor import UserProcessor
+from runtime.operators.table import TableSource
 from runtime.operators.table_join import StreamGlobalTableJoin
 from runtime.stores.base import EngineStore, StoreContext
 from runtime.stores.budget import StoreMemory
@@ -61,6 +62,18 @@ class TaskPlan:
         """True if a processor of the user's, who may ask for any global store, or a join with a global table is part of it."""
         readers = UserProcessor | StreamGlobalTableJoin
         return self.global_stores is not None and any(isinstance(node.supplier, readers) for node in self.subtopology.processors)
+
+    @property
+    def table_sources(self) -> dict[str, str]:
+        """The source topics that are tables with a store, and the store."""
+        sources = {source.name: source.topics for source in self.subtopology.sources}
+        return {
+            topic: node.supplier.store_name
+            for node in self.subtopology.processors
+            if isinstance(node.supplier, TableSource) and node.supplier.store_name is not None
+            for parent in self.subtopology.parents[node.name]
+            for topic in sources.get(parent, ())
+        }
 
     def decoder(self, topic: str) -> Decoder:
         """A decoder of one source topic."""

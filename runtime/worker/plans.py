@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+from runtime.changelog.log_reader import ClientProperties
 from runtime.changelog.staleness import Changelog
 from runtime.clock import Clock
 from runtime.commit.collector import WorkerCollector
@@ -137,6 +138,16 @@ class Planner:
     def topic_ids(self, topics: Collection[str]) -> dict[str, str]:
         """The ids of the topics that exist, of these. Raises BrokerUnavailableError, StreamsError."""
         return {name: found.topic_id for name, found in self._topics.describe(topics).items()}
+
+    def delete_retention_ms(self, topic: str) -> int | None:
+        """How long a deletion can be read of a topic; None where it is not compacted or does not exist. Raises BrokerUnavailableError,
+        StreamsError."""
+        found = self._topics.describe([topic]).get(topic)
+        return None if found is None else found.delete_retention_ms
+
+    def log_properties(self) -> ClientProperties:
+        """For a reader of logs."""
+        return self._config.consumer_properties("restore")
 
     def state_lost_message(self, task: TaskId, lost: Mapping[Partition, NextOffset]) -> str:
         """What to tell, and the command that helps (rules.md, 14). `lost` is empty where only the changelogs tell that there is state."""

@@ -19,9 +19,11 @@ from runtime.ids import NextOffset, Partition, TaskId
 from runtime.intake.reader import Polled, Reader
 from runtime.offset_reset import Strategy
 from runtime.states import TaskState
+from runtime.stores.base import EntryStore
 from runtime.tasks.active import ActiveTask
 from runtime.tasks.global_ import GlobalTask
 from runtime.tasks.incidents import PausePoint
+from runtime.worker.missed_deletions import SHORTEST_MS, missed_deletions
 from runtime.worker.plans import Planner
 from runtime.worker.source_topics import SourceTopics
 
@@ -206,6 +208,7 @@ class TaskSet:
         for task in tasks:
             task.begin({partition: committed[partition] for partition in task.inputs if partition in committed}, starts[task.id])
             self._by_partition.update(dict.fromkeys(task.inputs, task))
+            self._add_missed_deletions(task, starts[task.id])
             if self._holds.held(task.id):
                 self.want_pause(task.id)
             logger.info("task %s runs from %s", task.id, _text(starts[task.id]), extra={"task": task.id})
@@ -241,6 +244,34 @@ class TaskSet:
             found = self._reader.at_time(partition, self._clock.wall_ms() - policy.duration_ms, OFFSETS_SECONDS)
             return high if found is None else found
         return low if policy.strategy is Strategy.EARLIEST else high
+
+    def _add_missed_deletions(self, task: ActiveTask, starts: Mapping[Partition, NextOffset]) -> None:
+        """Of tables whose source topic was last read to its end longer ago than it remembers deletions (rules.md, 13)."""
+        now_ms = self._clock.wall_ms()
+        for topic, name in task.plan.table_sources.items():
+            partition = Partition(topic, task.id.partition)
+            at_end_ms, store, queues = task.at_end_ms(name, partition), task.stores[name], task.queues
+            if at_end_ms is None or queues is None or now_ms - at_end_ms < SHORTEST_MS or not isinstance(store, EntryStore):
+                continue
+            retention_ms = self._planner.delete_retention_ms(topic)
+            end = self._reader.bounds(partition, OFFSETS_SECONDS)[1]
+            if retention_ms is None or now_ms - at_end_ms <= retention_ms or starts[partition] >= end:
+                continue
+            time_ms = max(0, queues[partition].partition_time)
+            missed = missed_deletions(store, partition, starts[partition], end, time_ms, self._planner.log_properties())
+            logger.warning(
+                "task %s: table %s was last at the end of %s %d ms ago, longer than its delete.retention.ms of %d: %d rows are deleted "
+                "whose keys it does not have any more",
+                task.id,
+                name,
+                partition,
+                now_ms - at_end_ms,
+                retention_ms,
+                len(missed),
+                extra={"task": task.id},
+            )
+            if missed:
+                queues[partition].add(missed)
 
     # -- input -----------------------------------------------------------------------------------------------------------------
 
@@ -403,6 +434,7 @@ class TaskSet:
         self._refuse_lost_state(task, committed)
         starts = self._starts(task, committed)
         task.resume(committed, starts)
+        self._add_missed_deletions(task, starts)
         self._holds.release(task_id)
         self._reader.assign(starts)
         self.changed = True

@@ -83,3 +83,25 @@ def test_rule_13_a_store_whose_task_was_elsewhere_is_restored_from_the_start(
     runs("there", {"kept": "1"})
     clean(broker, changelog, b"gone")
     runs("here", {"kept": "1"})
+
+
+def test_rule_13_a_table_hears_of_deletions_that_its_source_topic_has_forgotten(
+    broker: Kafka, topic: Topic, application_id: str, state_dir: Path
+) -> None:
+    source, output = topic("rows", config=CLEANED_SOON), topic("out")
+    builder = StreamsBuilder()
+    builder.table(source, TEXT, Materialized("rows")).to_stream().to(output, Produced(serdes.STRING, value=serdes.STRING))
+    topology = builder.build()
+    broker.produce(source, [("kept", "1"), ("gone", "1")], partition=0)
+    with running(broker, topology, application_id, state_dir) as streams:
+        wait_until(lambda: dict(streams.store("rows").all()) == {"kept": "1", "gone": "1"}, what="the rows")
+        [task] = streams._worker._parts.tasks.all()  # type: ignore[union-attr]
+        wait_until(lambda: all(queue.at_end for queue in task.queues or ()), what="the end of the topic")
+    broker.produce(source, [("gone", None)], partition=0)
+    clean(broker, source, b"gone")
+    with running(broker, topology, application_id, state_dir) as streams:
+        wait_until(lambda: set(dict(streams.store("rows").all())) == {"kept", "filler"}, 40, "the rows that are left")
+        end = broker.end_offsets(source)[0]
+        wait_until(lambda: broker.committed_offsets(application_id, source) == {0: end}, what="the commit")
+    assert [record.value for record in broker.consume(output) if record.key == b"gone"] == [b"1", None]
+    assert [record.value for record in broker.consume(f"{application_id}-rows-changelog") if record.key == b"gone"] == [b"1", None]
