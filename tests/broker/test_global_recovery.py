@@ -120,6 +120,24 @@ def test_damaged_files_are_found_at_the_start(
     assert "damaged" in str(started.payload["reason"])
 
 
+def test_a_checkpoint_file_of_rubbish_does_no_harm(
+    broker: Kafka, topics: tuple[str, str, str], application_id: str, state_dir: Path
+) -> None:
+    """The offsets that count stand in the store, beside the data."""
+    flights, airports, output = topics
+    broker.produce(airports, [("EWR", "Newark")], partition=0)
+    topology = joining(*topics)
+    with running(broker, topology, application_id, state_dir):
+        pass
+    (path,) = state_dir.glob("*/global/.checkpoint")
+    path.write_bytes(bytes(range(256)))
+    broker.produce(airports, [("JFK", "Kennedy")], partition=0)
+    with running(broker, topology, application_id, state_dir):
+        broker.produce(flights, [("f", "EWR"), ("f", "JFK")], partition=0)
+        comes(broker, output, ["EWR=Newark", "JFK=Kennedy"])
+    assert path.read_text().splitlines() == ["0", "1", f"{airports} 0 2"]
+
+
 def test_a_query_that_finds_damage_has_the_table_rebuilt(
     broker: Kafka, topics: tuple[str, str, str], application_id: str, state_dir: Path
 ) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import base64
+import threading
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
+import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
 from orchestration.embedded.tools import run_tool
@@ -162,8 +165,9 @@ class PauseAlways(ProcessingExceptionHandler):
         return ProcessingHandlerResponse.PAUSE
 
 
+@pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
 def test_rule_18_pause_from_the_processing_handler_leaves_no_trace_of_the_record(
-    broker: Kafka, topic: Topic, application_id: str, state_dir: Path
+    broker: Kafka, topic: Topic, application_id: str, state_dir: Path, guarantee: str
 ) -> None:
     broken = {"on": True}
 
@@ -178,7 +182,12 @@ def test_rule_18_pause_from_the_processing_handler_leaves_no_trace_of_the_record
     stream.group_by_key().count(Materialized("counts", caching=False)).to_stream().to(output, Produced(serdes.STRING, value=serdes.LONG))
     stream.map_values(fail_on_poison).foreach(lambda key, value: None)  # after the count: its effects are there when this fails
     broker.produce(source, [("a", "1"), ("a", "2"), ("a", "poison"), ("a", "3")])
-    with running(broker, poisoned.build(), application_id, state_dir, **{"processing.exception.handler": PauseAlways}) as streams:
+    settings: dict[str, object] = {
+        "processing.exception.handler": PauseAlways,
+        "processing.guarantee": guarantee,
+        "commit.interval.ms": 100,
+    }
+    with running(broker, poisoned.build(), application_id, state_dir, **settings) as streams:
         wait_until(lambda: paused(streams) == {"0_0"}, what="the pause")
         assert broker.committed_offsets(application_id, source) == {0: 2}
         counts_become(broker, output, {"a": 2})
@@ -245,3 +254,34 @@ def test_pause_and_resume_from_the_clients_own_state_listener_do_not_wait_for_th
         broker.produce(source, [("a", "2")])
         streams.resume()
         counts_become(broker, output, {"a": 2})
+
+
+def test_the_other_tasks_hardly_notice_that_one_pauses(broker: Kafka, topic: Topic, application_id: str, state_dir: Path) -> None:
+    """A pause costs them the one commit that makes it true."""
+    source, output = topic("in", partitions=2), topic("out", partitions=2)
+    seen: list[float] = []
+    builder = StreamsBuilder()
+    stream = builder.stream(source, Consumed(serdes.STRING, value=serdes.STRING))
+    stream.filter(lambda key, value: key == "b").foreach(lambda key, value: seen.append(time.monotonic()))
+    stream.group_by_key().count(Materialized("counts")).to_stream().to(output, Produced(serdes.STRING, value=serdes.LONG))
+    stop = threading.Event()
+
+    def feed() -> None:
+        while not stop.wait(0.01):
+            broker.produce(source, [("b", "1")], partition=1)
+
+    settings: dict[str, object] = {"deserialization.exception.handler": PAUSE}
+    with running(broker, builder.build(), application_id, state_dir, **settings) as streams:
+        feeding = threading.Thread(target=feed)
+        feeding.start()
+        try:
+            wait_until(lambda: len(seen) > 20, what="records of the other task")
+            before = len(seen)
+            broker.produce(source, [("a", "1"), ("a", BAD)], partition=0)
+            wait_until(lambda: paused(streams) == {"0_0"}, what="the pause")
+            wait_until(lambda: len(seen) > before + 40, what="more records of the other task")
+        finally:
+            stop.set()
+            feeding.join()
+    times = seen[before - 10 :]
+    assert max(later - earlier for earlier, later in pairwise(times)) < 1.0
