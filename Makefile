@@ -36,7 +36,7 @@ slow: $(ENV) check
 chaos: $(ENV) ## kill an application and its broker again and again, and look at what is left; `make chaos ARGS='--seed 7 --rounds 50'`
 	$(BIN)/python -m tests.chaos $(ARGS)
 
-bench: $(ENV) ## measure the engine against a hand-written loop, in the same run
+bench: $(ENV) ## measure the engine against the same by hand; also ARGS=restore, commits, checkpoints
 	$(BIN)/python -m benchmarks $(ARGS)
 
 lock: $(ENV) ## write requirements.txt from requirements.in (names no index, so it fits any mirror)

@@ -5,10 +5,10 @@ an end; which task it belongs to matters only for saying when that task is compl
 moves away: it is *followed*. The loop belongs to the worker's thread and does a bounded amount of work per step, so tasks that are complete
 process while others restore. Followers wait while an active task restores, as in Kafka Streams: somebody waits for that one.
 
-Records are folded by key before they are written: a changelog that was not compacted lately holds most keys many times, and a dict costs a
-tenth of a RocksDB write. What is folded is written in bulk, together with the offset up to which it was read, so a kill at
-any moment leaves a store that goes on from there. (Rejected: writing each poll as it comes, 1.6 times slower on the measured
-changelogs; SST files and ingestion, which cannot be atomic with the offset.)
+Records are folded by key as they are read (`folding.py`), and what is left is written in bulk with the offset up to which it was read, so a
+kill at any moment leaves a store that goes on from there. Rejected, by measurement (`python -m benchmarks restore`, docs/benchmarks.md):
+a write per poll, which takes more than twice as long; SST files and ingestion, which win less than two runs of the same program differ by,
+since a write is a tenth of a restore, and which cannot be atomic with the offset.
 """
 
 from __future__ import annotations
