@@ -55,11 +55,17 @@ def under_test(kind: Kind, tmp_path: Path) -> Iterator[Opened[StagedVersionedSto
     yield from opened(kind.make, tmp_path)
 
 
-@pytest.fixture(params=[False, True], ids=["staged", "committed"])
+@pytest.fixture(params=[0, 1, 2, 3], ids=["staged", "committed", "every-second-committed", "every-third-committed"])
 def after_each(request: pytest.FixtureRequest, under_test: Opened[StagedVersionedStore]) -> Callable[[], None]:
-    """What to do between two puts: nothing, or a commit."""
-    commits = iter(range(1, 1000))
-    return (lambda: under_test.commit(next(commits))) if request.param else lambda: None
+    """What to do between two puts: nothing, or a commit, or a commit now and then."""
+    puts = iter(range(1, 1000))
+
+    def commit() -> None:
+        number = next(puts)
+        if request.param and number % request.param == 0:
+            under_test.commit(number)
+
+    return commit
 
 
 def test_versions_in_any_order(kind: Kind, under_test: Opened[StagedVersionedStore], after_each: Callable[[], None]) -> None:
@@ -201,6 +207,20 @@ def test_a_query_of_the_past_never_falls_between_two_places(kind: Kind, under_te
     stop.set()
     reader.join()
     assert wrong == []
+
+
+def test_a_look_at_several_families_is_repeated_when_a_commit_came_between(tmp_path: Path) -> None:
+    for each in opened(Kind(True, False).make, tmp_path):
+        store, looks = each.store, [0]
+
+        def look(store: StagedVersionedStore = store, looks: list[int] = looks, each: Opened[StagedVersionedStore] = each) -> int:
+            looks[0] += 1
+            if looks[0] < 3:
+                store.put("a", looks[0], looks[0])
+                each.commit(looks[0])
+            return looks[0]
+
+        assert store._opened().shared().look(look) == 3
 
 
 def test_the_changelog_has_a_record_per_version_folded_by_key_and_timestamp(
