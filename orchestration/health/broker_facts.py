@@ -37,8 +37,8 @@ def ask_broker(application: Application, changelogs: Iterable[Partition], global
     topics = TopicAdmin(StreamsConfig({**application.config, "application.id": application.id}))
     admin = AdminClient({"bootstrap.servers": application.bootstrap_servers, "log_level": 2})
     try:
+        retention = _offsets_retention(admin)  # first: what follows may only be asked where a broker answers (see `orchestration.tasks`)
         committed = _committed(admin, application.id)
-        retention = _offsets_retention(admin)
     except KafkaException as error:
         raise BrokerUnavailableError(f"{application.id}: {application.bootstrap_servers}: {error.args[0].str()}") from error
     partitions = {*committed, *changelogs}

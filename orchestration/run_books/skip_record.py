@@ -58,6 +58,7 @@ class SkipRecord(TaskRunBook):
         return self._owner is None and step.name in ("resume", "verify")
 
     def look(self, found: Found) -> None:
+        self.feed.step()  # a broker that is away shows here
         owner_lives = self.commands.owner_lives()
         deadline = time.monotonic() + SETTLE_SECONDS
         while True:
