@@ -150,7 +150,8 @@ def test_a_windowed_changelog_keeps_windows_a_day_longer_than_the_store(admin: T
 def test_the_topics_of_coordination_are_made_up_front(admin: TopicAdmin, config: StreamsConfig, topic: Topic) -> None:
     app = config.application_id
     layout = prepare(admin, grouped(topic("in")), config)
-    found = admin.describe([coordination_topic(app), guard_topic(app), f"{app}-events"])
+    names = [coordination_topic(app), guard_topic(app), f"{app}-events"]
+    found = wait_until(lambda: len(seen := admin.describe(names)) == 3 and seen, what="the topics, as the brokers tell each other")
     assert {name: description.partitions for name, description in found.items()} == {
         coordination_topic(app): 1,
         guard_topic(app): 1,
