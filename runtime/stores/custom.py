@@ -308,7 +308,9 @@ class CustomStore(EngineStore):
 
     @property
     def approximate_num_uncommitted_bytes(self) -> int:
-        return self._pending_bytes
+        """What was logged, or what the store itself tells under this name (KIP-892), if that is more."""
+        own: object = getattr(self._store, "approximate_num_uncommitted_bytes", 0)
+        return max(self._pending_bytes, own) if isinstance(own, int) else self._pending_bytes
 
     # --- reads --------------------------------------------------------------------------------------------------------------
 

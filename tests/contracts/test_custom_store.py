@@ -188,6 +188,15 @@ def test_queries_go_to_the_stores_own_view(tmp_path: Path) -> None:
     without.adapter.close()
 
 
+def test_a_store_may_count_its_uncommitted_bytes_itself(tmp_path: Path) -> None:
+    bench = Bench("file-staged", tmp_path)
+    bench.own.put("a", "1")
+    logged = bench.adapter.approximate_num_uncommitted_bytes
+    bench.own.approximate_num_uncommitted_bytes = 5_000  # type: ignore[union-attr]
+    assert 64 < logged < 5_000 == bench.adapter.approximate_num_uncommitted_bytes
+    bench.adapter.close()
+
+
 class Silent(FileStore):
     """Forgets to say how it is restored."""
 

@@ -57,6 +57,38 @@ def test_a_store_of_the_users_own_works_in_a_topology(kind: str) -> None:
             driver.get_key_value_store("own")
 
 
+class Keep(Processor):
+    """Fills a global store."""
+
+    def init(self, context: ProcessorContext) -> None:
+        self._store = cast(OwnStore, context.get_state_store("own"))
+
+    def process(self, record: Record) -> None:
+        self._store.put(str(record.key), str(record.value))
+
+
+class LookUp(Processor):
+    """Tells what the global store has."""
+
+    def init(self, context: ProcessorContext) -> None:
+        self._context, self._store = context, cast(OwnStore, context.get_state_store("own"))
+
+    def process(self, record: Record) -> None:
+        self._context.forward(record.with_value(self._store.get(str(record.key))))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_global_store_may_be_the_users_own(kind: str) -> None:
+    topology = Topology().add_global_store(OwnBuilder("own", kind), "facts", "facts-topic", "keep", Keep)
+    topology.add_source("source", "in").add_processor("look-up", LookUp, "source").add_sink("sink", "out", "look-up")
+    text = {"default.key.serde": serdes.STRING, "default.value.serde": serdes.STRING}
+    with TopologyTestDriver(topology, text) as driver:
+        driver.create_input_topic("facts-topic", serdes.STRING, serdes.STRING).pipe_input("a", "1")
+        driver.create_input_topic("in", serdes.STRING, serdes.STRING).pipe_input("a", "?")
+        assert driver.create_output_topic("out", serdes.STRING, serdes.STRING).read_value() == "1"
+        assert "topology-test-own-changelog" not in driver.produced_topic_names()
+
+
 def test_an_own_stores_changelog_is_compacted() -> None:
     (topic,) = [topic for topic in resolved("sqlite").internal_topics() if topic.kind == "changelog"]
     assert topic.name == "app-own-changelog" and topic.config["cleanup.policy"] == "compact"
