@@ -13,7 +13,15 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from typing import TypeVar
 
-from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._listoffsets import OffsetSpec
@@ -116,6 +124,7 @@ class TopicAdmin:
         """Contacts nobody."""
         self._config = config
         self._client = AdminClient(config.admin_properties(), logger=KAFKA_LOGGER)
+        self._looker: Consumer | None = None
         self._servers = str(config["bootstrap.servers"])
         self._counts: dict[str, int] = {}
 
@@ -190,12 +199,20 @@ class TopicAdmin:
 
     def last_committed(self, group: str, partitions: Iterable[Partition]) -> dict[Partition, OffsetAndMetadata]:
         """The committed offsets of some partitions, without what open transactions would make of them. Waits for `LOOK_SECONDS` at most: it
-        is asked in the middle of a transaction. Raises BrokerUnavailableError, StreamsError."""
-        request = [ConsumerGroupTopicPartitions(group, [TopicPartition(*partition) for partition in partitions])]
-        [future] = self._ask(
-            "list offsets of a group", lambda: self._client.list_consumer_group_offsets(request, request_timeout=LOOK_SECONDS)
-        ).values()
-        found = self._wait(f"list offsets of group {group}", future, LOOK_SECONDS).topic_partitions
+        is asked in the middle of a transaction. Raises BrokerUnavailableError, StreamsError.
+
+        Asked through a consumer that joins nothing. (Rejected: the admin client. In librdkafka 2.16 its questions to a group's coordinator
+        are never answered again after a broker's death, and one that ran out of time while the broker was away may abort the process.)
+        """
+        if self._looker is None:
+            joins_nothing = {"group.id": group, "isolation.level": "read_uncommitted", "enable.auto.commit": False}
+            self._looker = Consumer({**self._config.admin_properties(), **joins_nothing}, logger=KAFKA_LOGGER)
+        looker, asked = self._looker, [TopicPartition(*partition) for partition in partitions]
+        what = f"list offsets of group {group}"
+        found = self._ask(what, lambda: looker.committed(asked, timeout=LOOK_SECONDS))
+        for at in found:
+            if at.error is not None:
+                raise self._translate(what, KafkaException(at.error))
         return {Partition(at.topic, at.partition): OffsetAndMetadata(at.offset, at.metadata or "") for at in found if at.offset >= 0}
 
     def partition_count(self, topic: str) -> int:
