@@ -60,23 +60,33 @@ class AtLeastOnce:
         self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers | None, partition: int | None
     ) -> None:
         """Writes an output record. Raises ProductionError if the handler says FAIL, TransactionAbortedError if it is to be tried again."""
-        self._send(Output(topic, key, value, timestamp, headers, partition), self._refusals.origin())
-
-    def send_changelog(self, partition: Partition, rows: list[tuple[bytes, bytes | None, int]]) -> None:
-        """Writes changelog records."""
-        self._changelogs.add(partition.topic)
+        self._sent = True
         origin = self._refusals.origin()
-        for key, value, timestamp in rows:
-            self._send(Output(partition.topic, key, value, timestamp, None, partition.number), origin)
+        if self._limits:
+            self._send(Output(topic, key, value, timestamp, headers, partition), origin)
+        else:
+            self._produce(topic, key, value, timestamp, headers, partition, origin)
 
     def _send(self, output: Output, origin: Origin) -> None:
-        self._sent = True
-        topic, key, value, timestamp, headers, partition = output
-        if self._limits and (too_large := self._limits.make_room(output)) is not None:
+        """In a batch that its topic takes."""
+        too_large = self._limits.make_room(output)
+        if too_large is None:
+            self._produce(*output, origin)
+        else:
             self._refuse(output, too_large, origin)
-            return
+
+    def _produce(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp: int,
+        headers: Headers | None,
+        partition: int | None,
+        origin: Origin,
+    ) -> None:
         number = -1 if partition is None else partition
-        report = partial(self._delivered, self._life, output, origin)
+        report = partial(self._delivered, self._life, origin, headers)
         while True:
             try:
                 self._producer.produce(topic, value, key, number, report, None, timestamp or 1, headers)  # type: ignore[arg-type]  # lists are invariant
@@ -86,21 +96,28 @@ class AtLeastOnce:
             except KafkaException as error:
                 if kafka_error(error).fatal():
                     raise TaskMigratedError(f"the producer failed for good: {kafka_error(error).str()}") from error
-                self._refuse(output, error, origin)
+                self._refuse(Output(topic, key, value, timestamp, headers, partition), error, origin)
                 return
+
+    def send_changelog(self, partition: Partition, rows: list[tuple[bytes, bytes | None, int]]) -> None:
+        """Writes changelog records."""
+        self._changelogs.add(partition.topic)
+        for key, value, timestamp in rows:
+            self.send(partition.topic, key, value, timestamp, None, partition.number)
 
     def _refuse(self, output: Output, error: KafkaException, origin: Origin) -> None:
         """Returns if the output is left out."""
         if self._refusals.refused(output, error, origin):
             raise TransactionAbortedError(f"an output to {output.topic} is tried again: {kafka_error(error).str()}") from error
 
-    def _delivered(self, life: int, output: Output, origin: Origin, error: KafkaError | None, message: Message) -> None:
+    def _delivered(self, life: int, origin: Origin, headers: Headers | None, error: KafkaError | None, message: Message) -> None:
         if life != self._life:
             return
+        topic = str(message.topic())
         if error is not None:
-            self._failed.append((output, error, origin))
-        elif output.topic in self._changelogs:
-            self._ends[Partition(output.topic, int(message.partition() or 0))] = NextOffset(int(message.offset() or 0) + 1)
+            self._failed.append((_output(message, headers), error, origin))
+        elif topic in self._changelogs:
+            self._ends[Partition(topic, int(message.partition() or 0))] = NextOffset(int(message.offset() or 0) + 1)
 
     def poll(self) -> None:
         """Serves delivery reports; once per batch, or the queue fills up."""
@@ -184,3 +201,14 @@ class AtLeastOnce:
     def close(self) -> None:
         drop(self._producer)
         self._transactions.close()
+
+
+def _output(message: Message, headers: Headers | None) -> Output:
+    """What a report is about, as it was sent. (The message has lost its headers by now.)"""
+    key, value, number = message.key(), message.value(), message.partition()
+    partition = None if number is None or number < 0 else number
+    return Output(str(message.topic()), _raw(key), _raw(value), message.timestamp()[1], headers, partition)
+
+
+def _raw(data: str | bytes | None) -> bytes | None:
+    return data.encode() if isinstance(data, str) else data

@@ -153,7 +153,7 @@ class Incidents:
         def sink(task: TaskId, topic: str) -> str | None:
             sinks = parts[task.subtopology]
             fixed = [sink.name for sink in sinks if sink.topic == topic]
-            chosen = [sink.name for sink in sinks if not isinstance(sink.topic, str)]
+            chosen = [] if topic in self._changelogs else [sink.name for sink in sinks if not isinstance(sink.topic, str)]
             return next(iter(fixed or chosen), None)
 
         self._sinks = sink
@@ -216,7 +216,8 @@ class Incidents:
         current = self.current
         if current is None or current.offset < 0:
             return Origin(self.task, "", -1, -1, None, None)
-        return Origin(self.task, current.topic, current.partition, current.offset, current.headers, self.batch)
+        # Under at-least-once this is done for every output: `Origin(…)` would take three times as long.
+        return tuple.__new__(Origin, (self.task, current.topic, current.partition, current.offset, current.headers, self.batch))
 
     def refused(self, output: Output, error: Exception, origin: Origin | None = None) -> bool:
         """An output was not taken. True: try it again after a pause; False: it is left out. Raises ProductionError where the handler says
@@ -239,6 +240,8 @@ class Incidents:
     def _ask_production(self, output: Output, error: Exception, origin: Origin) -> ProductionExceptionHandlerResponse:
         if output.topic == self._dead_letter:
             raise ProductionError(f"dead letters are not left out: {self.where(output, origin)} was refused: {error}") from error
+        if output.topic in self._changelogs:  # the store would hold what its changelog does not
+            raise ProductionError(f"changelog records are not left out: {self.where(output, origin)} was refused: {error}") from error
         message = _raw_message(origin)
         context = ErrorHandlerContext(
             topic=origin.topic,
@@ -277,7 +280,8 @@ class Incidents:
     def where(self, output: Output, origin: Origin | None = None) -> str:
         """Task, node, input record and output, in words."""
         origin = origin or self.origin()
-        places = [f"task {origin.task}", f"node {self._node(output, origin)}"]
+        node = self._node(output, origin)
+        places = [f"task {origin.task}", *([f"node {node}"] if node else [])]
         if origin.offset >= 0:
             places.append(f"record {origin.topic}-{origin.partition}@{origin.offset}")
         size = len(output.key or b"") + len(output.value or b"")

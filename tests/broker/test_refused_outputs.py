@@ -10,7 +10,7 @@ import pytest
 
 from runtime import serdes
 from runtime.dsl.builder import StreamsBuilder
-from runtime.dsl.options import Consumed, Produced
+from runtime.dsl.options import Consumed, Materialized, Produced
 from runtime.errors import MissingSinkTopicError, ProductionError, StreamsError
 from runtime.handlers import ErrorHandlerContext, ProductionExceptionHandler, ProductionExceptionHandlerResponse
 from runtime.states import State
@@ -156,6 +156,26 @@ def test_a_record_that_the_brokers_find_invalid_is_left_out_alone(
     assert found == [b"1", b"3"] if guarantee == "exactly_once_v2" else set(found) == {b"1", b"3"}
     [(context, record, _)] = handler.questions
     assert (context.offset, record.key, record.value) == (1, None, b"2")
+
+
+@pytest.mark.parametrize("guarantee", GUARANTEES)
+def test_a_changelog_record_is_never_left_out(
+    broker: Kafka, topic: Topic, application_id: str, state_dir: Path, handler: type[Asked], guarantee: str
+) -> None:
+    """The store would hold what its changelog does not."""
+    source = topic("in")
+    builder = StreamsBuilder()
+    grouped = builder.stream(source, TEXT).map_values(lambda value: "x" * int(value[1:])).group_by_key()
+    grouped.reduce(lambda old, new: new, Materialized("large", value=serdes.STRING))
+    broker.produce(source, [("a", "*1000"), ("b", "*2000000")])
+    with client(broker, builder.build(), application_id, state_dir, **settings(guarantee)) as streams:
+        streams.start()
+        wait_until(lambda: streams.state is State.ERROR, what="the end")
+        assert isinstance(streams.failure, ProductionError)
+        assert f"changelog records are not left out: task 0_0: its output of 2000001 bytes to {application_id}-large-changelog" in str(
+            streams.failure
+        )
+    assert not handler.questions
 
 
 @pytest.mark.parametrize("answer", [ValueError("no idea"), "CONTINUE"])

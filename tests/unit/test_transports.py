@@ -25,6 +25,9 @@ class Sent:
     def __init__(self, topic: str, offset: int, report: Callable[[KafkaError | None, Message], None]) -> None:
         self._topic, self._offset, self._report = topic, offset, report
 
+    def topic(self) -> str:
+        return self._topic
+
     def partition(self) -> int:
         return 0
 
