@@ -1,4 +1,4 @@
-"""`python -m tests.chaos.many_stores FOLDER STORES`: many stores in one process, each written to; prints what that took, as JSON."""
+"""`python -m tests.chaos.many_stores FOLDER`: many stores in one process, each written to; prints what that took, as JSON."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import resource
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -18,27 +19,33 @@ from runtime.stores.suppliers import Stores
 
 BLOCK_CACHE, WRITE_BUFFERS = 32 * MIB, 16 * MIB
 ROUNDS, ENTRIES, VALUE = 2, 200, bytes(200)
+STORES = 1_000
+BUFFERS_AT_MOST = WRITE_BUFFERS + STORES * 2 * ENTRIES * len(VALUE)
+"""A store flushes when it is written to and the budget is used up; so each may hold its last batch beyond the budget."""
+SETTLED_SECONDS = 60
 SOFT_LIMIT = 1024
 """Of open files: what many systems begin with, and far from enough."""
 
 
-def main(folder: Path, count: int) -> None:
+def main(folder: Path) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (SOFT_LIMIT, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     process = psutil.Process()
     memory = StoreMemory(block_cache_bytes=BLOCK_CACHE, write_buffer_bytes=WRITE_BUFFERS)
     before = process.memory_info().rss
-    stores = [_opened(folder / f"0_{number}", TaskId(0, number), memory) for number in range(count)]
+    stores = [_opened(folder / f"0_{number}", TaskId(0, number), memory) for number in range(STORES)]
     opened = process.memory_info().rss
-    buffers = 0
     for turn in range(ROUNDS):
         entries = [(b"%d-%d" % (turn, number), VALUE, 1) for number in range(ENTRIES)]
         for number, store in enumerate(stores):
             store.restore(entries, {Partition("changelog", number): NextOffset(turn)})
-        buffers = max(buffers, memory.native.write_buffer_usage() if memory.native is not None else 0)
+    assert memory.native is not None
+    deadline = time.monotonic() + SETTLED_SECONDS
+    while memory.native.write_buffer_usage() > BUFFERS_AT_MOST and time.monotonic() < deadline:
+        time.sleep(0.1)  # what was to be flushed is on its way
     found = {
         "opened": opened - before,
         "grown": process.memory_info().rss - before,
-        "buffers": buffers,
+        "buffers": memory.native.write_buffer_usage(),
         "threads": process.num_threads(),
         "files": process.num_fds(),
     }
@@ -54,4 +61,4 @@ def _opened(folder: Path, task: TaskId, memory: StoreMemory) -> EngineStore:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main(Path(sys.argv[1]))
