@@ -45,6 +45,7 @@ from runtime.worker.clients import await_broker, input_consumer
 from runtime.worker.commands import Answer, Commands
 from runtime.worker.followers import Followers
 from runtime.worker.plans import Planner
+from runtime.worker.positions import Positions
 from runtime.worker.reports import active_report, follower_report
 from runtime.worker.source_topics import SourceTopics
 from runtime.worker.tasks import TaskSet
@@ -169,9 +170,8 @@ class Parts:
         self._sources.start()
         self._coordination = Coordination(config, self._topology, layout, self._directory, clock)
         self._started.append(self._coordination.close)
-        self.tasks = TaskSet(
-            self._planner, self.reader, self.restorer, self.global_task, self._events, clock, self._coordination, self._sources
-        )
+        positions = Positions(self._planner, self.reader, self._sources, self._events, clock)
+        self.tasks = TaskSet(self._planner, self.reader, self.restorer, self.global_task, self._events, self._coordination, positions)
         self._started.append(self.tasks.drop)
         lag = config.integer("acceptable.recovery.lag")
         self.followers = Followers(self._planner, self.restorer, clock, lag, recently_ms=2 * self._commit_interval_ms)

@@ -11,28 +11,19 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
 from runtime.changelog.restore import Restorer
-from runtime.clock import Clock
 from runtime.commit.metadata import OffsetAndMetadata
 from runtime.errors import StateLostError, StreamsError, TaskCorruptedError
 from runtime.events import EventKind, EventSink
 from runtime.ids import NextOffset, Partition, TaskId
 from runtime.intake.reader import Polled, Reader
-from runtime.offset_reset import Strategy
 from runtime.states import TaskState
-from runtime.stores.base import EntryStore
 from runtime.tasks.active import ActiveTask
 from runtime.tasks.global_ import GlobalTask
 from runtime.tasks.incidents import PausePoint
-from runtime.worker.missed_deletions import SHORTEST_MS, missed_deletions
 from runtime.worker.plans import Planner
-from runtime.worker.source_topics import SourceTopics
+from runtime.worker.positions import MADE_ANEW, OFFSETS_SECONDS, OUT_OF_RANGE, Positions
 
 logger = logging.getLogger(__name__)
-
-_OUT_OF_RANGE = "is out of range"
-_MADE_ANEW = "is of a topic that was deleted and created again"
-OFFSETS_SECONDS = 10.0
-"""How long an answer about committed offsets or ends of partitions may take."""
 
 
 class Holds(Protocol):
@@ -55,18 +46,16 @@ class TaskSet:
         restorer: Restorer,
         global_task: GlobalTask | None,
         events: EventSink,
-        clock: Clock,
         holds: Holds,
-        sources: SourceTopics,
+        positions: Positions,
     ) -> None:
         self._planner = planner
         self._reader = reader
         self._restorer = restorer
         self._global = global_task
         self._events = events
-        self._clock = clock
         self._holds = holds
-        self._sources = sources
+        self._positions = positions
         self._tasks: dict[TaskId, ActiveTask] = {}
         self._by_partition: dict[Partition, ActiveTask] = {}
         self._turn: list[TaskId] = []
@@ -204,74 +193,15 @@ class TaskSet:
         starts: dict[TaskId, dict[Partition, NextOffset]] = {}
         for task in tasks:  # everything is asked before anything is begun: an answer that does not come leaves all as it was
             self._refuse_lost_state(task, committed)
-            starts[task.id] = self._starts(task, committed)
+            starts[task.id] = self._positions.starts(task, committed)
         for task in tasks:
             task.begin({partition: committed[partition] for partition in task.inputs if partition in committed}, starts[task.id])
             self._by_partition.update(dict.fromkeys(task.inputs, task))
-            self._add_missed_deletions(task, starts[task.id])
+            self._positions.add_missed_deletions(task, starts[task.id])
             if self._holds.held(task.id):
                 self.want_pause(task.id)
             logger.info("task %s runs from %s", task.id, _text(starts[task.id]), extra={"task": task.id})
         self._reader.assign({partition: start for of_task in starts.values() for partition, start in of_task.items()})
-
-    def _starts(self, task: ActiveTask, committed: Mapping[Partition, OffsetAndMetadata]) -> dict[Partition, NextOffset]:
-        return {partition: self._start(task, partition, committed.get(partition)) for partition in task.inputs}
-
-    def _start(self, task: ActiveTask, partition: Partition, committed: OffsetAndMetadata | None) -> NextOffset:
-        if partition in task.remade:
-            task.remade.discard(partition)
-            ours = task.committed_offsets.get(partition)
-            if committed is None or ours is None or committed.offset == ours.offset:  # else somebody knew of it, and has set another
-                start = self._reset_position(task, partition, _MADE_ANEW)
-                self._tell_reset(task, partition, None if committed is None else committed.offset, start, _MADE_ANEW)
-                return start
-        if committed is not None:
-            return NextOffset(committed.offset)
-        if partition in task.reset_positions:
-            return task.reset_positions[partition]
-        return self._reset_position(task, partition, "no committed offset")
-
-    def _reset_position(self, task: ActiveTask, partition: Partition, why: str) -> NextOffset:
-        """Where `auto.offset.reset`, or the source's own policy, says to begin. Raises StreamsError for `none`."""
-        policy = task.plan.offset_reset(partition.topic)
-        if policy.strategy is Strategy.NONE:
-            raise StreamsError(
-                f"{partition}: {why}, and auto.offset.reset = none: set the offset with kafka-consumer-groups --reset-offsets, "
-                "or choose earliest, latest or by_duration"
-            )
-        low, high = self._reader.bounds(partition, OFFSETS_SECONDS)
-        if policy.strategy is Strategy.BY_DURATION:
-            found = self._reader.at_time(partition, self._clock.wall_ms() - policy.duration_ms, OFFSETS_SECONDS)
-            return high if found is None else found
-        return low if policy.strategy is Strategy.EARLIEST else high
-
-    def _add_missed_deletions(self, task: ActiveTask, starts: Mapping[Partition, NextOffset]) -> None:
-        """Of tables whose source topic was last read to its end longer ago than it remembers deletions (rules.md, 13)."""
-        now_ms = self._clock.wall_ms()
-        for topic, name in task.plan.table_sources.items():
-            partition = Partition(topic, task.id.partition)
-            at_end_ms, store, queues = task.at_end_ms(name, partition), task.stores[name], task.queues
-            if at_end_ms is None or queues is None or now_ms - at_end_ms < SHORTEST_MS or not isinstance(store, EntryStore):
-                continue
-            retention_ms = self._planner.delete_retention_ms(topic)
-            end = self._reader.bounds(partition, OFFSETS_SECONDS)[1]
-            if retention_ms is None or now_ms - at_end_ms <= retention_ms or starts[partition] >= end:
-                continue
-            time_ms = max(0, queues[partition].partition_time)
-            missed = missed_deletions(store, partition, starts[partition], end, time_ms, self._planner.log_properties())
-            logger.warning(
-                "task %s: table %s was last at the end of %s %d ms ago, longer than its delete.retention.ms of %d: %d rows are deleted "
-                "whose keys it does not have any more",
-                task.id,
-                name,
-                partition,
-                now_ms - at_end_ms,
-                retention_ms,
-                len(missed),
-                extra={"task": task.id},
-            )
-            if missed:
-                queues[partition].add(missed)
 
     # -- input -----------------------------------------------------------------------------------------------------------------
 
@@ -285,7 +215,7 @@ class TaskSet:
             task = self._by_partition.get(partition)
             if task is not None and task.queues is not None:
                 task.queues[partition].reached_end(offset)
-        self._lost.update((partition, (position, _OUT_OF_RANGE)) for partition, position in polled.lost)
+        self._lost.update((partition, (position, OUT_OF_RANGE)) for partition, position in polled.lost)
         self._reset_lost()
 
     def begin_anew(self, topics: Iterable[str]) -> None:
@@ -296,50 +226,17 @@ class TaskSet:
                 if partition.topic != topic:
                     continue
                 if task.state is TaskState.RUNNING and task.queues is not None:
-                    self._lost[partition] = task.queues[partition].next_offset, _MADE_ANEW
+                    self._lost[partition] = task.queues[partition].next_offset, MADE_ANEW
                 else:
                     task.remade.add(partition)
         self._reset_lost()
 
     def _reset_lost(self) -> None:
         for partition, (position, why) in list(self._lost.items()):
-            self._reset(partition, position, why)
+            task = self._by_partition.get(partition)
+            if task is not None and task.queues is not None:
+                self._positions.reset(task, task.queues[partition], position, why)
             del self._lost[partition]
-
-    def _reset(self, partition: Partition, position: int | None, why: str) -> None:
-        """The position is not on the log (any more): goes on where the policy says, and tells (kafka-facts, D).
-
-        A position that somebody has set is no accident, so the policy is not asked: the nearest offset that there is takes its place, as
-        in Kafka's own tool. (By `earliest`, a shift beyond the end would process the whole topic once more.)
-        """
-        task = self._by_partition.get(partition)
-        if task is None or task.queues is None:
-            return
-        self._sources.look_again(partition.topic)
-        _, shifted_to = task.moved.pop(partition, (None, None))
-        if position is not None and position == shifted_to and why is _OUT_OF_RANGE:
-            low, high = self._reader.bounds(partition, OFFSETS_SECONDS)
-            start, policy = (low if position < low else high), "nearest"
-        else:
-            start = self._reset_position(task, partition, f"offset {position} {why}")
-            policy = str(task.plan.offset_reset(partition.topic))
-        if partition in task.reset_positions:
-            task.reset_positions[partition] = start
-        queue = task.queues[partition]
-        self._tell_reset(task, partition, position, start, why, policy)
-        if queue.buffered and start >= queue.next_offset and why is _OUT_OF_RANGE:
-            queue.jump(start)
-        else:
-            queue.clear(start)
-        self._reader.assign({partition: start})
-
-    def _tell_reset(
-        self, task: ActiveTask, partition: Partition, position: int | None, start: int, why: str, policy: str | None = None
-    ) -> None:
-        policy = policy or str(task.plan.offset_reset(partition.topic))
-        logger.warning("%s: offset %s %s; going on at %d (%s)", partition, position, why, start, policy, extra={"task": task.id})
-        payload = {"topic": partition.topic, "partition": partition.number, "from": position, "to": start, "policy": policy, "reason": why}
-        self._events.emit(EventKind.OFFSET_RESET, payload, task.id, f"{partition}@{position}")
 
     def balance(self, most: int) -> None:
         """Stops fetching partitions whose queue holds more than `most` records, and fetches them again when it has come down."""
@@ -432,9 +329,9 @@ class TaskSet:
             return False
         committed = self._reader.committed(task.inputs, OFFSETS_SECONDS)
         self._refuse_lost_state(task, committed)
-        starts = self._starts(task, committed)
+        starts = self._positions.starts(task, committed)
         task.resume(committed, starts)
-        self._add_missed_deletions(task, starts)
+        self._positions.add_missed_deletions(task, starts)
         self._holds.release(task_id)
         self._reader.assign(starts)
         self.changed = True
