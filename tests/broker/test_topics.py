@@ -151,7 +151,8 @@ def test_the_topics_of_coordination_are_made_up_front(admin: TopicAdmin, config:
     app = config.application_id
     layout = prepare(admin, grouped(topic("in")), config)
     names = [coordination_topic(app), guard_topic(app), f"{app}-events"]
-    found = wait_until(lambda: len(seen := admin.describe(names)) == 3 and seen, what="the topics, as the brokers tell each other")
+    wait_until(lambda: len(admin.describe(names)) == 3, what="the topics, as the brokers tell each other")
+    found = admin.describe(names)
     assert {name: description.partitions for name, description in found.items()} == {
         coordination_topic(app): 1,
         guard_topic(app): 1,
