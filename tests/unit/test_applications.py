@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestration.applications import Applications, RunBook, Severity, WrongDeclarationError
+from orchestration.policies import Start
 
 FILE = Path("/project/streams.toml")
 RIGHT = """
@@ -20,7 +21,12 @@ instances = ["flight-board-1", "flight-board-2"]
 
 [applications.flight-board.paused]
 run-book = "skip-record"
+start = "after-approval"
 budget-per-hour = 3
+skip-errors = ["ValueError: .*"]
+
+[applications.flight-board.health]
+lag-warn-records = 100
 
 [applications.flight-board.checkpoint-freshness]
 warn-seconds = 60
@@ -50,6 +56,8 @@ def test_everything_that_can_be_declared_is_read() -> None:
     assert application.config["commit.interval.ms"] == 200
     assert application.paused.run_book is RunBook.SKIP_RECORD
     assert application.paused.budget_per_hour == 3
+    assert (application.paused.start, application.paused.skip_errors) == (Start.AFTER_APPROVAL, ("ValueError: .*",))
+    assert application.health.lag_warn_records == 100
     assert (application.freshness.warn_seconds, application.freshness.error_seconds) == (60, 120)
     assert [(table.name, table.store, table.settings) for table in application.tables] == [
         ("hourly_delay", "hourly-delay", {"value-schema": "flights BIGINT"})
@@ -94,6 +102,12 @@ HEAD = '[applications.a]\nfactory = "m:f"\ninstances = ["a-1"]\n'
         (HEAD + '[applications.a.paused]\nrun-book = "skip"\n', ["line 5", "applications.a.paused.run-book", "'skip-record'"]),
         (HEAD + "[applications.a.paused]\nbudget-per-hour = -1\n", ["line 5", "budget-per-hour", "at least 0", "-1"]),
         (HEAD + "[applications.a.paused]\nbudget-per-hour = true\n", ["line 5", "a whole number"]),
+        (HEAD + '[applications.a.paused]\nstart = "approval"\n', ["line 5", "applications.a.paused.start", "'after-approval'"]),
+        (HEAD + '[applications.a.paused]\nskip-errors = ["("]\n', ["line 5", "skip-errors", "'(' is not a regular expression"]),
+        (HEAD + "[applications.a.paused]\nbad-deploy-tasks = 1\n", ["line 5", "bad-deploy-tasks", "at least 2"]),
+        (HEAD + "[applications.a.health]\nlag-warn = 5\n", ["line 5", "applications.a.health.lag-warn", "did you mean 'lag-warn-records'"]),
+        (HEAD + "[applications.a.health]\nlag-warn-records = 9\nlag-error-records = 5\n", ["line 6", "at least lag-warn-records (9)"]),
+        (HEAD + "[applications.a.checkpoint-freshness]\nwarn-records = 9\nerror-records = 5\n", ["line 6", "at least warn-records (9)"]),
         (
             HEAD + "[applications.a.checkpoint-freshness]\nwarn-seconds = 900\nerror-seconds = 60\n",
             ["line 6", "at least warn-seconds (900)"],
