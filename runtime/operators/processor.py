@@ -24,7 +24,7 @@ from runtime.ids import TaskId
 from runtime.operators.base import OperatorSupplier
 from runtime.operators.context import Forward, NodeContext
 from runtime.record import Record
-from runtime.stores.base import EngineStore, StateStore
+from runtime.stores.base import EngineStore
 from runtime.tasks.punctuation import Cancellable, PunctuationType, Punctuator
 
 __all__ = [

@@ -138,7 +138,7 @@ def test_offset_resets_and_extractors_reach_the_source() -> None:
 
 
 def test_an_unknown_offset_reset_is_refused() -> None:
-    with pytest.raises(TopologyError, match="an offset reset is earliest, latest, none or by_duration.*not 'newest'"):
+    with pytest.raises(TopologyError, match=r"an offset reset is earliest, latest, none or by_duration.*not 'newest'"):
         StreamsBuilder().stream("in", Consumed(offset_reset_policy="newest"))
 
 
