@@ -78,7 +78,7 @@ class Coordination:
         self._membership = Membership(config)
         self._log = CoordinationLog(config)
         self._registry = Registry()
-        self._liveness = Liveness(config, clock)
+        self._liveness = Liveness(config, self._membership, clock)
         self._compatibility = Compatibility(self._topology, self._registry, self._liveness)
         self._leader = Leader(config, layout, self._membership, self._liveness, self._log, self._registry, clock)
         self._member: Member | None = None
@@ -297,6 +297,7 @@ class Coordination:
     def close(self) -> None:
         """Leaves the group and closes the clients."""
         self._leader.close()
+        self._liveness.close()
         self._membership.close()
         self._log.close()
 

@@ -48,8 +48,8 @@ class Membership:
         """True while the coordination topic's partition is this worker's."""
 
     def join(self) -> None:
-        """Subscribes; membership comes with later polls. The client joins again by itself after it was dropped, and may have done so by now:
-        then `joined` stands, because nothing more will come that says so."""
+        """Subscribes; membership comes with later polls. The client joins again by itself after it was dropped, and may have done so by
+        now: then `joined` stands, because nothing more will come that says so."""
         self._lost = False
         self._consumer.subscribe([self._topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._on_lost)
 
