@@ -56,14 +56,21 @@ class Chaos:
     """One application, one instance of it, and the broker of both. `say` is told how it goes."""
 
     def __init__(
-        self, embedded: EmbeddedBroker, folder: Path, application_id: str, seed: int, say: Callable[[str], object] = print
+        self,
+        embedded: EmbeddedBroker,
+        folder: Path,
+        application_id: str,
+        seed: int,
+        say: Callable[[str], object] = print,
+        rate: int = RATE,
     ) -> None:
-        """`folder` gets the state, the instance's settings and its log."""
+        """`folder` gets the state, the instance's settings and its log. `rate`: records a second that come in."""
         self.embedded = embedded
         self.folder = folder
         self.application_id = application_id
         self.seed = seed
         self.say = say
+        self.rate = rate
         self.remains: list[Remains] = []
         self.kills = 0
         self.shaken: list[tuple[float, float]] = []
@@ -92,7 +99,7 @@ class Chaos:
     def run(self, kills: list[str]) -> None:
         """One round for each kill, then the rest of the input in peace, then the verdict."""
         began = time.monotonic()
-        with Feeder(self.broker, self.source, RATE, KEYS, random.Random(self.seed)):
+        with Feeder(self.broker, self.source, self.rate, KEYS, random.Random(self.seed)):
             for at, kill in enumerate(kills, 1):
                 self._round(kill)
                 self.say(f"{time.monotonic() - began:6.1f} s  round {at}/{len(kills)}: killed {kill}; {self._done()} records are done")

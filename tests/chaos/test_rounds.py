@@ -11,12 +11,12 @@ from orchestration.embedded.kafka import EmbeddedBroker
 from orchestration.embedded.ports import free_port
 from tests.chaos.rounds import BROKER, Chaos
 
-SEED = 892
+SEED, RATE = 892, 600
 KILLS = [
     "between two stores' commits",
+    "between a checkpoint's flush and its file",
     "between the broker's commit and the stores'",
     "after a restore's write",
-    "between a checkpoint's flush and its file",
     BROKER,
 ]
 
@@ -36,6 +36,6 @@ def own_broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
 def test_whenever_it_is_killed_each_output_comes_once_and_every_start_goes_on_from_its_offset(
     own_broker: EmbeddedBroker, application_id: str, tmp_path: Path
 ) -> None:
-    chaos = Chaos(own_broker, tmp_path, application_id, SEED)
+    chaos = Chaos(own_broker, tmp_path, application_id, SEED, rate=RATE)
     chaos.run(KILLS)
-    assert chaos.kills == len(KILLS)
+    assert chaos.kills >= len(KILLS)
