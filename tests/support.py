@@ -101,7 +101,9 @@ class Kafka:
             places.append(TopicPartition(message.topic() or "", message.partition() or 0, message.offset() or 0))
 
         times = iter(timestamps) if timestamps is not None else None
-        producer = Producer({"bootstrap.servers": self.bootstrap_servers, "partitioner": "murmur2_random", "linger.ms": 5})
+        # One request at a time: a first one that is tried again, since the topic is new, would come after the second.
+        settings = {"partitioner": "murmur2_random", "linger.ms": 5, "max.in.flight.requests.per.connection": 1}
+        producer = Producer({"bootstrap.servers": self.bootstrap_servers, **settings})
         for key, value in records:
             producer.produce(
                 topic,

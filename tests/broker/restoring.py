@@ -2,7 +2,8 @@
 
     python -m tests.broker.restoring <bootstrap servers> <topic> <folder>      (one store for each of the topic's two partitions)
 
-It prints `start <partition> <offset>`, `batch <partition> <offset of the last record written>` and, when all is there, `done`.
+It prints `start <partition> <offset>`, and after each write `batch <partition> <offset of the last record written>`; then it waits for a
+line before it goes on, so that it cannot come to its end before it is killed.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from runtime.changelog import restore
+from runtime.changelog import log_reader, restore
 from runtime.changelog.restore import Restorer
 from runtime.changelog.staleness import Changelog
 from runtime.clock import SystemClock
@@ -23,24 +24,18 @@ from runtime.stores import Stores
 from runtime.stores.base import EngineStore, StoreContext
 from runtime.topics import TopicAdmin
 
-KEYS_AT_ONCE = 500
-SLOW: dict[str, int] = {
-    "max.partition.fetch.bytes": 20_000,
-    "queued.min.messages": 1,
-    "queued.max.messages.kbytes": 1,
-    "fetch.queue.backoff.ms": 20,
-}
-"""Settings of a consumer that reads about a thousand records at a time."""
+AT_ONCE = 500
 
 
 class Teller:
-    """A `StateRestoreListener` that prints."""
+    """A `StateRestoreListener` that prints, and waits."""
 
     def on_restore_start(self, partition: Partition, store: str, start: int, end: int) -> None:
         print("start", partition.number, start, flush=True)
 
     def on_batch_restored(self, partition: Partition, store: str, batch_end: int, records: int) -> None:
         print("batch", partition.number, batch_end, flush=True)
+        sys.stdin.readline()
 
     def on_restore_end(self, partition: Partition, store: str, total: int) -> None: ...
 
@@ -57,13 +52,13 @@ def open_store(folder: Path, partition: Partition) -> EngineStore:
 
 def main(servers: str, topic: str, folder: Path) -> None:
     """Restores to the present ends."""
-    restore._MOST_KEYS = KEYS_AT_ONCE
+    restore._MOST_KEYS = log_reader._MOST_PER_POLL = AT_ONCE
     restore._STEP_MS = 0
     clock = SystemClock()
     topics = TopicAdmin(StreamsConfig({"application.id": "app", "bootstrap.servers": servers}))
     partitions = [Partition(topic, number) for number in range(2)]
     facts, ends = topics.describe([topic])[topic], topics.high_watermarks(partitions)
-    restorer = Restorer({"bootstrap.servers": servers, **SLOW}, clock, Metrics(), EventSink("app", "instance", clock), [Teller()])
+    restorer = Restorer({"bootstrap.servers": servers}, clock, Metrics(), EventSink("app", "instance", clock), [Teller()])
     stores = [open_store(folder, partition) for partition in partitions]
     for store, partition in zip(stores, partitions, strict=True):
         changelog = Changelog(partition, ends[partition], facts.topic_id, facts.delete_retention_ms)
@@ -73,7 +68,6 @@ def main(servers: str, topic: str, folder: Path) -> None:
     restorer.close()
     for store in stores:
         store.close()
-    print("done", flush=True)
 
 
 if __name__ == "__main__":

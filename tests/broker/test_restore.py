@@ -222,6 +222,8 @@ def test_out_of_range_is_a_corrupted_task_and_the_others_go_on(bench: Bench, top
 def test_an_interrupted_restore_goes_on_from_what_it_wrote(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.kafka.produce(bench.topic, [(f"k{n}", "1") for n in range(10_000)], partition=0)
     monkeypatch.setattr(FoldedBatch, "is_due", lambda self, *limits: self.records >= 1_000)
+    monkeypatch.setattr("runtime.changelog.log_reader._MOST_PER_POLL", 1_000)
+    monkeypatch.setattr("runtime.changelog.restore._STEP_MS", 0)
     store, restorer = bench.open(), bench.restorer()
     restorer.add(TASK, [(store, bench.changelog())])
     wait_until(lambda: restorer.step(0.1) or store.committed_offset(bench.partition), what="the first write")

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from runtime.ids import NextOffset, Partition, TaskId
 from runtime.states import State, TaskState
 from tests.broker.engine import client, count_topology, counts_become, reaches
 from tests.broker.logs import cut, open_transaction
-from tests.broker.restoring import SLOW, open_store
+from tests.broker.restoring import open_store
 from tests.broker.test_restore import Bench, content, finish
 from tests.broker.test_two_instances import tasks
 from tests.support import Kafka, wait_until
@@ -29,6 +30,13 @@ from tests.support import Kafka, wait_until
 Topic = Callable[..., str]
 TASK = TaskId(0, 0)
 ROOT = Path(__file__).resolve().parents[2]
+SLOW: dict[str, int] = {
+    "max.partition.fetch.bytes": 20_000,
+    "queued.min.messages": 1,
+    "queued.max.messages.kbytes": 1,
+    "fetch.queue.backoff.ms": 20,
+}
+"""Settings of a consumer that reads about a thousand records at a time."""
 DELETABLE = {"cleanup.policy": "compact,delete"}
 
 
@@ -40,24 +48,32 @@ def bench(broker: Kafka, tmp_path: Path, topic: Topic) -> Bench:
 # --- kill -9 ------------------------------------------------------------------------------------------------------------------------
 
 
-def restore_once(broker: Kafka, topic: str, folder: Path, batches: int | None) -> tuple[dict[int, int], dict[int, int], bool]:
-    """Runs a restore and kills it after so many batches: where it started, the next offset after the last batch that it told of (both by
-    partition), and whether it came to its end."""
+def restore_once(
+    broker: Kafka, topic: str, folder: Path, batches: int | None, wait_ms: int = 0
+) -> tuple[dict[int, int], dict[int, int], bool]:
+    """Runs a restore, lets it write so many batches, and kills it `wait_ms` after it was told to go on: where it started, the next offset
+    after the last batch that it told of (both by partition), and whether it came to its end."""
     command = [sys.executable, "-m", "tests.broker.restoring", broker.bootstrap_servers, topic, str(folder)]
     starts: dict[int, int] = {}
     written: dict[int, int] = {}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
-        assert process.stdout is not None
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert process.stdout is not None and process.stdin is not None
         for line in process.stdout:
             what, *numbers = line.split()
             if what == "start":
                 starts[int(numbers[0])] = int(numbers[1])
-            elif what == "batch":
-                written[int(numbers[0])] = int(numbers[1]) + 1
-                batches = None if batches is None else batches - 1
-                if batches == 0:
-                    os.kill(process.pid, signal.SIGKILL)
-    assert process.returncode in (0, -signal.SIGKILL)
+                continue
+            written[int(numbers[0])] = int(numbers[1]) + 1
+            process.stdin.write("\n")
+            process.stdin.flush()
+            batches = None if batches is None else batches - 1
+            if batches == 0:
+                time.sleep(wait_ms / 1000)  # anywhere between this write and the next one
+                os.kill(process.pid, signal.SIGKILL)
+                break
+        rest = process.stdout.read().split()
+        if rest:  # the next batch was told of before the kill
+            written[int(rest[1])] = int(rest[2]) + 1
     return starts, written, process.returncode == 0
 
 
@@ -68,7 +84,7 @@ def test_after_each_kill_it_goes_on_from_what_it_had_written(broker: Kafka, topi
     choice = random.Random(11)
     reached: dict[int, int] = {}
     for _ in range(5):
-        starts, written, complete = restore_once(broker, name, tmp_path, choice.randint(1, 5))
+        starts, written, complete = restore_once(broker, name, tmp_path, choice.randint(1, 5), choice.randint(0, 30))
         assert not complete
         # A batch that was written and not told of any more may have been the last: never less, and never from the start again.
         assert all(starts[partition] >= offset for partition, offset in reached.items())
