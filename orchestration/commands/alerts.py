@@ -10,6 +10,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from orchestration import alert_text, alerts, audit
 from orchestration.commands.common import (
@@ -32,10 +33,12 @@ from orchestration.commands.common import (
     targets,
 )
 from orchestration.control_plane import ControlPlaneError
-from orchestration.control_plane.models import Alert, AlertState, AuditEntry
+from orchestration.control_plane.models import Alert, AlertState, AuditEntry, Task
 from orchestration.observer import Condition
 from orchestration.operations import Operations
+from orchestration.run_books.tasks import paused_at
 from runtime.errors import StreamsError
+from runtime.states import TaskKind, TaskState
 
 app = typer.Typer(rich_markup_mode="markdown", invoke_without_command=True)
 
@@ -165,18 +168,33 @@ def _from_database(everything: bool, limit: int, application: str | None, as_jso
             query = query.where(Alert.application == application)
         with operations.control_plane.reading() as session:
             found = list(reversed(session.scalars(query).all()))
+            unseen = _without_alert(session, application)
     finally:
         operations.control_plane.close()
     if as_json:
-        return [_row(alert) for alert in found]
+        return [*(_row(alert) for alert in found), *unseen]
+    told = [Text(f"no alert yet (Dagster's sensors open them): {row['what']}", style="yellow") for row in unseen]
     if not found:
-        return Text("no alerts")
+        return Group(*told) if told else Text("no alerts")
     shown = table("alert", "first seen", "last seen", "count", "severity", "state", "application", "what")
     for alert in found:
         times = (clock(alert.opened_at), clock(alert.last_seen_at))
         what = Text(alert.title)
         shown.add_row(str(alert.id), *times, str(alert.count), alert.severity, alert.state, alert.application, what)
-    return Group(shown, Text("penstock alerts show N: the details, and what to type next", style="dim"))
+    return Group(shown, *told, Text("penstock alerts show N: the details, and what to type next", style="dim"))
+
+
+def _without_alert(session: Session, application: str | None) -> list[dict[str, object]]:
+    """Paused tasks that no alert ever told of: no sensor runs, or the database is new."""
+    covered = {(alert.application, alert.subject) for alert in session.scalars(select(Alert))}
+    query = select(Task).where(Task.state == TaskState.PAUSED.value, Task.kind == TaskKind.ACTIVE.value)
+    rows: list[dict[str, object]] = []
+    for task in session.scalars(query if application is None else query.where(Task.application == application)):
+        place = str(paused_at(task))
+        if not covered & {(task.application, place), (task.application, task.application)}:  # the second: a bad deploy
+            what = f"task {task.task} on {task.instance} is paused at {place}"
+            rows.append({"application": task.application, "source": "kafka", "kind": "TASK_PAUSED", "subject": place, "what": what})
+    return rows
 
 
 def _from_kafka(reason: str, application: str | None, servers: str | None, as_json: bool) -> RenderableType | JsonValue:

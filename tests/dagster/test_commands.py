@@ -48,6 +48,7 @@ def test_start_look_skip_and_stop(project: Project) -> None:
     broker.produce(f"{application.id}-in", [(b"key", b"{}"), (b"key", b'{"truncated'), (b"key", b"{}")], partition=0)
     where = f"{application.id}-in-0@1"
     wait_until(lambda: where in penstock("tasks", application.id), 60, "the paused task")
+    assert f"no alert yet (Dagster's sensors open them): task 0_0 on {name} is paused at {where}" in penstock("alerts")
     skipped = penstock("skip", application.id, "0_0", "--yes", "--reason", "a test")
     for step in ("check", "keep", "shift", "resume", "verify", "close"):
         assert f"{step}: done" in skipped
@@ -139,7 +140,7 @@ def test_looking_needs_kafka_alone(project: Project, monkeypatch: pytest.MonkeyP
     shown = penstock("alerts")
     assert "127.0.0.1:1/penstock" in shown and "secret" not in shown
     assert f"is paused at {where}" in shown
-    assert "0_1" in shown and "was paused by hand" in shown
+    wait_until(lambda: f"task 0_1 on {name} was paused by hand" in penstock("alerts"), 15, "the other task in its instance's next report")
 
 
 def test_watching_shows_it_again_until_ctrl_c(project: Project) -> None:
