@@ -20,9 +20,9 @@ def rules(standbys: int = 0, warmups: int = 2, lag: int = 100) -> CopyRules:
     return CopyRules(frozenset(TASKS), lag, standbys, warmups)
 
 
-def owner(name: str, *tasks: TaskId, **more: frozenset[TaskId]) -> Candidate:
+def owner(name: str, *tasks: TaskId) -> Candidate:
     """Runs tasks, with all of their large state."""
-    return Candidate(name, frozenset(tasks), dict.fromkeys(tasks, LARGE), **more)
+    return Candidate(name, frozenset(tasks), dict.fromkeys(tasks, LARGE))
 
 
 def test_a_new_member_learns_before_it_is_given_anything() -> None:
