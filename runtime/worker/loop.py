@@ -106,6 +106,7 @@ class Worker:
             standby_listener=standby_listener,
             log_path=log_path,
             give_up=self._gives_up,
+            ask_to_close=self._request_close,
         )
         self._state = State.CREATED
         self._limit = 1000
@@ -274,7 +275,7 @@ class Worker:
         self._serve_inbox()
         if now_ms >= self._listen_at_ms:
             self._listen_at_ms = now_ms + LISTEN_EVERY_MS
-            parts.listen(now_ms, self._request_close)
+            parts.listen(now_ms)
         global_moved = parts.step_global()
         idle = not tasks.buffered or tasks.halted
         busy_restoring = bool(parts.restorer.restoring) or parts.followers.behind

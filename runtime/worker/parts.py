@@ -13,8 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 from runtime.changelog.checkpoint import CheckpointInterval
 from runtime.changelog.listeners import StandbyUpdateListener, StateRestoreListener
@@ -26,10 +25,10 @@ from runtime.commit.exactly_once import ExactlyOnce
 from runtime.commit.order import Commit, Transport
 from runtime.commit.transactions import TransactionalProducer
 from runtime.config import StreamsConfig
-from runtime.coordination import Command, CommandResult, Coordination, Granted, Lost, Member, Revoked
+from runtime.coordination import Coordination, Member
 from runtime.errors import BrokerUnavailableError, StreamsError, TaskCorruptedError, TaskMigratedError, TransactionAbortedError
 from runtime.events import Event, EventKind, EventSink
-from runtime.ids import Partition, TaskId
+from runtime.ids import Partition
 from runtime.intake.reader import Reader
 from runtime.metrics import THREAD, Metrics
 from runtime.states import State, TaskState
@@ -42,11 +41,11 @@ from runtime.topics import TopicAdmin
 from runtime.topology.topology import Topology
 from runtime.worker.chores import CHANGELOGS_MS, CLEAN_UP_MS, MOVED_OFFSETS_MS, RECOMMIT_MS, Chores
 from runtime.worker.clients import await_broker, input_consumer
-from runtime.worker.commands import Answer, Commands
+from runtime.worker.commands import Commands
 from runtime.worker.followers import Followers
+from runtime.worker.orders import Orders
 from runtime.worker.plans import Planner
 from runtime.worker.positions import Positions
-from runtime.worker.reports import active_report, follower_report
 from runtime.worker.source_topics import SourceTopics
 from runtime.worker.tasks import TaskSet
 from runtime.worker.view import View
@@ -56,8 +55,6 @@ logger = logging.getLogger(__name__)
 GLOBAL_STEP_SECONDS = 0.1
 EVENTS_WAIT_MS = 500
 """How long an event waits for a commit at most, however long the commit interval."""
-REPORT_MS = 1_000
-"""How often the worker's tasks are reported while nothing but their lag changes."""
 
 
 class Parts:
@@ -77,8 +74,10 @@ class Parts:
         standby_listener: StandbyUpdateListener | None,
         log_path: str | None,
         give_up: Callable[[], bool],
+        ask_to_close: Callable[[], None],
     ) -> None:
-        """Contacts nobody. Raises StreamsConfigError if a handler cannot be made."""
+        """Contacts nobody. `give_up`: true when a stop's time is up; `ask_to_close`: has the client closed. Raises StreamsConfigError if
+        a handler cannot be made."""
         self._config = config
         self._topology = topology
         self._directory = directory
@@ -88,6 +87,7 @@ class Parts:
         self._events = events
         self._log_path = log_path
         self._give_up = give_up
+        self._ask_to_close = ask_to_close
         self._listeners = () if restore_listener is None else (restore_listener,)
         self._standby_listeners = () if standby_listener is None else (standby_listener,)
         self._incidents = Incidents(config, events, metrics)
@@ -103,9 +103,6 @@ class Parts:
         self._committed_at_ms = clock.monotonic_ms()
         self.steps = 0
         """How many commits moved input forward: what a worker that was rolled back looks at to see whether it gets on again."""
-        self._reported_at_ms = 0
-        self._granted = False
-        self._untold: deque[Command] = deque()
         self._state = State.CREATED
         self.view = View()
         self._chores = Chores()
@@ -178,7 +175,7 @@ class Parts:
         self._started.append(self.followers.close)
         if self.global_task is not None:
             self._build_global_tables()
-        self.commands: Commands | None = None
+        self._orders = self._new_orders()
         self._join()
         self._plan_chores()
 
@@ -189,6 +186,30 @@ class Parts:
         self.global_task.start()
         while self.global_task.restoring and not self._give_up():
             self.global_task.step(GLOBAL_STEP_SECONDS)
+
+    def _new_orders(self) -> Orders:
+        commands = Commands(
+            application_id=self._config.application_id,
+            directory=self._directory.path,
+            tasks=lambda: self.tasks,
+            commit=self.commit,
+            unless_moved=self._unless_moved,
+            close=self._ask_to_close,
+            clock=self._clock,
+            global_task=self.global_task,
+        )
+        return Orders(
+            instance=self._instance,
+            coordination=self._coordination,
+            commands=commands,
+            tasks=self.tasks,
+            followers=self.followers,
+            reader=self.reader,
+            restorer=self.restorer,
+            events=self._events,
+            commit=self.commit,
+            show=lambda: self.publish(self._state),
+        )
 
     def _plan_chores(self) -> None:
         now_ms = self._clock.monotonic_ms()
@@ -209,7 +230,7 @@ class Parts:
         self.transport.start()
         self._planner.attach(self.transport)
         self._commit = Commit(self.transport, self._events, self._config.application_id)
-        self._granted = False
+        self._orders.begin_incarnation()
         self._coordination.start(self._member(incarnation, transactional_id))
 
     def _new_transport(self, transactional_id: str) -> Transport:
@@ -235,7 +256,8 @@ class Parts:
 
     def tell_the_end(self) -> None:
         """What ended the worker is published, and nothing else of what is not committed. Never raises: the broker may be what failed."""
-        if not self._granted:
+        orders = getattr(self, "_orders", None)  # the start may be what failed
+        if orders is None or not orders.granted:
             return
         try:
             self._forget_untrue_events()
@@ -274,7 +296,7 @@ class Parts:
         Before the first grant nothing can be committed, since the guard needs one: events wait. Raises TransactionAbortedError (then
         `roll_back`) or TaskMigratedError (then `begin_incarnation`).
         """
-        if not self._granted:
+        if not self._orders.granted:
             return False
         started = self._clock.monotonic_ms()
         pausing = self.tasks.wanting_pause()
@@ -367,76 +389,13 @@ class Parts:
 
     # -- listening -------------------------------------------------------------------------------------------------------------
 
-    def listen(self, now_ms: int, close: Callable[[], None]) -> None:
-        """Grants, revocations and commands from the coordination topic, and the report of this worker's tasks to it."""
-        if self.commands is None:
-            self.commands = Commands(
-                application_id=self._config.application_id,
-                directory=self._directory.path,
-                tasks=lambda: self.tasks,
-                commit=self.commit,
-                unless_moved=self._unless_moved,
-                close=close,
-                clock=self._clock,
-                global_task=self.global_task,
-            )
-        orders = self._coordination.poll()
-        # Orders that fail are given again, commands are not: they wait here until the worker has recovered.
-        self._untold.extend(told for told in orders if isinstance(told, Command))
-        for told in orders:
-            match told:
-                case Granted():
-                    self._grant(told)
-                case Revoked():
-                    self._hand_over(told.tasks)
-                case Lost():
-                    raise TaskMigratedError(f"this worker is no longer a member: {told.reason}")
-        while self._untold:
-            self._carry_out(self._untold.popleft())
+    def listen(self, now_ms: int) -> None:
+        """What the leader, operators and the brokers' list of topics say, and the report of this worker's tasks."""
+        self._orders.listen()
         if anew := self._sources.made_anew():
             self.tasks.begin_anew(anew)
         self.followers.advance()
-        if self.tasks.changed or self.followers.changed or now_ms - self._reported_at_ms >= REPORT_MS:
-            self._reported_at_ms = now_ms
-            self._report()
-
-    def _grant(self, grant: Granted) -> None:
-        gone = [task.id for task in self.tasks.all() if task.id not in grant.active]
-        if gone:
-            self._hand_over(gone)
-        new = [task for task in sorted(grant.active) if task not in self.tasks]
-        if new or not self._granted:
-            self._events.emit(EventKind.TASKS_ASSIGNED, {"active": [str(task) for task in sorted(grant.active)]})
-        self._granted = True
-        self.followers.keep(grant.copies, grant.active)
-        self.tasks.create(grant.active)
-        self.followers.open(grant.copies)
-
-    def _hand_over(self, tasks: Sequence[TaskId]) -> None:
-        """Commit, close, say so: only then may another be granted them (coordination.md, 3)."""
-        self.commit()
-        self.tasks.close(tasks)
-        self._coordination.released(tasks)
-
-    def _carry_out(self, command: Command) -> None:
-        assert self.commands is not None
-        try:
-            answer = self.commands.run(command.kind, None if command.task is None else TaskId.parse(command.task), command.args)
-        except (TransactionAbortedError, TaskMigratedError) as error:
-            self._answer(command, Answer(False, f"rolled back, nothing was done: {error}", {"again": True}))
-            raise
-        self.publish(self._state)  # before the answer, as for a call
-        self._answer(command, answer)
-
-    def _answer(self, command: Command, answer: Answer) -> None:
-        self._coordination.result(
-            CommandResult(id=command.id, ok=answer.ok, reason=answer.reason, data=dict(answer.data), by=self._instance)
-        )
-
-    def _report(self) -> None:
-        reports = {task.id: active_report(task, self.reader, self.restorer.task_progress(task.id)) for task in self.tasks.all()}
-        reports.update((task.id, follower_report(task, self.followers.lag(task.id))) for task in self.followers.all())
-        self._coordination.report(reports, self._state)
+        self._orders.report(self._state, now_ms)
 
     # -- now and then ----------------------------------------------------------------------------------------------------------
 
@@ -487,7 +446,7 @@ class Parts:
 
     def state(self) -> State:
         """What the client's state should be (rules.md, 1)."""
-        if not self._granted:
+        if not self._orders.granted:
             return State.REBALANCING
         if self.tasks.restoring or (self.global_task is not None and self.global_task.restoring):
             return State.RESTORING
