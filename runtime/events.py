@@ -31,6 +31,8 @@ twice has met the same event twice (under at-least-once that happens) and drops 
     TASK_CORRUPTED            reason
     SHUTDOWN                  reason
 
+The broker stamps the record itself (LogAppendTime): a machine whose clock is wrong is heard too. `at_ms` is that machine's time.
+
 Bytes are base64; offsets are next offsets unless the field is called `offset`, which is the record's own.
 """
 

@@ -7,7 +7,7 @@ half done: making a topic that exists is no error, so a start that failed can be
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
@@ -23,8 +23,9 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin._listoffsets import OffsetSpec
+from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
 from runtime.commit.metadata import OffsetAndMetadata
@@ -47,15 +48,23 @@ LOOK_SECONDS = 3.0
 
 _AWAY = {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT, KafkaError._RESOLVE}
 
+BY_THE_BROKERS_CLOCK: Mapping[str, str] = {"message.timestamp.type": "LogAppendTime"}
+"""For topics that have to take what a machine tells whose clock is wrong: brokers refuse what is stamped an hour ahead of theirs."""
+
 COORDINATION_CONFIG: Mapping[str, str] = {
     "cleanup.policy": "compact",
+    **BY_THE_BROKERS_CLOCK,
     # Heartbeats are written over and over, and every member reads the topic from its start: segments are small and young, because
     # brokers compact closed ones only.
     "segment.bytes": "8388608",
     "segment.ms": "3600000",
     "min.cleanable.dirty.ratio": "0.1",
 }
-EVENTS_CONFIG: Mapping[str, str] = {"cleanup.policy": "delete", "retention.ms": "2592000000"}
+EVENTS_CONFIG: Mapping[str, str] = {
+    "cleanup.policy": "delete",
+    "retention.ms": "2592000000",
+    **BY_THE_BROKERS_CLOCK,
+}
 GUARD_CONFIG: Mapping[str, str] = {"cleanup.policy": "delete"}
 
 Answer = TypeVar("Answer")
@@ -283,11 +292,25 @@ class TopicAdmin:
             if name in found:
                 check.check(name, kinds.get(name, "own"), (found[name].partitions, found[name].config), wanted)
         self._create({name: wanted for name, wanted in own.items() if name not in found})
+        self._stamp_by_brokers([name for name, (_, wanted) in own.items() if name in found and _stamps_differ(found[name].config, wanted)])
         tasks = frozenset(TaskId(part.id, number) for part in parts for number in range(task_count(part, planned)))
         logged = {part.id for part in parts if any(store.logging_enabled for store in part.stores)}
         stateful = frozenset(task for task in tasks if task.subtopology in logged)
         repartition = frozenset(topic.name for topic in internal if topic.kind == "repartition")
         return TopicLayout(planned, tasks, stateful, repartition, Partition(guard_topic(application_id), 0))
+
+    def _stamp_by_brokers(self, topics: Sequence[str]) -> None:
+        """Topics that were made by an earlier version, which let the machine's clock stamp their records. Where altering is not allowed
+        they stay as they are, which does no harm while the clocks agree."""
+        stamp = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in BY_THE_BROKERS_CLOCK.items()]
+        resources = [ConfigResource(ResourceType.TOPIC, topic, incremental_configs=stamp) for topic in topics]
+        if not resources:
+            return
+        for resource, future in self._ask("alter topics", lambda: self._client.incremental_alter_configs(resources)).items():
+            try:
+                self._wait(f"alter topic {resource.name}", future)
+            except StreamsError as error:
+                logger.warning("topic %s keeps the time stamps of those who write: %s", resource.name, error)
 
     def _check_sinks(self, topology: Topology) -> None:
         """An output topic that is missing would be found by the first record that is written, in a transaction that can only be aborted;
@@ -342,3 +365,8 @@ class TopicAdmin:
         if inner.code() in _AWAY:
             return BrokerUnavailableError(f"bootstrap.servers = {self._servers}: no broker answered ({what}: {inner.str()})")
         return StreamsError(f"{what}: {inner.name()}: {inner.str()}")
+
+
+def _stamps_differ(found: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
+    """True for a topic that brokers shall stamp, and do not."""
+    return any(name in wanted and found.get(name) != value for name, value in BY_THE_BROKERS_CLOCK.items())

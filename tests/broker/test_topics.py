@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from runtime import serdes
 from runtime.config import StreamsConfig
@@ -160,6 +161,33 @@ def test_the_topics_of_coordination_are_made_up_front(admin: TopicAdmin, config:
     }
     assert found[coordination_topic(app)].compacted
     assert layout.guard == Partition(guard_topic(app), 0)
+
+
+@pytest.mark.parametrize("by_an_earlier_version", [False, True])
+def test_events_and_coordination_are_taken_from_a_machine_whose_clock_is_ahead(
+    admin: TopicAdmin, broker: Kafka, config: StreamsConfig, topic: Topic, by_an_earlier_version: bool
+) -> None:
+    own = (f"{config.application_id}-events", coordination_topic(config.application_id))
+    in_two_hours = time.time_ns() // 1_000_000 + 7_200_000
+    if by_an_earlier_version:
+        for name, policy in zip(own, ("delete", "compact"), strict=True):
+            broker.create_topic(name, config={"cleanup.policy": policy}, exact=True)
+            assert written(broker, name, in_two_hours) == KafkaError.INVALID_TIMESTAMP
+    prepare(admin, grouped(topic("in")), config)
+    for name in own:
+        wait_until(lambda name=name: written(broker, name, in_two_hours) is None, what=f"{name} takes the record")  # type: ignore[misc]
+
+
+def written(broker: Kafka, topic: str, timestamp: int) -> int | None:
+    """Writes a record with this time stamp; the error's number if it is refused."""
+    errors: list[int | None] = []
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    producer.produce(
+        topic, b"value", b"key", timestamp=timestamp, on_delivery=lambda error, _: errors.append(None if error is None else error.code())
+    )
+    producer.flush(10)
+    [error] = errors
+    return error
 
 
 def test_preparing_twice_changes_nothing(admin: TopicAdmin, config: StreamsConfig, topic: Topic) -> None:
