@@ -13,8 +13,8 @@ from runtime.ids import Partition, TaskId
 
 class StateRestoreListener(Protocol):
     """Told about the restore of each store, global ones too (Kafka Streams' `StateRestoreListener`): a start, batches, and an end, also
-    where there is nothing to restore; or, for a task that is taken away before its end, a start, batches, and that it was suspended.
-    `total` is the number of records."""
+    where there is nothing to restore; or, for a task that is taken away before its end and a global store that is wiped once more, a
+    start, batches, and that it was suspended. `total` is the number of the partition's records."""
 
     def on_restore_start(self, partition: Partition, store: str, start: int, end: int) -> None: ...
 

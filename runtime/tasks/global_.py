@@ -145,6 +145,7 @@ class GlobalTask:
         if self._states:
             self.checkpoint()
         for state in self._states.values():
+            self._suspend(state)
             state.spec.apply.close()
             state.spec.store.close()
         self._states.clear()
@@ -198,8 +199,8 @@ class GlobalTask:
             self._rebuild(state, _damage(error), partition)
             return
         state.positions[partition] = next_offset
-        if state.phase is Phase.RESTORING:
-            state.restored += len(messages)
+        if state.phase is Phase.RESTORING and partition in state.restored:
+            state.restored[partition] += len(messages)
             for listener in self._listeners:
                 listener.on_batch_restored(partition, state.spec.store.name, next_offset, len(messages))
 
@@ -249,7 +250,7 @@ class GlobalTask:
         store = state.spec.store
         state.phase = Phase.RESTORING
         state.positions.clear()
-        state.restored = 0
+        state.restored = dict.fromkeys(state.facts.ends, 0)
         state.at_end_ms = asked_ms
         state.sight = None
         starts = {partition: store.committed_offset(partition) for partition in state.facts.ends}
@@ -270,14 +271,15 @@ class GlobalTask:
         mark_at_end(store, state.facts.topic_id, state.at_end_ms or 0)
         store.commit(dict(state.positions))
         state.phase = Phase.RUNNING
-        for partition in state.facts.ends:
+        for partition, count in state.restored.items():
             for listener in self._listeners:
-                listener.on_restore_end(partition, store.name, state.restored)
+                listener.on_restore_end(partition, store.name, count)
         if state.recovery_since_ms is not None:
             seconds = (self._clock.monotonic_ms() - state.recovery_since_ms) / 1000
             state.recovery_since_ms = None
-            log.info("global store %s is rebuilt: %d records in %.1f s", store.name, state.restored, seconds)
-            payload = {"store": store.name, "topic": state.spec.topic, "records": state.restored, "seconds": seconds}
+            records = sum(state.restored.values())
+            log.info("global store %s is rebuilt: %d records in %.1f s", store.name, records, seconds)
+            payload = {"store": store.name, "topic": state.spec.topic, "records": records, "seconds": seconds}
             self._events.emit(EventKind.GLOBAL_RECOVERY_ENDED, payload)
 
     def _rebuild(self, state: GlobalState, reason: str, partition: Partition | None = None) -> None:
@@ -299,6 +301,7 @@ class GlobalTask:
         self._metrics.counter("global-recovery-total", TASK, task_id="global", store=store.name).add()
         if state.recovery_since_ms is None:
             state.recovery_since_ms = now_ms
+        self._suspend(state)
         state.phase = Phase.GONE
         for each in state.positions:
             self._reader.unassign(each)
@@ -315,6 +318,14 @@ class GlobalTask:
         if facts is not None:
             state.facts = facts
             self._begin(state, asked_ms)
+
+    def _suspend(self, state: GlobalState) -> None:
+        """Tells that a restore does not come to its end: its store is wiped once more, or closed."""
+        if state.phase is Phase.RESTORING:
+            for partition, count in state.restored.items():
+                for listener in self._listeners:
+                    listener.on_restore_suspended(partition, state.spec.store.name, count)
+            state.restored = {}
 
     def rebuild(self, store: str, reason: str) -> None:
         """Wipes and rebuilds a store because somebody asked for it; between two rounds of the worker's loop. Raises ValueError."""

@@ -48,7 +48,8 @@ class GlobalState:
     at_end_ms: int | None = None
     sight: Sight[Mapping[str, TopicFacts]] | None = None
     recovery_since_ms: int | None = None
-    restored: int = 0
+    restored: dict[Partition, int] = field(default_factory=dict)
+    """Records since the restore began, of each partition that it was begun with."""
     attempt: int = 0
     """Recoveries in a row, each begun within `REPEATED_MS` of the one before."""
     attempted_ms: int = 0

@@ -69,6 +69,24 @@ class HandTurnedClock(TurnableClock):
 
 
 @dataclass
+class Listener:
+    """Keeps what it is told: what happened, the partition, the number of records."""
+
+    calls: list[tuple[str, int, int]] = field(default_factory=list)
+
+    def on_restore_start(self, partition: Partition, store: str, start: int, end: int) -> None:
+        self.calls.append(("start", partition.number, end - start))
+
+    def on_batch_restored(self, partition: Partition, store: str, batch_end: int, records: int) -> None: ...
+
+    def on_restore_end(self, partition: Partition, store: str, total: int) -> None:
+        self.calls.append(("end", partition.number, total))
+
+    def on_restore_suspended(self, partition: Partition, store: str, total: int) -> None:
+        self.calls.append(("suspended", partition.number, total))
+
+
+@dataclass
 class Global:
     """A global task over one topic, and what it told."""
 
@@ -81,6 +99,7 @@ class Global:
     clock: TurnableClock = field(default_factory=TurnableClock)
     told: list[Event] = field(default_factory=list)
     states: list[bool] = field(default_factory=list)
+    listener: Listener = field(default_factory=Listener)
 
     def __post_init__(self) -> None:
         self.events = EventSink("app", "instance", self.clock)
@@ -103,6 +122,7 @@ class Global:
             clock=self.clock,
             events=self.events,
             metrics=self.metrics,
+            listeners=(self.listener,),
         )
 
         self.task.register_reader("airports", READER)
@@ -197,6 +217,30 @@ def test_it_is_built_from_the_start_and_follows(make: Callable[..., Global]) -> 
     table.put(("EWR", 5), ("JFK", None))
     table.holds({"EWR": 5, "LGA": 3})
     assert "GLOBAL_RECOVERY_STARTED" not in table.kinds()
+
+
+def test_a_restore_listener_is_told_the_records_of_each_partition(make: Callable[..., Global]) -> None:
+    table = make(partitions=2)
+    table.put(("EWR", 1), ("JFK", 1), ("EWR", 2))
+    table.put(("LGA", 3), partition=1)
+    table.start()
+    assert sorted(table.listener.calls) == [("end", 0, 3), ("end", 1, 1), ("start", 0, 3), ("start", 1, 1)]
+
+
+def test_a_restore_that_is_cut_off_is_told_as_suspended_and_the_next_one_begins_anew(make: Callable[..., Global]) -> None:
+    table = make(partitions=2)
+    table.put(("EWR", 1), ("JFK", 1))
+    table.task.start()
+    table.task.rebuild("airports", "asked for")
+    assert [call for call in table.listener.calls if call[0] == "suspended"] == [("suspended", 0, 0), ("suspended", 1, 0)]
+    table.running()
+    assert [call[0] for call in table.listener.calls] == ["start", "start", "suspended", "suspended", "start", "start", "end", "end"]
+    table.restart()
+    table.put(("LGA", 3))
+    table.listener.calls.clear()
+    table.task.start()
+    table.close()
+    assert [call[0] for call in table.listener.calls] == ["start", "start", "suspended", "suspended"]
 
 
 def test_an_empty_topic_is_running_at_once(make: Callable[..., Global]) -> None:
