@@ -8,9 +8,8 @@ from pathlib import Path
 
 from orchestration.applications import Application
 from orchestration.operations import Operations
-from orchestration.tasks import RefusedError
+from orchestration.tasks import RefusedError, TaskCommands
 from runtime.config import StreamsConfig
-from runtime.coordination.commands import CommandClient
 from runtime.topics import TopicAdmin
 
 _SNAPSHOT_SECONDS = 60.0
@@ -35,11 +34,9 @@ def take_snapshot(operations: Operations, application: Application, snapshot_id:
         start = f"penstock start {application.instances[0]}"
         raise RefusedError(f"no instance of {application.id} runs, so there is no state to look at. Start one: {start}")
     folders: list[Path] = []
-    with CommandClient(application.id, application.bootstrap_servers, actor) as client:
+    with TaskCommands(application, actor) as commands:
         for name in living:
-            result = client.send("snapshot", instance=name, args={"snapshot_id": snapshot_id}, timeout_s=_SNAPSHOT_SECONDS)
-            if not result.ok:
-                raise RefusedError(f"instance {name} cannot take a snapshot: {result.reason}")
+            result = commands.ask_instance("snapshot", name, {"snapshot_id": snapshot_id}, _SNAPSHOT_SECONDS)
             if result.data["tasks"]:
                 folders.append(Path(str(result.data["directory"])))
     return tuple(folders)

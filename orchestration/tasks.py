@@ -77,10 +77,7 @@ class TaskCommands:
 
     def ask_instance(self, kind: str, instance: str, args: dict[str, object], timeout_s: float = 30.0) -> CommandResult:
         """Has a whole instance do something. Raises RefusedError with its reason."""
-        result = self._client.send(kind, instance=instance, args=args, timeout_s=timeout_s)
-        if not result.ok:
-            raise RefusedError(f"{instance} refuses to {kind}: {result.reason}")
-        return result
+        return self._asked(kind, instance, args, timeout_s)
 
     def shift(self, task: TaskId, topic: str, partition: int, offset: int, timeout_s: float = 30.0) -> Shift:
         """Moves the committed offset from `offset` to the one after it. Raises RefusedError if something else is committed."""
@@ -110,18 +107,21 @@ class TaskCommands:
         if problem is not None:
             raise RefusedError(f"{topic}-{partition}: the broker refuses the new offset: {problem.str()}")
 
-    def _asked(self, kind: str, task: TaskId, args: dict[str, object], timeout_s: float) -> CommandResult:
-        """Asks again where the owner was rolled back and did nothing, until the time is up. Raises RefusedError, StreamsError."""
+    def _asked(self, kind: str, whom: TaskId | str, args: dict[str, object], timeout_s: float) -> CommandResult:
+        """Asks the owner of a task, or an instance; asks again where it was rolled back and did nothing, until the time is up. Raises
+        RefusedError, StreamsError."""
+        task, instance = (whom, None) if isinstance(whom, TaskId) else (None, whom)
+        subject = "" if task is None else f"task {task}: "
         deadline = time.monotonic() + timeout_s
         while True:
-            result = self._client.send(kind, task=task, args=args, timeout_s=timeout_s)
+            result = self._client.send(kind, task=task, instance=instance, args=args, timeout_s=timeout_s)
             if result.ok or not result.data.get("again"):
                 break
             if time.monotonic() > deadline:
-                raise StreamsError(f"task {task}: {result.by} could not {kind} in {timeout_s:.0f} s: {result.reason}")
+                raise StreamsError(f"{subject}{result.by} could not {kind} in {timeout_s:.0f} s: {result.reason}")
             time.sleep(_AGAIN_SECONDS)
         if not result.ok:
-            raise RefusedError(f"task {task}: {result.by} refuses to {kind}: {result.reason}")
+            raise RefusedError(f"{subject}{result.by} refuses to {kind}: {result.reason}")
         return result
 
     def _unavailable(self, error: KafkaException) -> BrokerUnavailableError:
