@@ -24,6 +24,7 @@ from benchmarks.data import create_topic, records
 from benchmarks.workloads import Run, build
 from runtime.clock import SystemClock
 from runtime.config import StreamsConfig
+from runtime.errors import SerializationError
 from runtime.ids import NextOffset, Partition, TaskId
 from runtime.intake.verdict import Decoder, RawMessage
 from runtime.metrics import Metrics
@@ -70,6 +71,11 @@ class Nowhere:
 
     def exists(self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers | None) -> bool:
         return True
+
+    def unwritable(
+        self, topic: str, key: object, value: object, timestamp: int, headers: Headers | None, error: SerializationError
+    ) -> None:
+        raise error
 
 
 def _messages(count: int) -> list[Message]:

@@ -23,9 +23,11 @@ from runtime.errors import (
     MissingSourceTopicError,
     ProcessingError,
     ProductionError,
+    SerializationError,
     StateDirectoryError,
     StateDirectoryLockedError,
     StateLostError,
+    StoreChangedError,
     StreamsConfigError,
     StreamsError,
     TopologyError,
@@ -46,6 +48,7 @@ from runtime.handlers import (
     ProcessingHandlerResponse,
     ProductionExceptionHandler,
     ProductionExceptionHandlerResponse,
+    SerializationExceptionOrigin,
 )
 from runtime.ids import TaskId
 from runtime.offset_reset import AutoOffsetReset
@@ -120,6 +123,8 @@ __all__ = [
     "Record",
     "RecordMetadata",
     "Repartitioned",
+    "SerializationError",
+    "SerializationExceptionOrigin",
     "SessionStore",
     "SessionWindow",
     "StandbyUpdateListener",
@@ -129,6 +134,7 @@ __all__ = [
     "StateRestoreListener",
     "StateStore",
     "StoreBuilder",
+    "StoreChangedError",
     "StoreContext",
     "StoreQueryParameters",
     "Stores",

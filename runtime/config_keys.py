@@ -101,7 +101,7 @@ _KEYS = (
         "Decides about records that user code fails on.",
     ),
     _object(
-        "production.exception.handler", "runtime.handlers.DefaultProductionExceptionHandler", "Decides about records that brokers refuse."
+        "production.exception.handler", "runtime.handlers.DefaultProductionExceptionHandler", "Decides about outputs that brokers refuse or serdes cannot write."
     ),
     _text("errors.dead.letter.queue.topic.name", None, "Topic for records that a handler skips."),
     _text("global.topic.compaction.check", "warn", "What to do about a global topic that is not compacted.", "warn", "error", "off"),

@@ -14,7 +14,8 @@ StreamsError                        something of Penstock's
 ├── InvalidStateStoreError          a store is asked for that is closed, unknown or restoring
 ├── DeserializationError            a record cannot be read: the handler decides (continue, pause, fail)
 ├── ProcessingError                 the user's code raised: the processing handler decides; without one the client stops
-├── ProductionError                 the broker refused a record: the production handler decides
+├── SerializationError              a sink's serde cannot write a key or value: the production handler decides (KIP-399)
+├── ProductionError                 the broker refused a record, or a serde could not write it, and the production handler said FAIL
 ├── TaskCorruptedError              tasks whose state no longer fits their changelog: wiped and restored, the client goes on
 ├── TaskMigratedError               the group dropped this worker: its tasks are closed dirty, it joins again
 └── TransactionAbortedError         the transaction was rolled back: tasks go back to their last commit and process again
@@ -107,8 +108,16 @@ class ProcessingError(StreamsError):
         self.index = index
 
 
+class SerializationError(StreamsError):
+    """The serde of a sink cannot write an output's key (`is_key`) or value. `__cause__` is what the serde raised."""
+
+    def __init__(self, message: str, *, is_key: bool) -> None:
+        super().__init__(message)
+        self.is_key = is_key
+
+
 class ProductionError(StreamsError):
-    """The broker or the client refused to take a record."""
+    """The broker or the client refused to take a record, or a sink's serde could not write it."""
 
 
 class TaskCorruptedError(StreamsError):

@@ -1,4 +1,4 @@
-"""What to do with a record that cannot be read, processed or written (KIP-161, KIP-1033, KIP-210; PAUSE is KIP-990's).
+"""What to do with a record that cannot be read, processed or written (KIP-161, KIP-1033, KIP-210, KIP-399; PAUSE is KIP-990's).
 
 A handler is a class without constructor arguments (or its dotted path in the configuration); `configure(configs)` is called once, with
 the application's configuration, before anything else. It is called on the worker's thread, once for each occurrence, when the
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
 
-from runtime.errors import StreamsConfigError
+from runtime.errors import ProductionError, SerializationError, StreamsConfigError
 from runtime.ids import TaskId
 from runtime.record import Headers
 from runtime.timestamps import ConsumerRecord
@@ -70,6 +70,13 @@ class ProductionExceptionHandlerResponse(Enum):
     RETRY = "RETRY"
 
 
+class SerializationExceptionOrigin(Enum):
+    """What of an output a serde could not write."""
+
+    KEY = "KEY"
+    VALUE = "VALUE"
+
+
 class DeserializationExceptionHandler:
     """Answers for records whose key, value or timestamp cannot be read."""
 
@@ -93,7 +100,7 @@ class ProcessingExceptionHandler:
 
 
 class ProductionExceptionHandler:
-    """Answers for output records that the client or the broker refused."""
+    """Answers for output records that the client or the broker refused, or that a sink's serde could not write."""
 
     def configure(self, configs: Mapping[str, object]) -> None:
         """Called once before the first use."""
@@ -101,6 +108,13 @@ class ProductionExceptionHandler:
     def handle(self, context: ErrorHandlerContext, record: ConsumerRecord, exception: Exception) -> ProductionExceptionHandlerResponse:
         """`record` is the output record: topic, partition (-1: not chosen yet), offset -1, raw key and value."""
         raise NotImplementedError
+
+    def handle_serialization_exception(
+        self, context: ErrorHandlerContext, record: ConsumerRecord, exception: Exception, origin: SerializationExceptionOrigin
+    ) -> ProductionExceptionHandlerResponse:
+        """`record` is the output record with key and value as objects; `exception` is what the serde raised about the one that `origin`
+        names. RETRY is FAIL: the serde would raise again. FAIL unless overridden (KIP-399)."""
+        return ProductionExceptionHandlerResponse.FAIL
 
 
 def _where(context: ErrorHandlerContext) -> str:
@@ -184,6 +198,28 @@ def make_handler(setting: object, base: type[Handler], configs: Mapping[str, obj
     except Exception as error:
         raise StreamsConfigError(f"{key} = {setting!r} cannot be made: {type(error).__name__}: {error}") from error
     return handler
+
+
+def ask_serialization(
+    handler: ProductionExceptionHandler, context: ErrorHandlerContext, record: ConsumerRecord, error: SerializationError
+) -> None:
+    """Puts an output that a serde could not write before the handler: returns if it said CONTINUE. Raises ProductionError otherwise, naming
+    task, node and input record."""
+    node = [f"node {context.processor_node_id}"] if context.processor_node_id else []
+    source = [f"record {context.topic}-{context.partition}@{context.offset}"] if context.offset >= 0 else []
+    where = ", ".join([f"task {context.task_id}", *node, *source])
+    name = f"{type(handler).__name__}.handle_serialization_exception"
+    cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
+    origin = SerializationExceptionOrigin.KEY if error.is_key else SerializationExceptionOrigin.VALUE
+    try:
+        response = handler.handle_serialization_exception(context, record, cause, origin)
+    except Exception as failed:
+        raise ProductionError(f"{name} failed on {where}: {error}: {failed}") from failed
+    if not isinstance(response, ProductionExceptionHandlerResponse):
+        raise ProductionError(f"{name} returned {response!r}: expected CONTINUE or FAIL")
+    if response is not ProductionExceptionHandlerResponse.CONTINUE:
+        raise ProductionError(f"{where}: {error}") from error
+    logger.warning("%s: %s; the output is left out", where, error)
 
 
 def dead_letter_headers(record: ConsumerRecord, error: BaseException) -> Headers:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from runtime.clock import Clock
 from runtime.commit.order import Transport
 from runtime.commit.refusals import Output, Refusals
-from runtime.errors import BrokerUnavailableError, MissingSinkTopicError, TransactionAbortedError
+from runtime.errors import BrokerUnavailableError, MissingSinkTopicError, SerializationError, TransactionAbortedError
 from runtime.record import Headers
 
 ASK_EVERY_MS = 1_000
@@ -82,6 +82,12 @@ class WorkerCollector:
         if self._refusals.refused(output, MissingSinkTopicError(text)):
             raise TransactionAbortedError(f"{text}; trying again")
         return False
+
+    def unwritable(
+        self, topic: str, key: object, value: object, timestamp: int, headers: Headers | None, error: SerializationError
+    ) -> None:
+        """The production exception handler is asked (KIP-399). Raises ProductionError."""
+        self._refusals.unwritable(topic, key, value, timestamp, headers, error)
 
     def _is_missing(self, topic: str, now_ms: int) -> bool:
         missing = self._missing.get(topic)

@@ -25,6 +25,7 @@ from typing import NamedTuple, Protocol
 
 from confluent_kafka import KafkaError, KafkaException
 
+from runtime.errors import SerializationError
 from runtime.ids import TaskId
 from runtime.intake.verdict import Batch
 from runtime.record import Headers
@@ -89,6 +90,12 @@ class Refusals(Protocol):
 
     def left_out(self, output: Output, error: Exception, origin: Origin) -> None:
         """The output is left out now: counted, and its input record kept in the dead-letter topic."""
+
+    def unwritable(
+        self, topic: str, key: object, value: object, timestamp: int, headers: Headers | None, error: SerializationError
+    ) -> None:
+        """A serde cannot write an output of the record that is being processed: it is left out if this returns, and all that follows from
+        that is done. Raises ProductionError where the client is to stop."""
 
     def where(self, output: Output, origin: Origin | None = None) -> str:
         """Task, node, input record and output, in words."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from runtime.clock import Clock
-from runtime.errors import InvalidStateStoreError, TopologyError
+from runtime.errors import InvalidStateStoreError, SerializationError, TopologyError
 from runtime.ids import TaskId
 from runtime.metrics import TASK, Counter, Metrics
 from runtime.record import Headers
@@ -41,6 +41,11 @@ class Collector(Protocol):
     def exists(self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers | None) -> bool:
         """Asked before the first record for a topic that the user's code has chosen. False: the record is left out."""
         ...
+
+    def unwritable(
+        self, topic: str, key: object, value: object, timestamp: int, headers: Headers | None, error: SerializationError
+    ) -> None:
+        """A serde cannot write an output: it is left out if this returns. Raises ProductionError where the client is to stop."""
 
 
 class GlobalStores(Protocol):

@@ -6,7 +6,7 @@ import reprlib
 from collections.abc import Callable, Collection
 from inspect import signature
 
-from runtime.errors import StreamsError
+from runtime.errors import SerializationError
 from runtime.operators.context import Forward, TaskContext
 from runtime.operators.processor import RecordMetadata
 from runtime.record import Headers
@@ -20,8 +20,8 @@ StreamPartitioner = Callable[[str, object, object, int], "int | Collection[int] 
 
 Writers = tuple[Serializer, Serializer]
 
-Refuse = Callable[[str, object, object, Exception], StreamsError]
-"""What to raise when a serde fails: from topic, key, value and its error."""
+Refuse = Callable[[str, object, object, int, Exception], None]
+"""What to do when a serde fails: from topic, key, value, timestamp and its error. Returns where the output is left out."""
 
 
 def sink(
@@ -35,8 +35,9 @@ def sink(
     def writers(name: str) -> Writers:
         return key_serde.serializer(name, headers), value_serde.serializer(name, headers)
 
-    def refuse(name: str, key: object, value: object, error: Exception) -> StreamsError:
-        return _unwritable(name, key_serde, value_serde, writers(name)[0], key, value, error)
+    def refuse(name: str, key: object, value: object, timestamp: int, error: Exception) -> None:
+        unwritable = _unwritable(name, key_serde, value_serde, writers(name)[0], key, value, error)
+        task.collector.unwritable(name, key, value, timestamp, task.headers, unwritable)
 
     if isinstance(topic, str) and partitioner is None:
         return _fixed_sink(task, topic, *writers(topic), refuse)
@@ -51,8 +52,9 @@ def _fixed_sink(task: TaskContext, topic: str, write_key: Serializer, write_valu
         try:
             raw_key = None if key is None else write_key(key)
             raw_value = None if value is None else write_value(value)
-        except Exception as error:
-            raise refuse(topic, key, value, error) from error
+        except Exception as error:  # noqa: BLE001 (a serde may raise anything; the production handler is told)
+            refuse(topic, key, value, timestamp, error)
+            return
         send(topic, raw_key, raw_value, timestamp, task.headers, None)
 
     return send_record
@@ -60,7 +62,7 @@ def _fixed_sink(task: TaskContext, topic: str, write_key: Serializer, write_valu
 
 def _unwritable(
     topic: str, key_serde: Serde, value_serde: Serde, write_key: Serializer, key: object, value: object, error: Exception
-) -> StreamsError:
+) -> SerializationError:
     """Says which of the two a serde cannot write. (The key is tried once more: that tells, and happens only here.)"""
     what, serde, given = "value", value_serde, value
     if key is not None:
@@ -68,10 +70,13 @@ def _unwritable(
             write_key(key)
         except Exception:  # noqa: BLE001 (user code may raise anything, and did)
             what, serde, given = "key", key_serde, key
-    return StreamsError(
+    unwritable = SerializationError(
         f"serde {serde.name} cannot write the {what} {reprlib.repr(given)} (of type {type(given).__name__}) to topic {topic}: "
-        f"{type(error).__name__}: {error}. Give the sink a serde that can: Produced({what}=...)"
+        f"{type(error).__name__}: {error}. Give the sink a serde that can: Produced({what}=...)",
+        is_key=what == "key",
     )
+    unwritable.__cause__ = error
+    return unwritable
 
 
 def _always(topic: str) -> TopicNameExtractor:
@@ -104,8 +109,9 @@ def _general_sink(
         try:
             raw_key = None if key is None else write_key(key)
             raw_value = None if value is None else write_value(value)
-        except Exception as error:
-            raise refuse(topic, key, value, error) from error
+        except Exception as error:  # noqa: BLE001 (as above)
+            refuse(topic, key, value, timestamp, error)
+            return
         if known is None:
             if chosen and not exists(topic, raw_key, raw_value, timestamp, task.headers):
                 return

@@ -11,7 +11,7 @@ from runtime.changelog.listeners import StateRestoreListener
 from runtime.changelog.topic_watch import TopicFacts
 from runtime.clock import Clock
 from runtime.config import StreamsConfig
-from runtime.errors import ProductionError
+from runtime.errors import ProductionError, SerializationError
 from runtime.events import EventSink
 from runtime.handlers import DeserializationExceptionHandler, make_handler
 from runtime.ids import Partition
@@ -103,6 +103,11 @@ class _NoOutputs:
 
     def exists(self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers | None) -> bool:
         return False
+
+    def unwritable(
+        self, topic: str, key: object, value: object, timestamp: int, headers: Headers | None, error: SerializationError
+    ) -> None:
+        raise ProductionError(str(error)) from error
 
 
 class _Parts:

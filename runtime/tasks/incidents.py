@@ -13,7 +13,7 @@ from typing import Protocol
 
 from runtime.commit.order import Transport
 from runtime.commit.refusals import Origin, Output, is_permanent
-from runtime.errors import ProductionError, StreamsError
+from runtime.errors import ProductionError, SerializationError, StreamsError
 from runtime.events import EventKind, EventSink, base64_or_none
 from runtime.handlers import (
     DeserializationExceptionHandler,
@@ -22,6 +22,7 @@ from runtime.handlers import (
     ProcessingHandlerResponse,
     ProductionExceptionHandler,
     ProductionExceptionHandlerResponse,
+    ask_serialization,
     dead_letter_headers,
     make_handler,
 )
@@ -242,18 +243,7 @@ class Incidents:
             raise ProductionError(f"dead letters are not left out: {self.where(output, origin)} was refused: {error}") from error
         if output.topic in self._changelogs:  # the store would hold what its changelog does not
             raise ProductionError(f"changelog records are not left out: {self.where(output, origin)} was refused: {error}") from error
-        message = _raw_message(origin)
-        context = ErrorHandlerContext(
-            topic=origin.topic,
-            partition=origin.partition,
-            offset=origin.offset,
-            timestamp=output.timestamp,
-            headers=origin.headers,
-            task_id=origin.task or TaskId(0, 0),
-            processor_node_id=self._node(output, origin),
-            source_raw_key=None if message is None else message.key(),
-            source_raw_value=None if message is None else message.value(),
-        )
+        context = self._context(output, origin)
         partition = -1 if output.partition is None else output.partition
         record = ConsumerRecord(output.topic, partition, -1, output.timestamp, output.key, output.value, output.headers)
         name = type(self.production).__name__
@@ -264,6 +254,30 @@ class Incidents:
         if not isinstance(response, ProductionExceptionHandlerResponse):
             raise ProductionError(f"{name}.handle returned {response!r}: expected CONTINUE, FAIL or RETRY")
         return response
+
+    def _context(self, output: Output, origin: Origin) -> ErrorHandlerContext:
+        message = _raw_message(origin)
+        return ErrorHandlerContext(
+            topic=origin.topic,
+            partition=origin.partition,
+            offset=origin.offset,
+            timestamp=output.timestamp,
+            headers=origin.headers,
+            task_id=origin.task or TaskId(0, 0),
+            processor_node_id=self._node(output, origin),
+            source_raw_key=None if message is None else message.key(),
+            source_raw_value=None if message is None else message.value(),
+        )
+
+    def unwritable(
+        self, topic: str, key: object, value: object, timestamp: int, headers: Headers | None, error: SerializationError
+    ) -> None:
+        """A serde cannot write an output of the record that is being processed (KIP-399). Raises ProductionError where the handler does not
+        say CONTINUE."""
+        origin, output = self.origin(), Output(topic, None, None, timestamp, headers, None)
+        record = ConsumerRecord(topic, -1, -1, timestamp, key, value, headers)
+        ask_serialization(self.production, self._context(output, origin), record, error)
+        self.left_out(output, error.__cause__ if isinstance(error.__cause__, Exception) else error, origin)
 
     def left_out(self, output: Output, error: Exception, origin: Origin) -> None:
         """A handler said CONTINUE about an output: counted, and the input record behind it is kept in the dead-letter topic."""

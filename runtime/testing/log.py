@@ -45,7 +45,7 @@ class LogRecord:
 
 
 class MemoryLog:
-    """Topics of one partition. It is the collector of the driver's tasks: `on_append` is told of every record that they write."""
+    """Topics of one partition. `on_append` is told of every record that the driver's tasks write."""
 
     def __init__(self, on_append: Callable[[LogRecord], None]) -> None:
         self._ends: dict[str, int] = {}
@@ -69,14 +69,6 @@ class MemoryLog:
     def unread(self, topic: str) -> deque[LogRecord]:
         """Outputs on a topic that nobody has taken yet, oldest first."""
         return self._unread.setdefault(topic, deque())
-
-    def partitions(self, topic: str) -> int:
-        """Always 1."""
-        return 1
-
-    def exists(self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers | None) -> bool:
-        """Every topic does."""
-        return True
 
     def written(self) -> set[str]:
         """Topics with outputs, read or not."""

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 from runtime.config import StreamsConfig
-from runtime.errors import ProcessingError
+from runtime.errors import ProcessingError, SerializationError
 from runtime.events import EventSink
 from runtime.handlers import (
     DeserializationExceptionHandler,
     DeserializationHandlerResponse,
+    ErrorHandlerContext,
     ProcessingExceptionHandler,
     ProcessingHandlerResponse,
+    ProductionExceptionHandler,
+    ask_serialization,
     make_handler,
 )
 from runtime.ids import NextOffset, Partition, TaskId
 from runtime.intake.verdict import Batch, Decoder, error_context, judge, raw_record
 from runtime.metrics import Metrics
 from runtime.operators.context import TaskContext
+from runtime.record import Headers
 from runtime.serdes.serde import Serde
 from runtime.stores.base import EngineStore, StateStore, StoreBuilder, StoreContext
 from runtime.stores.budget import StoreMemory
@@ -28,7 +32,8 @@ from runtime.stores.custom import build_global_store, build_store
 from runtime.tasks.global_apply import GLOBAL_TASK, Apply, Processed, TableCopy, Verdict
 from runtime.testing.clock import ManualClock
 from runtime.testing.log import LogRecord, MemoryLog
-from runtime.topology.nodes import SourceNode
+from runtime.timestamps import ConsumerRecord
+from runtime.topology.nodes import SinkNode, SourceNode
 from runtime.topology.pipeline import Pipeline, compile_pipeline
 from runtime.topology.subtopologies import GlobalStoreTopology, SubTopology
 from runtime.topology.topology import Topology
@@ -60,6 +65,11 @@ class Surroundings:
         key = "processing.exception.handler"
         return make_handler(self.config[key], ProcessingExceptionHandler, self.config, key)
 
+    def production_handler(self) -> ProductionExceptionHandler:
+        """The configured one."""
+        key = "production.exception.handler"
+        return make_handler(self.config[key], ProductionExceptionHandler, self.config, key)
+
     def open(
         self, builder: StoreBuilder[StateStore], folder: str, task: TaskId | None, changelog: bool, record_time: Callable[[], int]
     ) -> EngineStore:
@@ -72,19 +82,57 @@ class Surroundings:
         store.open(directory, StoreContext(self.config.application_id, directory, task, partition, self.memory, record_time))
         return store
 
-    def context(self, task: TaskId, folder: str, stores: dict[str, EngineStore], global_stores: DriverGlobalStores | None) -> TaskContext:
+    def context(
+        self,
+        task: TaskId,
+        folder: str,
+        stores: dict[str, EngineStore],
+        global_stores: DriverGlobalStores | None,
+        sinks: Sequence[SinkNode] = (),
+    ) -> TaskContext:
         """A task's context."""
-        return TaskContext(
+        outputs = DriverOutputs(self.log, self.production_handler(), sinks)
+        outputs.context = TaskContext(
             task_id=task,
             application_id=self.config.application_id,
             config=self.config,
             clock=self.clock,
             metrics=self.metrics,
-            collector=self.log,
+            collector=outputs,
             stores=stores,
             global_stores=global_stores,
             state_dir=self.folder / folder,
         )
+        return outputs.context
+
+
+class DriverOutputs:
+    """The collector of one task: outputs go to the log; one that a serde cannot write is put before the production handler."""
+
+    def __init__(self, log: MemoryLog, handler: ProductionExceptionHandler, sinks: Sequence[SinkNode]) -> None:
+        self.send = log.send
+        self.context: TaskContext
+        """Of the task; it holds this collector, so it comes later."""
+        self._handler = handler
+        self._sinks = sinks
+
+    def partitions(self, topic: str) -> int:
+        """Always 1."""
+        return 1
+
+    def exists(self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers | None) -> bool:
+        """Every topic does."""
+        return True
+
+    def unwritable(
+        self, topic: str, key: object, value: object, timestamp: int, headers: Headers | None, error: SerializationError
+    ) -> None:
+        """Counted as dropped where the handler says CONTINUE. Raises ProductionError otherwise."""
+        task = self.context
+        node = next((sink.name for sink in self._sinks if sink.topic == topic or not isinstance(sink.topic, str)), None)
+        context = ErrorHandlerContext(task.topic, 0, task.offset, timestamp, headers, task.task_id, node, None, None)
+        ask_serialization(self._handler, context, ConsumerRecord(topic, -1, -1, timestamp, key, value, headers), error)
+        task.dropped.add()
 
 
 class DriverTask:
@@ -94,7 +142,7 @@ class DriverTask:
         self.id = TaskId(part.id, 0)
         self.stores: dict[str, EngineStore] = {}
         self._around = around
-        self._context = around.context(self.id, str(self.id), self.stores, global_stores)
+        self._context = around.context(self.id, str(self.id), self.stores, global_stores, part.sinks)
         for builder in part.stores:
             self.stores[builder.name] = around.open(builder, str(self.id), self.id, True, lambda: self._context.timestamp)
         self._decoders = {topic: around.decoder(source, topic) for source in part.sources for topic in source.topics}

@@ -12,7 +12,12 @@ from runtime import serdes
 from runtime.dsl.builder import StreamsBuilder
 from runtime.dsl.options import Consumed, Materialized, Produced
 from runtime.errors import MissingSinkTopicError, ProductionError, StreamsError
-from runtime.handlers import ErrorHandlerContext, ProductionExceptionHandler, ProductionExceptionHandlerResponse
+from runtime.handlers import (
+    ErrorHandlerContext,
+    ProductionExceptionHandler,
+    ProductionExceptionHandlerResponse,
+    SerializationExceptionOrigin,
+)
 from runtime.states import State
 from runtime.timestamps import ConsumerRecord
 from runtime.topology.topology import Topology
@@ -42,6 +47,11 @@ class Asked(ProductionExceptionHandler):
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer  # type: ignore[return-value]  # a test may answer wrongly
+
+    def handle_serialization_exception(
+        self, context: ErrorHandlerContext, record: ConsumerRecord, exception: Exception, origin: SerializationExceptionOrigin
+    ) -> ProductionExceptionHandlerResponse:
+        return self.handle(context, record, exception)
 
 
 @pytest.fixture
@@ -123,6 +133,29 @@ def test_a_record_that_the_broker_finds_too_large_ends_the_client_and_is_named(
     assert broker.committed_offsets(application_id, source).get(0, 0) <= 1
     if guarantee == "exactly_once_v2":
         assert values(broker.consume(output)) in ([], [b"1"])
+
+
+@pytest.mark.parametrize("guarantee", GUARANTEES)
+def test_an_output_that_its_serde_cannot_write_becomes_a_dead_letter_and_the_others_come_once(
+    broker: Kafka, topic: Topic, application_id: str, state_dir: Path, handler: type[Asked], guarantee: str
+) -> None:
+    """The processing handler has no say in it (KIP-399): its default would end the client."""
+    source, output, dead = topic("in"), topic("out"), topic("dead")
+    broker.produce(source, [("a", "1"), ("b", "bad"), ("c", "2")], headers=[("trace", b"7")])
+    builder = StreamsBuilder()
+    stream = builder.stream(source, TEXT).map_values(lambda value: 5 if value == "bad" else value)
+    stream.to(output, Produced(serdes.STRING, value=serdes.STRING, name="the-sink"))
+    more = {"errors.dead.letter.queue.topic.name": dead}
+    with running(broker, builder.build(), application_id, state_dir, **settings(guarantee, **more)):
+        wait_until(lambda: broker.committed_offsets(application_id, source) == {0: 3}, what="the end of the input")
+    assert values(broker.consume(output)) == [b"1", b"2"]
+    [(context, record, error)] = handler.questions
+    assert (context.offset, context.processor_node_id, context.source_raw_value) == (1, "the-sink", b"bad")
+    assert (record.topic, record.key, record.value) == (output, "b", 5)
+    [letter] = broker.consume(dead)
+    assert (letter.key, letter.value) == (b"b", b"bad")
+    told = dict(letter.headers)
+    assert (told["trace"], told["__streams.errors.exception"]) == (b"7", type(error).__name__.encode())
 
 
 @pytest.mark.parametrize("guarantee", GUARANTEES)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from runtime.config import StreamsConfig
+from runtime.errors import SerializationError
 from runtime.ids import TaskId
 from runtime.metrics import Metrics
 from runtime.operators.context import GlobalStores, TaskContext
@@ -39,6 +40,11 @@ class Outputs:
 
     def exists(self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers | None) -> bool:
         return True
+
+    def unwritable(
+        self, topic: str, key: object, value: object, timestamp: int, headers: Headers | None, error: SerializationError
+    ) -> None:
+        raise error
 
 
 class Compiled:

@@ -11,8 +11,15 @@ from runtime import serdes
 from runtime.dsl.builder import StreamsBuilder
 from runtime.dsl.kstream import KStream
 from runtime.dsl.options import Consumed, Grouped, Produced
-from runtime.errors import ProcessingError
+from runtime.errors import ProcessingError, ProductionError
+from runtime.handlers import (
+    ErrorHandlerContext,
+    ProductionExceptionHandler,
+    ProductionExceptionHandlerResponse,
+    SerializationExceptionOrigin,
+)
 from runtime.testing import TopologyTestDriver
+from runtime.timestamps import ConsumerRecord
 
 TEXT = Consumed(serdes.STRING, value=serdes.STRING)
 
@@ -59,8 +66,75 @@ def test_a_tables_group_by_wants_a_pair_too() -> None:
     [("k", 5, r"serde STRING cannot write the value 5 \(of type int\)"), (5, "v", r"serde STRING cannot write the key 5 \(of type int\)")],
 )
 def test_what_a_sink_cannot_write_is_told_with_serde_type_topic_node_and_record(key: object, value: object, what: str) -> None:
-    with pytest.raises(ProcessingError, match=rf"node sink, record in-0@0: .*{what} to topic out: .*Produced\("):
+    with pytest.raises(ProductionError, match=rf"node sink, record in-0@0: .*{what} to topic out: .*Produced\("):
         driven(lambda stream: stream.map(lambda _key, _value: (key, value)))
-    with pytest.raises(ProcessingError, match=what):  # the same where each record's partition is chosen
+    with pytest.raises(ProductionError, match=what):  # the same where each record's partition is chosen
         produced = Produced(serdes.STRING, value=serdes.STRING, partitioner=lambda topic, key, value, partitions: 0)
         driven(lambda stream: stream.map(lambda _key, _value: (key, value)), produced=produced)
+
+
+class Judge(ProductionExceptionHandler):
+    """Answers as the test says, and keeps what it was asked."""
+
+    def __init__(self, answer: object) -> None:
+        self.answer = answer
+        self.asked: list[tuple[ErrorHandlerContext, ConsumerRecord, Exception, SerializationExceptionOrigin]] = []
+
+    def handle_serialization_exception(
+        self, context: ErrorHandlerContext, record: ConsumerRecord, exception: Exception, origin: SerializationExceptionOrigin
+    ) -> ProductionExceptionHandlerResponse:
+        self.asked.append((context, record, exception, origin))
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer  # type: ignore[return-value]  # a test may answer wrongly
+
+
+def judged(judge: Judge, mapped: dict[str, tuple[object, object]], produced: Produced) -> list[object]:
+    """The values that come out for the three values a, bad, b, of which the second is mapped to what cannot be written."""
+    builder = StreamsBuilder()
+    builder.stream("in", TEXT).map(lambda key, value: mapped.get(value, (key, value))).to("out", produced)
+    with TopologyTestDriver(builder.build(), {"production.exception.handler": judge}) as driver:
+        driver.create_input_topic("in", serdes.STRING, serdes.STRING).pipe_value_list(["a", "bad", "b"])
+        return driver.create_output_topic("out", serdes.STRING, serdes.STRING).read_values_to_list()
+
+
+@pytest.mark.parametrize("partitioner", [None, lambda topic, key, value, partitions: 0], ids=["by key", "chosen"])
+@pytest.mark.parametrize(
+    ("output", "origin"), [(("k", 5), SerializationExceptionOrigin.VALUE), ((5, "v"), SerializationExceptionOrigin.KEY)], ids=str
+)
+def test_an_output_that_a_serde_cannot_write_is_left_out_where_the_production_handler_says_so(
+    output: tuple[object, object], origin: SerializationExceptionOrigin, partitioner: Callable[[str, object, object, int], int] | None
+) -> None:
+    judge = Judge(ProductionExceptionHandlerResponse.CONTINUE)
+    produced = Produced(serdes.STRING, value=serdes.STRING, name="sink", partitioner=partitioner)
+    assert judged(judge, {"bad": output}, produced) == ["a", "b"]
+    [(context, record, error, about)] = judge.asked
+    assert (context.topic, context.offset, context.processor_node_id) == ("in", 1, "sink")
+    assert (record.topic, record.key, record.value, about) == ("out", *output, origin)
+    assert isinstance(error, AttributeError | TypeError)  # what the serde itself raised
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (ProductionExceptionHandlerResponse.FAIL, r"record in-0@1: serde STRING"),
+        (ProductionExceptionHandlerResponse.RETRY, r"record in-0@1: serde STRING"),
+        (ValueError("no idea"), r"Judge.*failed on .*record in-0@1.*no idea"),
+        ("MAYBE", r"Judge.* returned 'MAYBE'"),
+    ],
+    ids=str,
+)
+def test_every_other_answer_about_an_output_that_a_serde_cannot_write_is_an_error(answer: object, told: str) -> None:
+    with pytest.raises(ProductionError, match=told):
+        judged(Judge(answer), {"bad": ("k", 5)}, Produced(serdes.STRING, value=serdes.STRING))
+
+
+def test_a_handler_that_knows_nothing_of_serdes_fails() -> None:
+    class Old(ProductionExceptionHandler):
+        def handle(self, context: ErrorHandlerContext, record: ConsumerRecord, exception: Exception) -> ProductionExceptionHandlerResponse:
+            return ProductionExceptionHandlerResponse.CONTINUE
+
+    builder = StreamsBuilder()
+    builder.stream("in", TEXT).map_values(len).to("out", Produced(serdes.STRING, value=serdes.STRING))
+    with TopologyTestDriver(builder.build(), {"production.exception.handler": Old}) as driver, pytest.raises(ProductionError):
+        driver.create_input_topic("in", serdes.STRING, serdes.STRING).pipe_input("k", "v")
