@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from runtime import serdes
+from runtime.changelog import log_reader
 from runtime.changelog.checkpoint import read_checkpoint
 from runtime.client import KafkaStreams
 from runtime.clock import SystemClock
@@ -25,7 +26,9 @@ from runtime.stores.budget import MIB
 from runtime.stores.directory import StateDirectory
 from runtime.stores.rocks import RocksStore
 from runtime.topology.topology import Topology
+from runtime.worker.queries import StoreQueryParameters
 from tests.broker.engine import client, counts_become, reaches, running
+from tests.broker.test_queries import hold_restores
 from tests.support import Kafka, wait_until
 
 FIVE_MINUTES = 300_000
@@ -123,6 +126,34 @@ def test_an_interval_of_0_means_each_commit(
             broker.produce(words, [("a", "1")], partition=0)
             counts_become(broker, counted, {"a": number})
             wait_until(lambda number=number: flushes["counts"] >= number, 10, "the flush of this commit")  # type: ignore[misc]  # a default
+
+
+def test_a_task_that_is_being_restored_is_flushed_at_the_interval_too(
+    broker: Kafka, topic: Callable[..., str], application_id: str, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words, counted, airports = topic("words"), topic("counted"), topic("airports", config={"cleanup.policy": "compact"})
+    made, task = topology(words, airports, counted), state_dir / application_id / "0_0"
+    broker.produce(words, [(f"k{n}", "1") for n in range(1_000)], partition=0)
+    with running(broker, made, application_id, state_dir):
+        wait_until(lambda: broker.committed_offsets(application_id, words).get(0) == 1_000, what="the commit")
+    changelog = Partition(f"{application_id}-counts-changelog", 0)
+    end = read_checkpoint(task)[changelog]
+    shutil.rmtree(task)
+    go_on = hold_restores(monkeypatch)
+    monkeypatch.setattr(log_reader, "_MOST_PER_POLL", 50)
+    clock = ShiftedClock()
+    with KafkaStreams(made, client(broker, made, application_id, state_dir).config, clock=clock) as streams:
+        streams.start()
+        reaches(streams, State.RESTORING)
+        wait_until(lambda: streams.store(StoreQueryParameters("counts").enable_stale_stores()).approximate_num_entries(), what="a part")
+        assert not (task / ".checkpoint").exists(), "the interval has not passed"
+        clock.ahead += FIVE_MINUTES
+        wait_until((task / ".checkpoint").exists, what="the file")
+        assert streams.state is State.RESTORING
+        so_far = read_checkpoint(task)[changelog]
+        assert so_far is not None and end is not None and 0 < so_far < end
+        go_on.set()
+        reaches(streams, State.RUNNING)
 
 
 def test_an_open_task_is_locked_and_the_cleaner_leaves_it(
