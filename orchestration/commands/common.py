@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -39,7 +40,13 @@ Servers = Annotated[
 ]
 Named = Annotated[str | None, typer.Option("--application", "-a", help="The application.id. Default: all that are declared.")]
 
+_WHOLE = ("alert", "application", "task", "instance", "kind", "state", "severity", "paused at")
+_FILE_WIDTH = 200
+"""Columns of a table that goes to a file or another program, where a line may be long, unless COLUMNS says otherwise."""
+
 out = Console(highlight=False, soft_wrap=True)
+if not out.is_terminal and "COLUMNS" not in os.environ:
+    out.width = _FILE_WIDTH
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 _EXPECTED = (
@@ -199,7 +206,11 @@ def clock(at: datetime) -> str:
 
 
 def table(*columns: str) -> Table:
-    return Table(*columns, box=None, pad_edge=False, header_style="bold")
+    """Names, which people copy, are never cut or broken while there is room; what makes room is other columns."""
+    shown = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        shown.add_column(column, no_wrap=column in _WHOLE, overflow="fold" if column == "what" else "ellipsis")
+    return shown
 
 
 def brief(detail: dict[str, object]) -> str:

@@ -35,7 +35,7 @@ from orchestration.control_plane.models import from_ms
 from orchestration.observer import SILENT_MS, Picture
 from runtime.coordination.records import Member, TaskReport
 from runtime.errors import StreamsError
-from runtime.events import Event
+from runtime.events import Event, EventKind
 from runtime.states import TaskKind, TaskState
 
 Instances = Annotated[list[str] | None, typer.Argument(help="Names of instances. Default: all of them.")]
@@ -54,11 +54,11 @@ def status(
 
     def make() -> RenderableType | JsonValue:
         nonlocal missing
-        rows = [row for target in targets(application, bootstrap_servers) for row in _status(target, instances)]
-        if instances and (unknown := set(instances) - {str(row["instance"]) for row in rows}):
-            raise StreamsError(
-                f"no instance {min(unknown)!r} is known; known are {', '.join(str(row['instance']) for row in rows) or 'none'}"
-            )
+        rows = [row for target in targets(application, bootstrap_servers) for row in _status(target)]
+        known = [str(row["instance"]) for row in rows]
+        if instances and (unknown := set(instances) - set(known)):
+            raise StreamsError(f"no instance {min(unknown)!r} is known; known are {', '.join(known) or 'none'}")
+        rows = [row for row in rows if not instances or row["instance"] in instances]
         missing = any(row["wanted"] and row["state"] in ("gone", "silent", "never started") for row in rows)
         return rows if as_json else _status_table(rows)
 
@@ -94,7 +94,7 @@ def events(
     """Show what the applications told, oldest first: states, assignments, restores, pauses, checkpoints. Read from Kafka alone."""
 
     def make() -> RenderableType | JsonValue:
-        wanted = None if kind is None else kind.upper()
+        wanted = None if kind is None else _kind(kind)
         found = [event for target in targets(application or named, bootstrap_servers) for event in _events(target, limit, wanted, task)]
         newest = sorted(found, key=lambda event: event.at_ms)[-limit:]
         return [_event_row(event) for event in newest] if as_json else _events_text(newest)
@@ -135,9 +135,9 @@ def _events(target: Target, limit: int, kind: str | None, task: str | None) -> l
         return []
 
 
-def _status(target: Target, only: Sequence[str] | None) -> list[Row]:
+def _status(target: Target) -> list[Row]:
     picture = _look(target)
-    return [_instance_row(picture, name) for name in picture.instances(target.instances) if not only or name in only]
+    return [_instance_row(picture, name) for name in picture.instances(target.instances)]
 
 
 def _instance_row(picture: Picture, name: str) -> Row:
@@ -215,7 +215,9 @@ def _task_row(application: str, task: str, instance: str, report: TaskReport) ->
 
 
 def _tasks_table(rows: Sequence[Row]) -> RenderableType:
-    shown = table("application", "task", "instance", "kind", "state", "lag", "checkpoint", "restore", "paused at", "error")
+    restoring = any(row["restore"] for row in rows)
+    columns = ("application", "task", "instance", "kind", "state", "lag", "checkpoint", "paused at")
+    shown = table(*columns, *(["restore"] if restoring else []))
     for row in rows:
         checkpoint = row["checkpoint_ms"]
         shown.add_row(
@@ -226,11 +228,11 @@ def _tasks_table(rows: Sequence[Row]) -> RenderableType:
             Text(str(row["state"]), style="red" if row["state"] == TaskState.PAUSED.value else ""),
             "" if row["lag"] is None else str(row["lag"]),
             ago_ms(checkpoint if isinstance(checkpoint, int) else None),
-            _progress(row["restore"]),
             Text(str(row["paused_at"] or "")),
-            Text(str(row["error"] or "")[:60]),
+            *([_progress(row["restore"])] if restoring else []),
         )
-    return shown
+    errors = [Text(f"task {row['task']} is paused at {row['paused_at']}: {row['error']}", style="red") for row in rows if row["error"]]
+    return Group(shown, *errors)
 
 
 def _progress(restore: object) -> str:
@@ -245,6 +247,14 @@ def _progress(restore: object) -> str:
 def _event_row(event: Event) -> Row:
     names = ("id", "application", "instance", "incarnation", "task", "at_ms", "payload")
     return {"kind": event.kind.value, **{name: getattr(event, name) for name in names}}
+
+
+def _kind(text: str) -> str:
+    """Raises typer.BadParameter for one that there is not."""
+    known = [kind.value for kind in EventKind]
+    if text.upper() not in known:
+        raise typer.BadParameter(f"there are no events of kind {text!r}; the kinds are {', '.join(known)}")
+    return text.upper()
 
 
 def _events_text(found: Sequence[Event]) -> RenderableType:
@@ -264,7 +274,7 @@ def _describe(target: Target) -> Row:
         "application": picture.application,
         "topology": text,
         "leader": None if picture.assignment is None else picture.assignment.leader,
-        "instances": _status(target, None),
+        "instances": _status(target),
         "tasks": _tasks(picture),
         "wrong": [{"kind": each.kind, "severity": each.severity, "subject": each.subject, "what": each.what} for each in wrong],
         "events": [_event_row(event) for event in _events(target, 10, None, None)],

@@ -36,6 +36,8 @@ def test_start_look_skip_and_stop(project: Project) -> None:
         broker.create_topic(f"{application.id}-{end}", partitions, exact=True)
     name, other = application.instances
     assert "never started" in penstock("status")
+    assert f"no instance 'nobody' is known; known are {name}, {other}" in penstock("status", "nobody", status=1)
+    assert "the kinds are INSTANCE_STATE" in penstock("events", "--kind", "nonsense", status=2).replace("\n", " ").replace("│ ", "")
     assert f"{name} is RUNNING (started" in penstock("start", name)
     assert f"{name} is RUNNING (ran already" in penstock("start", name)
     assert "RUNNING" in penstock("status", name)
