@@ -47,6 +47,7 @@ class SkipRecord(TaskRunBook):
         self._owner: str | None = None
         self._skipped_before = False
         self._kept: dead_letter.Kept | None = None
+        self._goes_on = "no instance runs: the next one goes on after it"
 
     def subject(self) -> Subject:
         record = self._record
@@ -96,8 +97,7 @@ class SkipRecord(TaskRunBook):
     def outcome(self) -> str:
         if self._kept is None:
             return f"{self._record} had been skipped before; nothing was changed"
-        end = "the task runs" if self._owner is not None else "no instance runs: the next one goes on after it"
-        return f"{self._record} is skipped and kept in {self._kept.topic}@{self._kept.offset}; {end}"
+        return f"{self._record} is skipped and kept in {self._kept.topic}@{self._kept.offset}; {self._goes_on}"
 
     def _waits_here(self, task: Task, owner_lives: bool) -> bool:
         """True if the task is paused at the record; or was, when its last owner closed it, if nobody lives."""
@@ -152,6 +152,8 @@ class SkipRecord(TaskRunBook):
         committed = self.commands.committed(self._record.topic, self._record.partition)
         if committed is None or committed <= self._record.offset:
             raise RunBookError(f"the task runs, but {self._record.topic}-{self._record.partition} is committed at {committed}")
+        again = paused_at(task) if task.state == TaskState.PAUSED.value else None
+        self._goes_on = "the task runs" if again is None else f"the task is paused at {again} now"
         return {"state": task.state, "instance": task.instance, "committed": committed}
 
 
