@@ -88,6 +88,7 @@ class GlobalTask:
         self._reader = LogReader(properties, "global")
         self._watch = TopicWatch(lambda: self._look([spec.topic for spec in self._stores]), clock, "global")
         self._readers: dict[str, set[TaskId]] = {}
+        self._checkpoint_told: dict[Partition, NextOffset] | None = None
 
     # --- life -------------------------------------------------------------------------------------------------------------------
 
@@ -403,6 +404,9 @@ class GlobalTask:
             if store.persistent:
                 offsets.update({each: offset for each in state.facts.ends if (offset := store.committed_offset(each)) is not None})
         self._write_checkpoint(offsets)
+        if offsets == self._checkpoint_told:
+            return  # a topic that sleeps is no news
+        self._checkpoint_told = offsets
         stores: dict[str, dict[str, int]] = {}
         for topic, state in self._states.items():
             stores[state.spec.store.name] = {str(each): offset for each, offset in offsets.items() if each.topic == topic}

@@ -570,6 +570,19 @@ def test_kip_116_a_checkpoint_is_written_when_the_worker_says_so_and_at_a_clean_
     assert table.checkpoints == [{Partition(table.topic, 0): 1}] * 2
 
 
+def test_a_checkpoint_is_told_when_there_is_something_new_in_it(make: Callable[..., Global]) -> None:
+    table = make()
+    table.put(("EWR", 1))
+    table.start()
+    for _ in range(3):
+        table.task.checkpoint()
+    assert len(table.checkpoints) == 3 and [event.kind for event in table.events.drain()].count(EventKind.CHECKPOINT) == 1
+    table.put(("JFK", 1))
+    table.holds({"EWR": 1, "JFK": 1})
+    table.task.checkpoint()
+    assert [event.kind for event in table.events.drain()].count(EventKind.CHECKPOINT) == 1
+
+
 def test_offset_of_the_end_is_kept_when_the_tail_holds_no_record(make: Callable[..., Global], broker: Kafka) -> None:
     """An aborted tail: the position passes it, so the next start has nothing to read."""
     table = make()
