@@ -4,19 +4,35 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import cast
 
 import pytest
 
-from runtime import KeyValueStore, Processor, ProcessorContext, Record, StoreQueryParameters, Stores, Topology, serdes
-from runtime.changelog import restore
+from runtime import (
+    Consumed,
+    KafkaStreams,
+    KeyValueStore,
+    Materialized,
+    Processor,
+    ProcessorContext,
+    Record,
+    StoreQueryParameters,
+    Stores,
+    StreamsBuilder,
+    TimeWindows,
+    Topology,
+    serdes,
+)
+from runtime.changelog import log_reader, restore
 from runtime.changelog.folding import FoldedBatch
+from runtime.changelog.log_reader import LogReader, Poll
 from runtime.changelog.restore import Restorer
 from runtime.commit.exactly_once import ExactlyOnce
 from runtime.errors import InvalidStateStoreError, TransactionAbortedError
-from runtime.ids import TaskId
+from runtime.ids import Partition, TaskId
 from runtime.states import State
 from tests.broker.engine import client, reaches, running
 from tests.broker.test_commit import fail_some_commits
@@ -150,3 +166,116 @@ def test_a_store_that_is_restored_is_refused_unless_stale_parts_were_asked_for(
         reaches(streams, State.RUNNING)
         assert len(list(stale.all())) == 60_000 == len(list(streams.store("rows").all()))
         assert streams.store(StoreQueryParameters("rows").with_partition(0)).get("k59999") == "v"
+
+
+def hold_partition(monkeypatch: pytest.MonkeyPatch, number: int) -> threading.Event:
+    """Of the changelogs' partitions of this number only the first few records are read, until the event is set; the others go on."""
+    go_on, begun, held, real = threading.Event(), set[Partition](), Poll(), LogReader.poll
+
+    def poll(self: LogReader, timeout: float) -> Poll:
+        found = real(self, timeout)
+        if go_on.is_set():
+            found.runs = {**found.runs, **{each: run + found.runs.get(each, []) for each, run in held.runs.items()}}
+            found.ends = {**held.ends, **found.ends}
+            held.runs, held.ends = {}, {}
+            return found
+        for each in [each for each in found.runs if each.number == number]:
+            if each in begun:
+                held.runs[each] = held.runs.get(each, []) + found.runs.pop(each)
+            begun.add(each)
+        for each in [each for each in found.ends if each.number == number]:
+            held.ends[each] = found.ends.pop(each)
+        return found
+
+    monkeypatch.setattr(LogReader, "poll", poll)
+    monkeypatch.setattr(log_reader, "_MOST_PER_POLL", 50)
+    monkeypatch.setattr(FoldedBatch, "is_due", lambda self, *limits: self.records > 0)
+    return go_on
+
+
+WINDOW_MS, ROUNDS = 60_000, 3
+BEGIN_MS = time.time_ns() // 1_000_000 // WINDOW_MS * WINDOW_MS
+"""Of the only window. Now, because brokers delete what is long past from a changelog of windows."""
+WORDS = [f"k{n:04d}" for n in range(2_000)]
+
+
+def counts(source: str) -> Topology:
+    """Counts per key, and per key and window."""
+    builder = StreamsBuilder()
+    grouped = builder.stream(source, Consumed(serdes.STRING, value=serdes.STRING)).group_by_key()
+    grouped.count(Materialized("counts"))
+    grouped.windowed_by(TimeWindows.of_size_with_no_grace(WINDOW_MS)).count(Materialized("windows"))
+    return builder.build()
+
+
+class Reads:
+    """Reads everything again and again, in threads, and keeps what was wrong. A refusal is an answer; all else is not."""
+
+    def __init__(self, streams: KafkaStreams) -> None:
+        self._streams = streams
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._read, args=(stale,)) for stale in (False, True)]
+        self.wrong: list[object] = []
+        self.whole = self.parts = self.refused = 0
+
+    def __enter__(self) -> Reads:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _read(self, stale: bool) -> None:
+        while not self._stop.is_set():
+            try:
+                self._once(stale)
+            except InvalidStateStoreError:
+                self.refused += 1
+            except Exception as error:  # noqa: BLE001 (the test shows it)
+                self.wrong.append(error)
+
+    def _once(self, stale: bool) -> None:
+        found, windows = (self._streams.store(StoreQueryParameters(name, stale_stores=stale)) for name in ("counts", "windows"))
+        rows = {key: value for key, value in found.all() if key in _WANTED}
+        some = dict(found.range("k0100", "k0199"))
+        word = WORDS[self.parts % len(WORDS)]
+        fetched = list(cast(Iterator[tuple[int, object]], windows.fetch(word, 0, BEGIN_MS)))
+        wanted = range(ROUNDS, ROUNDS + 1) if not stale else range(1, ROUNDS + 1)
+        values = [*rows.values(), *some.values(), *(value for _, value in fetched)]
+        if not all(value in wanted for value in values):
+            self.wrong.append((stale, word, fetched, set(rows.values())))
+        if not stale and (len(rows), len(some), len(fetched)) != (len(WORDS), 100, 1):
+            self.wrong.append((len(rows), len(some), fetched))
+        self.whole += not stale
+        self.parts += stale and len(rows) < len(WORDS)
+
+
+_WANTED = frozenset(WORDS)
+
+
+def test_stores_are_read_without_end_while_one_task_is_restored_and_another_is_under_load(
+    broker: Kafka, topic: Topic, application_id: str, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who asks for whole parts gets all of them, or a refusal; who takes stale ones sees some. Nobody is held up: the load is committed."""
+    source = topic("in", partitions=2)
+    broker.produce(source, [(word, "v") for word in WORDS] * ROUNDS, timestamps=[BEGIN_MS] * (ROUNDS * len(WORDS)))
+    with running(broker, counts(source), application_id, state_dir):
+        wait_until(lambda: sum(broker.committed_offsets(application_id, source).values()) == ROUNDS * len(WORDS), what="the last commit")
+    shutil.rmtree(state_dir / application_id / "0_1")
+    go_on = hold_partition(monkeypatch, 1)
+    with client(broker, counts(source), application_id, state_dir) as streams, Reads(streams) as reads:
+        streams.start()
+        reaches(streams, State.RESTORING)
+        before = broker.committed_offsets(application_id, source)[0]
+        broker.produce(source, [("load", "v")] * 3_000, partition=0, timestamps=[BEGIN_MS] * 3_000)
+        wait_until(lambda: broker.committed_offsets(application_id, source)[0] == before + 3_000, what="the load on the other task")
+        wait_until(lambda: reads.parts > 3, what="reads of the part that is there")
+        assert reads.whole == 0
+        go_on.set()
+        reaches(streams, State.RUNNING)
+        wait_until(lambda: reads.whole > 3, what="reads of all")
+        assert streams.failure is None
+    assert reads.wrong == [] and reads.refused > 0
