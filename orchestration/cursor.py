@@ -3,6 +3,9 @@
 The numbers are given out under the lock of the feed's row and have no gaps (`Event.sequence`), so an event never becomes visible behind
 the cursor. (Rejected: one cursor over the table's own ids. On PostgreSQL they become visible out of order, and a plain `id > last` then
 skips a row for ever.)
+
+A database that was dropped is filled again from Kafka with the same numbers, long before a sensor looks, but its alerts are gone. So a
+cursor also says which database it was read from: the one whose audit trail began at this moment. In another one it starts over.
 """
 
 from __future__ import annotations
@@ -14,34 +17,38 @@ import msgspec
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from orchestration.control_plane.models import Event
+from orchestration.control_plane.models import AuditEntry, Event
 from runtime.events import EventKind
 
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """The number of the last event seen, by application. `str()` is what Dagster keeps."""
+    """The number of the last event seen, by application, and when the database's audit trail began. `str()` is what Dagster keeps."""
 
     seen: dict[str, int] = field(default_factory=dict)
+    database: str = ""
 
     @classmethod
     def parse(cls, text: str | None) -> Cursor:
         """What `str()` wrote; the start, for None or for something else (an older version's): actions are safe to repeat."""
         try:
-            return cls(msgspec.json.decode(text or "{}", type=dict[str, int]))
+            return msgspec.json.decode(text or "{}", type=cls)
         except msgspec.DecodeError:
             return cls()
 
     def __str__(self) -> str:
-        return msgspec.json.encode(self.seen, order="sorted").decode()
+        return msgspec.json.encode(self, order="sorted").decode()
 
     def read(self, session: Session, application: str, kinds: Iterable[EventKind], limit: int = 500) -> tuple[Sequence[Event], Cursor]:
         """The next events of these kinds, in their order, and the cursor after them.
 
-        A cursor that is ahead of the events belongs to a database that was dropped and rebuilt: it starts over.
+        A cursor of another database, or that is ahead of the events, starts over: the database was dropped and rebuilt.
         """
+        began = session.scalars(select(AuditEntry.at).order_by(AuditEntry.id).limit(1)).first()
+        database = "" if began is None else began.isoformat()
+        everywhere = self.seen if database == self.database else {}
         last = session.scalar(select(func.max(Event.sequence)).where(Event.application == application)) or 0
-        seen = self.seen.get(application, 0)
+        seen = everywhere.get(application, 0)
         if seen > last:
             seen = 0
         query = (
@@ -53,4 +60,4 @@ class Cursor:
         events = session.scalars(query).all()
         newest = events[-1].sequence if events else seen
         reached = newest if len(events) == limit else max(last, newest)  # on PostgreSQL the second query may see more than the first
-        return events, Cursor({**self.seen, application: reached})
+        return events, Cursor({**everywhere, application: reached}, database)

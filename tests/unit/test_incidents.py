@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -207,6 +208,19 @@ def test_a_cursor_ahead_of_the_events_starts_over(story: Story) -> None:
     story.cursor = Cursor({"a": 99})
     story.pause(1)
     assert len(story.react()) == 1
+
+
+def test_a_database_that_was_dropped_and_filled_again_gets_its_alerts_again(story: Story, tmp_path: Path) -> None:
+    story.pause(1)
+    assert len(story.react()) == 1
+    story.react()
+    with contextlib.closing(ControlPlane(f"sqlite:///{tmp_path / 'again.db'}")) as rebuilt:
+        again = Story(rebuilt)
+        again.cursor = Cursor.parse(str(story.cursor))
+        again.pause(1)
+        again.pause(2, task="0_1")
+        assert len(again.react()) == 2
+        assert len(again.alerts()) == 2
 
 
 def test_alerts_are_acknowledged_and_resolved_with_their_history(control_plane: ControlPlane) -> None:
