@@ -173,7 +173,8 @@ def _close_tasks(session: Session, application: str, instance: str, at: datetime
 def _apply_report(session: Session, task: Task, report: records.TaskReport, at: datetime) -> None:
     if task.updated_at > at:
         return
-    if task.offset_sum != report.offset_sum:
+    first_seen = task.offset_sum is None and report.checkpoint_ms is not None  # by a new database: when it moved is not known
+    if task.offset_sum != report.offset_sum and not first_seen:
         task.moved_at = at
         task.first_moved_at = task.first_moved_at or at
     task.kind, task.state, task.lag = report.kind.value, report.state.value, report.lag

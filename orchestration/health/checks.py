@@ -36,6 +36,8 @@ HEARTBEAT_SECONDS = 30.0
 """An instance that is wanted and has said nothing for so long is stale."""
 SILENT_ALERT_SECONDS = 120.0
 """After so long it is an alert: until then whoever supervises it may have started it again."""
+REPORTED_LATE = timedelta(seconds=10)
+"""Offsets are reported every few seconds, so a checkpoint may hold work that is told of only after it."""
 TOTAL = "*"
 """The subject of the samples of a whole application's lag."""
 
@@ -122,7 +124,8 @@ def _unsaved_seconds(task: Task, at: datetime) -> float:
         return 0.0
     if task.checkpoint_at is None:
         return max(0.0, (at - (task.first_moved_at or task.moved_at)).total_seconds())
-    return max(0.0, (at - task.checkpoint_at).total_seconds()) if task.moved_at > task.checkpoint_at else 0.0
+    moved_later = task.moved_at - task.checkpoint_at > REPORTED_LATE
+    return max(0.0, (at - task.checkpoint_at).total_seconds()) if moved_later else 0.0
 
 
 def _restore_debt(known: Known, task: Task) -> int | None:

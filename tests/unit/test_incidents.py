@@ -288,7 +288,14 @@ def test_a_message_that_nobody_takes_is_given_up(story: Story) -> None:
 
 @pytest.mark.parametrize(
     ("moved_s_ago", "checkpoint_s_ago", "severity"),
-    [(0, 30, Severity.INFO), (0, 90, Severity.WARN), (0, 200, Severity.ERROR), (300, 200, Severity.INFO), (90, None, Severity.WARN)],
+    [
+        (0, 30, Severity.INFO),
+        (0, 90, Severity.WARN),
+        (0, 200, Severity.ERROR),
+        (300, 200, Severity.INFO),
+        (197, 200, Severity.INFO),
+        (90, None, Severity.WARN),
+    ],
 )
 def test_freshness_counts_unsaved_work(story: Story, moved_s_ago: int, checkpoint_s_ago: int | None, severity: Severity) -> None:
     now = story.now

@@ -120,6 +120,13 @@ def test_when_a_task_moved_is_when_its_offsets_changed(control_plane: ControlPla
     assert (task(control_plane).first_moved_at, task(control_plane).moved_at) == (from_ms(1_000), from_ms(2_000))
 
 
+def test_a_new_database_does_not_take_a_checkpointed_task_for_one_that_moved_just_now(control_plane: ControlPlane) -> None:
+    coordinate(control_plane, member(900_000, t0_0=report(TaskState.RUNNING, 3, checkpoint_ms=1_000)))
+    assert task(control_plane).moved_at is None
+    coordinate(control_plane, member(901_000, t0_0=report(TaskState.RUNNING, 4, checkpoint_ms=1_000)))
+    assert task(control_plane).moved_at == from_ms(901_000)
+
+
 def test_rule_26_what_should_run_is_the_newest_word(control_plane: ControlPlane) -> None:
     coordinate(control_plane, Desired(instance="a-1", running=False, at_ms=2_000, by="bob"))
     coordinate(control_plane, Desired(instance="a-1", running=True, at_ms=1_000, by="ann"))
