@@ -11,7 +11,6 @@ the exceptions it raises.
 from __future__ import annotations
 
 import logging
-import struct
 from collections.abc import Iterable, Mapping, Sequence
 
 from runtime.changelog.staleness import mark_at_end
@@ -27,14 +26,12 @@ from runtime.metrics import TASK
 from runtime.states import TaskState, check_task_move
 from runtime.stores.base import EngineStore
 from runtime.tasks.incidents import Incidents, PausePoint
+from runtime.tasks.kept import keep_inputs_at_end, keep_times, kept_at_end_ms, kept_inputs, kept_partition_time, kept_stream_time
 from runtime.tasks.plan import TaskPlan
 from runtime.timestamps import ConsumerRecord
 from runtime.topology.pipeline import Pipeline, compile_pipeline
 
 logger = logging.getLogger(__name__)
-
-_INT64 = struct.Struct(">q")
-_STREAM_TIME = "stream.time"
 
 
 class ReplayBeforePauseError(TransactionAbortedError):
@@ -107,13 +104,7 @@ class ActiveTask:
 
     def stored_inputs(self) -> dict[Partition, NextOffset]:
         """The input offsets that the stores were last committed with: the largest of each partition."""
-        found: dict[Partition, NextOffset] = {}
-        for store in self.stores.values():
-            for partition in self.inputs:
-                offset = store.committed_offset(partition)
-                if offset is not None:
-                    found[partition] = max(offset, found.get(partition, offset))
-        return found
+        return kept_inputs(self.stores, self.inputs)
 
     def holds_state(self) -> bool:
         """True if a logged store has an entry."""
@@ -124,7 +115,7 @@ class ActiveTask:
         also after `rollback`."""
         self._found(committed, starts)
         times = {partition: self._time_of(partition, committed.get(partition)) for partition in self.inputs}
-        self.stream_time = max(self.stream_time, self._stored_time(_STREAM_TIME), *times.values())
+        self.stream_time = max(self.stream_time, kept_stream_time(self.stores), *times.values())
         self.queues = TaskQueues(
             [
                 PartitionQueue(partition, self.plan.decoder(partition.topic), starts[partition], times[partition])
@@ -158,11 +149,7 @@ class ActiveTask:
 
     def _time_of(self, partition: Partition, committed: OffsetAndMetadata | None) -> int:
         """Partition time: of the committed metadata or of the stores, whichever is later (rules.md, 17)."""
-        return max(decode_partition_time(committed.metadata if committed else None), self._stored_time(_time_name(partition)))
-
-    def _stored_time(self, name: str) -> int:
-        found = [meta for store in self.stores.values() if (meta := store.get_meta(name)) is not None]
-        return max((_INT64.unpack(meta)[0] for meta in found), default=-1)
+        return max(decode_partition_time(committed.metadata if committed else None), kept_partition_time(self.stores, partition))
 
     def rollback(self) -> None:
         """Forgets everything since the last commit: staged updates, queues, processors (rules.md, 10). `begin` follows."""
@@ -173,7 +160,7 @@ class ActiveTask:
         self.queues = None
         self.pause_wanted = None
         self._dirty = False
-        self.stream_time = self._stored_time(_STREAM_TIME)
+        self.stream_time = kept_stream_time(self.stores)
 
     def _close_pipeline(self, *, quietly: bool) -> None:
         pipeline, self._pipeline = self._pipeline, None
@@ -207,7 +194,7 @@ class ActiveTask:
         """What a clean end leaves: the inputs' ends, which were often seen after the commit, and a checkpoint."""
         now_ms = self.plan.clock.wall_ms()
         for store in self.stores.values():
-            self._mark_inputs_at_end(store, now_ms)
+            keep_inputs_at_end(store, self.queues or (), now_ms)
             store.commit({})
         self.checkpoint(now_ms)
 
@@ -412,10 +399,8 @@ class ActiveTask:
                     ends[changelog] = changelog_ends[changelog]
                 if changelog.topic in self.topic_ids:
                     mark_at_end(store, self.topic_ids[changelog.topic], now_ms)
-            store.set_meta(_STREAM_TIME, _INT64.pack(self.stream_time))
-            self._mark_inputs_at_end(store, now_ms)
-            for queue in self.queues or ():
-                store.set_meta(_time_name(queue.partition), _INT64.pack(queue.partition_time))
+            keep_times(store, self.stream_time, self.queues or ())
+            keep_inputs_at_end(store, self.queues or (), now_ms)
             store.commit(ends)
         self._dirty = False
         if self._pipeline is not None:
@@ -424,25 +409,15 @@ class ActiveTask:
     @property
     def unsaved(self) -> bool:
         """True if something was committed or restored since the last checkpoint."""
-        return bool(self.stores) and (self.committed_ms > (self.checkpoint_ms or 0) or self._position() != self._checkpointed)
-
-    def _position(self) -> int:
-        return sum(self.stores[name].committed_offset(changelog) or 0 for name, changelog in self.changelogs.items())
-
-    def _mark_inputs_at_end(self, store: EngineStore, now_ms: int) -> None:
-        """Notes of which inputs the store holds all that there is; written with its next commit."""
-        for queue in self.queues or ():
-            if queue.at_end and not queue.buffered:
-                store.set_meta(_at_end_name(queue.partition), _INT64.pack(now_ms))
+        return bool(self.stores) and (self.committed_ms > (self.checkpoint_ms or 0) or self.position != self._checkpointed)
 
     def at_end_ms(self, store: str, partition: Partition) -> int | None:
         """Wall-clock time at which a store was committed with all that an input partition had then; None if that is not known here."""
-        meta = self.stores[store].get_meta(_at_end_name(partition))
-        return None if meta is None else int(_INT64.unpack(meta)[0])
+        return kept_at_end_ms(self.stores[store], partition)
 
     def checkpoint(self, now_ms: int) -> dict[str, dict[str, int]]:
         """Makes the stores durable on disk and writes `.checkpoint` (KIP-116). Returns the offsets by store and partition."""
-        self.checkpoint_ms, self._checkpointed = now_ms, self._position()
+        self.checkpoint_ms, self._checkpointed = now_ms, self.position
         return self.plan.checkpoint(self.stores, self.changelogs)
 
     # -- pause -----------------------------------------------------------------------------------------------------------------
@@ -463,11 +438,3 @@ class ActiveTask:
             for queue in self.queues:
                 queue.clear(starts[queue.partition])
         self._move(TaskState.RUNNING)
-
-
-def _at_end_name(partition: Partition) -> str:
-    return f"input.at.end.{partition}"
-
-
-def _time_name(partition: Partition) -> str:
-    return f"partition.time.{partition}"
