@@ -27,7 +27,7 @@ twice has met the same event twice (under at-least-once that happens) and drops 
     GLOBAL_RECOVERY_STARTED   store, topic, partition, reason, attempt (of several in a row), wait_seconds
     GLOBAL_RECOVERY_ENDED     store, topic, records, seconds
     GLOBAL_TOPIC_NOT_COMPACTED  topic, cleanup_policy
-    CHECKPOINT                stores: {store: {topic-partition: next offset}}
+    CHECKPOINT                stores: {store: {topic-partition: next offset}}; active, standby, or global (task null)
     TASK_CORRUPTED            reason
     SHUTDOWN                  reason
 

@@ -102,11 +102,10 @@ class Followers:
         """Records that a task is behind its changelogs; None until that is known."""
         return self._restorer.lag(task)
 
-    def checkpoint(self) -> None:
-        """Of those that have read something since their last one (KIP-116)."""
-        for task in self._tasks.values():
-            if task.followed and task.position != task.checkpoint_position:
-                task.checkpoint(self._clock.wall_ms())
+    def checkpoint(self) -> dict[TaskId, dict[str, dict[str, int]]]:
+        """Of those that have read something since their last one (KIP-116): offsets by changelog and store."""
+        moved = [task for task in self._tasks.values() if task.followed and task.position != task.checkpoint_position]
+        return {task.id: task.checkpoint(self._clock.wall_ms()) for task in moved}
 
     def wipe(self, error: TaskCorruptedError) -> None:
         """Those of the tasks named that are here begin anew: their stores do not fit their changelogs."""

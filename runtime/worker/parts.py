@@ -348,7 +348,8 @@ class Parts:
             if task.unsaved:
                 offsets = task.checkpoint(self._clock.wall_ms())
                 self._events.emit(EventKind.CHECKPOINT, {"stores": offsets}, task.id)
-        self.followers.checkpoint()
+        for followed, offsets in self.followers.checkpoint().items():
+            self._events.emit(EventKind.CHECKPOINT, {"stores": offsets}, followed)
         if self.global_task is not None:
             self.global_task.checkpoint()
 

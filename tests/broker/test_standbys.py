@@ -10,6 +10,7 @@ import pytest
 
 from runtime.changelog.checkpoint import read_checkpoint
 from runtime.coordination.records import Assignment, Member, TaskReport
+from runtime.events import EventKind
 from runtime.states import State, TaskKind
 from tests.broker.engine import client, count_topology, counts_become, events, reaches
 from tests.broker.instances import Application, application, coordination_log, copies
@@ -40,6 +41,12 @@ def standbys_have_caught_up(app: Application, wanted: dict[str, int]) -> None:
     wait_until(as_wanted, 45, f"standbys {wanted}")
 
 
+def told_checkpoints(app: Application, instance: str) -> set[str | None]:
+    """The tasks of which an instance has told a checkpoint that is not empty."""
+    told = [each for each in events(app.broker, app.id) if each.kind is EventKind.CHECKPOINT and each.instance == instance]
+    return {each.task for each in told if any(dict(offsets) for offsets in dict(each.payload["stores"]).values())}  # type: ignore[call-overload]
+
+
 def test_a_standby_takes_over_from_a_member_that_is_killed_and_reads_only_what_is_new(app: Application) -> None:
     app.start("a")
     app.becomes({"a": 4})
@@ -64,6 +71,7 @@ def test_a_standby_that_is_killed_goes_on_from_its_own_offset(app: Application) 
     copied = sorted(copies(app.broker, app.id)["b"])
     folder = app.folder / "b" / app.id
     wait_until(lambda: all(any(read_checkpoint(folder / task).values()) for task in copied), what="a checkpoint of each standby")
+    wait_until(lambda: told_checkpoints(app, "b") >= set(copied), what="the event of each: what a crash would cost is counted from it")
     app.kill("b")
     app.start("b")
     app.becomes({"a": 2, "b": 2})
