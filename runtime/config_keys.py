@@ -80,7 +80,12 @@ _KEYS = (
     _number(
         "statestore.checkpoint.interval.ms", 300_000, "Least time between two checkpoints (KIP-116); looked at on commit; 0: each commit."
     ),
-    _number("statestore.uncommitted.max.bytes", 64 << 20, "Uncommitted bytes of state above which a commit is brought forward.", 1),
+    _number(
+        "statestore.uncommitted.max.bytes",
+        64 << 20,
+        "Uncommitted bytes of state above which a commit is brought forward (KIP-892); -1: no limit.",
+        -1,
+    ),
     _number("statestore.cache.max.bytes", 10 << 20, "Budget of the record caches of this process; 0: every update is forwarded."),
     _number("statestore.read.cache.max.bytes", 64 << 20, "Budget of this process for entries of stores kept as objects; 0: none."),
     _number("rocksdb.block.cache.bytes", 64 << 20, "RocksDB's one block cache of this process; write buffers count in it.", 1 << 20),
@@ -101,7 +106,9 @@ _KEYS = (
         "Decides about records that user code fails on.",
     ),
     _object(
-        "production.exception.handler", "runtime.handlers.DefaultProductionExceptionHandler", "Decides about outputs that brokers refuse or serdes cannot write."
+        "production.exception.handler",
+        "runtime.handlers.DefaultProductionExceptionHandler",
+        "Decides about outputs that brokers refuse or serdes cannot write.",
     ),
     _text("errors.dead.letter.queue.topic.name", None, "Topic for records that a handler skips."),
     _text("global.topic.compaction.check", "warn", "What to do about a global topic that is not compacted.", "warn", "error", "off"),

@@ -11,6 +11,7 @@ Consumer, restorer, admin and stores' memory live as long as the worker. A trans
 from __future__ import annotations
 
 import logging
+import math
 import os
 import socket
 from collections.abc import Callable, Iterable
@@ -94,7 +95,8 @@ class Parts:
         dead_letters = config["errors.dead.letter.queue.topic.name"]
         self._letters = GlobalLetters(str(dead_letters) if dead_letters else None)
         self._commit_interval_ms = config.integer("commit.interval.ms")
-        self._uncommitted_max = config.integer("statestore.uncommitted.max.bytes")
+        uncommitted_max = config.integer("statestore.uncommitted.max.bytes")
+        self._uncommitted_max = math.inf if uncommitted_max < 0 else uncommitted_max
         self._checkpoints = CheckpointInterval(config.integer("statestore.checkpoint.interval.ms"), clock.monotonic_ms())
         self.most_buffered = config.integer("buffered.records.per.partition")
         self._exactly_once = config["processing.guarantee"] != "at_least_once"

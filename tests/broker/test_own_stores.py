@@ -65,3 +65,21 @@ def test_uncommitted_bytes_of_every_kind_bring_a_commit_forward(broker: Kafka, t
         time.sleep(EVENTS_WAIT_MS / 1000 + 0.2)  # the commit of the first events is behind us
         broker.produce(source, [(f"k{n}", "v") for n in range(30)])
         counts_become(broker, output, {f"k{n}": 1 for n in range(30)}, 20)
+
+
+def test_no_limit_of_uncommitted_bytes_leaves_commits_to_the_interval(
+    broker: Kafka, topic: Topic, application_id: str, state_dir: Path
+) -> None:
+    source, output = topic("in"), topic("out")
+    settings: dict[str, object] = {"commit.interval.ms": 60_000, "statestore.uncommitted.max.bytes": -1}
+    with running(broker, topology(source, output), application_id, state_dir, **settings) as streams:
+
+        def processed() -> float:
+            return sum(value for name, value in streams.metrics().items() if name.name == "process-total")
+
+        time.sleep(EVENTS_WAIT_MS / 1000 + 0.2)  # as above
+        for sent in (30, 60):  # when the second are processed, the worker has asked itself after the first whether to commit
+            broker.produce(source, [(f"k{n}", "v") for n in range(30)])
+            wait_until(lambda sent=sent: processed() >= sent, what="the processing")  # type: ignore[misc]  # a default
+        assert not sum(broker.committed_offsets(application_id, source).values())
+    assert sum(broker.committed_offsets(application_id, source).values()) == 60, "by the close"
