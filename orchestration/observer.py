@@ -125,9 +125,8 @@ class Observer:
         """What is wrong now: paused tasks, instances that should run and are silent, recoveries under way; and what was told of the last
         day that nobody can see the end of. Raises as `look`."""
         picture = self.look()
-        found = [*_paused(picture), *_silent(picture, now_ms)]
         events = self.events(10_000)
-        found.extend(_recoveries(events))
+        found = [*_paused(picture, events), *_silent(picture, now_ms), *_recoveries(events)]
         day_ago = now_ms - 86_400_000
         for event in events:
             if event.kind in _CONDITIONS and event.at_ms >= day_ago:
@@ -174,7 +173,8 @@ def _task_order(task: str) -> tuple[int, ...]:
     return tuple(int(part) for part in task.split("_") if part.isdigit())
 
 
-def _paused(picture: Picture) -> Iterator[Condition]:
+def _paused(picture: Picture, events: Sequence[Event]) -> Iterator[Condition]:
+    paused_ms = {event.task: event.at_ms for event in events if event.kind is EventKind.TASK_PAUSED}
     for task, instance, report in picture.reports():
         at = report.paused
         if at is None or report.kind is not TaskKind.ACTIVE:
@@ -183,7 +183,7 @@ def _paused(picture: Picture) -> Iterator[Condition]:
         what = (
             f"task {task} on {instance} is paused at {place}: {at.error}" if at.error else f"task {task} on {instance} was paused by hand"
         )
-        yield Condition("TASK_PAUSED", "ERROR" if at.error else "INFO", place, what, None)
+        yield Condition("TASK_PAUSED", "ERROR" if at.error else "INFO", place, what, paused_ms.get(task))
 
 
 def _silent(picture: Picture, now_ms: int) -> Iterator[Condition]:

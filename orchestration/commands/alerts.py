@@ -175,7 +175,8 @@ def _from_database(everything: bool, limit: int, application: str | None, as_jso
         return [*(_row(alert) for alert in found), *unseen]
     told = [Text(f"no alert yet (Dagster's sensors open them): {row['what']}", style="yellow") for row in unseen]
     if not found:
-        return Group(*told) if told else Text("no alerts")
+        hint = Text("penstock run-book skip-record --help: take a record out of the way", style="dim")
+        return Group(*told, hint) if told else Text("no alerts")
     shown = table("alert", "first seen", "last seen", "count", "severity", "state", "application", "what")
     for alert in found:
         times = (clock(alert.opened_at), clock(alert.last_seen_at))

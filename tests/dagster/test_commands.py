@@ -130,6 +130,7 @@ def test_looking_needs_kafka_alone(project: Project, monkeypatch: pytest.MonkeyP
     assert f"is paused at {where}" in described
     (wrong,) = json.loads(CliRunner().invoke(app, ["alerts", *here, "--json"]).stdout)
     assert (wrong["kind"], wrong["subject"], wrong["source"]) == ("TASK_PAUSED", where, "kafka")
+    assert wrong["since_ms"] == event["at_ms"]
     assert "numbers, acknowledgements, comments and history are in the database" in penstock("alerts", *here)
     assert f"task 0_1 paused by {name}" in penstock("pause", application.id, "0_1", "-b", broker.bootstrap_servers)
     assert f"task 0_1 resumed by {name}" in penstock("resume", application.id, "0_1", "-b", broker.bootstrap_servers)
