@@ -69,9 +69,7 @@ def test_a_long_restore_is_told_of_every_five_seconds(caplog: pytest.LogCaptureF
     assert [event.kind for event in told] == [EventKind.RESTORE_PROGRESS] * 2
     assert told[0].task == "0_3"
     assert told[0].payload == {"records": 1_000, "remaining": 9_000, "rate": 200, "seconds_left": 45.0}
-    assert caplog.records[0].getMessage() == (
-        "task 0_3 restores: 1000 records so far, 200 a second, 9000 offsets to go, time left: 45 s"
-    )
+    assert caplog.records[0].getMessage() == ("task 0_3 restores: 1000 records so far, 200 a second, 9000 offsets to go, time left: 45 s")
 
 
 def test_a_short_restore_makes_no_noise_and_leaves_no_rate_behind() -> None:
