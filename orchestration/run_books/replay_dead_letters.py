@@ -6,11 +6,15 @@ import re
 from collections.abc import Sequence
 from typing import ClassVar
 
+from sqlalchemy import select
+
 from orchestration import replay
 from orchestration.applications import Application
 from orchestration.control_plane import ControlPlane
+from orchestration.control_plane.models import RunBookRun, RunBookState, StepState
 from orchestration.replay import DeadLetter
 from orchestration.run_books.base import Found, Progress, Request, RunBook, RunBookError, Step, Subject
+from orchestration.run_books.skip_record import SkipRecord
 from orchestration.tasks import RefusedError
 
 _LISTED = 20
@@ -19,8 +23,8 @@ _LISTED = 20
 class ReplayDeadLetters(RunBook):
     """One run. Without `records` (`topic-partition@offset`) all are meant; `error` is a regular expression on `type: message`.
 
-    Refused: nothing was ever kept; a record that is named is not kept, or no longer; its topic is gone. What was replayed before stays
-    replayed.
+    Left out: records whose skip-record was killed before they were skipped. Refused: nothing was ever kept; a record that is named is not
+    kept, or no longer; its topic is gone. What was replayed before stays replayed.
     """
 
     NAME = "replay-dead-letters"
@@ -59,7 +63,11 @@ class ReplayDeadLetters(RunBook):
             raise RefusedError(f"nothing was ever kept: there is no topic {' or '.join(replay.dead_letter_topics(self.application))}")
         self._refuse_what_is_gone(kept)
         marks = replay.read_marks(self.application)
-        wanted = [letter for letter in kept.letters if self._is_meant(letter)]
+        meant = [letter for letter in kept.letters if self._is_meant(letter)]
+        in_the_way = self._still_in_the_way()
+        if named := sorted(set(self._records) & in_the_way):
+            raise RefusedError(f"{', '.join(named)} is kept, but its skip-record has not come to its end: start that again first")
+        wanted = [letter for letter in meant if letter.place not in in_the_way]
         self._chosen = tuple(letter for letter in wanted if letter.place not in marks)
         gone = replay.missing_targets(self.application, self._chosen)
         if gone:
@@ -69,6 +77,7 @@ class ReplayDeadLetters(RunBook):
                 "to replay": len(self._chosen),
                 "replayed before": len(wanted) - len(self._chosen),
                 "records": [letter.place for letter in self._chosen[:_LISTED]],
+                "kept but not skipped": len(meant) - len(wanted) or None,
                 "without coordinates": kept.without_place or None,
                 "removed by retention": kept.removed or None,
             }
@@ -96,6 +105,20 @@ class ReplayDeadLetters(RunBook):
         if self._records and letter.place not in self._records:
             return False
         return not self._error or re.search(self._error, f"{letter.error_type}: {letter.error}") is not None
+
+    def _still_in_the_way(self) -> set[str]:
+        """Records that a skip-record has kept, and as far as is known not skipped: it was killed, or refused, between the two. The task
+        reads them where they are, so a replay would have them processed twice."""
+        query = select(RunBookRun).where(RunBookRun.application == self.application.id, RunBookRun.run_book == SkipRecord.NAME)
+        begun, skipped = set[str](), set[str]()
+        with self.control_plane.reading() as session:
+            for run in session.scalars(query):
+                done = {step.name for step in run.steps if step.state == StepState.DONE.value}
+                if run.state == RunBookState.DONE.value or "shift" in done:
+                    skipped.add(run.subject)
+                elif "check" in done:
+                    begun.add(run.subject)
+        return begun - skipped
 
     def _refuse_what_is_gone(self, kept: replay.DeadLetters) -> None:
         missing = sorted(set(self._records) - {letter.place for letter in kept.letters})
