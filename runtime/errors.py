@@ -109,11 +109,13 @@ class ProcessingError(StreamsError):
 
 
 class SerializationError(StreamsError):
-    """The serde of a sink cannot write an output's key (`is_key`) or value. `__cause__` is what the serde raised."""
+    """The serde of a sink cannot write an output's key (`is_key`) or value. `__cause__` is what the serde raised; `raw_key` is the key in
+    bytes, where that can be written."""
 
-    def __init__(self, message: str, *, is_key: bool) -> None:
+    def __init__(self, message: str, *, is_key: bool, raw_key: bytes | None) -> None:
         super().__init__(message)
         self.is_key = is_key
+        self.raw_key = raw_key
 
 
 class ProductionError(StreamsError):

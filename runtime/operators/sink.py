@@ -64,16 +64,17 @@ def _unwritable(
     topic: str, key_serde: Serde, value_serde: Serde, write_key: Serializer, key: object, value: object, error: Exception
 ) -> SerializationError:
     """Says which of the two a serde cannot write. (The key is tried once more: that tells, and happens only here.)"""
-    what, serde, given = "value", value_serde, value
+    what, serde, given, raw_key = "value", value_serde, value, None
     if key is not None:
         try:
-            write_key(key)
+            raw_key = write_key(key)
         except Exception:  # noqa: BLE001 (user code may raise anything, and did)
             what, serde, given = "key", key_serde, key
     unwritable = SerializationError(
         f"serde {serde.name} cannot write the {what} {reprlib.repr(given)} (of type {type(given).__name__}) to topic {topic}: "
         f"{type(error).__name__}: {error}. Give the sink a serde that can: Produced({what}=...)",
         is_key=what == "key",
+        raw_key=raw_key,
     )
     unwritable.__cause__ = error
     return unwritable

@@ -274,7 +274,7 @@ class Incidents:
     ) -> None:
         """A serde cannot write an output of the record that is being processed (KIP-399). Raises ProductionError where the handler does not
         say CONTINUE."""
-        origin, output = self.origin(), Output(topic, None, None, timestamp, headers, None)
+        origin, output = self.origin(), Output(topic, error.raw_key, None, timestamp, headers, None)
         record = ConsumerRecord(topic, -1, -1, timestamp, key, value, headers)
         ask_serialization(self.production, self._context(output, origin), record, error)
         self.left_out(output, error.__cause__ if isinstance(error.__cause__, Exception) else error, origin)

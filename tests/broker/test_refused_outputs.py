@@ -158,6 +158,22 @@ def test_an_output_that_its_serde_cannot_write_becomes_a_dead_letter_and_the_oth
     assert (told["trace"], told["__streams.errors.exception"]) == (b"7", type(error).__name__.encode())
 
 
+def test_the_dead_letter_of_an_output_without_an_input_record_has_the_outputs_key(
+    broker: Kafka, topic: Topic, application_id: str, state_dir: Path, handler: type[Asked]
+) -> None:
+    """What a cache sends at the commit belongs to no record."""
+    source, output, dead = topic("in"), topic("out"), topic("dead")
+    broker.produce(source, [("a", "1"), ("a", "2")])
+    builder = StreamsBuilder()
+    counts = builder.stream(source, TEXT).group_by_key().count(Materialized("counts"))
+    counts.to_stream().to(output, Produced(serdes.STRING, value=serdes.STRING))
+    more = {"errors.dead.letter.queue.topic.name": dead}
+    with running(broker, builder.build(), application_id, state_dir, **settings("exactly_once_v2", **more)):
+        wait_until(lambda: broker.committed_offsets(application_id, source) == {0: 2}, what="the end of the input")
+    assert {letter.key for letter in broker.consume(dead)} == {b"a"}
+    assert {(context.offset, record.key) for context, record, _ in handler.questions} == {(-1, "a")}
+
+
 @pytest.mark.parametrize("guarantee", GUARANTEES)
 def test_a_limit_that_is_lowered_while_it_runs_costs_nothing_but_smaller_batches(
     broker: Kafka, topic: Topic, application_id: str, state_dir: Path, handler: type[Asked], guarantee: str
