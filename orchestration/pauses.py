@@ -44,7 +44,12 @@ def of_pause(session: Session, application: Application, event: Event, at: datet
         _add(session, deploys[0], event)
         return None
     alert, _ = alerts.open_alert(session, _pause_alert(event), actor=ACTOR, at=at)
-    if alert.kind != TASK_PAUSED or alert.state == AlertState.RESOLVED.value or not _is_current(session, event):
+    if alert.kind != TASK_PAUSED or alert.state == AlertState.RESOLVED.value:
+        return None
+    later = _later(session, event)
+    if later is not None:
+        if later.kind != TASK_PAUSED or _place(later) != _place(event):
+            alerts.resolve(session, alert, actor=ACTOR, at=at, resolution="the task was resumed, or has paused elsewhere, since")
         return None
     _supersede(session, application, alert, at)
     if _by_hand(event):
@@ -212,15 +217,15 @@ def _runs_since(session: Session, application: Application, task: str, since: da
     return row.instance if row is not None and row.state == TaskState.RUNNING.value and row.updated_at > since else None
 
 
-def _is_current(session: Session, event: Event) -> bool:
-    """False if the task was resumed, or paused again, after this pause."""
-    later = select(Event.id).where(
+def _later(session: Session, event: Event) -> Event | None:
+    """What the task did last, if it was resumed, or paused again, after this pause."""
+    later = select(Event).where(
         Event.application == event.application,
         Event.task == event.task,
         Event.sequence > event.sequence,
         Event.kind.in_([TASK_PAUSED, EventKind.TASK_RESUMED.value]),
     )
-    return session.scalar(later.limit(1)) is None
+    return session.scalar(later.order_by(Event.sequence.desc()).limit(1))
 
 
 def _supersede(session: Session, application: Application, alert: Alert, at: datetime) -> None:

@@ -223,6 +223,21 @@ def test_a_database_that_was_dropped_and_filled_again_gets_its_alerts_again(stor
         assert len(again.alerts()) == 2
 
 
+def test_what_came_and_went_while_nobody_looked_is_history_and_one_pause_again_and_again_is_one_alert(story: Story) -> None:
+    story.pause(1)
+    story.resumed()
+    story.pause(2)
+    story.pause(2)
+    story.pause(7, task="0_1")
+    story.resumed("0_1")
+    story.react()
+    assert [(alert.subject, alert.state, alert.count) for alert in story.alerts()] == [
+        ("in-0@1", AlertState.RESOLVED.value, 1),
+        ("in-0@2", AlertState.OPEN.value, 2),
+        ("in-0@7", AlertState.RESOLVED.value, 1),
+    ]
+
+
 def test_alerts_are_acknowledged_and_resolved_with_their_history(control_plane: ControlPlane) -> None:
     at = audit.now()
     with control_plane.writing() as session:
