@@ -21,7 +21,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from runtime.commit.courier import Courier, HungError
 from runtime.commit.metadata import OffsetAndMetadata
-from runtime.errors import TaskMigratedError, TransactionAbortedError
+from runtime.errors import StreamsConfigError, TaskMigratedError, TransactionAbortedError
 from runtime.ids import Partition
 from runtime.kafka_logs import KAFKA_LOGGER
 
@@ -100,8 +100,18 @@ class TransactionalProducer:
         self._courier = Courier(f"transactions of {transactional_id}")
 
     def init(self) -> None:
-        """Registers the id with the broker, which aborts what an earlier user of it left open. Once, before anything else."""
-        self._until_answered(lambda: self.producer.init_transactions(CALL_SECONDS))
+        """Registers the id with the broker, which aborts what an earlier user of it left open. Once, before anything else. Raises
+        StreamsConfigError where the brokers allow no transaction as long as the configured ones."""
+        try:
+            self._until_answered(lambda: self.producer.init_transactions(CALL_SECONDS))
+        except TaskMigratedError as error:
+            refused = error.__cause__
+            if isinstance(refused, KafkaException) and kafka_error(refused).code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
+                raise StreamsConfigError(
+                    "transaction.timeout.ms, which is longer than commit.interval.ms, is more than the brokers allow "
+                    "(max.transaction.timeout.ms): make the two shorter, or the brokers' limit longer"
+                ) from refused
+            raise
         self.begin()
 
     def begin(self) -> None:

@@ -17,9 +17,10 @@ from orchestration.embedded.ports import free_port
 from runtime.commit.exactly_once import ExactlyOnce
 from runtime.commit.metadata import OffsetAndMetadata
 from runtime.coordination.records import Member
-from runtime.errors import TransactionAbortedError
+from runtime.errors import StreamsConfigError, TransactionAbortedError
 from runtime.ids import NextOffset, Partition
-from tests.broker.engine import count_topology, counts_become, running
+from runtime.states import State
+from tests.broker.engine import client, count_topology, counts_become, running
 from tests.broker.instances import application, coordination_log
 from tests.support import Kafka, wait_until
 
@@ -158,3 +159,14 @@ def test_a_broker_that_is_killed_in_the_middle_of_a_transaction_and_comes_back(
         assert streams.failure is None
     values = [int.from_bytes(record.value or b"", "big") for record in broker.consume(output)]
     assert values == list(range(1, records + 11))
+
+
+def test_transactions_that_are_longer_than_the_brokers_allow_end_the_client_with_the_settings_to_change(
+    broker: Kafka, topic: Topic, application_id: str, state_dir: Path
+) -> None:
+    settings: dict[str, object] = {"commit.interval.ms": 3_600_000}
+    with client(broker, count_topology(topic("in"), topic("out")), application_id, state_dir, **settings) as streams:
+        streams.start()
+        wait_until(lambda: streams.state is State.ERROR, what="the end")
+        assert isinstance(streams.failure, StreamsConfigError)
+        assert "max.transaction.timeout.ms" in str(streams.failure)
