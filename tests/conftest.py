@@ -37,6 +37,17 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
 
 
 @pytest.fixture
+def own_broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
+    """A broker that the test may stop and kill."""
+    broker = EmbeddedBroker(tmp_path / "broker", free_port())
+    broker.start()
+    try:
+        yield broker
+    finally:
+        broker.stop()
+
+
+@pytest.fixture
 def topic(broker: Kafka) -> Callable[..., str]:
     """Makes topics: `topic("flights", partitions=4, config={"cleanup.policy": "compact"})` gives the new topic's name, `flights-…`."""
     return broker.create_topic

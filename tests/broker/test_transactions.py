@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 
@@ -13,7 +13,6 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from orchestration.embedded.kafka import EmbeddedBroker
-from orchestration.embedded.ports import free_port
 from runtime.commit.exactly_once import ExactlyOnce
 from runtime.commit.metadata import OffsetAndMetadata
 from runtime.coordination.records import Member
@@ -125,17 +124,6 @@ def test_commits_that_fail_again_and_again_are_counted_so_that_the_pauses_grow(
         counts_become(broker, output, {"a": 5})
         assert streams.failure is None
     assert len(broker.consume(output)) == 5
-
-
-@pytest.fixture
-def own_broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
-    """A broker that may be killed."""
-    broker = EmbeddedBroker(tmp_path / "broker", free_port())
-    broker.start()
-    try:
-        yield broker
-    finally:
-        broker.stop()
 
 
 @pytest.mark.timeout(180)

@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from orchestration.embedded.kafka import EmbeddedBroker
-from orchestration.embedded.ports import free_port
 from runtime.states import State
 from tests.broker.engine import count_topology, counts_become, running
 from tests.support import Kafka
-
-
-@pytest.fixture
-def own_broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
-    """A broker that may be stopped."""
-    broker = EmbeddedBroker(tmp_path / "broker", free_port())
-    broker.start()
-    try:
-        yield broker
-    finally:
-        broker.stop()
 
 
 @pytest.mark.parametrize("away_seconds", [1.0, 14.0])

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
 
 from orchestration.embedded.kafka import EmbeddedBroker
-from orchestration.embedded.ports import free_port
 from runtime.clock import SystemClock
 from runtime.config import StreamsConfig
 from runtime.coordination.group import Membership
@@ -22,17 +17,6 @@ from tests.broker.instances import SESSION
 from tests.support import Kafka, wait_until
 
 AWAY_MS = 4_000
-
-
-@pytest.fixture
-def own_broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
-    """A broker that may be killed."""
-    broker = EmbeddedBroker(tmp_path / "broker", free_port())
-    broker.start()
-    try:
-        yield broker
-    finally:
-        broker.stop()
 
 
 def known(member_id: str, since_ms: int) -> Known:

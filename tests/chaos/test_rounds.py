@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from orchestration.embedded.kafka import EmbeddedBroker
-from orchestration.embedded.ports import free_port
 from tests.chaos.rounds import BROKER, Chaos
 
 SEED, RATE = 892, 600
@@ -19,17 +17,6 @@ KILLS = [
     "after a restore's write",
     BROKER,
 ]
-
-
-@pytest.fixture
-def own_broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
-    """A broker that may be killed."""
-    broker = EmbeddedBroker(tmp_path / "broker", free_port())
-    broker.start()
-    try:
-        yield broker
-    finally:
-        broker.stop()
 
 
 @pytest.mark.timeout(300)

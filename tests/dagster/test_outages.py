@@ -27,7 +27,6 @@ from orchestration.control_plane.models import Alert, Event, RunBookRun, RunBook
 from orchestration.cursor import Cursor
 from orchestration.dead_letter import DeadLetterError, dead_letter_topic
 from orchestration.embedded.kafka import EmbeddedBroker
-from orchestration.embedded.ports import free_port
 from orchestration.operations import Operations
 from orchestration.places import Places
 from orchestration.run_books import RecordInTheWay, Request, RunBookError, SkipRecord
@@ -102,14 +101,6 @@ def database() -> Iterator[PostgreSQL]:
     server.start()
     yield server
     server.remove()
-
-
-@pytest.fixture
-def own_broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
-    broker = EmbeddedBroker(tmp_path / "broker", free_port())
-    broker.start()
-    yield broker
-    broker.stop()
 
 
 @pytest.fixture
