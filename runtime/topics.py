@@ -369,4 +369,4 @@ class TopicAdmin:
 
 def _stamps_differ(found: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
     """True for a topic that brokers shall stamp, and do not."""
-    return any(name in wanted and found.get(name) != value for name, value in BY_THE_BROKERS_CLOCK.items())
+    return any(wanted.get(name) == value != found.get(name) for name, value in BY_THE_BROKERS_CLOCK.items())

@@ -191,8 +191,14 @@ def written(broker: Kafka, topic: str, timestamp: int) -> int | None:
 
 
 def test_preparing_twice_changes_nothing(admin: TopicAdmin, config: StreamsConfig, topic: Topic) -> None:
+    """No setting of any topic either: a changelog that brokers stamped would lose the times of its records."""
     topology = grouped(topic("in", partitions=2))
-    assert prepare(admin, topology, config) == prepare(admin, topology, config)
+    layout = prepare(admin, topology, config)
+    names = [*layout.partitions, coordination_topic(config.application_id), f"{config.application_id}-events"]
+    wait_until(lambda: len(admin.describe(names)) == len(names), what="the topics, as the brokers tell each other")
+    made = admin.describe(names)
+    assert prepare(admin, topology, config) == layout
+    assert admin.describe(names) == made
 
 
 # -- what is refused -----------------------------------------------------------------------------------------------------------
