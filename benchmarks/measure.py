@@ -23,7 +23,7 @@ from typing import IO
 
 import msgspec
 import psutil
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from benchmarks.data import PARTITIONS
 from benchmarks.workloads import Run
@@ -77,6 +77,20 @@ def _end(process: subprocess.Popen[str]) -> None:
         process.wait()
 
 
+def _done(consumer: Consumer, partitions: list[TopicPartition]) -> int:
+    """Records that are committed. A broker that has just started may not have its groups yet: then it is nothing so far."""
+    try:
+        return sum(max(0, at.offset) for at in consumer.committed(partitions, timeout=30))
+    except KafkaException as error:
+        if error.args[0].code() in (
+            KafkaError.NOT_COORDINATOR,
+            KafkaError.COORDINATOR_NOT_AVAILABLE,
+            KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        ):
+            return 0
+        raise
+
+
 def _watch(
     process: subprocess.Popen[str], errors: IO[bytes], run: Run, truth: Counter[bytes], deadline: float, progress: Callable[[int], object]
 ) -> Measurement:
@@ -92,7 +106,7 @@ def _watch(
             time.sleep(LOOK_SECONDS)
             if process.poll() is not None or time.monotonic() > deadline:
                 raise MeasurementError(_what_went_wrong(process, errors))
-            done = sum(max(0, at.offset) for at in consumer.committed(partitions, timeout=30))
+            done = _done(consumer, partitions)
             now, rss = time.time(), max(rss, watched.memory_info().rss)
             progress(done)
             if half is None and done * 2 >= total:
