@@ -275,15 +275,15 @@ class Coordination:
         """The answer to a command."""
         self._log.append(result.key, encode(result))
 
-    def ask_to_leave(self) -> bool:
-        """Has the others learn this worker's tasks and take them over. False if there is nobody else to do it."""
-        if self._member is None or not self._announced:
-            return False
+    @property
+    def has_heirs(self) -> bool:
+        """True while there are members, other than this one, that stay. (One that is dead counts until it is fenced.)"""
         others = [known.member for key, known in self._registry.members.items() if key != self._key]
-        if all(member.leaves or member.returns for member in others):
-            return False
+        return self._announced and not all(member.leaves or member.returns for member in others)
+
+    def ask_to_leave(self) -> None:
+        """Has the others learn this worker's tasks and take them over."""
         self._announce(leaves=True)
-        return True
 
     def leave(self, leave_group: bool) -> None:
         """After all tasks were closed. Without `leave_group` the leader keeps them for this instance (rules.md, 4)."""

@@ -56,7 +56,7 @@ AWAY_SECONDS = 0.5
 STOP_MS = 30_000
 """How long a stop waits for a broker that does not answer, unless the caller said otherwise."""
 LAST_WORD_MS = 2_000
-"""How long a worker that has failed waits for a broker that does not answer, to say so."""
+"""How long a worker that has failed waits for a broker that does not answer, to say so; and what is left to one that leaves for its end."""
 SMALLEST_BACKOFF_MS, LARGEST_BACKOFF_MS = 100, 5_000
 PEACE_MS = 60_000
 """After so long without a failure the next one counts as the first, also if there was nothing to commit meanwhile."""
@@ -209,12 +209,14 @@ class Worker:
                 self._serve_inbox()
 
     def _drain(self) -> None:
-        """Who leaves for good goes on until the others have learned its tasks and taken them over, or its time is up (rules.md, 4)."""
-        if not self._leave_group or not self._parts.ask_to_leave():
+        """Who leaves for good goes on until the others have learned its tasks and taken them over (rules.md, 4), or its time is up but for
+        a clean end, or nobody is left to take them."""
+        if not self._leave_group or self._stop_at_ms is None or not self._parts.to_be_handed_over:
             return
         logger.info("leaving: the tasks are handed over as soon as others have learned them")
         self._draining = True
-        while len(self._parts.tasks) and not self._gives_up():
+        self._parts.ask_to_leave()
+        while self._parts.to_be_handed_over and self._clock.monotonic_ms() < self._stop_at_ms - LAST_WORD_MS:
             self._guarded(self._turn)
 
     def _rest(self, seconds: float) -> bool:

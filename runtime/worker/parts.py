@@ -286,9 +286,14 @@ class Parts:
         if transport is not None:
             transport.close()
 
-    def ask_to_leave(self) -> bool:
-        """Has other members take this one's tasks over; False if there is nothing to take, or nobody to do it."""
-        return len(self.tasks) > 0 and self._coordination.ask_to_leave()
+    @property
+    def to_be_handed_over(self) -> bool:
+        """True while there are tasks here, and others who could take them."""
+        return len(self.tasks) > 0 and self._coordination.has_heirs
+
+    def ask_to_leave(self) -> None:
+        """Has other members take this one's tasks over."""
+        self._coordination.ask_to_leave()
 
     # -- commit ----------------------------------------------------------------------------------------------------------------
 
