@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar, cast
 
 from runtime.clock import Clock
 from runtime.errors import InvalidStateStoreError, SerializationError, TopologyError
@@ -18,6 +18,10 @@ from runtime.metrics import TASK, Counter, Metrics
 from runtime.record import Headers
 from runtime.stores.base import EngineStore, EntryStore, StateStore
 from runtime.tasks.punctuation import PunctuationQueue
+
+EMIT_INTERVAL_MS = 1_000
+"""Least time between two looks for results that wait for time to pass, as in Kafka Streams."""
+T = TypeVar("T")
 
 Forward = Callable[[object, object, int], None]
 """Takes key, value and timestamp (ms). On the edges of tables the value is a `Change`."""
@@ -63,7 +67,8 @@ class TaskContext:
     """One per task (or global task) and life of its pipeline.
 
     `topic`, `partition`, `offset` and `headers` are those of the record that is being processed. `stream_time` is the largest timestamp
-    that the task has processed, -1 before the first; it only grows. `timestamp` is kept for processors of the user's only: the time of what
+    that the task has processed, -1 before the first; it only grows. `emit_interval_ms` is the least wall-clock time between two looks for
+    results that wait for time to pass (0 in the test driver). `timestamp` is kept for processors of the user's only: the time of what
     they put into a plain store.
     """
 
@@ -74,11 +79,13 @@ class TaskContext:
         "commit_requested",
         "config",
         "dropped",
+        "emit_interval_ms",
         "global_stores",
         "headers",
         "metrics",
         "offset",
         "partition",
+        "shared",
         "state_dir",
         "stores",
         "stream_punctuations",
@@ -102,6 +109,7 @@ class TaskContext:
         global_stores: GlobalStores | None = None,
         state_dir: Path | None = None,
         stream_time: int = -1,
+        emit_interval_ms: int = EMIT_INTERVAL_MS,
     ) -> None:
         self.task_id = task_id
         self.application_id = application_id
@@ -113,6 +121,9 @@ class TaskContext:
         self.global_stores = global_stores
         self.state_dir = state_dir
         self.stream_time = stream_time
+        self.emit_interval_ms = emit_interval_ms
+        self.shared: dict[str, object] = {}
+        """What nodes of this task have in common, by a name of theirs (`share`)."""
         self.topic = ""
         self.partition = -1
         self.offset = -1
@@ -123,6 +134,12 @@ class TaskContext:
         """Records that an operator could not use: null keys and values where they mean nothing, windows that are over."""
         self.stream_punctuations = PunctuationQueue()
         self.wall_punctuations = PunctuationQueue()
+
+    def share(self, name: str, make: Callable[[], T]) -> T:
+        """The object that the nodes which know this name have in common; the first one makes it."""
+        if name not in self.shared:
+            self.shared[name] = make()
+        return cast(T, self.shared[name])
 
     def store(self, name: str) -> StateStore | EngineStore:
         """The task's store of this name, else the global one (and the task is then known as its reader).

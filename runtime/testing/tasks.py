@@ -102,6 +102,7 @@ class Surroundings:
             stores=stores,
             global_stores=global_stores,
             state_dir=self.folder / folder,
+            emit_interval_ms=0,
         )
         return outputs.context
 
