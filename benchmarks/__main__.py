@@ -2,12 +2,13 @@
 
 import typer
 
-from benchmarks import checkpoints, commits, restore, run
+from benchmarks import checkpoints, commits, gaps, restore, run
 
 app = typer.Typer(add_completion=False)
 app.callback(invoke_without_command=True)(run.main)
 app.command("restore")(restore.main)
 app.command("checkpoints")(checkpoints.main)
 app.command("commits")(commits.main)
+app.command("gaps")(gaps.main)
 
 app(prog_name="python -m benchmarks")

@@ -18,10 +18,14 @@ class Bars:
     values: Sequence[float]
 
 
-def bars(charts: Sequence[Bars]) -> str:
+def bars(charts: Sequence[Bars], in_a_row: int = 3) -> str:
     """The charts side by side, as an SVG that can be read on a light and on a dark page."""
-    drawn = "".join(f'<g transform="translate({number * _WIDTH} 0)">{_chart(chart)}</g>' for number, chart in enumerate(charts))
-    size = f'width="{_WIDTH * len(charts)}" height="{_HEIGHT}" viewBox="0 0 {_WIDTH * len(charts)} {_HEIGHT}"'
+    drawn = "".join(
+        f'<g transform="translate({number % in_a_row * _WIDTH} {number // in_a_row * _HEIGHT})">{_chart(chart)}</g>'
+        for number, chart in enumerate(charts)
+    )
+    width, height = _WIDTH * min(in_a_row, len(charts)), _HEIGHT * -(-len(charts) // in_a_row)
+    size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
     style = "text{font:11px sans-serif;fill:#777}.title{font-weight:bold}.bar{fill:#3a7ca5}"
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size}><style>{style}</style>{drawn}</svg>\n'
 

@@ -1,0 +1,135 @@
+"""Instances of one application as processes, started and ended in the ways that an operator, or bad luck, does it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from benchmarks.measure import ROOT, MeasurementError
+from runtime.coordination.commands import CommandClient
+from runtime.coordination.records import Member
+from runtime.errors import StreamsError
+from runtime.states import State, TaskKind, TaskState
+
+LOOK_SECONDS = 0.2
+SETTLE_SECONDS = 120.0
+END_SECONDS = 60.0
+
+
+@dataclass(slots=True)
+class Instances:
+    """The processes of one application, by name, with their state and logs in `folder`. `factory` and `config` are all instances'."""
+
+    application: str
+    bootstrap: str
+    folder: Path
+    factory: str
+    environment: dict[str, str]
+    config: dict[str, object]
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def start(self, name: str, **more: object) -> None:
+        """With the state that is in its folder, if there is any. `more` is configuration of this one."""
+        path, log = self.folder / f"{name}.json", self.folder / f"{name}.log"
+        config = {**self.config, **more, "bootstrap.servers": self.bootstrap, "state.dir": str(self.folder / name)}
+        settings = {
+            "application": self.application,
+            "instance": name,
+            "factory": self.factory,
+            "config": config,
+            "log_path": str(log),
+        }
+        path.write_text(json.dumps(settings))
+        command = [sys.executable, "-m", "runtime.instance", "--config", str(path)]
+        with (self.folder / f"{name}.err").open("ab") as errors:
+            self.processes[name] = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **self.environment}, stdout=errors, stderr=errors)
+
+    def stop(self, name: str) -> None:
+        """SIGTERM: it will come back."""
+        self.processes[name].send_signal(signal.SIGTERM)
+        self._ended(name)
+
+    def leave(self, name: str) -> None:
+        """It hands its tasks over and ends; its state is deleted."""
+        with CommandClient(self.application, self.bootstrap, "benchmark") as client:
+            client.send("close", instance=name)
+        self._ended(name)
+        shutil.rmtree(self.folder / name)
+
+    def _ended(self, name: str) -> None:
+        try:
+            status = self.processes.pop(name).wait(END_SECONDS)
+        except subprocess.TimeoutExpired as error:
+            raise MeasurementError(f"{name} did not end:\n{self._log_end(name)}") from error
+        if status != 0:
+            raise MeasurementError(f"{name} ended with status {status}:\n{self._log_end(name)}")
+
+    def kill(self, name: str) -> None:
+        """-9; its state is deleted, as if its machine were gone."""
+        process = self.processes.pop(name)
+        process.kill()
+        process.wait()
+        shutil.rmtree(self.folder / name)
+
+    def kill_worker(self, name: str) -> None:
+        """-9 of one worker process of an instance, which lives on. Raises MeasurementError if it has none."""
+        workers = psutil.Process(self.processes[name].pid).children()
+        if not workers:
+            raise MeasurementError(f"{name} has no worker processes")
+        workers[-1].kill()
+
+    def kill_all(self) -> None:
+        for process in self.processes.values():
+            process.kill()
+            process.wait()
+        self.processes.clear()
+
+    # -- waiting ---------------------------------------------------------------------------------------------------------------
+
+    def settled(self, wanted: dict[str, int], standbys: int = 0) -> None:
+        """Waits until these instances run so many tasks each, and keep `standbys` caught-up copies in all."""
+        self.wait(lambda: self._is_settled(wanted, standbys), f"{wanted} tasks, {standbys} standbys")
+
+    def _is_settled(self, wanted: dict[str, int], standbys: int) -> bool:
+        members = self._members()
+        tasks: dict[str, int] = {}
+        for member in members:
+            tasks[member.instance] = tasks.get(member.instance, 0) + len(member.active)
+        reports = [report for member in members for report in member.tasks.values()]
+        return (
+            tasks == wanted
+            and all(member.state is State.RUNNING for member in members)
+            and all(report.state is not TaskState.RESTORING for member in members for report in (member.tasks[t] for t in member.active))
+            and sum(report.caught_up and report.kind is TaskKind.STANDBY for report in reports) >= standbys
+        )
+
+    def _members(self) -> list[Member]:
+        try:
+            with CommandClient(self.application, self.bootstrap, "benchmark") as client:
+                return client.members()
+        except StreamsError:
+            return []  # before the application has begun
+
+    def wait(self, condition: Callable[[], bool], what: str) -> None:
+        """Raises MeasurementError if it does not come, or an instance ends meanwhile."""
+        deadline = time.monotonic() + SETTLE_SECONDS
+        while not condition():
+            for name, process in self.processes.items():
+                if process.poll() is not None:
+                    raise MeasurementError(f"{name} ended with status {process.returncode}:\n{self._log_end(name)}")
+            if time.monotonic() > deadline:
+                raise MeasurementError(f"{what} did not come within {SETTLE_SECONDS:.0f} s")
+            time.sleep(LOOK_SECONDS)
+
+    def _log_end(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text(errors="replace")[-3000:]

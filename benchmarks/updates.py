@@ -1,0 +1,148 @@
+"""A steady load whose truth it carries itself, and a reader that notes when each partition's outputs came.
+
+The value of an input record is how often its key has been written so far. So a count per key, and a copy, of the input must have the same
+outputs: of each key 1, 2, 3 …, each once.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+from contextlib import closing
+from itertools import pairwise
+from types import TracebackType
+from typing import Self
+
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
+
+BATCH_SECONDS = 0.005
+STRIDE = 7919
+"""A prime: keys come in an order that is not that of their numbers, each as often as the others."""
+MOST_AT_ONCE = 2_000
+
+
+class Load:
+    """Writes to `topic`: `preload()` each key once, then `rate` records a second for as long as the block lasts."""
+
+    def __init__(self, bootstrap: str, topic: str, keys: int, rate: int) -> None:
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "linger.ms": 5,
+                "queue.buffering.max.messages": 1_000_000,
+                "partitioner": "murmur2_random",
+                "enable.idempotence": True,
+            }
+        )
+        self._topic = topic
+        self._rate = rate
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="load", daemon=True)
+        self.written = array("q", bytes(8 * keys))
+        """How often each key was written."""
+        self.records = 0
+
+    def preload(self) -> None:
+        """Writes each key once, and waits until all are written."""
+        for number in range(len(self.written)):
+            self._write(number)
+        self._producer.flush()
+
+    def _write(self, number: int) -> None:
+        self.written[number] += 1
+        while True:
+            try:
+                self._producer.produce(self._topic, self.written[number].to_bytes(8, "big"), b"k%08d" % number)
+                break
+            except BufferError:
+                self._producer.poll(0.1)
+        self.records += 1
+
+    def _run(self) -> None:
+        began, before = time.monotonic(), self.records
+        while not self._over.wait(BATCH_SECONDS):
+            due = int((time.monotonic() - began) * self._rate) - (self.records - before)
+            for _ in range(due):
+                self._write(self.records * STRIDE % len(self.written))
+            self._producer.poll(0)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._over.set()
+        self._thread.join()
+        self._producer.flush(60)
+
+
+class Watch:
+    """Reads the committed records of `topic` for as long as the block lasts, and notes when some came of each partition."""
+
+    def __init__(self, bootstrap: str, topic: str, partitions: int, note: Callable[[Message], object] = lambda message: None) -> None:
+        """`note` is called with each record, on the reader's thread."""
+        self._settings = {
+            "bootstrap.servers": bootstrap,
+            "group.id": f"{topic}-watch",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",
+            "fetch.wait.max.ms": 10,
+            "fetch.queue.backoff.ms": 2,
+        }
+        self._topic = topic
+        self._note = note
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+        self.times: list[list[float]] = [[] for _ in range(partitions)]
+        """Monotonic seconds, by partition."""
+        self.records = 0
+
+    def _run(self) -> None:
+        with closing(Consumer(self._settings)) as consumer:
+            consumer.assign([TopicPartition(self._topic, number, 0) for number in range(len(self.times))])
+            while not self._over.is_set():
+                seen = set()
+                for message in consumer.consume(MOST_AT_ONCE, BATCH_SECONDS):
+                    if message.error() is None:
+                        seen.add(message.partition() or 0)
+                        self.records += 1
+                        self._note(message)
+                now = time.monotonic()
+                for partition in seen:
+                    self.times[partition].append(now)
+
+    def longest_gaps(self, since: float, until: float) -> list[float]:
+        """Of each partition, the longest time in seconds in which nothing came, between two moments, which end a gap as an output does."""
+        found = []
+        for times in self.times:
+            marks = [since, *times[bisect_right(times, since) : bisect_left(times, until)], until]
+            found.append(max(later - earlier for earlier, later in pairwise(marks)))
+        return found
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._over.set()
+        self._thread.join()
+
+
+class EachOnce:
+    """Counts outputs that are not the next of their key: lost ones and those that came twice. Give `note` to a `Watch`."""
+
+    def __init__(self, keys: int) -> None:
+        self.seen = array("q", bytes(8 * keys))
+        self.wrong = 0
+
+    def note(self, message: Message) -> None:
+        key, value = message.key(), message.value()
+        assert isinstance(key, bytes) and isinstance(value, bytes)
+        number, count = int(key[1:]), int.from_bytes(value, "big")
+        if count != self.seen[number] + 1:
+            self.wrong += 1
+        self.seen[number] = count
