@@ -46,6 +46,8 @@ class Membership:
         """True while the group counts this worker in."""
         self.leads = False
         """True while the coordination topic's partition is this worker's."""
+        self.rebalances = 0
+        """How often the group has told this worker of a new generation, or of its end."""
 
     def join(self) -> None:
         """Subscribes; membership comes with later polls. The client joins again by itself after it was dropped, and may have done so by
@@ -54,6 +56,7 @@ class Membership:
         self._consumer.subscribe([self._topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._on_lost)
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self.rebalances += 1
         self.joined = True
         if partitions:
             consumer.incremental_assign(partitions)
@@ -62,11 +65,13 @@ class Membership:
             logger.info("this worker leads the application")
 
     def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self.rebalances += 1
         if partitions:
             self.leads = False
             consumer.incremental_unassign(partitions)
 
     def _on_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self.rebalances += 1
         self.leads = self.joined = False
         self._lost = True
         if partitions:
@@ -100,8 +105,13 @@ class Membership:
         return metadata
 
     def close(self) -> None:
-        """Leaves the group at once."""
+        """Leaves the group at once.
+
+        It has to be unsubscribed first: a client (librdkafka 2.16) that is closed with no partition assigned, as every member but the
+        leader is, ends without a word, and the group waits for its session's end before it lets anybody in.
+        """
         try:
+            self._consumer.unsubscribe()
             self._consumer.close()
         except KafkaException as error:
             logger.warning("the members' group could not be left: %s", error)
