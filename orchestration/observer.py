@@ -35,7 +35,7 @@ _CONDITIONS = (EventKind.TASK_CORRUPTED, EventKind.OFFSET_MOVED, EventKind.OFFSE
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """What stands on the coordination topic: members by `instance/incarnation`, what should run by instance, topologies by hash."""
+    """What stands on the coordination topic: members by `instance/worker/incarnation`, what should run by instance, topologies by hash."""
 
     application: str
     members: Mapping[str, Member]
@@ -95,7 +95,7 @@ class Observer:
                 record = self._decode(key if isinstance(key, bytes) else None, message.value())
                 match record:
                     case Member():
-                        members[f"{record.instance}/{record.incarnation}"] = record
+                        members[record.who] = record
                     case Desired():
                         desired[record.instance] = record
                     case TopologyText():

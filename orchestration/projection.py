@@ -149,8 +149,8 @@ def _apply_member(session: Session, application: str, member: records.Member) ->
 
 
 def _apply_departure(session: Session, application: str, who: str) -> None:
-    """A worker left, or was fenced. `who` is `<instance>/<incarnation>`; an incarnation older than the known one changes nothing."""
-    name, _, incarnation = who.rpartition("/")
+    """A worker left, or was fenced. `who` is `<instance>/<worker>/<incarnation>`; an incarnation older than the known one changes nothing."""
+    name, _, incarnation = who.rsplit("/", 2)
     row = session.get(Instance, (application, name), with_for_update=True)
     if row is not None and str(row.incarnation) == incarnation and row.heartbeat_at is not None:
         row.member_id = None

@@ -20,10 +20,10 @@ from runtime.ids import TaskId
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A member as the assignor sees it. `name` is unique and orders ties. `positions`: tasks of which it has state, with the sum of their
-    changelog offsets. `capacity`: how many workers it counts for. `follows`: tasks whose changelogs it reads into a copy; `learns`:
-    those of them that it reads as a learner; `caught_up`: those that it has read as good as whole. `leaves`: it is to be
-    given nothing more, and to be rid of what it runs."""
+    """A member as the assignor sees it. `name` is unique and orders ties; `instance` names whose state directory it uses.
+    `positions`: tasks of which it has state, with the sum of their changelog offsets. `capacity`: how many workers it counts for.
+    `follows`: tasks whose changelogs it reads into a copy; `learns`: those of them that it reads as a learner; `caught_up`: those that it
+    has read as good as whole. `leaves`: it is to be given nothing more, and to be rid of what it runs."""
 
     name: str
     running: frozenset[TaskId] = frozenset()
@@ -33,6 +33,7 @@ class Candidate:
     learns: frozenset[TaskId] = frozenset()
     caught_up: frozenset[TaskId] = frozenset()
     leaves: bool = False
+    instance: str = ""
 
 
 def assign(candidates: Collection[Candidate], tasks: Collection[TaskId], acceptable_lag: int = 0) -> dict[str, frozenset[TaskId]]:

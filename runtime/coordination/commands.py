@@ -11,7 +11,7 @@ from typing import Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from runtime.coordination.records import Command, CommandResult, Desired, Member, Tombstone, decode, encode
+from runtime.coordination.records import MEMBER, Command, CommandResult, Desired, Member, Tombstone, decode, encode
 from runtime.errors import BrokerUnavailableError, StreamsError
 from runtime.ids import TaskId
 from runtime.topics import COORDINATION_CONFIG, coordination_topic, ensure_topic
@@ -109,8 +109,8 @@ class CommandClient:
                     continue
                 record = decode(message.key(), message.value())
                 if isinstance(record, Member):
-                    found[f"{record.instance}/{record.incarnation}"] = record
-                elif isinstance(record, Tombstone):
+                    found[record.who] = record
+                elif isinstance(record, Tombstone) and record.kind == MEMBER:
                     found.pop(record.id, None)
             return list(found.values())
         finally:

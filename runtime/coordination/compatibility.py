@@ -10,7 +10,7 @@ from difflib import unified_diff
 
 from runtime.coordination.liveness import Liveness
 from runtime.coordination.records import Member, TopologyText
-from runtime.coordination.registry import Registry, member_key
+from runtime.coordination.registry import Registry
 from runtime.errors import TopologyError
 
 MOST_LINES = 30
@@ -26,7 +26,7 @@ class Compatibility:
 
     def checked(self, member: Member) -> bool:
         """True once it is known that no earlier member that lives runs another topology. Never waits. Raises TopologyError."""
-        own = self._registry.members.get(member_key(member.instance, member.incarnation))
+        own = self._registry.members.get(member.who)
         waiting = False
         for known in self._registry.members.values():
             other = known.member

@@ -17,12 +17,13 @@ from runtime.clock import Clock
 from runtime.commit.transactions import GroupMetadata
 from runtime.config import StreamsConfig
 from runtime.coordination.compatibility import Compatibility
+from runtime.coordination.fleet import Fleet
 from runtime.coordination.group import Membership
 from runtime.coordination.leader import Leader
 from runtime.coordination.liveness import Liveness
 from runtime.coordination.log import CoordinationLog
-from runtime.coordination.records import HOLD, Command, CommandResult, Hold, Member, TaskReport, TopologyText, encode
-from runtime.coordination.registry import Registry, member_key
+from runtime.coordination.records import HOLD, Command, CommandResult, Death, Hold, Member, TaskReport, TopologyText, encode
+from runtime.coordination.registry import Registry
 from runtime.errors import StreamsError
 from runtime.ids import TaskId
 from runtime.states import State, TaskKind
@@ -86,8 +87,10 @@ class Coordination:
         self._joined = False
         self._told_epoch = -1
         self._open: frozenset[TaskId] = frozenset()
+        self._copied: frozenset[TaskId] = frozenset()
         self._written_ms = 0
         self._seen: set[str] = set()
+        self._fleet: Fleet | None = None
         self._holds: dict[TaskId, bool] = {}
         """What was decided here about tasks that are open here, and may not yet have been read back."""
 
@@ -98,8 +101,8 @@ class Coordination:
         in; it holds no tasks until it is granted some."""
         disk = {str(task): self._position(task) for task in self._directory.tasks_on_disk()}
         self._member = msgspec.structs.replace(member, disk=disk, topology_hash=self._topology.hash, state=State.REBALANCING)
-        self._announced, self._told_epoch, self._open = False, -1, frozenset()
-        self._leader.begin(f"{member.instance}-{member.incarnation}")
+        self._announced, self._told_epoch, self._open, self._copied = False, -1, frozenset(), frozenset()
+        self._leader.begin(member.who)
         if not self._joined or self._membership.lost:
             self._membership.join()
             self._joined = True
@@ -113,7 +116,7 @@ class Coordination:
 
     @property
     def _key(self) -> str:
-        return "" if self._member is None else member_key(self._member.instance, self._member.incarnation)
+        return "" if self._member is None else self._member.who
 
     def _announce(self, **changes: object) -> None:
         if self._member is None:
@@ -131,6 +134,7 @@ class Coordination:
         self._membership.poll()
         for entry in self._log.poll():
             self._registry.apply(entry, self._clock.monotonic_ms())
+            self._fleet = None
         if self._member is None:
             return []
         if not self._announced and not self._introduced(self._member):
@@ -184,7 +188,7 @@ class Coordination:
 
     def _is_mine(self, registry: Registry) -> bool:
         assignment = registry.assignment
-        return assignment is not None and any(member_key(grant.instance, grant.incarnation) == self._key for grant in assignment.grants)
+        return assignment is not None and any(grant.who == self._key for grant in assignment.grants)
 
     def _commands(self) -> list[Told]:
         assert self._member is not None
@@ -217,17 +221,29 @@ class Coordination:
     def _is_task(self, text: str) -> bool:
         return any(str(task) == text for task in self._layout.tasks)
 
+    def fleet(self) -> Fleet | None:
+        """What is known of the whole application now; None before the topic has been read to its end. The same object until a record
+        comes."""
+        if self._fleet is None and self._member is not None and self._log.at_end:
+            self._fleet = Fleet(
+                instance=self._member.instance,
+                members=tuple(known.member for known in self._registry.members.values()),
+                assignment=self._registry.assignment,
+                partitions=dict(self._layout.partitions),
+            )
+        return self._fleet
+
     # -- what the worker tells ---------------------------------------------------------------------------------------------------
 
     def report(self, tasks: Mapping[TaskId, TaskReport], state: State) -> None:
         """What this worker has open now, and its state. Written when something but an offset changed, and as a heartbeat."""
         self._open = frozenset(task for task, report in tasks.items() if report.kind is TaskKind.ACTIVE)
+        self._copied = frozenset(tasks) - self._open
         self._holds = {task: held for task, held in self._holds.items() if task in self._open}
         if self._member is None or not self._announced:
             return
-        granted = self._registry.granted(self._key, self._member.member_id)
         reports = {str(task): report for task, report in sorted(tasks.items())}
-        epoch = self._registry.epoch if {str(task) for task in self._open} <= granted else self._member.epoch
+        epoch = self._carried_out()
         before = self._member
         same = (
             before.state is state
@@ -245,9 +261,23 @@ class Coordination:
             closed = {task: self._member.tasks[task] for task in self._member.active if TaskId.parse(task) not in self._open}
             reports = {task: report for task, report in self._member.tasks.items() if task not in closed}
             disk = {**self._member.disk, **{task: report.position for task, report in closed.items()}}
-            granted = self._registry.granted(self._key, self._member.member_id)
-            done = {str(task) for task in self._open} <= granted
-            self._announce(tasks=reports, disk=disk, epoch=self._registry.epoch if done else self._member.epoch)
+            self._announce(tasks=reports, disk=disk, epoch=self._carried_out())
+
+    def _carried_out(self) -> int:
+        """The last assignment of which nothing is left to be closed here."""
+        assert self._member is not None
+        granted = self._registry.granted(self._key, self._member.member_id)
+        followed = self._registry.followed(self._key, self._member.member_id).keys()
+        done = {str(task) for task in self._open} <= granted and {str(task) for task in self._copied} <= followed
+        return self._registry.epoch if done else self._member.epoch
+
+    def announce_death(self, instance: str, worker: int, incarnation: int) -> None:
+        """The process of this worker has ended, as its parent knows: the leader need not wait for its session. To be called only where that
+        is certain. If it led, this worker stands in for it, provided that it was the first to say so."""
+        if self._member is not None:
+            death = Death(instance=instance, worker=worker, incarnation=incarnation, by=self._key, at_ms=self._clock.wall_ms())
+            if death.who not in self._registry.deaths:
+                self._log.append(death.key, encode(death))
 
     def guard(self) -> GroupMetadata:
         """The group metadata that a transaction is guarded with. Raises TaskMigratedError if this worker is no longer who was granted the

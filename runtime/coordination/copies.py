@@ -19,6 +19,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from runtime.coordination.assignor import Candidate, assign
+from runtime.coordination.instances import as_instances, share_out
 from runtime.ids import TaskId
 
 
@@ -43,9 +44,9 @@ class CopyRules:
 
 
 def place(candidates: Collection[Candidate], tasks: Collection[TaskId], rules: CopyRules) -> Placement:
-    """Where each task is to be now. Every task is active at exactly one member, unless there are none; no member has two kinds of one
-    task."""
-    members = sorted(candidates, key=lambda member: member.name)
+    """Where each task is to be now. Every task is active at exactly one member, unless there are none; no instance has two kinds of one
+    task, or one twice."""
+    members = as_instances(candidates)
     staying = [member for member in members if not member.leaves] or members
     by_name = {member.name: member for member in members}
     target = assign(staying, tasks, rules.acceptable_lag)
@@ -59,7 +60,8 @@ def place(candidates: Collection[Candidate], tasks: Collection[TaskId], rules: C
     swaps = {(task, name) for task, name in waiting if rules.standbys and task in by_name[name].follows - by_name[name].learns}
     learner = _learners([move for move in waiting if move not in swaps], by_name, rules)
     standby = _standbys(staying, active, learner, swaps, [task for task in tasks if task in rules.stateful], rules)
-    return Placement(*({name: frozenset(each.get(name, ())) for name in by_name} for each in (active, standby, learner)))
+    of_instances = ({name: frozenset(each.get(name, ())) for name in by_name} for each in (active, standby, learner))
+    return Placement(*share_out(candidates, *of_instances))
 
 
 def _readier(

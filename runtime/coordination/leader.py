@@ -4,9 +4,14 @@ Nothing is granted that another may still run. A task goes over in two assignmen
 commits, closes it, and reports; the second grants it. A dead owner does not report: its transactional id is initialised, which aborts
 what it left open and fences it, and its tombstone stands in the transaction of the assignment that grants its tasks anew (rules.md, 22).
 
-Every write is one transaction, guarded with the group metadata of this membership: a leader that the group has replaced, but does not
-know it yet, cannot write (rules.md, 23). What a leader had passed the guard with but not yet committed is aborted when its successor fences
-it; and the successor decides nothing before it has read the topic to the end that it had when it became leader.
+There is one who writes, at any time. Every write is one transaction of the one transactional id `<application.id>-leader`, and is guarded
+with the group metadata of the writer's membership. Whoever begins to lead initialises the id, which ends what was open under it and fences
+its former user; then reads the topic to its end; then decides. So each decision knows of all before it, and whoever has lost the lead
+without knowing cannot write: the id is another's, and when it takes that back, it reads first, and the guard refuses it (rules.md, 23).
+
+A leader whose process ends is a member of the group until its session is over. A sibling worker that says so on the topic, and was the
+first to (`Death`), leads as its *deputy* until the group has chosen anew. Its guard is the metadata of the generation in which it began:
+with the next generation, which brings the next leader, that is worth nothing any more.
 
 Nothing here waits in the worker's thread but the commit of an assignment: looking, fencing and making a producer are done elsewhere, and
 `step` takes what has come of it.
@@ -22,15 +27,15 @@ from confluent_kafka import KafkaException, Producer
 
 from runtime.clock import Clock
 from runtime.commit.metadata import OffsetAndMetadata
-from runtime.commit.transactions import TransactionalProducer, kafka_error
+from runtime.commit.transactions import GroupMetadata, TransactionalProducer, kafka_error
 from runtime.config import StreamsConfig
 from runtime.coordination.assignor import Candidate
-from runtime.coordination.copies import CopyRules, place
+from runtime.coordination.copies import CopyRules, Placement, place
 from runtime.coordination.group import Membership
 from runtime.coordination.liveness import Liveness
 from runtime.coordination.log import CoordinationLog
-from runtime.coordination.records import ASSIGNMENT_KEY, Assignment, Grant, Reserved, encode
-from runtime.coordination.registry import Known, Registry, member_key
+from runtime.coordination.records import ASSIGNMENT_KEY, Assignment, Grant, Member, Reserved, encode
+from runtime.coordination.registry import Known, Registry
 from runtime.errors import StreamsError, TaskMigratedError, TransactionAbortedError
 from runtime.ids import TaskId
 from runtime.kafka_logs import KAFKA_LOGGER
@@ -75,69 +80,106 @@ class Leader:
         self._preparing: Future[TransactionalProducer] | None = None
         self._end: Future[int] | None = None
         self._caught_up = False
-        self._written: Assignment | None = None
+        self._written_after: int | None = None
+        """The epoch before the assignment that was written last, until that is read back."""
+        self._deputy: tuple[int, GroupMetadata] | None = None
+        """While this worker stands in for a dead leader: the group's rebalances so far, and the metadata of then."""
         self._name = ""
 
     def begin(self, name: str) -> None:
-        """A new incarnation of this worker: its writes get a transactional id of their own, `<application.id>-leader-<name>`."""
+        """A new incarnation of this worker, by its identity."""
         self._name = name
-        self._drop_producer()
+        self._stand_down()
 
     def step(self) -> None:
         """One look and, if something has changed, one assignment. Never waits for long. Errors are logged and tried again."""
-        if not self._membership.leads:
-            self._written, self._end, self._caught_up = None, None, False
-            self._liveness.forget()
+        guard = self._guard()
+        if guard is None:
+            self._stand_down()
             return
         self._liveness.look()
         dead = self._dead()
-        fenced = [key for key in dead if self._fenced(key)]
-        if not self._has_caught_up():
+        fenced = [who for who in dead if self._fenced(who)]
+        if not self._prepared():
             return
-        if self._written is not None and self._registry.assignment != self._written:
+        if self._written_after is not None and self._registry.epoch <= self._written_after:
             return  # written, and not yet read back
-        self._written = None
+        self._written_after = None
         wanted = self._wanted(dead, set(fenced))
-        if wanted is not None and (fenced or wanted != self._registry.assignment):
-            self._write(wanted, fenced)
+        if wanted is not None and (fenced or wanted != self._registry.assignment or self._settled_deaths(fenced)):
+            self._write(wanted, fenced, guard)
 
-    def _has_caught_up(self) -> bool:
-        """True once everything is read that was on the topic when this worker became leader. What is open there is a predecessor's
-        transaction, which ends when that is fenced."""
-        if not self._caught_up:
+    def _guard(self) -> GroupMetadata | None:
+        """What this worker's assignments are guarded with, if it leads or stands in for a leader."""
+        try:
+            if self._membership.leads:
+                self._deputy = None
+                return self._membership.metadata(self._membership.member_id)
+            return self._deputy_guard()
+        except TaskMigratedError:
+            return None
+
+    def _deputy_guard(self) -> GroupMetadata | None:
+        assignment, rebalances = self._registry.assignment, self._membership.rebalances
+        if assignment is None or self._registry.successor(assignment.leader) != self._name or not self._membership.joined:
+            self._deputy = None
+        elif self._deputy is None and assignment.leader != self._name:
+            logger.warning("the leader %s is dead; this worker stands in for it", assignment.leader)
+            self._deputy = rebalances, self._membership.metadata(self._membership.member_id)
+        elif self._deputy is not None and self._deputy[0] != rebalances:
+            self._deputy = None
+        return None if self._deputy is None else self._deputy[1]
+
+    def _stand_down(self) -> None:
+        self._written_after = None
+        self._liveness.forget()
+        self._drop_producer()
+
+    def _prepared(self) -> bool:
+        """True once there is a producer, and everything is read that was on the topic when its id was initialised."""
+        try:
+            if self._ready_producer() is None:
+                return False
             if self._end is None:
                 self._end = self._log.ask_end()
-            elif self._end.done():
-                try:
-                    self._caught_up = self._log.position >= self._end.result()
-                except (KafkaException, StreamsError) as error:
-                    logger.info("the end of the coordination topic is not known yet: %s", error)
-                    self._end = None
+            elif not self._caught_up and self._end.done():
+                self._caught_up = self._log.position >= self._end.result()
+        except (TaskMigratedError, TransactionAbortedError, KafkaException, StreamsError) as error:
+            logger.warning("this worker cannot lead yet, and tries again: %s", error)
+            self._drop_producer()
         return self._caught_up
 
     # -- who is alive ------------------------------------------------------------------------------------------------------------
 
     def _dead(self) -> list[str]:
-        """Members that the group does not have, by an answer that was asked for after their record was read; and those whose instance has
-        begun a new incarnation, which tells of the end of the one before."""
+        """Members that the group does not have, by an answer that was asked for after their record was read; those whose death was
+        announced; and those of which there is a later incarnation, which tells of the end of the one before."""
         members = self._registry.members
-        newest: dict[str, int] = {}
+        newest: dict[tuple[str, int], int] = {}
         for known in members.values():
-            newest[known.member.instance] = max(known.member.incarnation, newest.get(known.member.instance, 0))
+            worker = known.member.instance, known.member.worker
+            newest[worker] = max(known.member.incarnation, newest.get(worker, 0))
         return [
-            key
-            for key, known in members.items()
-            if known.member.incarnation < newest[known.member.instance] or self._liveness.lives(known) is False
+            who
+            for who, known in members.items()
+            if who in self._registry.deaths
+            or known.member.incarnation < newest[known.member.instance, known.member.worker]
+            or self._liveness.lives(known) is False
         ]
+
+    def _settled_deaths(self, fenced: Iterable[str]) -> list[str]:
+        """Deaths that need not be told any more, because who died is fenced. A deputy leaves them: they say why it is one."""
+        if not self._membership.leads:
+            return []
+        return [who for who in self._registry.deaths if who not in self._registry.members or who in fenced]
 
     def _fenced(self, key: str) -> bool:
         """True once nothing more can come of the dead member's transactional ids; begins to see to that the first time."""
         future = self._fencing.get(key)
         if future is None:
-            logger.warning("member %s is dead; its transactions are aborted", key)
-            member = self._registry.members[key].member
-            ids = (member.transactional_id, self._transactional_id(f"{member.instance}-{member.incarnation}"))
-            self._fencing[key] = self._pool.submit(_fence, self._config.producer_properties(), ids)
+            logger.warning("member %s is dead; its transaction is aborted", key)
+            transactional_id = self._registry.members[key].member.transactional_id
+            self._fencing[key] = self._pool.submit(_fence, self._config.producer_properties(), transactional_id)
             return False
         if not future.done():
             return False
@@ -162,25 +204,10 @@ class Leader:
         live = {key: known for key, known in live.items() if known.member.topology_hash == first.member.topology_hash}
         reserved = self._reserved(live)
         tasks = sorted(task for task in self._layout.tasks if str(task) not in reserved)
-        candidates = [_candidate(key, known, self._before(known.member.instance, key)) for key, known in sorted(live.items())]
+        candidates = [self._candidate(key, known) for key, known in sorted(live.items())]
         wanted = place(candidates, tasks, self._copy_rules)
-        holders = {task: registry.holders(str(task)) - fenced for task in tasks}
         follows = {candidate.name: candidate.follows for candidate in candidates}
-        grants = []
-        for key, known in sorted(live.items()):
-            free = {task for task in wanted.active[key] if holders[task] <= {key}}
-            # A copy that is about to become active is kept until its former owner has let go.
-            learner = wanted.learner[key] | (wanted.active[key] - free) & follows[key]
-            grants.append(
-                Grant(
-                    member_id=known.member.member_id,
-                    incarnation=known.member.incarnation,
-                    instance=known.member.instance,
-                    active=[str(task) for task in sorted(free)],
-                    standby=[str(task) for task in sorted(wanted.standby[key])],
-                    learner=[str(task) for task in sorted(learner)],
-                )
-            )
+        grants = [self._grant(known, wanted, follows[key], fenced) for key, known in sorted(live.items())]
         revoking = {
             key: sorted(known.held - {str(task) for task in wanted.active[key]})
             for key, known in sorted(live.items())
@@ -188,60 +215,116 @@ class Leader:
         }
         return Assignment(leader=self._name, grants=grants, revoking=revoking, reserved=reserved)
 
-    def _before(self, instance: str, key: str) -> frozenset[TaskId]:
-        """What a member runs, or its instance ran before it began anew: tasks stay where they were."""
+    def _grant(self, known: Known, wanted: Placement, follows: frozenset[TaskId], fenced: set[str]) -> Grant:
+        """What a member may have now of what it is wanted to have: nothing that another may still run, and nothing of which a worker of
+        its own instance may still have the folder open."""
+        member, who, registry = known.member, known.member.who, self._registry
+        siblings = {name for name, other in registry.members.items() if other.member.instance == member.instance} - fenced - {who}
+
+        def free(task: TaskId) -> bool:
+            return not registry.keepers(str(task)) & siblings
+
+        active = {task for task in wanted.active[who] if free(task) and registry.holders(str(task)) - fenced <= {who}}
+        # A copy that is about to become active is kept until its former owner has let go.
+        learner = wanted.learner[who] | (wanted.active[who] - active) & follows
+        return Grant(
+            member_id=member.member_id,
+            incarnation=member.incarnation,
+            instance=member.instance,
+            worker=member.worker,
+            active=[str(task) for task in sorted(active)],
+            standby=[str(task) for task in sorted(wanted.standby[who]) if free(task)],
+            learner=[str(task) for task in sorted(learner) if free(task)],
+        )
+
+    def _before(self, member: Member) -> frozenset[TaskId]:
+        """What a member runs, or its worker ran before it began anew: tasks stay where they were."""
         assignment = self._registry.assignment
         if assignment is None:
             return frozenset()
-        own = {task for grant in assignment.grants if member_key(grant.instance, grant.incarnation) == key for task in grant.active}
-        former = {task for grant in assignment.grants if grant.instance == instance for task in grant.active}
-        former |= {task for known in self._registry.members.values() if known.member.instance == instance for task in known.held}
-        kept = {task for task, reserved in assignment.reserved.items() if reserved.instance == instance}
+        place = member.instance, member.worker
+        own = {task for grant in assignment.grants if grant.who == member.who for task in grant.active}
+        former = {task for grant in assignment.grants if (grant.instance, grant.worker) == place for task in grant.active}
+        for known in self._registry.members.values():
+            if (known.member.instance, known.member.worker) == place:
+                former |= known.held
+        kept = {task for task, reserved in assignment.reserved.items() if (reserved.instance, reserved.worker) == place}
         return frozenset(TaskId.parse(task) for task in own or former | kept)
 
     def _reserved(self, live: Mapping[str, Known]) -> dict[str, Reserved]:
-        """Tasks that are kept for an instance that said it would return, from when it says so until its time is up (rules.md, 4)."""
+        """Tasks that are kept for a worker that said it would return, from when it says so until its time is up (rules.md, 4), or its
+        instance is back with fewer workers."""
         registry, now_ms = self._registry, self._clock.wall_ms()
-        here = {known.member.instance for known in live.values()}
+        here = {(known.member.instance, known.member.worker) for known in live.values()}
+        workers = {known.member.instance: known.member.workers for known in live.values()}
+
+        def away(instance: str, worker: int) -> bool:
+            return (instance, worker) not in here and worker <= workers.get(instance, worker)
+
         before = registry.assignment.reserved if registry.assignment is not None else {}
-        reserved = {task: kept for task, kept in before.items() if kept.until_ms > now_ms and kept.instance not in here}
+        reserved = {task: kept for task, kept in before.items() if kept.until_ms > now_ms and away(kept.instance, kept.worker)}
         grace_ms = self._config.integer("restart.grace.ms")
-        for key, known in registry.members.items():
+        for known in registry.members.values():
             member = known.member
-            if member.returns and member.instance not in here and member.heartbeat_ms + grace_ms > now_ms:
-                kept = Reserved(instance=member.instance, until_ms=member.heartbeat_ms + grace_ms)
-                reserved.update((str(task), kept) for task in self._before(member.instance, key))
+            if member.returns and away(member.instance, member.worker) and member.heartbeat_ms + grace_ms > now_ms:
+                kept = Reserved(instance=member.instance, worker=member.worker, until_ms=member.heartbeat_ms + grace_ms)
+                reserved.update((str(task), kept) for task in self._before(member))
         return reserved
 
-    def _write(self, assignment: Assignment, fenced: list[str]) -> None:
+    def _candidate(self, who: str, known: Known) -> Candidate:
+        """A member as the assignor sees it. What is on its disk, a sibling that died a moment ago may have told."""
+        member = known.member
+        positions: dict[TaskId, int] = {}
+        for other in self._registry.members.values():
+            if other is known or other.member.instance == member.instance:
+                told = {**other.member.disk, **{task: report.position for task, report in other.member.tasks.items()}}
+                for task, position in told.items():
+                    positions[TaskId.parse(task)] = max(position, positions.get(TaskId.parse(task), 0))
+        reports = {TaskId.parse(task): report for task, report in member.tasks.items()}
+
+        def of_kind(*kinds: TaskKind) -> frozenset[TaskId]:
+            return frozenset(task for task, report in reports.items() if report.kind in kinds)
+
+        return Candidate(
+            who,
+            self._before(member) | of_kind(TaskKind.ACTIVE),
+            positions,
+            follows=of_kind(TaskKind.STANDBY, TaskKind.LEARNER),
+            learns=of_kind(TaskKind.LEARNER),
+            caught_up=frozenset(task for task, report in reports.items() if report.caught_up),
+            leaves=member.leaves,
+            instance=member.instance,
+        )
+
+    def _write(self, assignment: Assignment, fenced: list[str], guard: GroupMetadata) -> None:
         """The assignment and the tombstones of the fenced, in one guarded transaction."""
         topic = coordination_topic(self._config.application_id)
+        gone = [self._registry.members[who].key for who in fenced]
+        gone += [self._registry.deaths[who].key for who in self._settled_deaths(fenced)]
         try:
             producer = self._ready_producer()
             if producer is None:
                 return
             producer.producer.produce(topic, encode(assignment), ASSIGNMENT_KEY, 0)
-            for key in fenced:
-                producer.producer.produce(topic, None, f"member/{key}".encode(), 0)
-            producer.send_offsets({self._layout.guard: GUARD_OFFSET}, self._membership.metadata(self._membership.member_id))
+            for key in gone:
+                producer.producer.produce(topic, None, key, 0)
+            producer.send_offsets({self._layout.guard: GUARD_OFFSET}, guard)
             producer.commit()
         except (TaskMigratedError, TransactionAbortedError, KafkaException, BufferError) as error:
             logger.warning("the assignment could not be written, and is tried again: %s", error)
             self._drop_producer()
             return
-        self._written = assignment
-        for key in fenced:
-            del self._fencing[key]
-
-    def _transactional_id(self, name: str) -> str:
-        return f"{self._config.application_id}-leader-{name}"
+        self._written_after = self._registry.epoch
+        for who in fenced:
+            del self._fencing[who]
 
     def _ready_producer(self) -> TransactionalProducer | None:
         """The producer, or None as long as it is being made. Raises what went wrong with that, once."""
         if self._producer is None:
             if self._preparing is None:
                 properties = {**self._config.producer_properties(), "linger.ms": 0}
-                self._preparing = self._pool.submit(_prepare, properties, self._transactional_id(self._name))
+                transactional_id = f"{self._config.application_id}-leader"
+                self._preparing = self._pool.submit(_prepare, properties, transactional_id)
             if not self._preparing.done():
                 return None
             preparing, self._preparing = self._preparing, None
@@ -249,6 +332,8 @@ class Leader:
         return self._producer
 
     def _drop_producer(self) -> None:
+        """The next one initialises the id anew, and then everything that others wrote meanwhile is read before anything is decided."""
+        self._end, self._caught_up = None, False
         if self._producer is not None:
             self._producer.close()
             self._producer = None
@@ -259,26 +344,6 @@ class Leader:
     def close(self) -> None:
         self._drop_producer()
         self._pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _candidate(key: str, known: Known, before: frozenset[TaskId]) -> Candidate:
-    member = known.member
-    reports = {TaskId.parse(task): report for task, report in member.tasks.items()}
-    positions = {TaskId.parse(task): position for task, position in member.disk.items()}
-    positions.update((task, report.position) for task, report in reports.items())
-
-    def of_kind(*kinds: TaskKind) -> frozenset[TaskId]:
-        return frozenset(task for task, report in reports.items() if report.kind in kinds)
-
-    return Candidate(
-        key,
-        before | of_kind(TaskKind.ACTIVE),
-        positions,
-        follows=of_kind(TaskKind.STANDBY, TaskKind.LEARNER),
-        learns=of_kind(TaskKind.LEARNER),
-        caught_up=frozenset(task for task, report in reports.items() if report.caught_up),
-        leaves=member.leaves,
-    )
 
 
 def _prepare(properties: Mapping[str, object], transactional_id: str) -> TransactionalProducer:
@@ -293,11 +358,10 @@ def _close_prepared(future: Future[TransactionalProducer]) -> None:
         future.result().close()
 
 
-def _fence(properties: Mapping[str, object], transactional_ids: Iterable[str]) -> None:
-    """Aborts what is open under transactional ids, and keeps their users from writing with them. Raises StreamsError."""
-    for transactional_id in transactional_ids:
-        producer = Producer({**properties, "transactional.id": transactional_id}, logger=KAFKA_LOGGER)
-        try:
-            producer.init_transactions(FENCE_SECONDS)
-        except KafkaException as error:
-            raise StreamsError(f"{transactional_id} cannot be initialised: {kafka_error(error).str()}") from error
+def _fence(properties: Mapping[str, object], transactional_id: str) -> None:
+    """Aborts what is open under a transactional id, and keeps its user from writing with it. Raises StreamsError."""
+    producer = Producer({**properties, "transactional.id": transactional_id}, logger=KAFKA_LOGGER)
+    try:
+        producer.init_transactions(FENCE_SECONDS)
+    except KafkaException as error:
+        raise StreamsError(f"{transactional_id} cannot be initialised: {kafka_error(error).str()}") from error

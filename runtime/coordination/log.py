@@ -24,10 +24,11 @@ FLUSH_SECONDS = 5.0
 
 
 class Entry(NamedTuple):
-    """A record with its offset."""
+    """A record with its offset and key."""
 
     offset: int
     record: Record
+    key: bytes = b""
 
 
 class CoordinationLog:
@@ -83,7 +84,7 @@ class CoordinationLog:
                 continue
             offset = message.offset()
             if record is not None and offset is not None:
-                yield Entry(offset, record)
+                yield Entry(offset, record, message.key() or b"")
 
     def ask_end(self) -> Future[int]:
         """Asks for the topic's end, open transactions included, without waiting. The future fails with KafkaException."""

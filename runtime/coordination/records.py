@@ -1,14 +1,18 @@
 """The records on `<app>-coordination`: one partition, compacted, JSON values. Its order is the order of events; an assignment's offset
 is its epoch.
 
-    key                              value          written by
-    member/<instance>/<incarnation>  Member         the worker: on change, and as a heartbeat; tombstone: it left, or was fenced
-    assignment                       Assignment     the leader
-    command/<id>                     Command        a client; tombstone: it has its result
-    result/<id>                      CommandResult  whoever carried it out
-    topology/<hash>                  TopologyText   the members that run it
-    desired/<instance>               Desired        the control plane: what should run (rules.md, 26)
-    hold/<task>                      Hold           the task's owner: it was paused by hand; tombstone: it was resumed
+    key                 value          written by
+    member/<who>        Member         the worker: on change, and as a heartbeat; tombstone: it left, or was fenced
+    death/<who>         Death          a member that knows of another's end; tombstone: that member was fenced
+    assignment          Assignment     the leader
+    command/<id>        Command        a client; tombstone: it has its result
+    result/<id>         CommandResult  whoever carried it out
+    topology/<hash>     TopologyText   the members that run it
+    desired/<instance>  Desired        the control plane: what should run (rules.md, 26)
+    hold/<task>         Hold           the task's owner: it was paused by hand; tombstone: it was resumed
+
+`<who>` is an incarnation of a worker: `<instance>/<worker>/<incarnation>`. The first version wrote `<instance>/<incarnation>`; that is
+read as worker 1.
 """
 
 from __future__ import annotations
@@ -19,7 +23,19 @@ from runtime.errors import StreamsError
 from runtime.states import State, TaskKind, TaskState
 
 MEMBER, ASSIGNMENT, COMMAND, RESULT, DESIRED, TOPOLOGY = "member", "assignment", "command", "result", "desired", "topology"
-HOLD = "hold"
+HOLD, DEATH = "hold", "death"
+
+
+def who(instance: str, worker: int, incarnation: int) -> str:
+    """The identity of a worker's incarnation, as it stands in keys."""
+    return f"{instance}/{worker}/{incarnation}"
+
+
+def who_of(text: str) -> str:
+    """The identity that a key names, also in the form of the first version."""
+    instance, _, rest = text.rpartition("/")
+    worker = instance.rpartition("/")[2]
+    return text if "/" in instance and worker.isdecimal() else f"{instance}/1/{rest}"
 
 
 class PausedAt(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,9 +77,11 @@ class TaskReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker. `epoch`: the last assignment that it has carried out, -1 before the first. `leaves`: it wants to leave, and runs its tasks
-    until others have learned them; `returns`: it is about to leave and will come back (rules.md, 4). `disk`: tasks on its disk, with the
-    sum of their changelog offsets. `heartbeat_ms`: wall-clock time of this record."""
+    """A worker. `worker`: its number in its instance, from 1; `workers`: how many its instance is to have; they share one state directory.
+    `epoch`: the last assignment that it has carried out, -1 before the first. `leaves`: it wants to leave, and runs its tasks until others
+    have learned them; `returns`: it is about to leave and will come back (rules.md, 4). `disk`: tasks on its disk, with the sum of their
+    changelog offsets. `heartbeat_ms`: wall-clock time of this record. `application_server`: host:port under which others reach the
+    instance, empty if it tells none."""
 
     instance: str
     incarnation: int
@@ -82,10 +100,17 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     log_path: str | None = None
     state_dir: str = ""
     metrics_port: int = 0
+    worker: int = 1
+    workers: int = 1
+    application_server: str = ""
+
+    @property
+    def who(self) -> str:
+        return who(self.instance, self.worker, self.incarnation)
 
     @property
     def key(self) -> bytes:
-        return f"{MEMBER}/{self.instance}/{self.incarnation}".encode()
+        return f"{MEMBER}/{self.who}".encode()
 
     @property
     def active(self) -> set[str]:
@@ -103,13 +128,38 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     active: list[str]
     standby: list[str] = []
     learner: list[str] = []
+    worker: int = 1
+
+    @property
+    def who(self) -> str:
+        return who(self.instance, self.worker, self.incarnation)
+
+
+class Death(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker's process has ended: said by another, `by` (an identity), that has it from the operating system. Nobody has to wait for the
+    worker's session then. The first word about a death holds."""
+
+    instance: str
+    worker: int
+    incarnation: int
+    by: str
+    at_ms: int
+
+    @property
+    def who(self) -> str:
+        return who(self.instance, self.worker, self.incarnation)
+
+    @property
+    def key(self) -> bytes:
+        return f"{DEATH}/{self.who}".encode()
 
 
 class Reserved(msgspec.Struct, frozen=True, kw_only=True):
-    """A task that waits for its instance to come back, until `until_ms` (wall-clock)."""
+    """A task that waits for its worker to come back, until `until_ms` (wall-clock)."""
 
     instance: str
     until_ms: int
+    worker: int = 1
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
@@ -196,12 +246,13 @@ class Tombstone(msgspec.Struct, frozen=True):
     id: str
 
 
-Told = Member | Assignment | Command | CommandResult | Desired | Hold | TopologyText
+Told = Member | Death | Assignment | Command | CommandResult | Desired | Hold | TopologyText
 Record = Told | Tombstone
 
 ASSIGNMENT_KEY = ASSIGNMENT.encode()
 _TYPES: dict[str, type[Told]] = {
     MEMBER: Member,
+    DEATH: Death,
     ASSIGNMENT: Assignment,
     COMMAND: Command,
     RESULT: CommandResult,
@@ -225,7 +276,7 @@ def decode(key: bytes | None, value: bytes | None) -> Record | None:
     if decoder is None:
         return None
     if value is None:
-        return Tombstone(kind, rest)
+        return Tombstone(kind, who_of(rest) if kind == MEMBER else rest)
     try:
         found: Record = decoder.decode(value)
     except msgspec.DecodeError as error:

@@ -8,12 +8,14 @@ from runtime.coordination.log import Entry
 from runtime.coordination.records import (
     ASSIGNMENT,
     COMMAND,
+    DEATH,
     HOLD,
     MEMBER,
     RESULT,
     Assignment,
     Command,
     CommandResult,
+    Death,
     Grant,
     Hold,
     Member,
@@ -25,19 +27,16 @@ from runtime.states import TaskKind
 
 @dataclass(slots=True)
 class Known:
-    """A member as far as the log tells. `offset`: of the first record about it that was read here. `held`: tasks that it may be running:
-    granted to it, or reported by it, and not yet known to be closed. `since_ms`: monotonic time at which its present member id was first
-    read here."""
+    """A member as far as the log tells. `key`: of its records. `offset`: of the first one that was read here. `held`: tasks that it may be
+    running: granted to it, or reported by it, and not yet known to be closed; `kept`: the same of copies. `since_ms`: monotonic time at
+    which its present member id was first read here."""
 
     member: Member
+    key: bytes
     offset: int
     since_ms: int
     held: set[str] = field(default_factory=set)
-
-
-def member_key(instance: str, incarnation: int) -> str:
-    """The identity of a worker's incarnation."""
-    return f"{instance}/{incarnation}"
+    kept: set[str] = field(default_factory=set)
 
 
 class Registry:
@@ -45,6 +44,9 @@ class Registry:
 
     def __init__(self) -> None:
         self.members: dict[str, Known] = {}
+        """By identity: instance, worker and incarnation."""
+        self.deaths: dict[str, Death] = {}
+        """The first word about each death, by the identity of who died."""
         self.assignment: Assignment | None = None
         self.epoch = -1
         """Offset of the last assignment; -1 before the first."""
@@ -59,7 +61,9 @@ class Registry:
         """Takes the next record in."""
         match entry.record:
             case Member() as member:
-                self._member(member, entry.offset, now_ms)
+                self._member(member, entry, now_ms)
+            case Death() as death:
+                self.deaths.setdefault(death.who, death)
             case Assignment() as assignment:
                 self._assignment(assignment, entry.offset)
             case Command() as command:
@@ -73,6 +77,8 @@ class Registry:
             case Tombstone(kind=kind, id=key):
                 if kind == MEMBER:
                     self.members.pop(key, None)
+                elif kind == DEATH:
+                    self.deaths.pop(key, None)
                 elif kind in (COMMAND, RESULT):
                     self.commands.pop(key, None)
                 elif kind == HOLD:
@@ -80,45 +86,50 @@ class Registry:
                 elif kind == ASSIGNMENT:
                     self.assignment = None
 
-    def _member(self, member: Member, offset: int, now_ms: int) -> None:
-        key = member_key(member.instance, member.incarnation)
-        known = self.members.get(key)
+    def _member(self, member: Member, entry: Entry, now_ms: int) -> None:
+        who = member.who
+        known = self.members.get(who)
         if known is None:
-            known = self.members[key] = Known(member, offset, now_ms)
-            if self.assignment is not None:
-                known.held |= self._given(key)
+            known = self.members[who] = Known(member, entry.key, entry.offset, now_ms)
+            self._give(who, known)
         elif known.member.member_id != member.member_id:
             known.since_ms = now_ms
-        known.member = member
+        known.member, known.key = member, entry.key
         if member.epoch >= self.epoch:
             # It has carried out the last assignment: what it neither reports nor was granted by it, it has closed.
-            known.held = {task for grant in self._grants(key) for task in grant.active} | member.active
-        else:
-            known.held |= member.active
+            known.held, known.kept = set(), set()
+            for grant in self._grants(who):
+                known.held.update(grant.active)
+                known.kept.update(grant.standby, grant.learner)
+        known.held |= member.active
+        known.kept |= member.tasks.keys() - member.active
 
     def _assignment(self, assignment: Assignment, offset: int) -> None:
         self.assignment, self.epoch = assignment, offset
-        for key, known in self.members.items():
-            known.held |= self._given(key)
+        for who, known in self.members.items():
+            self._give(who, known)
 
-    def _grants(self, key: str) -> list[Grant]:
+    def _grants(self, who: str) -> list[Grant]:
         if self.assignment is None:
             return []
-        return [grant for grant in self.assignment.grants if member_key(grant.instance, grant.incarnation) == key]
+        return [grant for grant in self.assignment.grants if grant.who == who]
 
-    def _given(self, key: str) -> set[str]:
-        if self.assignment is None:
-            return set()
-        return {task for grant in self._grants(key) for task in grant.active} | set(self.assignment.revoking.get(key, ()))
+    def _give(self, who: str, known: Known) -> None:
+        """What the assignment grants or still asks back of a member is added to what it may have open."""
+        for grant in self._grants(who):
+            known.held.update(grant.active)
+            known.kept.update(grant.standby, grant.learner)
+        if self.assignment is not None:
+            known.held.update(self.assignment.revoking.get(who, ()))
 
-    def granted(self, key: str, member_id: str) -> frozenset[str]:
+    def granted(self, who: str, member_id: str) -> frozenset[str]:
         """The tasks that the last assignment grants to a worker, under this member id."""
-        return frozenset(task for grant in self._grants(key) if grant.member_id == member_id for task in grant.active)
+        return frozenset(task for grant in self._grants(who) if grant.member_id == member_id for task in grant.active)
 
-    def followed(self, key: str, member_id: str) -> dict[str, TaskKind]:
+    def followed(self, who: str, member_id: str) -> dict[str, TaskKind]:
         """The tasks of which the last assignment wants a copy at a worker, and of what kind, under this member id."""
         found: dict[str, TaskKind] = {}
-        for grant in self._grants(key):
+        for grant in self._grants(who):
             if grant.member_id == member_id:
                 found.update(dict.fromkeys(grant.standby, TaskKind.STANDBY))
                 found.update(dict.fromkeys(grant.learner, TaskKind.LEARNER))
@@ -126,4 +137,14 @@ class Registry:
 
     def holders(self, task: str) -> set[str]:
         """The members that may be running a task."""
-        return {key for key, known in self.members.items() if task in known.held}
+        return {who for who, known in self.members.items() if task in known.held}
+
+    def keepers(self, task: str) -> set[str]:
+        """The members that may have the task's folder open, to run it or to keep a copy."""
+        return {who for who, known in self.members.items() if task in known.held or task in known.kept}
+
+    def successor(self, who: str) -> str:
+        """Who stands in for a member that was announced dead: whoever was the first to say so, and so on; the member itself if it lives."""
+        while (death := self.deaths.get(who)) is not None:
+            who = death.by
+        return who

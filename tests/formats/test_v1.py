@@ -14,7 +14,7 @@ from runtime.changelog.adoption import take_up
 from runtime.changelog.checkpoint import read_checkpoint
 from runtime.changelog.snapshot import read_manifest
 from runtime.commit.metadata import decode_partition_time, encode_partition_time
-from runtime.coordination.records import decode
+from runtime.coordination.records import Tombstone, decode
 from runtime.events import Event
 from runtime.ids import Partition
 from runtime.record import ValueAndTimestamp
@@ -148,10 +148,17 @@ def test_a_snapshot_of_version_1_is_read_and_todays_is_the_same(today: Path) -> 
 
 def test_coordination_records_of_version_1_are_read_and_mean_the_same() -> None:
     lines = [line.split("\t", 1) for line in (V1 / "coordination.tsv").read_text(encoding="utf-8").splitlines()]
-    now = {key: decode(key, value) for key, value in coordination()}
+    now = {key.partition(b"/")[0].decode(): decode(key, value) for key, value in coordination()}
     assert len(lines) == len(now) == 7
     for key, value in lines:
-        assert decode(key.encode(), value.encode()) == now[key.encode()]
+        assert decode(key.encode(), value.encode()) == now[key.partition("/")[0]]
+
+
+def test_a_member_of_version_1_is_worker_1_of_its_instance() -> None:
+    """So its tombstone, whose key has no number of a worker, is that of the same member."""
+    gone = decode(b"member/one/1", None)
+    assert isinstance(gone, Tombstone) and gone.id == "one/1/1"
+    assert decode(b"member/one/2/1", None) == Tombstone("member", "one/2/1")
 
 
 def test_events_of_version_1_are_read_and_written_the_same() -> None:

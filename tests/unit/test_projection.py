@@ -99,9 +99,9 @@ def test_a_task_that_is_no_longer_reported_is_closed_and_where_it_was_paused_is_
 
 def test_a_departure_closes_the_tasks_of_that_incarnation_only(control_plane: ControlPlane) -> None:
     coordinate(control_plane, member(1_000, incarnation=2, t0_0=report(TaskState.RUNNING)))
-    coordinate(control_plane, b"member/a-1/1")
+    coordinate(control_plane, b"member/a-1/1/1")
     assert task(control_plane).state == "RUNNING"
-    coordinate(control_plane, b"member/a-1/2")
+    coordinate(control_plane, b"member/a-1/1/2")
     assert task(control_plane).state == "CLOSED"
     assert instance(control_plane).member_id is None
 

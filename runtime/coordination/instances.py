@@ -1,0 +1,79 @@
+"""Workers of one instance share one state directory: whoever of them runs a task finds its state (coordination.md, 1).
+
+So tasks are placed on instances first, as if each were one member, and then shared out among its workers. A copy can never stand beside its
+active then, nor twice in one place; and a task that moves between workers of one instance needs no learner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from runtime.coordination.assignor import Candidate, assign
+from runtime.ids import TaskId
+
+Sets = Mapping[str, frozenset[TaskId]]
+
+
+def home(worker: Candidate) -> str:
+    """The name of a worker's instance; its own, where it is said to be of none."""
+    return worker.instance or worker.name
+
+
+def as_instances(workers: Collection[Candidate]) -> list[Candidate]:
+    """One candidate for each instance, in order of names. Workers that leave count for nothing, unless all of an instance do."""
+    found = []
+    for name, mine in sorted(_by_home(workers).items()):
+        positions: dict[TaskId, int] = {}
+        for worker in mine:
+            for task, position in (worker.positions or {}).items():
+                positions[task] = max(position, positions.get(task, 0))
+        follows = _all(worker.follows for worker in mine)
+        found.append(
+            Candidate(
+                name,
+                _all(worker.running for worker in mine),
+                positions,
+                sum(worker.capacity for worker in _staying(mine)),
+                follows,
+                follows - _all(worker.follows - worker.learns for worker in mine),
+                _all(worker.caught_up for worker in mine),
+                all(worker.leaves for worker in mine),
+            )
+        )
+    return found
+
+
+def share_out(workers: Collection[Candidate], active: Sets, standby: Sets, learner: Sets) -> tuple[Sets, Sets, Sets]:
+    """What instances are to have, shared out among their workers: as many to each, within one; a task stays with the worker that runs it, a
+    copy with the one that follows it, and a copy that becomes active is that worker's, as far as that goes."""
+    actives: dict[str, frozenset[TaskId]] = {}
+    standbys: dict[str, frozenset[TaskId]] = {}
+    learners: dict[str, frozenset[TaskId]] = {}
+    for name, mine in _by_home(workers).items():
+        idle = dict.fromkeys((worker.name for worker in mine), frozenset[TaskId]())
+        owners = assign([_holding(worker, worker.running, worker.follows) for worker in _staying(mine)], active[name])
+        keepers = assign([_holding(worker, worker.follows, worker.running) for worker in _staying(mine)], standby[name] | learner[name])
+        actives.update(idle | owners)
+        standbys.update(idle | {worker: tasks & standby[name] for worker, tasks in keepers.items()})
+        learners.update(idle | {worker: tasks & learner[name] for worker, tasks in keepers.items()})
+    return actives, standbys, learners
+
+
+def _holding(worker: Candidate, holds: frozenset[TaskId], has_open: frozenset[TaskId]) -> Candidate:
+    """The worker among its siblings, of whose copies it is only known who has them open."""
+    return Candidate(worker.name, holds, dict.fromkeys(has_open, 1), worker.capacity)
+
+
+def _staying(workers: Sequence[Candidate]) -> Sequence[Candidate]:
+    return [worker for worker in workers if not worker.leaves] or workers
+
+
+def _by_home(workers: Iterable[Candidate]) -> dict[str, list[Candidate]]:
+    found: dict[str, list[Candidate]] = {}
+    for worker in workers:
+        found.setdefault(home(worker), []).append(worker)
+    return found
+
+
+def _all(sets: Iterable[frozenset[TaskId]]) -> frozenset[TaskId]:
+    return frozenset().union(*sets)
