@@ -106,9 +106,7 @@ def _count(records: KStream, run: Run) -> None:
 def _window(events: KStream, run: Run) -> None:
     windows = TimeWindows.of_size_with_no_grace(timedelta(minutes=1))
     sums = events.group_by_key(Grouped(STRING, value=json(Event))).windowed_by(windows)
-    table = sums.aggregate(
-        _zero, lambda key, value, total: cast(float, total) + cast(Event, value).amount, Materialized("sums", value=DOUBLE)
-    )
+    table = sums.aggregate(_zero, lambda key, value, total: total + cast(Event, value).amount, Materialized("sums", value=DOUBLE))
     table.to_stream(_window_key).to(run.output, Produced(STRING, value=DOUBLE))
 
 

@@ -7,23 +7,25 @@ what makes Python engines slow. The classes here appear where a user asked for t
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Generic, NamedTuple
 
 import msgspec
+
+from runtime.type_variables import KR, VR, K_co, V_co
 
 Headers = list[tuple[str, bytes]]
 """A record's headers in order; names may repeat."""
 
 
-class Record(msgspec.Struct, frozen=True):
+class Record(msgspec.Struct, Generic[K_co, V_co], frozen=True):
     """A record as the Processor API and the test driver show it (Kafka Streams' `Record`). Immutable but for its list of headers, which the
     `with_*` copies share; the engine never shares that list with another record's.
 
     `timestamp` is in ms since the epoch and never negative (ValueError). A None value is a tombstone where the record belongs to a table.
     """
 
-    key: object
-    value: object
+    key: K_co
+    value: V_co
     timestamp: int = 0
     headers: Headers = msgspec.field(default_factory=list)
 
@@ -31,19 +33,19 @@ class Record(msgspec.Struct, frozen=True):
         if self.timestamp < 0:
             raise ValueError(f"a record's timestamp is in ms since the epoch and cannot be negative: {self.timestamp}")
 
-    def with_key(self, key: object) -> Record:
+    def with_key(self, key: KR) -> Record[KR, V_co]:
         """This record with another key."""
         return Record(key, self.value, self.timestamp, self.headers)
 
-    def with_value(self, value: object) -> Record:
+    def with_value(self, value: VR) -> Record[K_co, VR]:
         """This record with another value."""
         return Record(self.key, value, self.timestamp, self.headers)
 
-    def with_timestamp(self, timestamp: int) -> Record:
+    def with_timestamp(self, timestamp: int) -> Record[K_co, V_co]:
         """This record at another time, in ms since the epoch."""
         return Record(self.key, self.value, timestamp, self.headers)
 
-    def with_headers(self, headers: Headers) -> Record:
+    def with_headers(self, headers: Headers) -> Record[K_co, V_co]:
         """This record with a copy of other headers."""
         return Record(self.key, self.value, self.timestamp, list(headers))
 
@@ -69,25 +71,25 @@ class SessionWindow(Window):
         return self.start <= other.end and other.start <= self.end
 
 
-class Windowed(NamedTuple):
+class Windowed(NamedTuple, Generic[K_co]):
     """The key of a windowed table: the record's key and the window (Kafka Streams' `Windowed`)."""
 
-    key: object
+    key: K_co
     window: Window
 
 
-class ValueAndTimestamp(NamedTuple):
+class ValueAndTimestamp(NamedTuple, Generic[V_co]):
     """A value of a timestamped store and the time in ms at which it came to be (Kafka Streams' `ValueAndTimestamp`)."""
 
-    value: object
+    value: V_co
     timestamp: int
 
 
-class VersionedRecord(NamedTuple):
+class VersionedRecord(NamedTuple, Generic[V_co]):
     """A version of a key's value: it holds from `timestamp` (inclusive) to `valid_to` (exclusive), in ms; None: it is the latest (Kafka
     Streams' `VersionedRecord`)."""
 
-    value: object
+    value: V_co
     timestamp: int
     valid_to: int | None = None
 

@@ -40,14 +40,14 @@ def build() -> Topology:
 
     (
         flights.join(airlines, lambda _, flight: flight["carrier"], with_airline)
-        .group_by(lambda _, flight: flight["carrier"], Grouped(serdes.STRING, value=serdes.JSON, name=REPARTITIONS[0]))
+        .group_by(lambda _, flight: str(flight["carrier"]), Grouped(serdes.STRING, value=serdes.JSON, name=REPARTITIONS[0]))
         .aggregate(dict, add_to_carrier, Materialized("carriers", value=serdes.JSON))
         .to_stream()
         .to(PER_CARRIER, Produced(serdes.STRING, value=serdes.JSON))
     )
     (
         flights.left_join(airports, lambda _, flight: flight["origin"], with_airport)
-        .group_by(lambda _, flight: flight["origin"], Grouped(serdes.STRING, value=serdes.JSON, name=REPARTITIONS[1]))
+        .group_by(lambda _, flight: str(flight["origin"]), Grouped(serdes.STRING, value=serdes.JSON, name=REPARTITIONS[1]))
         .windowed_by(TimeWindows.of_size_and_grace(HOUR, GRACE))
         .aggregate(dict, add_to_hour, Materialized("hourly-delay", value=serdes.JSON, retention=timedelta(days=400)))
         .to_stream()

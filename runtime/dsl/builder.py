@@ -16,6 +16,7 @@ from runtime.operators.table import TableSource
 from runtime.stores.base import EntryStore, StateStore, StoreBuilder
 from runtime.stores.suppliers import Builder
 from runtime.topology.topology import StoreFactory, Topology
+from runtime.type_variables import K, V
 
 
 class StreamsBuilder:
@@ -24,14 +25,14 @@ class StreamsBuilder:
     def __init__(self) -> None:
         self._graph = Graph()
 
-    def stream(self, topics: str | Iterable[str], consumed: ConsumedOrStr = None) -> KStream:
+    def stream(self, topics: str | Iterable[str], consumed: ConsumedOrStr[K, V] = None) -> KStream[K, V]:
         """The records of one or more topics. Streams of the same topics share one source. Raises TopologyError where the topics overlap
         without being the same, or a table reads one of them."""
         how = consumed_of(consumed)
         name = self._graph.stream((topics,) if isinstance(topics, str) else tuple(topics), how)
         return KStream(self._graph, name, how.key, how.value, frozenset((name,)))
 
-    def table(self, topic: str, consumed: ConsumedOrStr = None, materialized: MaterializedOrStr = None) -> KTable:
+    def table(self, topic: str, consumed: ConsumedOrStr[K, V] = None, materialized: MaterializedOrStr[K, V] = None) -> KTable[K, V]:
         """The latest value per key of a topic; a record without a value deletes its key, one without a key is dropped and counted.
 
         Without a name in `materialized` the rows are kept only if something reads them. Serdes of `consumed` come before those of
@@ -42,7 +43,9 @@ class StreamsBuilder:
         source = graph.source(graph.name("KSTREAM-SOURCE-", how.name, "-source"), (topic,), how)
         return table_from(graph, source, graph.name("KTABLE-SOURCE-", how.name), root)
 
-    def global_table(self, topic: str, consumed: ConsumedOrStr = None, materialized: MaterializedOrStr = None) -> GlobalKTable:
+    def global_table(
+        self, topic: str, consumed: ConsumedOrStr[K, V] = None, materialized: MaterializedOrStr[K, V] = None
+    ) -> GlobalKTable[K, V]:
         """A table of which every instance keeps all partitions. The topic should be compacted: a store that must be rebuilt (KIP-406) holds
         what the topic still has, and retention by time would silently lose rows (`global.topic.compaction.check`)."""
         graph, how, kept = self._graph, *_of_topic(consumed, materialized)
@@ -60,7 +63,7 @@ class StreamsBuilder:
         return self
 
     def add_global_store(
-        self, builder: StoreBuilder[StateStore], topic: str, consumed: ConsumedOrStr, supplier: ProcessorSupplier
+        self, builder: StoreBuilder[StateStore], topic: str, consumed: ConsumedOrStr[K, V], supplier: ProcessorSupplier[K, V]
     ) -> StreamsBuilder:
         """Adds a store that every instance keeps whole, filled from all partitions of `topic` by a processor of the user's. The topic
         should be compacted."""
@@ -86,7 +89,7 @@ class StreamsBuilder:
         return self._graph.topology
 
 
-def _of_topic(consumed: ConsumedOrStr, materialized: MaterializedOrStr) -> tuple[Consumed, Materialized]:
+def _of_topic(consumed: ConsumedOrStr[K, V], materialized: MaterializedOrStr[K, V]) -> tuple[Consumed[K, V], Materialized[K, V]]:
     """How a table's topic is read and its rows are kept, with the same serdes in both."""
     how, kept = consumed_of(consumed), materialized_of(materialized)
     key, value = how.key or kept.key, how.value or kept.value

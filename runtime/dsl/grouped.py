@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Generic, TypeAlias
 
 from runtime.dsl.arity import checked
 from runtime.dsl.graph import Graph, Repartition, key_value_store, window_store
@@ -13,16 +14,18 @@ from runtime.dsl.windows import TimeWindows
 from runtime.operators.aggregate import StreamAggregate, StreamCount, StreamReduce, TableAggregate, TableCount, TableReduce
 from runtime.operators.base import OperatorSupplier
 from runtime.operators.windowed import WindowAggregate, WindowCount, WindowReduce
+from runtime.record import Windowed
 from runtime.serdes import LONG, time_windowed
 from runtime.serdes.changed import ChangedSerde
 from runtime.serdes.serde import Serde
 from runtime.topology.nodes import wrapped
 from runtime.topology.topology import StoreFactory
+from runtime.type_variables import KR, VR, K, V
 
-Initializer = Callable[[], object]
-Aggregator = Callable[..., object]
+Initializer: TypeAlias = Callable[[], VR]
+Aggregator: TypeAlias = Callable[[K, V, VR], VR | None]
 """Takes (key, value, aggregate)."""
-Reducer = Callable[..., object]
+Reducer: TypeAlias = Callable[[V, V], V | None]
 """Takes (aggregate, value)."""
 Make = Callable[[str, str], OperatorSupplier]
 """Makes the operator of an aggregate, given the names of its node and store. Raises TopologyError for functions that do not fit."""
@@ -45,10 +48,10 @@ def _unnamed_count(graph: Graph, named: NamedOrStr | Materialized, materialized:
         graph.store_name("KSTREAM-AGGREGATE-", Materialized())
 
 
-class _Groups:
+class _Groups(Generic[K, V]):
     """Where an aggregate of grouped records hangs: behind a repartition topic if the key was changed."""
 
-    def __init__(self, graph: Graph, node: str, how: Grouped, sources: frozenset[str], repartition: bool) -> None:
+    def __init__(self, graph: Graph, node: str, how: Grouped[K, V], sources: frozenset[str], repartition: bool) -> None:
         self.graph = graph
         self.how = how
         self._node = node
@@ -73,9 +76,9 @@ class _Groups:
         named: NamedOrStr,
         store: tuple[str, StoreFactory],
         make: Make,
-        serdes: tuple[Serde | None, Serde | None],
+        serdes: tuple[Serde[KR] | None, Serde[VR] | None],
         materialized: Materialized,
-    ) -> KTable:
+    ) -> KTable[KR, VR]:
         """Adds the aggregate with its store (name and factory); `serdes` are those of the resulting table."""
         name = self.graph.name(prefix, named)
         supplier = make(name, store[0])
@@ -85,18 +88,20 @@ class _Groups:
         return KTable(self.graph, name, *serdes, sources, store[0], materialized.name is not None)
 
 
-class KGroupedStream:
+class KGroupedStream(Generic[K, V]):
     """Records grouped by key, made by `group_by` and `group_by_key`. Records without key or value are dropped and counted."""
 
-    def __init__(self, graph: Graph, node: str, how: Grouped, sources: frozenset[str], repartition: bool) -> None:
+    def __init__(self, graph: Graph, node: str, how: Grouped[K, V], sources: frozenset[str], repartition: bool) -> None:
         self._groups = _Groups(graph, node, how, sources, repartition)
 
-    def count(self, named: NamedOrStr | Materialized = None, materialized: MaterializedOrStr = None) -> KTable:
+    def count(self, named: NamedOrStr | Materialized[K, int] = None, materialized: MaterializedOrStr[K, int] = None) -> KTable[K, int]:
         """The number of records per key (LONG)."""
         _unnamed_count(self._groups.graph, named, materialized)
         return self._aggregate("KSTREAM-AGGREGATE-", lambda _node, store: StreamCount(store), LONG, named, materialized)
 
-    def reduce(self, reducer: Reducer, named: NamedOrStr | Materialized = None, materialized: MaterializedOrStr = None) -> KTable:
+    def reduce(
+        self, reducer: Reducer[V], named: NamedOrStr | Materialized[K, V] = None, materialized: MaterializedOrStr[K, V] = None
+    ) -> KTable[K, V]:
         """`reducer(aggregate, value)`, begun with the first value of a key."""
 
         def make(node: str, store: str) -> OperatorSupplier:
@@ -106,11 +111,11 @@ class KGroupedStream:
 
     def aggregate(
         self,
-        initializer: Initializer,
-        aggregator: Aggregator,
-        named: NamedOrStr | Materialized = None,
-        materialized: MaterializedOrStr = None,
-    ) -> KTable:
+        initializer: Initializer[VR],
+        aggregator: Aggregator[K, V, VR],
+        named: NamedOrStr | Materialized[K, VR] = None,
+        materialized: MaterializedOrStr[K, VR] = None,
+    ) -> KTable[K, VR]:
         """`aggregator(key, value, aggregate)`, begun with `initializer()` per key. An aggregate of None deletes the row."""
 
         def make(node: str, store: str) -> OperatorSupplier:
@@ -122,34 +127,38 @@ class KGroupedStream:
         self,
         prefix: str,
         make: Make,
-        value: Serde | None,
-        named: NamedOrStr | Materialized,
-        materialized: MaterializedOrStr,
-    ) -> KTable:
+        value: Serde[VR] | None,
+        named: NamedOrStr | Materialized[K, VR],
+        materialized: MaterializedOrStr[K, VR],
+    ) -> KTable[K, VR]:
         named, how = _shifted(named, materialized)
         groups = self._groups
         key, value = how.key or groups.how.key, how.value or value
         store = groups.graph.store_name(prefix, how)
         return groups.aggregate(prefix, named, (store, key_value_store(store, how, key, value)), make, (key, value), how)
 
-    def windowed_by(self, windows: TimeWindows) -> TimeWindowedKStream:
+    def windowed_by(self, windows: TimeWindows) -> TimeWindowedKStream[K, V]:
         """Groups by window as well."""
         return TimeWindowedKStream(self._groups, windows)
 
 
 @dataclass(frozen=True, slots=True)
-class TimeWindowedKStream:
+class TimeWindowedKStream(Generic[K, V]):
     """Records grouped by key and window; a late record, whose windows are over, is dropped and counted. Results have `Windowed` keys."""
 
-    _groups: _Groups
+    _groups: _Groups[K, V]
     _windows: TimeWindows
 
-    def count(self, named: NamedOrStr | Materialized = None, materialized: MaterializedOrStr = None) -> KTable:
+    def count(
+        self, named: NamedOrStr | Materialized[K, int] = None, materialized: MaterializedOrStr[K, int] = None
+    ) -> KTable[Windowed[K], int]:
         """The number of records per key and window (LONG)."""
         _unnamed_count(self._groups.graph, named, materialized)
         return self._aggregate("KSTREAM-AGGREGATE-", lambda _node, store: WindowCount(store, self._windows), LONG, named, materialized)
 
-    def reduce(self, reducer: Reducer, named: NamedOrStr | Materialized = None, materialized: MaterializedOrStr = None) -> KTable:
+    def reduce(
+        self, reducer: Reducer[V], named: NamedOrStr | Materialized[K, V] = None, materialized: MaterializedOrStr[K, V] = None
+    ) -> KTable[Windowed[K], V]:
         """`reducer(aggregate, value)`, begun with the first value of a key in a window."""
 
         def make(node: str, store: str) -> OperatorSupplier:
@@ -159,11 +168,11 @@ class TimeWindowedKStream:
 
     def aggregate(
         self,
-        initializer: Initializer,
-        aggregator: Aggregator,
-        named: NamedOrStr | Materialized = None,
-        materialized: MaterializedOrStr = None,
-    ) -> KTable:
+        initializer: Initializer[VR],
+        aggregator: Aggregator[K, V, VR],
+        named: NamedOrStr | Materialized[K, VR] = None,
+        materialized: MaterializedOrStr[K, VR] = None,
+    ) -> KTable[Windowed[K], VR]:
         """`aggregator(key, value, aggregate)`, begun with `initializer()` per key and window."""
 
         def make(node: str, store: str) -> OperatorSupplier:
@@ -175,10 +184,10 @@ class TimeWindowedKStream:
         self,
         prefix: str,
         make: Make,
-        value: Serde | None,
-        named: NamedOrStr | Materialized,
-        materialized: MaterializedOrStr,
-    ) -> KTable:
+        value: Serde[VR] | None,
+        named: NamedOrStr | Materialized[K, VR],
+        materialized: MaterializedOrStr[K, VR],
+    ) -> KTable[Windowed[K], VR]:
         named, how = _shifted(named, materialized)
         groups, windows = self._groups, self._windows
         inner, value = how.key or groups.how.key, how.value or value
@@ -189,21 +198,25 @@ class TimeWindowedKStream:
 
 
 @dataclass(slots=True)
-class KGroupedTable:
+class KGroupedTable(Generic[K, V]):
     """Rows grouped by a new key, made by `KTable.group_by`. A row that changes leaves its old group before it enters the new one."""
 
     _graph: Graph
     _node: str
-    _how: Grouped
+    _how: Grouped[K, V]
     _source: str | None = field(default=None, init=False)
 
-    def count(self, named: NamedOrStr | Materialized = None, materialized: MaterializedOrStr = None) -> KTable:
+    def count(self, named: NamedOrStr | Materialized[K, int] = None, materialized: MaterializedOrStr[K, int] = None) -> KTable[K, int]:
         """The number of rows per key (LONG)."""
         return self._aggregate("KTABLE-AGGREGATE-", lambda _node, store: TableCount(store), LONG, named, materialized)
 
     def reduce(
-        self, adder: Reducer, subtractor: Reducer, named: NamedOrStr | Materialized = None, materialized: MaterializedOrStr = None
-    ) -> KTable:
+        self,
+        adder: Reducer[V],
+        subtractor: Reducer[V],
+        named: NamedOrStr | Materialized[K, V] = None,
+        materialized: MaterializedOrStr[K, V] = None,
+    ) -> KTable[K, V]:
         """`adder(aggregate, new value)` and `subtractor(aggregate, old value)`, begun with the first value of a key."""
 
         def make(node: str, store: str) -> OperatorSupplier:
@@ -213,12 +226,12 @@ class KGroupedTable:
 
     def aggregate(
         self,
-        initializer: Initializer,
-        adder: Aggregator,
-        subtractor: Aggregator,
-        named: NamedOrStr | Materialized = None,
-        materialized: MaterializedOrStr = None,
-    ) -> KTable:
+        initializer: Initializer[VR],
+        adder: Aggregator[K, V, VR],
+        subtractor: Aggregator[K, V, VR],
+        named: NamedOrStr | Materialized[K, VR] = None,
+        materialized: MaterializedOrStr[K, VR] = None,
+    ) -> KTable[K, VR]:
         """`adder(key, new value, aggregate)` and `subtractor(key, old value, aggregate)`, begun with `initializer()` per key."""
 
         def make(node: str, store: str) -> OperatorSupplier:
@@ -231,10 +244,10 @@ class KGroupedTable:
         self,
         prefix: str,
         make: Make,
-        value: Serde | None,
-        named: NamedOrStr | Materialized,
-        materialized: MaterializedOrStr,
-    ) -> KTable:
+        value: Serde[VR] | None,
+        named: NamedOrStr | Materialized[K, VR],
+        materialized: MaterializedOrStr[K, VR],
+    ) -> KTable[K, VR]:
         named, how = _shifted(named, materialized)
         graph, grouped = self._graph, self._how
         key, value = how.key or grouped.key, how.value or value

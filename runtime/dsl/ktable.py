@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, overload
 
 from runtime.dsl.arity import checked, takes_key
 from runtime.dsl.graph import Graph, key_value_store
-from runtime.dsl.kstream import KStream, Predicate
+from runtime.dsl.kstream import KStream
 from runtime.dsl.options import GroupedOrStr, Materialized, MaterializedOrStr, NamedOrStr, grouped_of, materialized_of
 from runtime.operators.base import OperatorSupplier
 from runtime.operators.table import TableFilter, TableGroupBy, TableMapValues, TableSource, ToStream
 from runtime.serdes.serde import Serde
+from runtime.type_variables import KR, VR, K_co, V_co
 
 if TYPE_CHECKING:
     from runtime.dsl.grouped import KGroupedTable
@@ -28,14 +29,15 @@ class TableRoot:
 
 
 @dataclass(frozen=True, slots=True)
-class KTable:
-    """A table; made by `StreamsBuilder.table` and by aggregations. Every method adds a node and returns a new table or stream."""
+class KTable(Generic[K_co, V_co]):
+    """A table of keys K and rows V; made by `StreamsBuilder.table` and by aggregations. Every method adds a node and returns a new table or
+    stream."""
 
     _graph: Graph
     node: str
     """Name of the node that is this table."""
-    _key: Serde | None
-    _value: Serde | None
+    _key: Serde[K_co] | None
+    _value: Serde[V_co] | None
     sources: frozenset[str]
     """Names of the source nodes that feed it."""
     _store: str | None = None
@@ -61,23 +63,59 @@ class KTable:
             topology.replace_operator(self.node, TableSource(self._root.store), (self._root.store,))
         return (self._root.store,)
 
-    def filter(self, predicate: Predicate, named: NamedOrStr | Materialized = None, materialized: MaterializedOrStr = None) -> KTable:
+    def filter(
+        self,
+        predicate: Callable[[K_co, V_co], object],
+        named: NamedOrStr | Materialized[K_co, V_co] = None,
+        materialized: MaterializedOrStr[K_co, V_co] = None,
+    ) -> KTable[K_co, V_co]:
         """The rows for which `predicate(key, value)` is true; a row that stops matching is deleted."""
         return self._filter(predicate, named, materialized, negate=False)
 
-    def filter_not(self, predicate: Predicate, named: NamedOrStr | Materialized = None, materialized: MaterializedOrStr = None) -> KTable:
+    def filter_not(
+        self,
+        predicate: Callable[[K_co, V_co], object],
+        named: NamedOrStr | Materialized[K_co, V_co] = None,
+        materialized: MaterializedOrStr[K_co, V_co] = None,
+    ) -> KTable[K_co, V_co]:
         """The rows for which `predicate(key, value)` is false; a row that starts matching is deleted."""
         return self._filter(predicate, named, materialized, negate=True)
 
-    def _filter(self, predicate: Predicate, named: NamedOrStr | Materialized, materialized: MaterializedOrStr, *, negate: bool) -> KTable:
+    def _filter(
+        self,
+        predicate: Callable[[K_co, V_co], object],
+        named: NamedOrStr | Materialized[K_co, V_co],
+        materialized: MaterializedOrStr[K_co, V_co],
+        *,
+        negate: bool,
+    ) -> KTable[K_co, V_co]:
         def supplier(node: str, store: str | None) -> OperatorSupplier:
             return TableFilter(checked(predicate, node, "key", "value"), store, negate)
 
         return self._derived("KTABLE-FILTER-", supplier, self._value, named, materialized)
 
+    @overload
     def map_values(
-        self, mapper: Callable[..., object], named: NamedOrStr | Materialized = None, materialized: MaterializedOrStr = None
-    ) -> KTable:
+        self,
+        mapper: Callable[[V_co], VR],
+        named: NamedOrStr | Materialized[K_co, VR] = None,
+        materialized: MaterializedOrStr[K_co, VR] = None,
+    ) -> KTable[K_co, VR]: ...
+
+    @overload
+    def map_values(
+        self,
+        mapper: Callable[[K_co, V_co], VR],
+        named: NamedOrStr | Materialized[K_co, VR] = None,
+        materialized: MaterializedOrStr[K_co, VR] = None,
+    ) -> KTable[K_co, VR]: ...
+
+    def map_values(
+        self,
+        mapper: Callable[..., VR],
+        named: NamedOrStr | Materialized[K_co, VR] = None,
+        materialized: MaterializedOrStr[K_co, VR] = None,
+    ) -> KTable[K_co, VR]:
         """`mapper(value)` or `mapper(key, value)` gives the new value of each row."""
 
         def supplier(node: str, store: str | None) -> OperatorSupplier:
@@ -89,10 +127,10 @@ class KTable:
         self,
         prefix: str,
         supplier: Callable[[str, str | None], OperatorSupplier],
-        value: Serde | None,
-        named: NamedOrStr | Materialized,
-        materialized: MaterializedOrStr,
-    ) -> KTable:
+        value: Serde[VR] | None,
+        named: NamedOrStr | Materialized[K_co, VR],
+        materialized: MaterializedOrStr[K_co, VR],
+    ) -> KTable[K_co, VR]:
         """A table computed from this one: kept in a store of its own only where `materialized` names one."""
         if isinstance(named, Materialized):  # Kafka Streams has the overload without a name
             named, materialized = None, named
@@ -107,7 +145,15 @@ class KTable:
         graph.operator(name, supplier(name, store), (self.node,), () if store is None else (store,))
         return KTable(graph, name, key, value, self.sources, store, store is not None, self)
 
-    def to_stream(self, mapper: Callable[..., object] | NamedOrStr = None, named: NamedOrStr = None) -> KStream:
+    @overload
+    def to_stream(self, mapper: NamedOrStr = None, named: NamedOrStr = None) -> KStream[K_co, V_co]: ...
+
+    @overload
+    def to_stream(self, mapper: Callable[[K_co, V_co], KR], named: NamedOrStr = None) -> KStream[KR, V_co]: ...
+
+    def to_stream(
+        self, mapper: Callable[[K_co, V_co], KR] | NamedOrStr = None, named: NamedOrStr = None
+    ) -> KStream[KR, V_co] | KStream[K_co, V_co]:
         """The changes of the table as a stream of its new values; `mapper(key, value)`, if given, gives each record a new key."""
         if mapper is not None and not callable(mapper):  # Kafka Streams has the overload with a name alone
             mapper, named = None, mapper
@@ -115,7 +161,9 @@ class KTable:
         stream = KStream(self._graph, name, self._key, self._value, self.sources)
         return stream if mapper is None else stream.select_key(mapper)
 
-    def group_by(self, selector: Callable[..., tuple[object, object] | None], grouped: GroupedOrStr = None) -> KGroupedTable:
+    def group_by(
+        self, selector: Callable[[K_co, V_co], tuple[KR, VR] | None], grouped: GroupedOrStr[KR, VR] = None
+    ) -> KGroupedTable[KR, VR]:
         """Groups the rows by `selector(key, value)`, a pair of a new key and value; None leaves the row out."""
         from runtime.dsl.grouped import KGroupedTable
 
@@ -127,7 +175,7 @@ class KTable:
 
 
 @dataclass(frozen=True, slots=True)
-class GlobalKTable:
+class GlobalKTable(Generic[K_co, V_co]):
     """A table of which every instance keeps the whole, for joins by any key. Made by `StreamsBuilder.global_table`."""
 
     queryable_store_name: str

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import TypeAlias
+from typing import Generic, TypeAlias
 
 from runtime.durations import Duration
 from runtime.errors import TopologyError
@@ -17,6 +17,7 @@ from runtime.offset_reset import AutoOffsetReset
 from runtime.serdes.serde import Serde
 from runtime.stores.suppliers import KeyValueSupplier, WindowSupplier
 from runtime.topology.nodes import Partitioner
+from runtime.type_variables import VO, K, V
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
@@ -39,13 +40,13 @@ class Named:
 
 
 @dataclass(frozen=True, slots=True)
-class Consumed:
+class Consumed(Generic[K, V]):
     """How a topic is read. `offset_reset_policy`: an `AutoOffsetReset`, or `earliest`, `latest`, `none`, `by_duration:PT1H`;
     None is `auto.offset.reset`.    `timestamp_extractor` as in `runtime.timestamps`."""
 
-    key: Serde | None = None
+    key: Serde[K] | None = None
     _: KW_ONLY
-    value: Serde | None = None
+    value: Serde[V] | None = None
     timestamp_extractor: object | None = None
     offset_reset_policy: AutoOffsetReset | str | None = None
     name: str | None = None
@@ -55,13 +56,13 @@ class Consumed:
 
 
 @dataclass(frozen=True, slots=True)
-class Produced:
+class Produced(Generic[K, V]):
     """How a topic is written. `partitioner(topic, key, value, partitions)` chooses the partition; None is the key's murmur2 hash."""
 
-    key: Serde | None = None
+    key: Serde[K] | None = None
     _: KW_ONLY
-    value: Serde | None = None
-    partitioner: Partitioner | None = None
+    value: Serde[V] | None = None
+    partitioner: Partitioner[K, V] | None = None
     name: str | None = None
 
     def __post_init__(self) -> None:
@@ -69,12 +70,12 @@ class Produced:
 
 
 @dataclass(frozen=True, slots=True)
-class Grouped:
+class Grouped(Generic[K, V]):
     """How records are grouped. The name is that of the repartition topic, if one is needed: `<application.id>-<name>-repartition`."""
 
-    key: Serde | None = None
+    key: Serde[K] | None = None
     _: KW_ONLY
-    value: Serde | None = None
+    value: Serde[V] | None = None
     name: str | None = None
 
     def __post_init__(self) -> None:
@@ -82,14 +83,14 @@ class Grouped:
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class Joined(Generic[K, V, VO]):
     """How a stream is joined with a table: serdes of the stream's key and value and of the table's value; the name of a
     repartition topic."""
 
-    key: Serde | None = None
+    key: Serde[K] | None = None
     _: KW_ONLY
-    value: Serde | None = None
-    other_value: Serde | None = None
+    value: Serde[V] | None = None
+    other_value: Serde[VO] | None = None
     name: str | None = None
 
     def __post_init__(self) -> None:
@@ -97,15 +98,15 @@ class Joined:
 
 
 @dataclass(frozen=True, slots=True)
-class Repartitioned:
+class Repartitioned(Generic[K, V]):
     """How a stream goes through a topic of its own. `partitions` None: as many as flow into it."""
 
     name: str | None = None
     _: KW_ONLY
-    key: Serde | None = None
-    value: Serde | None = None
+    key: Serde[K] | None = None
+    value: Serde[V] | None = None
     partitions: int | None = None
-    partitioner: Partitioner | None = None
+    partitioner: Partitioner[K, V] | None = None
 
     def __post_init__(self) -> None:
         _check_serdes(self, self.key, self.value)
@@ -114,7 +115,7 @@ class Repartitioned:
 
 
 @dataclass(frozen=True, slots=True)
-class Materialized:
+class Materialized(Generic[K, V]):
     """How a table is kept. `store` is the store's name, or a supplier made by `Stores`; without it the name is generated.
 
     `caching`: updates of a key are folded until the next commit. `logging`: True, False, or settings of the changelog topic. `retention`
@@ -123,8 +124,8 @@ class Materialized:
 
     store: str | KeyValueSupplier | WindowSupplier | None = None
     _: KW_ONLY
-    key: Serde | None = None
-    value: Serde | None = None
+    key: Serde[K] | None = None
+    value: Serde[V] | None = None
     caching: bool = True
     logging: bool | Mapping[str, str] = True
     retention: Duration | None = None
@@ -145,11 +146,11 @@ class Materialized:
 
 
 NamedOrStr: TypeAlias = Named | str | None
-MaterializedOrStr: TypeAlias = Materialized | str | None
-ConsumedOrStr: TypeAlias = Consumed | str | None
-ProducedOrStr: TypeAlias = Produced | str | None
-GroupedOrStr: TypeAlias = Grouped | str | None
-JoinedOrStr: TypeAlias = Joined | str | None
+MaterializedOrStr: TypeAlias = Materialized[K, V] | str | None
+ConsumedOrStr: TypeAlias = Consumed[K, V] | str | None
+ProducedOrStr: TypeAlias = Produced[K, V] | str | None
+GroupedOrStr: TypeAlias = Grouped[K, V] | str | None
+JoinedOrStr: TypeAlias = Joined[K, V, VO] | str | None
 
 
 def name_of(named: Named | str | None) -> str | None:
@@ -162,26 +163,26 @@ def name_of(named: Named | str | None) -> str | None:
     return name
 
 
-def consumed_of(consumed: ConsumedOrStr) -> Consumed:
+def consumed_of(consumed: ConsumedOrStr[K, V]) -> Consumed[K, V]:
     """A name alone, or nothing, as `Consumed`."""
     return consumed if isinstance(consumed, Consumed) else Consumed(name=name_of(consumed))
 
 
-def produced_of(produced: ProducedOrStr) -> Produced:
+def produced_of(produced: ProducedOrStr[K, V]) -> Produced[K, V]:
     """A name alone, or nothing, as `Produced`."""
     return produced if isinstance(produced, Produced) else Produced(name=name_of(produced))
 
 
-def materialized_of(materialized: MaterializedOrStr) -> Materialized:
+def materialized_of(materialized: MaterializedOrStr[K, V]) -> Materialized[K, V]:
     """A name alone, or nothing, as `Materialized`."""
     return materialized if isinstance(materialized, Materialized) else Materialized(materialized)
 
 
-def grouped_of(grouped: GroupedOrStr) -> Grouped:
+def grouped_of(grouped: GroupedOrStr[K, V]) -> Grouped[K, V]:
     """A name alone, or nothing, as `Grouped`."""
     return grouped if isinstance(grouped, Grouped) else Grouped(name=name_of(grouped))
 
 
-def joined_of(joined: JoinedOrStr) -> Joined:
+def joined_of(joined: JoinedOrStr[K, V, VO]) -> Joined[K, V, VO]:
     """A name alone, or nothing, as `Joined`."""
     return joined if isinstance(joined, Joined) else Joined(name=name_of(joined))

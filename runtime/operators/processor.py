@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, Protocol, TypeAlias
 
 from runtime.durations import to_ms
 from runtime.errors import InvalidStateStoreError, StreamsError
@@ -26,6 +26,7 @@ from runtime.operators.context import Forward, NodeContext
 from runtime.record import Record
 from runtime.stores.base import EngineStore
 from runtime.tasks.punctuation import Cancellable, PunctuationType, Punctuator
+from runtime.type_variables import KR, VR, K, KIn_contra, KOut, KOut_co, KOut_contra, V, VIn_contra, VOut, VOut_co, VOut_contra
 
 __all__ = [
     "Cancellable",
@@ -47,8 +48,8 @@ class RecordMetadata(NamedTuple):
     offset: int
 
 
-class ProcessorContext:
-    """What a processor may ask of its task (Kafka Streams' `ProcessorContext`)."""
+class ProcessorContext(Generic[KOut_contra, VOut_contra]):
+    """What a processor may ask of its task (Kafka Streams' `ProcessorContext`). KOut and VOut are what it forwards."""
 
     __slots__ = ("_forward", "_node", "_task")
 
@@ -88,7 +89,7 @@ class ProcessorContext:
         """Wall-clock time, ms since the epoch, of the clock that the application runs by."""
         return self._task.clock.wall_ms()
 
-    def get_state_store(self, name: str) -> object:
+    def get_state_store(self, name: str) -> Any:  # noqa: ANN401 (who asks for a store knows what it is, as in Kafka Streams)
         """A store that is connected to this processor, or a global store.
 
         Raises InvalidStateStoreError for any other name. The task becomes a reader of the global store: while that is recovered, it waits.
@@ -116,7 +117,7 @@ class ProcessorContext:
             return task.stream_punctuations.schedule(0, milliseconds, named)
         return task.wall_punctuations.schedule(task.clock.wall_ms() + milliseconds, milliseconds, named)
 
-    def forward(self, record: Record, child_name: str | None = None) -> None:
+    def forward(self, record: Record[KOut_contra, VOut_contra], child_name: str | None = None) -> None:
         """Hands a record to all children, or to the one named. Its timestamp and headers go with it.
 
         Raises StreamsError if there is no such child.
@@ -142,13 +143,14 @@ class ProcessorContext:
         self._task.commit_requested = True
 
 
-class Processor:
-    """A processor of the user's. One instance for each task, made by the supplier; used by one thread."""
+class Processor(Generic[KIn_contra, VIn_contra, KOut, VOut]):
+    """A processor of the user's: it takes keys KIn and values VIn and forwards KOut and VOut. One instance for each task, made by the
+    supplier; used by one thread."""
 
-    def init(self, context: ProcessorContext) -> None:
+    def init(self, context: ProcessorContext[KOut, VOut]) -> None:
         """Called once before the first record; stores are restored by then."""
 
-    def process(self, record: Record) -> None:
+    def process(self, record: Record[KIn_contra, VIn_contra]) -> None:
         """Called for each record."""
         raise NotImplementedError
 
@@ -156,17 +158,17 @@ class Processor:
         """Called when the task stops, or goes back to its last commit."""
 
 
-class AnyProcessor(Protocol):
+class AnyProcessor(Protocol[KIn_contra, VIn_contra, KOut_co, VOut_co]):
     """What the engine needs of a processor: `Processor` or anything with its methods."""
 
-    def init(self, context: ProcessorContext) -> None: ...
+    def init(self, context: ProcessorContext[KOut_co, VOut_co]) -> None: ...
 
-    def process(self, record: Record) -> None: ...
+    def process(self, record: Record[KIn_contra, VIn_contra]) -> None: ...
 
     def close(self) -> None: ...
 
 
-ProcessorSupplier = Callable[[], AnyProcessor]
+ProcessorSupplier: TypeAlias = Callable[[], AnyProcessor[K, V, KR, VR]]
 """A `Processor` class, or a callable that makes a new processor each time."""
 
 
@@ -179,7 +181,7 @@ class _FixedKeyContext(ProcessorContext):
         super().__init__(node, forward)
         self.key: object = None
 
-    def forward(self, record: Record, child_name: str | None = None) -> None:
+    def forward(self, record: Record[KOut_contra, VOut_contra], child_name: str | None = None) -> None:
         if record.key is not self.key and record.key != self.key:
             raise StreamsError(
                 f"processor {self._node.name} forwards the key {record.key!r} for a record of key {self.key!r}: "

@@ -5,11 +5,12 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from struct import Struct
-from typing import cast
+from typing import Any
 
 import msgspec
 
-from runtime.serdes.serde import Deserializer, PlainSerde, Serde, Serializer
+from runtime.serdes.serde import PlainSerde, Serde
+from runtime.type_variables import T
 
 
 def _number(name: str, layout: str) -> PlainSerde:
@@ -46,42 +47,40 @@ def _write_null(data: object) -> bytes | None:
     raise TypeError(f"serdes.NULL takes only None, not {type(data).__name__}")
 
 
-def _read_null(data: bytes) -> object:
+def _read_null(data: bytes) -> None:
     raise ValueError(f"serdes.NULL reads only null, but there are {len(data)} bytes")
 
 
-BYTES = PlainSerde("BYTES", _identity, _read_bytes, immutable=True)
+BYTES: PlainSerde[bytes] = PlainSerde("BYTES", _identity, _read_bytes, immutable=True)
 """bytes, as they are (Java's `ByteArraySerializer`)."""
-STRING = PlainSerde("STRING", cast(Serializer, str.encode), cast(Deserializer, bytes.decode), immutable=True)
+STRING: PlainSerde[str] = PlainSerde("STRING", str.encode, bytes.decode, immutable=True)
 """str as UTF-8."""
-SHORT = _number("SHORT", ">h")
+SHORT: PlainSerde[int] = _number("SHORT", ">h")
 """int, 2 bytes, big-endian; out of range raises struct.error."""
-INTEGER = _number("INTEGER", ">i")
+INTEGER: PlainSerde[int] = _number("INTEGER", ">i")
 """int, 4 bytes, big-endian; out of range raises struct.error."""
-LONG = _number("LONG", ">q")
+LONG: PlainSerde[int] = _number("LONG", ">q")
 """int, 8 bytes, big-endian; out of range raises struct.error."""
-FLOAT = _number("FLOAT", ">f")
+FLOAT: PlainSerde[float] = _number("FLOAT", ">f")
 """float, IEEE 754 single precision, big-endian."""
-DOUBLE = _number("DOUBLE", ">d")
+DOUBLE: PlainSerde[float] = _number("DOUBLE", ">d")
 """float, IEEE 754 double precision, big-endian."""
-UUID = PlainSerde("UUID", _write_uuid, _read_uuid, immutable=True, size=36)
+UUID: PlainSerde[uuid.UUID] = PlainSerde("UUID", _write_uuid, _read_uuid, immutable=True, size=36)
 """uuid.UUID as its 36 characters (Java's `UUIDSerializer`)."""
-NULL = PlainSerde("NULL", _write_null, _read_null, immutable=True)
+NULL: PlainSerde[None] = PlainSerde("NULL", _write_null, _read_null, immutable=True)
 """None and nothing else (Java's `VoidSerializer`)."""
-JSON = PlainSerde(
-    "JSON", cast(Serializer, msgspec.json.Encoder().encode), cast(Deserializer, msgspec.json.Decoder().decode), immutable=False
-)
+JSON: PlainSerde[Any] = PlainSerde("JSON", msgspec.json.Encoder().encode, msgspec.json.Decoder().decode, immutable=False)
 """Anything that JSON can say (dict, list, str, int, float, bool), compact, UTF-8; anything else raises TypeError, bad input
 msgspec.DecodeError."""
 
 
-def json(kind: type) -> Serde:
+def json(kind: type[T]) -> Serde[T]:
     """JSON of one type: a msgspec struct, a dataclass, a TypedDict or any other type that msgspec knows, checked while it is read.
 
     Reading what does not fit raises msgspec.ValidationError, which says where. A frozen `msgspec.Struct` is trusted to be immutable.
     """
-    write: Callable[[object], bytes] = msgspec.json.Encoder().encode
-    read: Callable[[bytes], object] = msgspec.json.Decoder(kind).decode
+    write: Callable[[T], bytes] = msgspec.json.Encoder().encode
+    read: Callable[[bytes], T] = msgspec.json.Decoder(kind).decode
     return PlainSerde(f"json({kind.__name__})", write, read, immutable=_all_frozen(kind))
 
 

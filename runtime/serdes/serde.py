@@ -11,9 +11,10 @@ The engine never calls a serde with None: a null key or value stays null on ever
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import Generic
 
 from runtime.record import Headers
+from runtime.type_variables import T
 
 CurrentHeaders = Callable[[], Headers | None]
 """Gives the headers of the record that is being processed, or None when it has none."""
@@ -21,15 +22,13 @@ CurrentHeaders = Callable[[], Headers | None]
 Serializer = Callable[[object], bytes | None]
 Deserializer = Callable[[bytes], object]
 
-T = TypeVar("T")
-
 
 def _no_headers() -> Headers | None:
     return None
 
 
-class Serde:
-    """`serialize(topic, headers, data) -> bytes | None` and `deserialize(topic, headers, data) -> object`.
+class Serde(Generic[T]):
+    """`serialize(topic, headers, data) -> bytes | None` and `deserialize(topic, headers, data) -> object`, of objects of the type T.
 
     `immutable` says that nobody can change an object of this type in place, so that stores may keep the object itself between two commits
     instead of its bytes. `declares` names the configuration keys that the serde reads (they are then known keys).
@@ -48,17 +47,17 @@ class Serde:
         name: str | None = None,
     ) -> None:
         self._serialize: Callable[[str, Headers | None, T], bytes | None] = serialize
-        self._deserialize: Callable[[str, Headers | None, bytes], object] = deserialize
+        self._deserialize: Callable[[str, Headers | None, bytes], T] = deserialize
         self.immutable = immutable
         self.declares = tuple(declares)
         self.name: str = name or str(getattr(serialize, "__qualname__", type(serialize).__name__))
 
-    def serializer(self, topic: str, headers: CurrentHeaders | None = None) -> Serializer:
+    def serializer(self, topic: str, headers: CurrentHeaders | None = None) -> Callable[[T], bytes | None]:
         """A function of the object alone, for one topic. `headers` gives the current record's headers (default: none)."""
         serialize, current = self._serialize, headers or _no_headers
-        return lambda data: serialize(topic, current(), data)  # type: ignore[arg-type]  # the type of T is the user's promise
+        return lambda data: serialize(topic, current(), data)
 
-    def deserializer(self, topic: str, headers: CurrentHeaders | None = None) -> Deserializer:
+    def deserializer(self, topic: str, headers: CurrentHeaders | None = None) -> Callable[[bytes], T]:
         """A function of the bytes alone, for one topic. `headers` gives the current record's headers (default: none)."""
         deserialize, current = self._deserialize, headers or _no_headers
         return lambda data: deserialize(topic, current(), data)
@@ -67,7 +66,7 @@ class Serde:
         return f"serdes.{self.name}"
 
 
-class PlainSerde(Serde):
+class PlainSerde(Serde[T]):
     """A serde whose functions need neither topic nor headers; the hot path calls them directly.
 
     `size` is the number of bytes of every serialised value, where it is fixed.
@@ -75,14 +74,16 @@ class PlainSerde(Serde):
 
     __slots__ = ("_read", "_write", "size")
 
-    def __init__(self, name: str, write: Serializer, read: Deserializer, *, immutable: bool, size: int | None = None) -> None:
+    def __init__(
+        self, name: str, write: Callable[[T], bytes | None], read: Callable[[bytes], T], *, immutable: bool, size: int | None = None
+    ) -> None:
         super().__init__(lambda topic, headers, data: write(data), lambda topic, headers, data: read(data), immutable=immutable, name=name)
         self._write = write
         self._read = read
         self.size = size
 
-    def serializer(self, topic: str, headers: CurrentHeaders | None = None) -> Serializer:
+    def serializer(self, topic: str, headers: CurrentHeaders | None = None) -> Callable[[T], bytes | None]:
         return self._write
 
-    def deserializer(self, topic: str, headers: CurrentHeaders | None = None) -> Deserializer:
+    def deserializer(self, topic: str, headers: CurrentHeaders | None = None) -> Callable[[bytes], T]:
         return self._read

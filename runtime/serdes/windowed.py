@@ -8,10 +8,11 @@ from datetime import timedelta
 from runtime.durations import to_ms
 from runtime.record import SessionWindow, Window, Windowed
 from runtime.serdes import keys
-from runtime.serdes.serde import CurrentHeaders, Deserializer, Serde, Serializer
+from runtime.serdes.serde import CurrentHeaders, Serde
+from runtime.type_variables import K
 
 
-def time_windowed(inner: Serde, window_size: timedelta | int) -> Serde:
+def time_windowed(inner: Serde[K], window_size: timedelta | int) -> Serde[Windowed[K]]:
     """Keys of time windows: the inner key's bytes, then the window's start as int64. The end is `start + window_size` (ms or timedelta);
     it is not in the bytes."""
     size = to_ms(window_size)
@@ -27,7 +28,7 @@ def _write_start(key: bytes, window: Window) -> bytes:
     return keys.windowed_key(key, window.start)
 
 
-def session_windowed(inner: Serde) -> Serde:
+def session_windowed(inner: Serde[K]) -> Serde[Windowed[K]]:
     """Keys of sessions: the inner key's bytes, then the session's end and start as int64 (ms, both inclusive)."""
     return _WindowedSerde("session_windowed", inner, _write_session, _read_session)
 
@@ -41,11 +42,11 @@ def _read_session(data: bytes) -> tuple[bytes, Window]:
     return key, SessionWindow(start, end)
 
 
-class _WindowedSerde(Serde):
+class _WindowedSerde(Serde[Windowed[K]]):
     __slots__ = ("_inner", "_join", "_split")
 
     def __init__(
-        self, name: str, inner: Serde, join: Callable[[bytes, Window], bytes], split: Callable[[bytes], tuple[bytes, Window]]
+        self, name: str, inner: Serde[K], join: Callable[[bytes, Window], bytes], split: Callable[[bytes], tuple[bytes, Window]]
     ) -> None:
         full_name = f"{name}({inner.name})"
         super().__init__(self._write_with, self._read_with, immutable=inner.immutable, declares=inner.declares, name=full_name)
@@ -53,10 +54,10 @@ class _WindowedSerde(Serde):
         self._join = join
         self._split = split
 
-    def serializer(self, topic: str, headers: CurrentHeaders | None = None) -> Serializer:
+    def serializer(self, topic: str, headers: CurrentHeaders | None = None) -> Callable[[Windowed[K]], bytes | None]:
         write, join = self._inner.serializer(topic, headers), self._join
 
-        def windowed(key: object) -> bytes:
+        def windowed(key: Windowed[K]) -> bytes:
             if not isinstance(key, Windowed):
                 raise TypeError(f"{self!r} takes a Windowed key, not {type(key).__name__}")
             data = write(key.key)
@@ -66,17 +67,17 @@ class _WindowedSerde(Serde):
 
         return windowed
 
-    def deserializer(self, topic: str, headers: CurrentHeaders | None = None) -> Deserializer:
+    def deserializer(self, topic: str, headers: CurrentHeaders | None = None) -> Callable[[bytes], Windowed[K]]:
         read, split = self._inner.deserializer(topic, headers), self._split
 
-        def windowed(data: bytes) -> object:
+        def windowed(data: bytes) -> Windowed[K]:
             key, window = split(data)
             return Windowed(read(key), window)
 
         return windowed
 
-    def _write_with(self, topic: str, headers: object, data: object) -> bytes | None:
+    def _write_with(self, topic: str, headers: object, data: Windowed[K]) -> bytes | None:
         return self.serializer(topic)(data)
 
-    def _read_with(self, topic: str, headers: object, data: bytes) -> object:
+    def _read_with(self, topic: str, headers: object, data: bytes) -> Windowed[K]:
         return self.deserializer(topic)(data)

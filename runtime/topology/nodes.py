@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Never, TypeAlias
 
 from runtime.offset_reset import AutoOffsetReset
 from runtime.serdes.serde import Serde
+from runtime.type_variables import K, V
 
 if TYPE_CHECKING:
     from runtime.operators.base import OperatorSupplier
 
-Partitioner: TypeAlias = Callable[[str, object, object, int], int | Collection[int] | None]
+Partitioner: TypeAlias = Callable[[str, K, V, int], int | Collection[int] | None]
 """`(topic, key, value, number of partitions) -> partition`, or several, or none (empty); None leaves it to the key's murmur2 hash
 (`StreamPartitioner`, KIP-837)."""
 

@@ -75,7 +75,7 @@ def answer() -> Iterator[Callable[[object], None]]:
     yield set_answer
 
 
-def divide(key: object, value: object) -> object:
+def divide(key: str, value: str) -> str:
     if value == POISON.decode():
         raise ZeroDivisionError("poison")
     return value

@@ -144,7 +144,7 @@ def test_an_output_that_its_serde_cannot_write_becomes_a_dead_letter_and_the_oth
     broker.produce(source, [("a", "1"), ("b", "bad"), ("c", "2")], headers=[("trace", b"7")])
     builder = StreamsBuilder()
     stream = builder.stream(source, TEXT).map_values(lambda value: 5 if value == "bad" else value)
-    stream.to(output, Produced(serdes.STRING, value=serdes.STRING, name="the-sink"))
+    stream.to(output, Produced(serdes.STRING, value=serdes.STRING, name="the-sink"))  # type: ignore[arg-type]
     more = {"errors.dead.letter.queue.topic.name": dead}
     with running(broker, builder.build(), application_id, state_dir, **settings(guarantee, **more)):
         wait_until(lambda: broker.committed_offsets(application_id, source) == {0: 3}, what="the end of the input")
@@ -166,7 +166,7 @@ def test_the_dead_letter_of_an_output_without_an_input_record_has_the_outputs_ke
     broker.produce(source, [("a", "1"), ("a", "2")])
     builder = StreamsBuilder()
     counts = builder.stream(source, TEXT).group_by_key().count(Materialized("counts"))
-    counts.to_stream().to(output, Produced(serdes.STRING, value=serdes.STRING))
+    counts.to_stream().to(output, Produced(serdes.STRING, value=serdes.STRING))  # type: ignore[arg-type]
     more = {"errors.dead.letter.queue.topic.name": dead}
     with running(broker, builder.build(), application_id, state_dir, **settings("exactly_once_v2", **more)):
         wait_until(lambda: broker.committed_offsets(application_id, source) == {0: 2}, what="the end of the input")

@@ -35,7 +35,7 @@ GIVEN = [("in", "a", "1", 1), ("in", "a", "22", 2), ("in", "a", "333", 3), ("in"
 BY_LENGTH = Grouped(S, value=S, name="by-length")
 
 
-def by_length(key: object, value: str) -> tuple[object, object]:
+def by_length(key: object, value: str) -> tuple[str, str]:
     return str(len(value)), value
 
 

@@ -120,20 +120,20 @@ def test_a_callback_that_does_not_fit_names_its_node(operation: Callable[[KStrea
 def test_the_message_says_what_is_given_and_what_is_taken() -> None:
     stream = StreamsBuilder().stream("in")
     with pytest.raises(TopologyError, match=r"node f: one is given \(key, value\) and takes 1$"):
-        stream.filter(one, "f")
+        stream.filter(one, "f")  # type: ignore[arg-type]
     with pytest.raises(TopologyError, match=r"three is given \(value\) or \(key, value\) and takes 3$"):
-        stream.map_values(three)
+        stream.map_values(three)  # type: ignore[arg-type]
     with pytest.raises(TopologyError, match=r"one is given \(left, right\) or \(key, left, right\) and takes 1$"):
-        stream.join(StreamsBuilder().table("t"), one)
+        stream.join(StreamsBuilder().table("t"), one)  # type: ignore[arg-type]
 
 
 def test_a_global_join_checks_selector_and_joiner() -> None:
     builder = StreamsBuilder()
     stream, table = builder.stream("in"), builder.global_table("t")
     with pytest.raises(TopologyError, match=r"given \(key, value\)"):
-        stream.join(table, one, lambda left, right: left)
+        stream.join(table, one, lambda left, right: left)  # type: ignore[arg-type]
     with pytest.raises(TopologyError, match=r"given \(left, right\)"):
-        stream.left_join(table, lambda key, value: key, one)
+        stream.left_join(table, lambda key, value: key, one)  # type: ignore[arg-type]
 
 
 def test_a_stream_is_joined_with_tables_only() -> None:

@@ -104,7 +104,7 @@ def test_a_joined_stream_keeps_its_key_and_forgets_its_value() -> None:
 
 def test_a_join_repartitions_with_the_serdes_of_joined() -> None:
     def define(builder: StreamsBuilder) -> None:
-        stream = builder.stream("in", STRINGS).select_key(second)
+        stream: KStream = builder.stream("in", STRINGS).select_key(second)
         stream.join(builder.table("t", STRINGS), second, Joined(L, name="joined")).to("out")
 
     assert node_serdes(resolved(define), "joined-repartition") == (L, S)

@@ -135,6 +135,6 @@ def test_a_handler_that_knows_nothing_of_serdes_fails() -> None:
             return ProductionExceptionHandlerResponse.CONTINUE
 
     builder = StreamsBuilder()
-    builder.stream("in", TEXT).map_values(len).to("out", Produced(serdes.STRING, value=serdes.STRING))
+    builder.stream("in", TEXT).map_values(len).to("out", Produced(serdes.STRING, value=serdes.STRING))  # type: ignore[arg-type]
     with TopologyTestDriver(builder.build(), {"production.exception.handler": Old}) as driver, pytest.raises(ProductionError):
         driver.create_input_topic("in", serdes.STRING, serdes.STRING).pipe_input("k", "v")
