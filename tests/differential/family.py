@@ -74,8 +74,9 @@ class Family:
     """`java`: the class with the method of the function's name, in camel case.
 
     `serdes`: of topics that are not strings to strings, to write input and to show output. `ahead` and `behind`: how far (ms) a record
-    is at most after and before the latest one. `wall`: the most that the wall clock moves in one step; 0: it stands still. `nulls`:
-    whether keys and values may be null. `config` is given to both sides as it is.
+    is at most after and before the latest one. `wall`: the most that the wall clock moves in one step; 0: it stands still.
+    `distinct`: each value is made one of its own by a number, for tables that keep silent when nothing changes. `config` is given to both
+    sides as it is.
     """
 
     java: str
@@ -84,7 +85,9 @@ class Family:
     keys: Sequence[object] = ("a", "b", "c")
     values: Sequence[object] = ("1", "2", "3", "4")
     serdes: Mapping[str, Pair] = field(default_factory=dict)
-    nulls: bool = True
+    null_keys: bool = True
+    null_values: bool = True
+    distinct: bool = False
     headers: bool = True
     ahead: int = 10
     behind: int = 25
@@ -114,9 +117,9 @@ class Family:
 
     def steps(self, random: Random) -> list[Step]:
         """Random input."""
-        keys, values = ([*self.keys, None], [*self.values, None]) if self.nulls else (self.keys, self.values)
+        keys, values = [*self.keys, *_null(self.null_keys)], [*self.values, *_null(self.null_values)]
         latest, found = 0, list[Step]()
-        for _ in range(random.randint(_FEWEST_STEPS, _MOST_STEPS)):
+        for number in range(random.randint(_FEWEST_STEPS, _MOST_STEPS)):
             if self.wall and random.random() < 0.2:
                 found.append(Advanced(random.randint(1, self.wall)))
                 continue
@@ -124,9 +127,10 @@ class Family:
             move = random.randint(0, self.ahead) if ahead else random.randint(-self.behind, self.ahead)
             latest = max(latest, latest + move)
             headers = random.choice(_HEADERS) if self.headers else ()
-            found.append(
-                Piped(random.choice(self.topics), random.choice(keys), random.choice(values), max(0, latest + min(move, 0)), headers)
-            )
+            value = random.choice(values)
+            if self.distinct and value is not None:
+                value = f"{value}#{number}"
+            found.append(Piped(random.choice(self.topics), random.choice(keys), value, max(0, latest + min(move, 0)), headers))
         return found
 
     def simpler(self, step: Step) -> Iterator[Step]:
@@ -179,6 +183,10 @@ class Family:
                 return found, int(sum(counted)), None
         except Exception as error:  # noqa: BLE001 (whatever it is, Java's may be another one)
             return found, None, f"{type(error).__name__}: {error}"
+
+
+def _null(wanted: bool) -> list[None]:
+    return [None] if wanted else []
 
 
 def _written(driver: TopologyTestDriver) -> list[Output]:
