@@ -33,6 +33,7 @@ from runtime.errors import (
     TopologyError,
     WrongPartitionsError,
 )
+from runtime.fleet import KeyQueryMetadata, StreamsMetadata
 from runtime.handlers import (
     DefaultProductionExceptionHandler,
     DeserializationExceptionHandler,
@@ -50,6 +51,7 @@ from runtime.handlers import (
     ProductionExceptionHandlerResponse,
     SerializationExceptionOrigin,
 )
+from runtime.hosts import HostInfo
 from runtime.ids import TaskId
 from runtime.offset_reset import AutoOffsetReset
 from runtime.operators.processor import Processor, ProcessorContext, PunctuationType, Punctuator, RecordMetadata
@@ -88,6 +90,7 @@ __all__ = [
     "FailOnInvalidTimestamp",
     "GlobalKTable",
     "Grouped",
+    "HostInfo",
     "InvalidStateStoreError",
     "Joined",
     "KGroupedStream",
@@ -95,6 +98,7 @@ __all__ = [
     "KStream",
     "KTable",
     "KafkaStreams",
+    "KeyQueryMetadata",
     "KeyValueStore",
     "LagInfo",
     "LogAndContinueExceptionHandler",
@@ -143,6 +147,7 @@ __all__ = [
     "StreamsConfig",
     "StreamsConfigError",
     "StreamsError",
+    "StreamsMetadata",
     "SuspendReason",
     "TaskId",
     "TaskKind",

@@ -23,8 +23,11 @@ from runtime import logs
 from runtime.changelog.listeners import StandbyUpdateListener, StateRestoreListener
 from runtime.clock import Clock, SystemClock
 from runtime.config import StreamsConfig
+from runtime.coordination.fleet import Fleet
+from runtime.endpoint import HttpEndpoint, Routes
 from runtime.errors import DeserializationError, InvalidStateStoreError, ProcessingError, StreamsError
 from runtime.events import EventKind, EventSink
+from runtime.fleet import KeyChooser, KeyQueryMetadata, StreamsMetadata, StreamsMetadataState
 from runtime.ids import TaskId
 from runtime.metrics import CLIENT, MetricName, Metrics, MetricsServer
 from runtime.states import CLIENT_MOVES, TaskKind, TaskState
@@ -129,7 +132,8 @@ class KafkaStreams:
         self._standby_listener: StandbyUpdateListener | None = None
         self._worker: Worker | None = None
         self._thread: threading.Thread | None = None
-        self._server: MetricsServer | None = None
+        self._servers: list[MetricsServer | HttpEndpoint] = []
+        self._places = StreamsMetadataState(self._topology, self._config.application_server, self._fleet)
         self._failure: BaseException | None = None
         self._listening = threading.local()
         """`inside` is True on a thread that is in the state listener."""
@@ -142,7 +146,8 @@ class KafkaStreams:
         """Locks the state directory and starts the worker; returns at once. `state` tells how far it has come.
 
         Raises StateDirectoryLockedError or StateDirectoryError if the state directory cannot be used, StreamsError if the client was
-        started before or the metrics port is in use. What fails later goes to the uncaught-exception handler and ends in ERROR.
+        started before or a port (`metrics.port`, `http.port`) is in use. What fails later goes to the uncaught-exception handler and ends
+        in ERROR.
         """
         with self._state_changed:
             if self._state is not ClientState.CREATED:
@@ -150,17 +155,31 @@ class KafkaStreams:
             self._directory.lock()
             instance = self._config.client_id or f"{self._application}-{self._directory.process_id[:8]}"
             self._metrics.gauge("alive-stream-threads", CLIENT).set(1)
-            port = self._config.metrics_port
             try:
                 self._worker = self._new_worker(instance)
-                self._server = MetricsServer(self._metrics, port) if port else None
+                self._serve()
             except Exception:
                 self._worker = None
+                self._stop_serving()
                 self._directory.unlock()
                 raise
             self._thread = threading.Thread(target=self._run, args=(instance,), name=f"{instance}-StreamThread-1", daemon=True)
             self._move(ClientState.REBALANCING)
             self._thread.start()
+
+    def _serve(self) -> None:
+        """What listens for others. Raises StreamsError if a port is in use."""
+        config = self._config
+        if config.metrics_port:
+            self._servers.append(MetricsServer(self.metrics, config.metrics_port))
+        if config.integer("http.port"):
+            routes = Routes(self, self._places, self._fleet)
+            self._servers.append(HttpEndpoint(routes, config.text("http.host"), config.integer("http.port"), config.http_token))
+
+    def _stop_serving(self) -> None:
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
 
     def _new_worker(self, instance: str) -> Worker:
         return Worker(
@@ -216,8 +235,7 @@ class KafkaStreams:
 
     def _release(self) -> None:
         self._metrics.gauge("alive-stream-threads", CLIENT).set(0)
-        if self._server is not None:
-            self._server.close()
+        self._stop_serving()
         self._directory.unlock()
 
     def _finish(self) -> None:
@@ -421,13 +439,37 @@ class KafkaStreams:
         processing. `parameters` is the store's name, or says more than that.
 
         Raises InvalidStateStoreError if the store is unknown, or not here, or a part of it is still being restored; parameters with
-        `enable_stale_stores()` read that part as it is by now, and copies too (KIP-535).
+        `enable_stale_stores()` read that part as it is by now, and copies too (KIP-535). A client that is being closed answers until its
+        tasks are closed, which may take until others have learned them.
         """
         wanted = StoreQueryParameters(parameters) if isinstance(parameters, str) else parameters
-        if self._state not in (ClientState.RUNNING, ClientState.REBALANCING, ClientState.RESTORING) or self._worker is None:
+        if not (self._state.is_running_or_rebalancing() or self._state is ClientState.PENDING_SHUTDOWN) or self._worker is None:
             name, state = wanted.store_name, self._state.value
             raise InvalidStateStoreError(f"store {name!r}: the client is {state}, stores can be read while it runs")
         return self._worker.query(wanted)
+
+    def query_metadata_for_key(self, store: str, key: object, serializer_or_partitioner: KeyChooser | None = None) -> KeyQueryMetadata:
+        """Which instances of the application have a key of a store (KIP-535). How the key's partition is found: by the store's own serde;
+        by another serde, or a function from keys to bytes; or by a partitioner, if the store's input was written by one.
+
+        Raises InvalidStateStoreError for an unknown store, StreamsError if the client does not run or the key has no one partition.
+        """
+        self._running_worker("query_metadata_for_key")
+        return self._places.of_key(store, key, serializer_or_partitioner)
+
+    def metadata_for_all_streams_clients(self) -> list[StreamsMetadata]:
+        """The instances of the application that tell an address (`application.server`), this one included. Raises StreamsError if the
+        client does not run."""
+        self._running_worker("metadata_for_all_streams_clients")
+        return self._places.all()
+
+    def streams_metadata_for_store(self, store: str) -> list[StreamsMetadata]:
+        """Those of them that have a part of a store, or a copy of one. Raises InvalidStateStoreError for an unknown store."""
+        self._running_worker("streams_metadata_for_store")
+        return self._places.for_store(store)
+
+    def _fleet(self) -> Fleet | None:
+        return None if self._worker is None else self._worker.fleet()
 
     def metrics(self) -> dict[MetricName, float]:
         """All metrics now, under Kafka Streams' names."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import ipaddress
 import re
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
@@ -21,6 +22,7 @@ import platformdirs
 
 from runtime.config_keys import AT_LEAST_ONCE, KEYS, ConfigKey, Kind
 from runtime.errors import StreamsConfigError
+from runtime.hosts import HostInfo
 from runtime.librdkafka_properties import COMMON, CONSUMER, PRODUCER
 from runtime.offset_reset import AutoOffsetReset
 from runtime.serdes.serde import Serde
@@ -60,6 +62,9 @@ _HOME = {
 """Where the bare name of an object is looked for."""
 _TOPIC_PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}")
 """What the names of the application's topics may begin with; it is a folder's name too. 249 characters are a topic's limit (Kafka)."""
+_EVERY_ADDRESS = {"", "0.0.0.0", "::"}
+"""Hosts that an endpoint can listen on, and that nobody can connect to."""
+_LAST_PORT = 65535
 _SHARED_WITH_CLIENTS = {"session.timeout.ms", "heartbeat.interval.ms", "max.poll.interval.ms"}
 
 _CONSUMER_DEFAULTS: Mapping[str, Property] = {
@@ -120,6 +125,21 @@ class StreamsConfig(Mapping[str, object]):
             self._values["commit.interval.ms"] = 100 if self.exactly_once else 30_000
         self._default_serdes = {key: self._serde(key) for key in ("default.key.serde", "default.value.serde")}
         self._check_pairs()
+        self._check_addresses()
+
+    def _check_addresses(self) -> None:
+        try:
+            _ = self.application_server
+        except ValueError as error:
+            raise StreamsConfigError(f"application.server: {error}") from error
+        if self.integer("http.port") > _LAST_PORT:
+            raise StreamsConfigError(f"http.port = {self['http.port']} is no port: choose one from 1 to {_LAST_PORT}, or 0 for no endpoint")
+        host = self.text("http.host")
+        if self.integer("http.port") and not _is_loopback(host) and self.http_token is None:
+            raise StreamsConfigError(
+                f"http.host = {host!r} lets other machines read the stores: set http.token, which they must show, "
+                "or leave http.host at 127.0.0.1"
+            )
 
     def _check_pairs(self) -> None:
         if not _TOPIC_PREFIX.fullmatch(self.application_id):
@@ -203,6 +223,22 @@ class StreamsConfig(Mapping[str, object]):
         return self.integer("metrics.port")
 
     @property
+    def application_server(self) -> HostInfo | None:
+        """Under which address others find this instance: as configured, else the HTTP endpoint's, unless that listens on every address of
+        the machine."""
+        value = self["application.server"]
+        if value is not None:
+            return HostInfo.build_from_endpoint(str(value))
+        port, host = self.integer("http.port"), self.text("http.host")
+        return HostInfo(host, port) if port and host not in _EVERY_ADDRESS else None
+
+    @property
+    def http_token(self) -> str | None:
+        """What requests to the HTTP endpoint must show, if anything."""
+        value = self["http.token"]
+        return str(value) if value else None
+
+    @property
     def default_key_serde(self) -> Serde | None:
         return self._default_serdes["default.key.serde"]
 
@@ -252,6 +288,14 @@ class StreamsConfig(Mapping[str, object]):
 
     def _prefixed(self, prefix: str) -> dict[str, object]:
         return {name.removeprefix(prefix): value for name, value in self._clients.items() if name.startswith(prefix)}
+
+
+def _is_loopback(host: str) -> bool:
+    """True for an address, or the one name, that other machines cannot reach."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _declared(settings: Mapping[str, object]) -> set[str]:

@@ -113,6 +113,14 @@ _KEYS = (
     _text("errors.dead.letter.queue.topic.name", None, "Topic for records that a handler skips."),
     _text("global.topic.compaction.check", "warn", "What to do about a global topic that is not compacted.", "warn", "error", "off"),
     _number("metrics.port", 0, "Port on loopback where Prometheus reads metrics; 0: none."),
+    _text(
+        "application.server",
+        None,
+        "host:port under which others find this instance (KIP-67); that of its HTTP endpoint, if it has one and listens on one address.",
+    ),
+    _number("http.port", 0, "Port of the HTTP endpoint: health, metrics, tasks, store reads; 0: none."),
+    _text("http.host", "127.0.0.1", "Address that the HTTP endpoint listens on. Beyond loopback it needs `http.token`."),
+    _text("http.token", None, "What requests to the HTTP endpoint must show, as `Authorization: Bearer <token>`."),
 )
 
 KEYS: Final = {key.name: key for key in _KEYS}

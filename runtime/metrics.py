@@ -7,12 +7,12 @@ lock of the hot path. Prometheus sees `kafka_streams_<group>_<name>` with hyphen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from threading import Lock
 from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import start_http_server
+from prometheus_client.exposition import generate_latest, start_http_server
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -21,6 +21,7 @@ from runtime.errors import StreamsError
 CLIENT = "stream-metrics"
 THREAD = "stream-thread-metrics"
 TASK = "stream-task-metrics"
+NODE = "stream-processor-node-metrics"
 STATE = "stream-state-metrics"
 
 
@@ -133,12 +134,12 @@ class Metrics:
 
 
 class _PrometheusView(Collector):
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
+    def __init__(self, values: Callable[[], Mapping[MetricName, float]]) -> None:
+        self._values = values
 
     def collect(self) -> Iterator[Metric]:
         families: dict[tuple[str, tuple[str, ...]], CounterMetricFamily | GaugeMetricFamily] = {}
-        for key, value in sorted(self._metrics.values().items()):
+        for key, value in sorted(self._values().items()):
             name = f"kafka_streams_{key.group}_{key.name}".replace("-", "_").replace(".", "_")
             labels = tuple(tag.replace("-", "_").replace(".", "_") for tag, _ in key.tags)
             family = families.get((name, labels))
@@ -149,15 +150,25 @@ class _PrometheusView(Collector):
         yield from families.values()
 
 
-class MetricsServer:
-    """Serves a client's metrics to Prometheus on loopback, until `close()`."""
+def prometheus_text(values: Mapping[MetricName, float]) -> bytes:
+    """A page that Prometheus reads."""
+    return generate_latest(_registry(lambda: values))
 
-    def __init__(self, metrics: Metrics, port: int, host: str = "127.0.0.1") -> None:
-        """Raises StreamsError if the port is in use, naming it."""
-        registry = CollectorRegistry(auto_describe=False)
-        registry.register(_PrometheusView(metrics))
+
+def _registry(values: Callable[[], Mapping[MetricName, float]]) -> CollectorRegistry:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_PrometheusView(values))
+    return registry
+
+
+class MetricsServer:
+    """Serves a client's metrics to Prometheus on loopback, until `close()`: the page that the HTTP endpoint (`runtime/endpoint`) has too,
+    for a Prometheus on the same machine, which needs neither token nor the rest."""
+
+    def __init__(self, values: Callable[[], Mapping[MetricName, float]], port: int, host: str = "127.0.0.1") -> None:
+        """`values` gives all metrics now. Raises StreamsError if the port is in use, naming it."""
         try:
-            self._server, self._thread = start_http_server(port, addr=host, registry=registry)
+            self._server, self._thread = start_http_server(port, addr=host, registry=_registry(values))
         except OSError as error:
             raise StreamsError(
                 f"metrics.port: cannot listen on {host}:{port} ({error.strerror}); choose another port, or 0 for no metrics server"

@@ -50,7 +50,7 @@ def test_prometheus_reads_them_over_http() -> None:
     metrics = Metrics(client_id="app-1")
     metrics.counter("process-total", TASK, task_id="0_1").add(7)
     port = free_port()
-    server = MetricsServer(metrics, port)
+    server = MetricsServer(metrics.values, port)
     try:
         text = urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
     finally:
@@ -64,4 +64,4 @@ def test_a_port_in_use_is_named() -> None:
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(StreamsError, match=f"metrics.port.*{port}"):
-            MetricsServer(Metrics(), port)
+            MetricsServer(Metrics().values, port)

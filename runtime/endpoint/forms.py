@@ -1,0 +1,97 @@
+"""Keys that come as text, and keys and values that go out as JSON."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import uuid
+from contextlib import suppress
+
+import msgspec
+
+from runtime.endpoint.answers import Refusal
+from runtime.record import ValueAndTimestamp, VersionedRecord, Windowed
+from runtime.serdes.serde import Serde
+
+FORMATS = ("text", "json", "base64")
+
+
+def key_of(text: str, form: str, serde: Serde, topic: str) -> object:
+    """The key that a request means. `text`: as it is, or else the number, truth value or UUID that it says, whichever the serde can write;
+    `json`: any JSON; `base64`: the key's bytes, with the letters of either alphabet. Raises Refusal (400)."""
+    if form == "base64":
+        return _read(key_bytes(text), serde, topic)
+    write = serde.serializer(topic)
+    for candidate in _from_json(text) if form == "json" else _candidates(text):
+        try:
+            data = write(candidate)
+        except Exception:  # noqa: BLE001 (a serde raises what it likes at what it cannot write; the next candidate is tried)
+            continue
+        if data is not None:
+            return _read(data, serde, topic)
+    raise Refusal(400, f"{text!r} ({form}) is no key that serde {serde.name} can write: say format=json or format=base64, or another key")
+
+
+def key_bytes(text: str) -> bytes:
+    """Bytes from base64. Raises Refusal (400)."""
+    try:
+        return base64.b64decode(text.replace("-", "+").replace("_", "/"), validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise Refusal(400, f"{text!r} is not base64: {error}") from error
+
+
+def _read(data: bytes, serde: Serde, topic: str) -> object:
+    """The key as the store's serde reads it: what was written as a dict may be an object of the user's."""
+    try:
+        return serde.deserializer(topic)(data)
+    except Exception as error:
+        raise Refusal(400, f"these bytes are no key that serde {serde.name} can read: {error}") from error
+
+
+def _from_json(text: str) -> list[object]:
+    try:
+        return [msgspec.json.decode(text)]
+    except msgspec.DecodeError as error:
+        raise Refusal(400, f"{text!r} is not JSON: {error}") from error
+
+
+def _candidates(text: str) -> list[object]:
+    found: list[object] = [text]
+    with suppress(msgspec.DecodeError):
+        found.append(msgspec.json.decode(text))
+    with suppress(ValueError):
+        found.append(uuid.UUID(text))
+    return [*found, text.encode()]
+
+
+def shown(found: object, serde: Serde, topic: str) -> object:
+    """A key or value as it stands in an answer: JSON where it can be said so, else `{"base64": …}` of its bytes."""
+    if isinstance(found, bytes | bytearray):
+        return {"base64": base64.b64encode(found).decode()}
+    try:
+        return msgspec.Raw(msgspec.json.encode(found))
+    except (TypeError, ValueError, OverflowError):
+        return {"base64": base64.b64encode(serde.serializer(topic)(found) or b"").decode()}
+
+
+def row(key: object, value: object, key_serde: Serde, value_serde: Serde, topic: str) -> dict[str, object]:
+    """An entry of a store: `key`, `value`; `start` and `end` of a window or session, `timestamp` and `valid_to` where there are any."""
+    found: dict[str, object] = {}
+    if isinstance(key, Windowed):
+        found.update(key=shown(key.key, key_serde, topic), start=key.window.start, end=key.window.end)
+    else:
+        found["key"] = shown(key, key_serde, topic)
+    return {**found, **valued(value, value_serde, topic)}
+
+
+def valued(value: object, serde: Serde, topic: str) -> dict[str, object]:
+    """The part of an entry that is the value; null for none."""
+    match value:
+        case None:
+            return {"value": None}
+        case ValueAndTimestamp():
+            return {"value": shown(value.value, serde, topic), "timestamp": value.timestamp}
+        case VersionedRecord():
+            return {"value": shown(value.value, serde, topic), "timestamp": value.timestamp, "valid_to": value.valid_to}
+        case _:
+            return {"value": shown(value, serde, topic)}

@@ -1,0 +1,68 @@
+"""The stores of a topology by name, as somebody who asks for a key must know them: who fills them, and with which serdes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from runtime.serdes.serde import Serde
+from runtime.stores.base import StateStore, StoreBuilder
+from runtime.stores.suppliers import Builder
+from runtime.topology.nodes import ProcessorNode, SourceNode
+from runtime.topology.subtopologies import SubTopology
+from runtime.topology.topology import Topology
+
+
+@dataclass(frozen=True, slots=True)
+class KnownStore:
+    """A store. `kind`: as in `StoreLayout`. `subtopology` is None for a global store. `topics`: those whose records reach the store with
+    the keys of their partitions (Kafka Streams' source topics of a store), sorted. The serdes are None for a store of the user's own; of
+    windows and sessions `key_serde` is that of the record's key."""
+
+    name: str
+    kind: str
+    subtopology: int | None
+    topics: tuple[str, ...]
+    key_serde: Serde | None = None
+    value_serde: Serde | None = None
+    timestamped: bool = False
+
+    @property
+    def is_global(self) -> bool:
+        return self.subtopology is None
+
+
+def known_stores(topology: Topology) -> Mapping[str, KnownStore]:
+    """The stores of a resolved topology."""
+    found: dict[str, KnownStore] = {}
+    for part in topology.sub_topologies():
+        for builder in part.stores:
+            found[builder.name] = _known(builder, part.id, _topics(part, builder.name))
+    for entry in topology.global_stores():
+        found[entry.store.name] = _known(entry.store, None, (entry.topic,))
+    return found
+
+
+def _known(builder: StoreBuilder[StateStore], subtopology: int | None, topics: tuple[str, ...]) -> KnownStore:
+    if not isinstance(builder, Builder):
+        return KnownStore(builder.name, "custom", subtopology, topics)
+    settings = builder.settings
+    return KnownStore(settings.name, settings.kind, subtopology, topics, settings.key_serde, settings.value_serde, settings.timestamped)
+
+
+def _topics(part: SubTopology, store: str) -> tuple[str, ...]:
+    """What is read above the processors that use the store (Kafka Streams' `findSourcesForProcessorPredecessors`)."""
+    nodes = {node.name: node for node in part.nodes}
+    waiting = [node.name for node in part.nodes if isinstance(node, ProcessorNode) and store in node.stores]
+    seen: set[str] = set()
+    topics: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        node = nodes[name]
+        if isinstance(node, SourceNode):
+            topics.update(node.topics)
+        waiting.extend(part.parents[name])
+    return tuple(sorted(topics))
