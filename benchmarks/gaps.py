@@ -6,8 +6,8 @@ has all the events:
     scale-out                a second instance starts, with an empty disk
     clean restart            one of two is stopped (SIGTERM) and started again
     scale-in                 one of two closes for good, and hands its tasks over
-    kill -9, no standby      one of two, the leader; the other has to restore what it ran
-    kill -9, with standby    the same, where the other kept a copy
+    kill -9 without standby   one of two, the leader; the other has to restore what it ran
+    kill -9 with standby     the same, where the other kept a copy
     kill -9 of a worker      one of an instance's two worker processes; the instance lives on
 
 A gap is the longest time between two moments at which committed outputs of one partition came to a reader, from the event until all
@@ -48,7 +48,7 @@ PAGE, PLOT = ROOT / "docs" / "scaling.md", ROOT / "docs" / "scaling.svg"
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 
 PEACE, OUT, RESTART, IN = "nothing happens", "scale-out", "clean restart", "scale-in"
-NO_STANDBY, STANDBY, WORKER = "kill -9, no standby", "kill -9, with standby", "kill -9 of a worker"
+NO_STANDBY, STANDBY, WORKER = "kill -9 without standby", "kill -9 with standby", "kill -9 of a worker"
 AIMS = {OUT: "300", IN: "300", STANDBY: f"{SESSION_MS + 1_500:,}", WORKER: "2,000"}
 JAVA = {OUT: "145–1,318", NO_STANDBY: "11,552"}
 """Kafka Streams 4.3.1 on the same kind of machine, a state of 20,000 keys, without standbys; the first figure without a move."""

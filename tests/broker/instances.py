@@ -41,14 +41,15 @@ class Application:
     factory: str = "tests.broker.instances:build"
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
-    def start(self, name: str) -> subprocess.Popen[bytes]:
-        """Starts an instance, or starts it again: its state is where it was."""
+    def start(self, name: str, **more: object) -> subprocess.Popen[bytes]:
+        """Starts an instance, or starts it again: its state is where it was. `more` is configuration of this one alone."""
         config = {
             "bootstrap.servers": self.broker.bootstrap_servers,
             "state.dir": str(self.folder / name),
             "deserialization.exception.handler": PAUSE,
             **SESSION,
             **self.settings,
+            **more,
         }
         log = self.folder / f"{name}.log"
         settings = {

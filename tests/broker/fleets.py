@@ -1,0 +1,114 @@
+"""Several instances under a steady load, and what must be true of them at the end, whatever befell them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.updates import EachOnce, Load, Watch
+from runtime.coordination.records import Assignment, Member, Record, Tombstone
+from runtime.dsl.builder import StreamsBuilder
+from runtime.dsl.options import Consumed, Grouped, Materialized, Produced
+from runtime.serdes import BYTES, LONG
+from runtime.topology.topology import Topology
+from tests.broker.instances import Application, application, coordination_log
+from tests.support import Kafka, wait_until
+
+RATE, KEYS = 400, 40
+
+
+def count() -> Topology:
+    """The factory of the processes: a count per key, every update written."""
+    return _count("counts")
+
+
+def changed() -> Topology:
+    """The same with another store: another topology."""
+    return _count("others")
+
+
+def _count(store: str) -> Topology:
+    builder = StreamsBuilder()
+    records = builder.stream(os.environ["TEST_SOURCE"], Consumed(BYTES, value=BYTES))
+    counts = records.group_by_key(Grouped(BYTES, value=BYTES)).count(Materialized(store, caching=False))
+    counts.to_stream().to(os.environ["TEST_OUTPUT"], Produced(BYTES, value=LONG))
+    return builder.build()
+
+
+def copy() -> Topology:
+    """No state: what comes in goes out."""
+    builder = StreamsBuilder()
+    builder.stream(os.environ["TEST_SOURCE"], Consumed(BYTES, value=BYTES)).to(os.environ["TEST_OUTPUT"], Produced(BYTES, value=BYTES))
+    return builder.build()
+
+
+@dataclass(slots=True)
+class Fleet:
+    """An application whose instances are processes, its load, and who reads its outputs."""
+
+    app: Application
+    load: Load
+    watch: Watch
+    check: EachOnce
+
+    def goes_on(self, seconds: float = 30) -> None:
+        """Waits until outputs come that were read after now, of every partition."""
+        since = time.monotonic()
+        wait_until(lambda: all(times and times[-1] > since for times in self.watch.times), seconds, "outputs of all partitions")
+
+    def log(self) -> list[tuple[int, Record]]:
+        return coordination_log(self.app.broker, self.app.id)
+
+    def runs_nothing_twice(self) -> None:
+        """In the order of the log nothing was granted that a live member might still have run, and now every task is granted to one."""
+        open_at: dict[str, set[str]] = {}
+        log = self.log()
+        granted: list[str] = []
+        for place, (offset, record) in enumerate(log):
+            match record:
+                case Member():
+                    open_at[record.who] = record.active
+                case Tombstone(kind="member"):
+                    open_at.pop(record.id, None)
+                case Assignment():
+                    dead = _tombstones_after(log, place)
+                    granted = [task for grant in record.grants for task in grant.active]
+                    for grant in record.grants:
+                        others = {task: who for who, tasks in open_at.items() if who not in dead | {grant.who} for task in tasks}
+                        twice = {task: others[task] for task in grant.active if task in others}
+                        assert not twice, f"the assignment at {offset} grants {grant.who} what others may run: {twice}"
+        assert sorted(granted) == [f"0_{number}" for number in range(len(self.watch.times))], "orphans, or tasks granted twice"
+
+
+def _tombstones_after(log: list[tuple[int, Record]], place: int) -> set[str]:
+    """The members whose tombstones stand with the assignment at this place, in its transaction (rules.md, 22)."""
+    dead: set[str] = set()
+    for _, record in log[place + 1 :]:
+        if not isinstance(record, Tombstone):
+            break
+        dead.add(record.id)
+    return dead
+
+
+@contextmanager
+def fleet(
+    broker: Kafka, application_id: str, folder: Path, partitions: int = 4, factory: str = "count", rate: int = RATE, **settings: object
+) -> Iterator[Fleet]:
+    """A new application without instances, under load. If nothing failed in the block, then at its end every output must have come once,
+    no task may have run twice, and none be orphaned."""
+    with application(broker, application_id, folder, partitions, **settings) as app:
+        app.factory = f"tests.broker.fleets:{factory}"
+        check = EachOnce(KEYS * partitions)
+        load = Load(broker.bootstrap_servers, app.source, KEYS * partitions, rate)
+        with Watch(broker.bootstrap_servers, app.output, partitions, check.note) as watch:
+            found = Fleet(app, load, watch, check)
+            with load:
+                yield found
+            wait_until(lambda: watch.records >= load.records, 60, f"{load.records} outputs")
+            time.sleep(0.3)  # one that comes twice may be the last
+        assert not check.wrong and check.seen == load.written, f"{watch.records} outputs of {load.records}, {check.wrong} of them wrong"
+        found.runs_nothing_twice()

@@ -1,0 +1,116 @@
+"""A network that can fail: a TCP proxy on loopback, and a broker that is reached through it by whoever begins at the proxy's end.
+
+A client goes where the broker tells it to go, so the broker has a listener of its own for those behind the proxy, and advertises the
+proxy's port for it. Splitting the proxy splits them from the broker, and nobody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from orchestration.embedded.kafka import EmbeddedBroker
+from orchestration.embedded.ports import LOOPBACK, free_port
+
+CHUNK = 1 << 16
+
+
+class Proxy:
+    """Hands bytes on between its own port and `target_port`, both ways, while it is not split. Use it in a `with` block."""
+
+    def __init__(self, target_port: int) -> None:
+        self.port = free_port()
+        self._target_port = target_port
+        self._loop = asyncio.new_event_loop()
+        self._whole = asyncio.Event()
+        self._whole.set()
+        self._connections: set[asyncio.StreamWriter] = set()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return f"{LOOPBACK}:{self.port}"
+
+    def split(self) -> None:
+        """From now on nothing gets through, and nobody is told: connections stay, as when a cable is pulled."""
+        self._loop.call_soon_threadsafe(self._whole.clear)
+
+    def cut(self) -> None:
+        """Like `split`, and connections are closed at both ends, as by a firewall that was restarted; new ones get nowhere."""
+        self._loop.call_soon_threadsafe(self._whole.clear)
+        self._loop.call_soon_threadsafe(self._close_all)
+
+    def heal(self) -> None:
+        """What was held on the way arrives, as TCP would send it again."""
+        self._loop.call_soon_threadsafe(self._whole.set)
+
+    def _close_all(self) -> None:
+        for writer in self._connections:
+            writer.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._connections.add(writer)
+        try:
+            await self._whole.wait()
+            far_reader, far_writer = await asyncio.open_connection(LOOPBACK, self._target_port)
+            self._connections.add(far_writer)
+            try:
+                await asyncio.gather(self._pump(reader, far_writer), self._pump(far_reader, writer))
+            finally:
+                self._connections.discard(far_writer)
+                far_writer.close()
+        except OSError:
+            pass  # the broker is away: for the client, so is the proxy
+        finally:
+            self._connections.discard(writer)
+            writer.close()
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while data := await reader.read(CHUNK):
+                await self._whole.wait()
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        starting = asyncio.run_coroutine_threadsafe(asyncio.start_server(self._serve, LOOPBACK, self.port), self._loop)
+        self._server = starting.result(10)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(10)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _end(self) -> None:
+        self._server.close()
+        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class TwoSidedBroker(EmbeddedBroker):
+    """A broker with a second listener, `far_port`, that it advertises as `proxy_port`: set this before `start`."""
+
+    def __init__(self, data_dir: Path, port: int) -> None:
+        super().__init__(data_dir, port)
+        self.far_port = free_port()
+        self.proxy_port = 0
+
+    def _write_properties(self) -> None:
+        super()._write_properties()
+        path = self.data_dir / "server.properties"
+        text = path.read_text()
+        text = re.sub(r"^(listeners=.*)$", rf"\1,FAR://{LOOPBACK}:{self.far_port}", text, flags=re.MULTILINE)
+        text = re.sub(r"^(advertised.listeners=.*)$", rf"\1,FAR://{LOOPBACK}:{self.proxy_port}", text, flags=re.MULTILINE)
+        protocols = ",".join(f"{name}:PLAINTEXT" for name in ("PLAINTEXT", "CONTROLLER", "FAR"))
+        path.write_text(f"{text}listener.security.protocol.map={protocols}\n")

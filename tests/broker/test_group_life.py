@@ -1,0 +1,292 @@
+"""What befalls a fleet in its life: restarts, deaths in bad moments, splits of the network, a topic that is deleted.
+
+All under a steady load; and each time nothing is lost or doubled, no task runs twice, and none is orphaned: `fleets.fleet` sees to that.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestration.embedded.kafka import EmbeddedBroker
+from orchestration.embedded.ports import free_port
+from runtime.coordination.commands import CommandClient
+from runtime.coordination.records import Assignment, Member
+from runtime.events import EventKind
+from runtime.topics import coordination_topic
+from tests.broker.engine import events
+from tests.broker.fleets import Fleet, fleet
+from tests.broker.instances import SESSION, copies
+from tests.broker.network import Proxy, TwoSidedBroker
+from tests.support import Kafka, wait_until
+
+SESSION_SECONDS = SESSION["session.timeout.ms"] / 1000
+
+
+@pytest.fixture
+def running(broker: Kafka, application_id: str, tmp_path: Path) -> Iterator[Fleet]:
+    with fleet(broker, application_id, tmp_path) as found:
+        yield found
+
+
+def three_running(fleet: Fleet) -> dict[str, set[str]]:
+    """Three instances with two of six tasks each; gives the tasks by instance. The first leads."""
+    fleet.app.start("a")
+    fleet.app.becomes({"a": 6})
+    fleet.app.start("b")
+    fleet.app.start("c")
+    fleet.app.becomes({"a": 2, "b": 2, "c": 2})
+    return {name: set(tasks) for name, tasks in fleet.app.reports().items()}
+
+
+def two_running(fleet: Fleet) -> None:
+    """Two instances with two tasks each; `a` leads."""
+    fleet.app.start("a")
+    fleet.app.becomes({"a": 4})
+    fleet.app.start("b")
+    fleet.app.becomes({"a": 2, "b": 2})
+
+
+def shared_evenly(fleet: Fleet, names: str) -> None:
+    """Waits until these instances run all tasks, each as many as the others within one."""
+
+    def evenly() -> bool:
+        reports = fleet.app.reports()
+        counts = [len(tasks) for tasks in reports.values()]
+        running = {state for tasks in reports.values() for state in tasks.values()} == {"RUNNING"}
+        return running and set(reports) == set(names) and sum(counts) == len(fleet.watch.times) and max(counts) - min(counts) <= 1
+
+    wait_until(evenly, 90, f"an even share at each of {names}")
+
+
+# -- restarts ------------------------------------------------------------------------------------------------------------------
+
+
+def test_rule_4_in_a_rolling_restart_no_task_moves_and_nothing_is_restored(broker: Kafka, application_id: str, tmp_path: Path) -> None:
+    with fleet(broker, application_id, tmp_path, 6, **{"restart.grace.ms": 60_000}) as found:
+        before = three_running(found)
+        began = found.log()[-1][0]
+        restored = [len(re.findall(r"records restored", found.app.log(name))) for name in "abc"]
+        for name in "bca":
+            assert found.app.stop(name) == 0
+            found.app.start(name)
+            found.app.becomes({"a": 2, "b": 2, "c": 2})
+            found.goes_on()
+        assert {name: set(tasks) for name, tasks in found.app.reports().items()} == before
+        for offset, record in found.log():
+            if offset > began and isinstance(record, Assignment):
+                elsewhere = {grant.instance: set(grant.active) - before[grant.instance] for grant in record.grants}
+                assert not any(elsewhere.values()), f"the assignment at {offset} moves {elsewhere}"
+        for name, times in zip("abc", restored, strict=True):
+            told = re.findall(r"(\d+) records restored", found.app.log(name))[times:]
+            assert set(told) <= {"0"}, f"{name} restored {told} records"
+
+
+def test_in_a_rolling_deploy_a_changed_topology_is_refused_and_the_others_go_on(broker: Kafka, application_id: str, tmp_path: Path) -> None:
+    with fleet(broker, application_id, tmp_path, 6, **{"restart.grace.ms": 60_000}) as found:
+        before = three_running(found)
+        assert found.app.stop("c") == 0
+        found.app.factory = "tests.broker.fleets:changed"
+        refused = found.app.start("c")
+        assert refused.wait(30) != 0
+        log = found.app.log("c")
+        assert "another topology" in log and "instance " in log and "counts" in log and "others" in log, "what differs is told"
+        assert set(found.app.reports()["a"]) == before["a"] and set(found.app.reports()["b"]) == before["b"]
+        found.app.factory = "tests.broker.fleets:count"
+        found.app.start("c")
+        found.app.becomes({"a": 2, "b": 2, "c": 2})
+        assert set(found.app.reports()["c"]) == before["c"], "the old version finds its tasks again"
+
+
+def test_an_instance_that_does_not_lead_is_out_of_its_group_as_soon_as_it_has_closed(running: Fleet) -> None:
+    """The client would say nothing, and everybody would wait for its session's end: that of `b` is a minute."""
+    slow = {"session.timeout.ms": 60_000}
+    running.app.start("a")
+    running.app.becomes({"a": 4})
+    running.app.start("b", **slow)
+    running.app.becomes({"a": 2, "b": 2})
+    assert running.app.stop("b") == 0
+    running.app.start("b", **slow)
+    running.app.becomes({"a": 2, "b": 2}, 20)
+
+
+def test_all_are_killed_at_once_and_started_again(running: Fleet) -> None:
+    two_running(running)
+    running.goes_on()
+    running.app.kill_all()
+    running.app.start("b")
+    running.app.start("a")
+    running.app.becomes({"a": 2, "b": 2})
+    running.goes_on()
+
+
+# -- deaths in bad moments -----------------------------------------------------------------------------------------------------
+
+
+def test_a_leaver_that_is_killed_while_it_hands_its_tasks_over_is_taken_over_from(
+    broker: Kafka, application_id: str, tmp_path: Path
+) -> None:
+    with fleet(broker, application_id, tmp_path, **{"acceptable.recovery.lag": 0, "max.warmup.replicas": 1}) as found:
+        two_running(found)
+        with CommandClient(found.app.id, broker.bootstrap_servers, "test") as commands:
+            commands.send("close", instance="b")
+        wait_until(lambda: any(isinstance(record, Member) and record.leaves for _, record in found.log()), what="b's wish to leave")
+        found.app.kill("b")
+        found.app.becomes({"a": 4})
+        found.goes_on()
+
+
+def test_a_learner_that_is_killed_leaves_the_tasks_where_they_are(broker: Kafka, application_id: str, tmp_path: Path) -> None:
+    with fleet(broker, application_id, tmp_path, **{"acceptable.recovery.lag": 0}) as found:
+        found.app.start("a")
+        found.app.becomes({"a": 4})
+        found.app.start("b")
+        wait_until(lambda: copies(broker, application_id).get("b"), what="the first learner")
+        found.app.kill("b")
+        found.app.becomes({"a": 4})
+        found.goes_on()
+        found.app.start("b")
+        found.app.becomes({"a": 2, "b": 2})
+
+
+def test_the_leader_is_killed_while_a_newcomer_learns(broker: Kafka, application_id: str, tmp_path: Path) -> None:
+    with fleet(broker, application_id, tmp_path, **{"acceptable.recovery.lag": 0}) as found:
+        found.app.start("a")
+        found.app.becomes({"a": 4})
+        found.app.start("b")
+        wait_until(lambda: copies(broker, application_id).get("b"), what="the first learner")
+        found.app.kill("a")
+        found.app.becomes({"b": 4})
+        found.goes_on()
+
+
+@pytest.mark.parametrize("frozen", ["a", "b"], ids=["the leader", "a follower"])
+def test_who_was_frozen_longer_than_its_session_comes_back_as_a_newcomer(running: Fleet, frozen: str) -> None:
+    two_running(running)
+    running.app.freeze(frozen)
+    other = "b" if frozen == "a" else "a"
+    wait_until(lambda: len(running.app.reports().get(other, {})) == 4, 45, f"all tasks at {other}")
+    running.goes_on()
+    running.app.thaw(frozen)
+    running.app.becomes({"a": 2, "b": 2})
+    running.goes_on()
+
+
+def test_a_freeze_shorter_than_the_session_moves_nothing(running: Fleet) -> None:
+    two_running(running)
+    before = running.app.reports()
+    assignments = sum(isinstance(record, Assignment) for _, record in running.log())
+    for name in "ab":
+        running.app.freeze(name)
+        time.sleep(SESSION_SECONDS / 4)
+        running.app.thaw(name)
+        running.goes_on()
+    assert running.app.reports() == before
+    assert sum(isinstance(record, Assignment) for _, record in running.log()) == assignments
+
+
+# -- the network ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def behind(tmp_path: Path) -> Iterator[tuple[Kafka, Proxy]]:
+    """A broker of the test's own, and a proxy before it."""
+    broker = TwoSidedBroker(tmp_path / "broker", free_port())
+    with Proxy(broker.far_port) as proxy:
+        broker.proxy_port = proxy.port
+        broker.start()
+        try:
+            yield Kafka(broker.bootstrap_servers), proxy
+        finally:
+            proxy.heal()
+            broker.stop()
+
+
+@pytest.mark.parametrize("way", ["split", "cut"])
+@pytest.mark.parametrize("far", ["a", "b"], ids=["the leader", "a follower"])
+def test_who_is_split_from_the_broker_is_taken_over_from_and_returns(
+    behind: tuple[Kafka, Proxy], application_id: str, tmp_path: Path, far: str, way: str
+) -> None:
+    """It cannot know that others have its tasks, and must not write a thing when its network is whole again."""
+    broker, proxy = behind
+    with fleet(broker, application_id, tmp_path) as found:
+        for number, name in enumerate("ab"):
+            found.app.start(name, **({"bootstrap.servers": proxy.bootstrap_servers} if name == far else {}))
+            found.app.becomes({"a": 4} if number == 0 else {"a": 2, "b": 2})
+        found.goes_on()
+        other = "b" if far == "a" else "a"
+        proxy.split() if way == "split" else proxy.cut()
+        wait_until(lambda: len(found.app.reports().get(other, {})) == 4, 45, f"all tasks at {other}")
+        found.goes_on()
+        proxy.heal()
+        found.app.becomes({"a": 2, "b": 2}, 60)
+        found.goes_on()
+
+
+def test_a_split_shorter_than_the_session_moves_nothing(behind: tuple[Kafka, Proxy], application_id: str, tmp_path: Path) -> None:
+    broker, proxy = behind
+    with fleet(broker, application_id, tmp_path) as found:
+        found.app.start("a")
+        found.app.becomes({"a": 4})
+        found.app.start("b", **{"bootstrap.servers": proxy.bootstrap_servers})
+        found.app.becomes({"a": 2, "b": 2})
+        before = found.app.reports()
+        proxy.split()
+        time.sleep(SESSION_SECONDS / 3)
+        proxy.heal()
+        found.goes_on()
+        assert found.app.reports() == before
+
+
+# -- the broker ----------------------------------------------------------------------------------------------------------------
+
+
+def test_the_broker_is_killed_in_the_middle_of_a_scale_out(own_broker: EmbeddedBroker, application_id: str, tmp_path: Path) -> None:
+    broker = Kafka(own_broker.bootstrap_servers)
+    with fleet(broker, application_id, tmp_path / "fleet", **{"acceptable.recovery.lag": 0}) as found:
+        found.app.start("a")
+        found.app.becomes({"a": 4})
+        found.app.start("b")
+        wait_until(lambda: copies(broker, application_id).get("b"), what="the first learner")
+        status = own_broker.status()
+        assert status is not None
+        os.kill(status.pid, signal.SIGKILL)
+        wait_until(lambda: own_broker.status() is None, what="the end of the broker")
+        own_broker.start()
+        found.app.becomes({"a": 2, "b": 2}, 90)
+        found.goes_on()
+
+
+def test_the_coordination_topic_is_deleted_and_made_anew(running: Fleet) -> None:
+    two_running(running)
+    running.app.broker.delete_topic(coordination_topic(running.app.id))
+    running.goes_on()
+    running.app.becomes({"a": 2, "b": 2}, 60)
+    running.app.kill("b")
+    running.app.becomes({"a": 4}, 60)
+    running.goes_on()
+
+
+# -- many ----------------------------------------------------------------------------------------------------------------------
+
+
+def test_six_instances_of_which_two_die_one_leaves_and_two_come(broker: Kafka, application_id: str, tmp_path: Path) -> None:
+    with fleet(broker, application_id, tmp_path, 12) as found:
+        for name in "abcdef":
+            found.app.start(name)
+        found.app.becomes(dict.fromkeys("abcdef", 2), 90)
+        found.app.kill("a")
+        found.app.kill("d")
+        found.app.becomes(dict.fromkeys("bcef", 3), 60)
+        with CommandClient(application_id, broker.bootstrap_servers, "test") as commands:
+            commands.send("close", instance="c")
+        found.app.start("g")
+        found.app.start("h")
+        shared_evenly(found, "befgh")
+        assert not [each for each in events(broker, application_id) if each.kind is EventKind.TASK_CORRUPTED]
