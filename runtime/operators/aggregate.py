@@ -1,6 +1,7 @@
 """Aggregates of grouped streams and grouped tables (Kafka Streams' `KStreamAggregate`, `KStreamReduce`, `KTableAggregate`, `KTableReduce`).
 
-A result's timestamp is the larger of the record's and the aggregate's. Records of a stream without key or value are dropped and counted. Of
+A result's timestamp is the larger of the record's and the aggregate's; but a deletion that a cache tells of has the record's own, as in
+Kafka Streams, whose caches know no time without a value. Records of a stream without key or value are dropped and counted. Of
 a grouped table's change the old value is subtracted before the new one is added. A result of None is a tombstone: the next record
 starts anew from the initializer.
 
@@ -99,19 +100,20 @@ class StreamAggregate(_Aggregate):
             raw = to_bytes(key)
             entry = load(raw)
             old = entry.value if objects else value_of(entry)
+            at = timestamp
             if old is None:
                 new = aggregator(key, value, initializer())
             else:
-                if entry.timestamp > timestamp:
-                    timestamp = entry.timestamp
+                if entry.timestamp > at:
+                    at = entry.timestamp
                 new = aggregator(key, value, old)
             if emit is None:
-                update(raw, key, entry, new, timestamp, task.headers)
+                update(raw, key, entry, new, timestamp if new is None else at, task.headers)
             else:
                 # Read again: the aggregator may have changed `old` in place.
                 before = (old if objects else value_of(entry)) if send_old else None
-                update(raw, key, entry, new, timestamp, task.headers)
-                emit(key, new, before, timestamp)
+                update(raw, key, entry, new, at, task.headers)
+                emit(key, new, before, at)
 
         return aggregate
 
@@ -158,10 +160,10 @@ class TableAggregate(_Aggregate):
             raw = to_bytes(key)
             entry = load(raw)
             value = entry.value if objects else value_of(entry)
-            known = value is not None
+            known, at = value is not None, timestamp
             if known:
-                if entry.timestamp > timestamp and (added is not None or removed is not None):
-                    timestamp = entry.timestamp
+                if entry.timestamp > at and (added is not None or removed is not None):
+                    at = entry.timestamp
                 if removed is not None:
                     value = subtractor(key, removed, value)
             if added is not None:
@@ -169,9 +171,9 @@ class TableAggregate(_Aggregate):
             if value is None and not known:
                 return
             before = None if emit is None or not send_old else entry.value if objects else value_of(entry)
-            update(raw, key, entry, value, timestamp, task.headers)
+            update(raw, key, entry, value, timestamp if value is None else at, task.headers)
             if emit is not None:
-                emit(key, value, before, timestamp)
+                emit(key, value, before, at)
 
         return of_changes(aggregate)
 

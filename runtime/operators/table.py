@@ -95,6 +95,10 @@ class _DerivedTable(OperatorSupplier):
     def _store_name(self) -> str | None:
         raise NotImplementedError
 
+    def _keeps_silent(self, context: NodeContext) -> bool:
+        """Without a cache: whether nothing is said of a row that was absent and stays so."""
+        return False
+
     def can_send_old(self, parent_can: bool) -> bool:
         return self._store_name() is not None or parent_can
 
@@ -105,13 +109,14 @@ class _DerivedTable(OperatorSupplier):
     def _build_stored(self, context: NodeContext, forward: Forward, store_name: str) -> Forward:
         to_bytes, load, update, value_of, objects, emit, _ = materialize(context, forward, store_name)
         compute, task = self._compute(), context.task
+        quiet = emit is None or self._keeps_silent(context)
 
         def store_computed(key: object, change: Change, timestamp: int) -> None:
             value = change[0]
             new = None if value is None else compute(key, value)
             raw = to_bytes(key)
             entry = load(raw)
-            if new is None and entry.value is None:
+            if new is None and entry.value is None and quiet:
                 return
             old = None if emit is None else entry.value if objects else value_of(entry)
             update(raw, key, entry, new, timestamp, task.headers)
@@ -166,6 +171,9 @@ class TableFilter(_DerivedTable):
     def _compute(self) -> Compute:
         predicate, negate = self.predicate, self.negate
         return lambda key, value: value if bool(predicate(key, value)) is not negate else None
+
+    def _keeps_silent(self, context: NodeContext) -> bool:
+        return context.send_old or context.gets_old
 
     def wants_old(self, wanted_below: bool) -> bool:
         return True

@@ -1,8 +1,8 @@
 """Joins of a stream with a table, at the moment of the stream's record (Kafka Streams' `KStreamKTableJoinProcessor`).
 
 A record without a value is dropped and counted: there is nothing to join. So is one without a key (for a global table: whose mapped key is
-None), except that a left join with a table goes on with None on the right (KIP-962). The joined record keeps key, timestamp and headers
-of the stream's.
+None), except that a left join takes a record without a key of its own and gives None on the right (KIP-962). The joined record keeps key,
+timestamp and headers of the stream's.
 """
 
 from __future__ import annotations
@@ -78,10 +78,10 @@ class StreamGlobalTableJoin(OperatorSupplier):
 
         def join(key: object, value: object, timestamp: int) -> None:
             mapped = None if value is None else mapper(key, value)
-            if mapped is None:
+            if mapped is None and (key is not None or value is None or not left):
                 drop()
                 return
-            other = get(mapped)
+            other = None if mapped is None else get(mapped)
             if left or other is not None:
                 forward(key, joiner(key, value, other) if with_key else joiner(value, other), timestamp)
 

@@ -26,6 +26,17 @@ def kept_rows(builder: StreamsBuilder) -> None:
     mapped.to_stream().to("mapped")
     negated = table.filter_not(lambda key, value: value.startswith("3"), Materialized("not", caching=False))
     negated.map_values(lambda key, value: key + value, Materialized("both")).to_stream().to("both")
+    table.filter(lambda key, value: value.startswith("4"), Materialized("fours", caching=False)).to_stream().to("fours")
+
+
+def changes(builder: StreamsBuilder) -> None:
+    table = builder.table("in")
+    table.filter(lambda key, value: value.startswith("4"), Materialized("fours", caching=False)).to_stream().to("fours")
+    others = table.filter_not(lambda key, value: value.startswith("4"), Materialized("others", caching=False))
+    others.to_stream().to("others")
+    grouped = others.group_by(lambda key, value: (value[0], value))
+    reduced = grouped.reduce(lambda total, value: f"{total}+{value}", lambda total, value: f"{total}-{value}")
+    reduced.to_stream().to("reduced")
 
 
 def stream_table(builder: StreamsBuilder) -> None:
@@ -45,6 +56,7 @@ def global_table(builder: StreamsBuilder) -> None:
 FAMILIES = [
     Family("Tables", rows, distinct=True),
     Family("Tables", kept_rows, distinct=True),
+    Family("Tables", changes, distinct=True),
     Family("Tables", stream_table, topics=("in", "rows"), keys=("1", "2", "3")),
     Family("Tables", global_table, topics=("in", "rows"), keys=("1", "2", "3")),
 ]

@@ -1,4 +1,5 @@
 import org.apache.kafka.common.utils.Bytes;
+import org.apache.kafka.streams.KeyValue;
 import org.apache.kafka.streams.StreamsBuilder;
 import org.apache.kafka.streams.kstream.GlobalKTable;
 import org.apache.kafka.streams.kstream.KTable;
@@ -22,6 +23,19 @@ final class Tables {
             Materialized.<String, String, KeyValueStore<Bytes, byte[]>>as("mapped").withCachingDisabled()).toStream().to("mapped");
         table.filterNot((key, value) -> value.startsWith("3"), Materialized.<String, String, KeyValueStore<Bytes, byte[]>>as("not").withCachingDisabled())
             .mapValues((key, value) -> key + value, Materialized.as("both")).toStream().to("both");
+        table.filter((key, value) -> value.startsWith("4"), Materialized.<String, String, KeyValueStore<Bytes, byte[]>>as("fours").withCachingDisabled())
+            .toStream().to("fours");
+    }
+
+    static void changes(final StreamsBuilder builder) {
+        final KTable<String, String> table = builder.table("in");
+        table.filter((key, value) -> value.startsWith("4"), Materialized.<String, String, KeyValueStore<Bytes, byte[]>>as("fours").withCachingDisabled())
+            .toStream().to("fours");
+        final KTable<String, String> others = table.filterNot((key, value) -> value.startsWith("4"),
+            Materialized.<String, String, KeyValueStore<Bytes, byte[]>>as("others").withCachingDisabled());
+        others.toStream().to("others");
+        others.groupBy((key, value) -> KeyValue.pair(value.substring(0, 1), value))
+            .reduce((total, value) -> total + "+" + value, (total, value) -> total + "-" + value).toStream().to("reduced");
     }
 
     static void streamTable(final StreamsBuilder builder) {
