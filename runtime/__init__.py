@@ -11,6 +11,7 @@ from runtime.client import KafkaStreams, LagInfo, StreamThreadExceptionResponse,
 from runtime.config import StreamsConfig
 from runtime.dsl.builder import StreamsBuilder
 from runtime.dsl.grouped import KGroupedStream, KGroupedTable, TimeWindowedKStream
+from runtime.dsl.join_options import JoinWindows, StreamJoined
 from runtime.dsl.kstream import KStream
 from runtime.dsl.ktable import GlobalKTable, KTable
 from runtime.dsl.options import Consumed, Grouped, Joined, Materialized, Named, Produced, Repartitioned
@@ -92,6 +93,7 @@ __all__ = [
     "Grouped",
     "HostInfo",
     "InvalidStateStoreError",
+    "JoinWindows",
     "Joined",
     "KGroupedStream",
     "KGroupedTable",
@@ -142,6 +144,7 @@ __all__ = [
     "StoreContext",
     "StoreQueryParameters",
     "Stores",
+    "StreamJoined",
     "StreamThreadExceptionResponse",
     "StreamsBuilder",
     "StreamsConfig",

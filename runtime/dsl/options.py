@@ -15,14 +15,14 @@ from runtime.durations import Duration
 from runtime.errors import TopologyError
 from runtime.offset_reset import AutoOffsetReset
 from runtime.serdes.serde import Serde
-from runtime.stores.suppliers import KeyValueSupplier, WindowSupplier
+from runtime.stores.suppliers import KeyValueSupplier, SessionSupplier, WindowSupplier
 from runtime.topology.nodes import Partitioner
 from runtime.type_variables import VO, K, V
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
-def _check_serdes(of: object, *serdes: object) -> None:
+def check_serdes(of: object, *serdes: object) -> None:
     """Raises TopologyError for what is no serde: a class, a name, a forgotten pair of parentheses."""
     for serde in serdes:
         if serde is not None and not isinstance(serde, Serde):
@@ -52,7 +52,7 @@ class Consumed(Generic[K, V]):
     name: str | None = None
 
     def __post_init__(self) -> None:
-        _check_serdes(self, self.key, self.value)
+        check_serdes(self, self.key, self.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Produced(Generic[K, V]):
     name: str | None = None
 
     def __post_init__(self) -> None:
-        _check_serdes(self, self.key, self.value)
+        check_serdes(self, self.key, self.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Grouped(Generic[K, V]):
     name: str | None = None
 
     def __post_init__(self) -> None:
-        _check_serdes(self, self.key, self.value)
+        check_serdes(self, self.key, self.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Joined(Generic[K, V, VO]):
     name: str | None = None
 
     def __post_init__(self) -> None:
-        _check_serdes(self, self.key, self.value, self.other_value)
+        check_serdes(self, self.key, self.value, self.other_value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class Repartitioned(Generic[K, V]):
     partitioner: Partitioner[K, V] | None = None
 
     def __post_init__(self) -> None:
-        _check_serdes(self, self.key, self.value)
+        check_serdes(self, self.key, self.value)
         if self.partitions is not None and self.partitions < 1:
             raise TopologyError(f"Repartitioned: partitions must be at least 1, not {self.partitions}")
 
@@ -132,7 +132,7 @@ class Materialized(Generic[K, V]):
     store_type: str = "rocksDB"
 
     def __post_init__(self) -> None:
-        _check_serdes(self, self.key, self.value)
+        check_serdes(self, self.key, self.value)
         name_of(self.name)
         if self.store_type not in ("rocksDB", "in_memory"):
             raise TopologyError(f"Materialized: store_type is rocksDB or in_memory, not {self.store_type!r}")

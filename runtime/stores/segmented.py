@@ -12,6 +12,7 @@ batch with the offsets (rules.md, 11).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -32,6 +33,8 @@ STREAM_TIME = "observed-stream-time"
 LAST = 2**63 - 1
 """The last moment there is."""
 TIME = Struct(">q")
+_MOST_KEYS = 1 << 16
+"""Keys whose times are known, in each of two generations."""
 
 
 @dataclass(slots=True)
@@ -68,14 +71,17 @@ class SegmentedReads(ABC):
         length = self._segments.segment_ms
         return [number for number in self._segmented().segments() if first // length <= number <= last // length]
 
-    def _rows_of_key(self, lo: bytes, hi: bytes, first: int, last: int, reverse: bool) -> Iterator[tuple[bytes, object]]:
-        """Rows of one key with times from `first` to `last`, in the order of their bytes; lo <= store key < hi, both of that key."""
+    def _rows_of_key(
+        self, lo: bytes, hi: bytes, first: int, last: int, reverse: bool, reader: Reader | None = None
+    ) -> Iterator[tuple[bytes, object]]:
+        """Rows of one key with times from `first` to `last`, in the order of their bytes; lo <= store key < hi, both of that key. `reader`:
+        how their values are read, if not as users get them."""
         size = len(lo)  # other lengths belong to longer keys that begin alike
         staged = [row for row in self._staged_range(lo, hi) if len(row[0]) == size]
         numbers = self._live_segments(first, last)
         parts = self._segmented().ranges_in(numbers[::-1] if reverse else numbers, lo, hi, reverse=reverse)
         stored = (row for row in chain.from_iterable(parts) if len(row[0]) == size)
-        return self._reader.merged(staged, stored, reverse)
+        return (reader or self._reader).merged(staged, stored, reverse)
 
     def _rows_of_keys(self, lo: bytes | None, hi: bytes | None, first: int, last: int, reverse: bool) -> Iterator[tuple[bytes, object]]:
         """Rows with lo <= store key < hi, segment by segment: of the stored ones, segments with times from `first` to `last` only."""
@@ -102,6 +108,9 @@ class StagedSegmentedStore(StagedStore[SegmentedBackend], SegmentedReads):
         self._time = StreamTime()
         self._committed_time = StreamTime()
         self._first_segment = 0
+        self._times_of: dict[bytes, list[bytes]] = {}
+        self._older_times: dict[bytes, list[bytes]] = {}
+        self._times_complete = False
         self.expired_records = 0
         """Puts that were dropped because their time was older than the retention."""
 
@@ -118,7 +127,64 @@ class StagedSegmentedStore(StagedStore[SegmentedBackend], SegmentedReads):
         super()._loaded_from_backend()
         stored = self._opened().meta(STREAM_TIME)
         self._time.now = self._committed_time.now = TIME.unpack(stored)[0] if stored is not None else -1
+        self._forget_times()
         self._drop_expired()
+
+    # --- times of one key ---------------------------------------------------------------------------------------------------
+
+    def suffixes(self, key: bytes) -> list[bytes]:
+        """What follows a record's key in each of its store keys that are not expired, in order of time. The list stays the store's: who
+        puts or removes an entry through `update` enters it there (`insort`, `remove`).
+
+        For operators that look at the neighbours of each record: a range per record would cost far more than their own work. Kept for the
+        keys of late, by generations as the read cache; as long as nothing was dropped, a key that is not there has no entries.
+        """
+        found = self._times_of.get(key)
+        if found is None:
+            found = self._load_suffixes(key)
+        if found:
+            expired = self._time.now - self._retention
+            if expired >= 0 and int.from_bytes(found[0][:8], "big") <= expired:
+                del found[: bisect_left(found, TIME.pack(expired + 1))]
+        return found
+
+    def _load_suffixes(self, key: bytes) -> list[bytes]:
+        found = self._older_times.pop(key, None)
+        if found is None:
+            found = []
+            if not self._times_complete:
+                size = self._segments.suffix
+                lo, hi = key + bytes(size), key + b"\x7f" + b"\xff" * size
+                of_key = self._rows_of_key(lo, hi, 0, LAST, False)
+                found = [store_key[-size:] for store_key, _ in of_key]
+        if len(self._times_of) >= _MOST_KEYS:
+            self._times_complete = self._times_complete and not self._older_times
+            self._older_times, self._times_of = self._times_of, {}
+        self._times_of[key] = found
+        return found
+
+    def _forget_times(self) -> None:
+        self._times_of, self._older_times = {}, {}
+        self._times_complete = self._opened().is_empty() and not self._uncommitted
+
+    def _put(self, key: bytes, value: object, timestamp: int) -> None:
+        """A put of the user's, beside the operators'."""
+        self.update(key, None, self.entry(key), value, timestamp, None)
+        if not self._times_of:
+            self._times_complete = False
+            return
+        of, suffix = key[: -self._segments.suffix], key[-self._segments.suffix :]
+        times = self._times_of.get(of, self._older_times.get(of))
+        if times is None:
+            if self._times_complete:
+                self._times_of[of] = [suffix]
+            return
+        at = bisect_left(times, suffix)
+        known = at < len(times) and times[at] == suffix
+        if value is None and known:
+            del times[at]
+        elif value is not None and not known:
+            times.insert(at, suffix)
 
     # --- writes -------------------------------------------------------------------------------------------------------------
 
@@ -158,11 +224,13 @@ class StagedSegmentedStore(StagedStore[SegmentedBackend], SegmentedReads):
         self._time.now = max(self._time.now, self._committed_time.now)
         self._stage_time()
         super().restore(records, offsets)
+        self._forget_times()
         self._drop_expired()
 
     def rollback(self) -> None:
         super().rollback()
         self._time.now = self._committed_time.now
+        self._forget_times()
 
     def _stage_time(self) -> None:
         if self._time.now != self._committed_time.now:

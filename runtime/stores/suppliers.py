@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 from runtime.durations import Duration, to_ms
 from runtime.serdes.serde import Serde
 from runtime.stores.base import EngineStore
+from runtime.stores.duplicates import StagedDuplicatesStore
 from runtime.stores.key_value import StagedKeyValueStore
 from runtime.stores.session import StagedSessionStore
 from runtime.stores.settings import SessionSettings, StoreSettings, VersionSettings, WindowSettings, segment_ms, version_segment_ms
@@ -201,12 +202,12 @@ class Stores:
     @staticmethod
     def window_store_builder(supplier: WindowSupplier, key_serde: Serde, value_serde: Serde) -> Builder[StagedWindowStore]:
         """Plain values."""
-        return Builder(_window_settings(supplier, key_serde, value_serde, False), StagedWindowStore)
+        return Builder(_window_settings(supplier, key_serde, value_serde, False), _window_store(supplier))
 
     @staticmethod
     def timestamped_window_store_builder(supplier: WindowSupplier, key_serde: Serde, value_serde: Serde) -> Builder[StagedWindowStore]:
         """Values with their timestamp, as the stores of windowed tables are."""
-        return Builder(_window_settings(supplier, key_serde, value_serde, True), StagedWindowStore)
+        return Builder(_window_settings(supplier, key_serde, value_serde, True), _window_store(supplier))
 
     @staticmethod
     def session_store_builder(supplier: SessionSupplier, key_serde: Serde, value_serde: Serde) -> Builder[StagedSessionStore]:
@@ -221,6 +222,10 @@ class Stores:
         """Values with their history. There is no caching for them, as in Kafka Streams: `with_caching_enabled` raises ValueError."""
         times = VersionSettings(supplier.history_retention_ms, supplier.segment_interval_ms)
         return Builder(StoreSettings(supplier.name, supplier.persistent, key_serde, value_serde, times=times), StagedVersionedStore)
+
+
+def _window_store(supplier: WindowSupplier) -> Callable[[StoreSettings], StagedWindowStore]:
+    return StagedDuplicatesStore if supplier.retain_duplicates else StagedWindowStore
 
 
 def _window_settings(supplier: WindowSupplier, key_serde: Serde, value_serde: Serde, timestamped: bool) -> StoreSettings:

@@ -1,29 +1,24 @@
 """Window stores, plain and timestamped (Kafka Streams' `WindowStore`, `TimestampedWindowStore`).
 
 A key is the record's key, the window's start and a sequence number. The number is 0, unless the store retains duplicates, as the stores of
-joins do: then each put has the next number and nothing is overwritten, so a null value would delete nothing and is ignored. Retention and
-segments (by window start) are as in `segmented.py`.
+joins do (`duplicates.py`). Retention and segments (by window start) are as in `segmented.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from struct import Struct
+from collections.abc import Iterator
 from typing import overload
 
-from runtime.ids import NextOffset, Partition
 from runtime.record import Window, Windowed
 from runtime.serdes import keys
 from runtime.stores.backend import SegmentedSource
-from runtime.stores.base import ChangelogRecord
 from runtime.stores.reading import Reader
 from runtime.stores.segmented import LAST, SegmentedReads, SegmentedView, StagedSegmentedStore, StreamTime
 from runtime.stores.settings import StoreSettings, WindowSettings
 
-_SEQUENCE = Struct(">i")
-_SEQUENCE_META = "sequence-number"
-_LAST_SEQUENCE = 2**31 - 1
-_LAST_SUFFIX = keys.pack_window_suffix(LAST, _LAST_SEQUENCE)
+LAST_SEQUENCE = 2**31 - 1
+"""The largest sequence number."""
+_LAST_SUFFIX = keys.pack_window_suffix(LAST, LAST_SEQUENCE)
 
 
 class WindowReads(SegmentedReads):
@@ -104,7 +99,7 @@ class WindowReads(SegmentedReads):
         if last < first:
             return iter(())
         lo = keys.window_store_key(data, first)
-        hi = keys.window_store_key(data, last, _LAST_SEQUENCE) + b"\0"
+        hi = keys.window_store_key(data, last, LAST_SEQUENCE) + b"\0"
         return ((keys.window_start(found), value) for found, value in self._rows_of_key(lo, hi, first, last, reverse))
 
     def _of_keys(
@@ -134,51 +129,15 @@ class StagedWindowStore(StagedSegmentedStore, WindowReads):
         if not isinstance(settings.times, WindowSettings):
             raise ValueError(f"store {settings.name}: a window store needs the size of its windows and their retention")
         self._window = settings.times
-        self._sequence = self._committed_sequence = 0
 
     def put(self, key: object, value: object, window_start: int) -> None:
-        """Sets the value of a window; None deletes. Dropped and counted when the window is expired. In a store that retains duplicates it
-        adds a value, and None is ignored."""
-        sequence = 0
-        if self._window.retain_duplicates:
-            if value is None:
-                return
-            sequence = self._sequence = (self._sequence + 1) & _LAST_SEQUENCE
-        data = keys.window_store_key(self._reader.key_bytes(key), window_start, sequence)
-        value, timestamp = self._taken(value)
-        self.update(data, None, self.entry(data), value, timestamp, None)
+        """Sets the value of a window; None deletes. Dropped and counted when the window is expired."""
+        data = keys.window_store_key(self._reader.key_bytes(key), window_start)
+        self._put(data, *self._taken(value))
 
     def _windowed(self, store_key: bytes) -> Windowed:
         data, start = keys.split_window_store_key(store_key)
         return Windowed(self._read_key(data), Window(start, start + self._window.size_ms))
-
-    # --- sequence numbers: kept with the data, for a number that was given twice would overwrite a value ------------------------
-
-    def _loaded_from_backend(self) -> None:
-        super()._loaded_from_backend()
-        stored = self._opened().meta(_SEQUENCE_META)
-        self._sequence = self._committed_sequence = _SEQUENCE.unpack(stored)[0] if stored is not None else 0
-
-    def commit(self, offsets: Mapping[Partition, NextOffset]) -> None:
-        self._stage_sequence()
-        super().commit(offsets)
-        self._committed_sequence = self._sequence
-
-    def restore(self, records: Sequence[ChangelogRecord], offsets: Mapping[Partition, NextOffset]) -> None:
-        if self._window.retain_duplicates:
-            last = max((_SEQUENCE.unpack(record[0][-4:])[0] for record in records), default=0)
-            self._sequence = max(self._committed_sequence, last)
-            self._stage_sequence()
-        super().restore(records, offsets)
-        self._committed_sequence = self._sequence
-
-    def rollback(self) -> None:
-        super().rollback()
-        self._sequence = self._committed_sequence
-
-    def _stage_sequence(self) -> None:
-        if self._sequence != self._committed_sequence:
-            self.set_meta(_SEQUENCE_META, _SEQUENCE.pack(self._sequence))
 
     # --- reads ------------------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,195 @@
+"""Builds the joins of a stream (Kafka Streams' `KStreamImplJoin`, and `doStreamTableJoin` of its `KStreamImpl`). With another stream:
+
+left ──► windowed ──► join this ───┐          each `windowed` fills its stream's store, each join reads the other one's
+                                   ├─► merge
+right ─► windowed ──► join other ──┘          left and outer joins share one more store: records without a partner
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from runtime.dsl.arity import checked, takes_key
+from runtime.dsl.graph import Graph, Repartition
+from runtime.dsl.join_options import JoinWindows, StreamJoined, StreamJoinedOrStr, stream_joined_of
+from runtime.dsl.kstream import KStream
+from runtime.dsl.ktable import GlobalKTable, KTable
+from runtime.dsl.options import JoinedOrStr, NamedOrStr, joined_of
+from runtime.dsl.stream_base import KEY_AND_VALUE
+from runtime.errors import TopologyError
+from runtime.operators.base import OperatorSupplier
+from runtime.operators.stateless import PassThrough
+from runtime.operators.stream_join import StreamJoin, StreamWindowed
+from runtime.operators.table_join import StreamGlobalTableJoin, StreamTableJoin
+from runtime.serdes.join_sides import JoinKeySerde, JoinValuesSerde
+from runtime.serdes.serde import Serde
+from runtime.stores.base import EngineStore, StateStore, StoreBuilder
+from runtime.stores.suppliers import Builder, Stores, WindowSupplier
+from runtime.topology.topology import StoreFactory, required_serde
+from runtime.type_variables import KR, VO, VR, K, V
+
+S = TypeVar("S", bound=EngineStore)
+
+
+def join_streams(
+    left: KStream[K, V],
+    right: KStream[K, VO],
+    joiner: Callable[..., VR],
+    windows: JoinWindows,
+    stream_joined: StreamJoinedOrStr = None,
+    *,
+    of_left: bool,
+    of_right: bool,
+) -> KStream[K, VR]:
+    """A join over a window of time; `of_left` and `of_right`: records of that stream are results without a partner too. Raises
+    TopologyError."""
+    if not isinstance(windows, JoinWindows):
+        raise TopologyError(f"streams are joined over JoinWindows, not over {type(windows).__name__}")
+    how = stream_joined_of(stream_joined)
+    graph = left._graph
+    left, right = _repartitioned(left, how, "-left", how.value), _repartitioned(right, how, "-right", how.other_value)
+    sources = left._sources | right._sources
+    graph.topology.copartition(sources)
+    key = how.key or left._key
+    names = _Names(graph, how, of_left, of_right)
+    with_key = takes_key(joiner, 2, names.merge)
+    this_store = _window_store(names.this_store, how.this_store, how, windows, key, how.value or left._value)
+    other_store = _window_store(names.other_store, how.other_store, how, windows, key, how.other_value or right._value)
+    topology = graph.topology
+    topology.add_store_factory(names.this_store, this_store)
+    graph.operator(names.this_windowed, StreamWindowed(names.this_store), (left._node,), (names.this_store,))
+    topology.add_store_factory(names.other_store, other_store)
+    graph.operator(names.other_windowed, StreamWindowed(names.other_store), (right._node,), (names.other_store,))
+    waiting = names.waiting if of_left else None
+    if waiting is not None:
+        topology.add_store_factory(waiting, _waiting_store(waiting, how, key, left._value, right._value))
+        graph.let_keyless_through(left._node)
+        graph.let_keyless_through(right._node)
+    shared = () if waiting is None else (waiting,)
+    this = StreamJoin(names.other_store, windows, joiner, with_key, True, of_left, waiting)
+    other = StreamJoin(names.this_store, windows, joiner, with_key, False, of_right, waiting)
+    graph.operator(names.join_this, this, (names.this_windowed,), (names.other_store, *shared))
+    graph.operator(names.join_other, other, (names.other_windowed,), (names.this_store, *shared))
+    graph.operator(names.merge, PassThrough(), (names.join_this, names.join_other))
+    return KStream(graph, names.merge, key if key is how.key or key is right._key else None, None, sources)
+
+
+def join_table(
+    stream: KStream[K, V], table: KTable[K, VO], joiner: Callable[..., VR], joined: JoinedOrStr = None, *, left: bool
+) -> KStream[K, VR]:
+    """A join with a table's row. Raises TopologyError."""
+    how, graph = joined_of(joined), stream._graph
+    stream = stream._through_for_join(how.name, how.key, how.value)
+    if left:
+        graph.let_keyless_through(stream._node)
+    stores = table.readable_stores()
+    node = stream._below(
+        "KSTREAM-LEFTJOIN-" if left else "KSTREAM-JOIN-",
+        how.name,
+        lambda node: StreamTableJoin(table.node, joiner, left, takes_key(joiner, 2, node)),
+        *stores,
+    )
+    sources = stream._sources | table.sources
+    graph.topology.copartition(sources)
+    return stream._stream(node, how.key or stream._key, None, sources, False)
+
+
+def join_global_table(
+    stream: KStream[K, V],
+    table: GlobalKTable[KR, VO],
+    key_selector: Callable[..., KR | None],
+    joiner: Callable[..., VR],
+    named: NamedOrStr = None,
+    *,
+    left: bool,
+) -> KStream[K, VR]:
+    """A join with a global table's row."""
+
+    def supplier(node: str) -> OperatorSupplier:
+        selector = checked(key_selector, node, *KEY_AND_VALUE)
+        return StreamGlobalTableJoin(table.queryable_store_name, selector, joiner, left, takes_key(joiner, 2, node))
+
+    if left:
+        stream._graph.let_keyless_through(stream._node)
+    return stream._new_values(stream._below("KSTREAM-LEFTJOIN-", named, supplier))  # Kafka Streams calls both joins so
+
+
+def _repartitioned(stream: KStream, how: StreamJoined, suffix: str, value: Serde | None) -> KStream:
+    """The stream, behind a repartition topic if its keys may have changed."""
+    if not stream._repartition:
+        return stream
+    named = None if how.name is None else f"{how.name}{suffix}"
+    through = Repartition(named or stream._node, how.key or stream._key, value or stream._value)
+    source = stream._graph.repartition_for_join(stream._node, through, named=named is not None)
+    return KStream(stream._graph, source, through.key, through.value, frozenset((source,)))
+
+
+class _Names:
+    """The names of a join's nodes and stores, drawn in Kafka Streams' order."""
+
+    def __init__(self, graph: Graph, how: StreamJoined, of_left: bool, of_right: bool) -> None:
+        this, other = "-outer-this-join" if of_right else "-this-join", "-outer-other-join" if of_left else "-other-join"
+        self.this_windowed = graph.name("KSTREAM-WINDOWED-", how.name, "-this-windowed")
+        self.other_windowed = graph.name("KSTREAM-WINDOWED-", how.name, "-other-windowed")
+        prefix = "KSTREAM-OUTERTHIS-" if of_right else "KSTREAM-JOINTHIS-"
+        join_this = graph.name(prefix)
+        join_other = graph.name("KSTREAM-OUTEROTHER-" if of_left else "KSTREAM-JOINOTHER-")
+        self.join_this = join_this if how.name is None else f"{how.name}{this}"
+        self.join_other = join_other if how.name is None else f"{how.name}{other}"
+        self.merge = graph.name("KSTREAM-MERGE-", how.name, "-merge")
+        base = how.store_name
+        self.this_store = _store_name(how.this_store, join_this if base is None else f"{base}{this}")
+        self.other_store = _store_name(how.other_store, join_other if base is None else f"{base}{other}")
+        base = base if how.this_store is None else how.this_store.name
+        suffix = "-outer-shared-join" if of_right else "-left-shared-join"
+        self.waiting = f"{f'KSTREAM-OUTERSHARED-{join_this[len(prefix) :]}' if base is None else f'{base}{suffix}'}-store"
+
+
+def _store_name(supplier: WindowSupplier | None, generated: str) -> str:
+    return f"{generated}-store" if supplier is None else supplier.name
+
+
+def _window_store(
+    name: str, supplier: WindowSupplier | None, how: StreamJoined, windows: JoinWindows, key: Serde | None, value: Serde | None
+) -> StoreFactory:
+    """The store of one stream's records. Its changelog is not compacted: no record takes the place of another. Raises TopologyError for a
+    supplier that does not fit the windows."""
+    size, retention = windows.size_ms, windows.size_ms + windows.grace_ms
+    if supplier is not None:
+        found = (supplier.window_size_ms, supplier.retention_ms, supplier.retain_duplicates)
+        if found != (size, retention, True):
+            raise TopologyError(
+                f"store {name}: the join needs a window size of {size} ms, a retention of {retention} ms and duplicates retained; "
+                f"the supplier has {found[0]} ms, {found[1]} ms and retain_duplicates={found[2]}"
+            )
+    chosen = supplier or WindowSupplier(name, True, retention, size, retain_duplicates=True)
+
+    def build(default_key: Serde | None, default_value: Serde | None) -> StoreBuilder[StateStore]:
+        key_serde = required_serde(key or default_key, "key", f"store {name}")
+        value_serde = required_serde(value or default_value, "value", f"store {name}")
+        builder = Stores.window_store_builder(chosen, key_serde, value_serde)
+        return _logged(builder, how, {} if supplier is not None else {"cleanup.policy": "delete"})
+
+    return build
+
+
+def _waiting_store(name: str, how: StreamJoined, key: Serde | None, left: Serde | None, right: Serde | None) -> StoreFactory:
+    """The store of records without a partner; in memory if that of the left stream is."""
+    persistent = how.this_store is None or how.this_store.persistent
+    supplier = Stores.persistent_key_value_store(name) if persistent else Stores.in_memory_key_value_store(name)
+
+    def build(default_key: Serde | None, default_value: Serde | None) -> StoreBuilder[StateStore]:
+        key_serde = JoinKeySerde(required_serde(key or default_key, "key", f"store {name}"))
+        left_serde = required_serde(how.value or left or default_value, "value", f"store {name}")
+        right_serde = required_serde(how.other_value or right or default_value, "value", f"store {name}")
+        return _logged(Stores.key_value_store_builder(supplier, key_serde, JoinValuesSerde(left_serde, right_serde)), how, {})
+
+    return build
+
+
+def _logged(builder: Builder[S], how: StreamJoined, settings: dict[str, str]) -> Builder[S]:
+    if how.logging is False:
+        return builder.with_logging_disabled()
+    given = {} if how.logging is True else how.logging
+    return builder.with_logging_enabled({**given, **settings})

@@ -1,0 +1,121 @@
+"""The serdes of the store in which an outer join of streams keeps what has found no partner yet.
+
+    key      int64 timestamp · 1 (left) or 0 (right) · the record's key     TimestampedKeyAndJoinSideSerializer
+    value    1 · int32 number of values · each: int32 length · 1 (left) or 0 (right) · the record's value
+                                                       ListSerializer, LeftOrRightValueSerializer
+
+On the right is the class of Kafka Streams that defines the layout. Keys in the order of their bytes are in the order of time.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import NamedTuple, cast
+
+from runtime.record import Headers
+from runtime.serdes.serde import CurrentHeaders, Deserializer, Serde, Serializer
+
+_KEY = Struct(">qB")
+_COUNT = Struct(">Bi")
+_LENGTH = Struct(">i")
+_VARIABLE_SIZE = 1
+"""`ListSerializer`'s mark of values that each have a length."""
+
+
+class JoinKey(NamedTuple):
+    """A record that waits for a partner: its time in ms, whether it is the left stream's, its key."""
+
+    timestamp: int
+    left: bool
+    key: object
+
+
+class JoinKeySerde(Serde):
+    """`JoinKey`, around the serde of the record's key."""
+
+    __slots__ = ("_inner",)
+
+    def __init__(self, inner: Serde) -> None:
+        super().__init__(
+            self._write_with, self._read_with, immutable=inner.immutable, declares=inner.declares, name=f"join_key({inner.name})"
+        )
+        self._inner = inner
+
+    def serializer(self, topic: str, headers: CurrentHeaders | None = None) -> Serializer:
+        write = self._inner.serializer(topic, headers)
+
+        def join_key(data: object) -> bytes:
+            timestamp, left, key = cast(JoinKey, data)
+            return _KEY.pack(timestamp, left) + _written(write(key))
+
+        return join_key
+
+    def deserializer(self, topic: str, headers: CurrentHeaders | None = None) -> Deserializer:
+        read = self._inner.deserializer(topic, headers)
+
+        def join_key(data: bytes) -> object:
+            timestamp, left = _KEY.unpack_from(data)
+            return JoinKey(timestamp, left == 1, read(data[_KEY.size :]))
+
+        return join_key
+
+    def _write_with(self, topic: str, headers: Headers | None, data: object) -> bytes | None:
+        return self.serializer(topic)(data)
+
+    def _read_with(self, topic: str, headers: Headers | None, data: bytes) -> object:
+        return self.deserializer(topic)(data)
+
+
+JoinValues = tuple[tuple[bool, object], ...]
+"""The values of one `JoinKey`, each with whether it is the left stream's."""
+
+
+class JoinValuesSerde(Serde):
+    """`JoinValues`, around the serdes of both streams' values."""
+
+    __slots__ = ("_left", "_right")
+
+    def __init__(self, left: Serde, right: Serde) -> None:
+        name = f"join_values({left.name}, {right.name})"
+        super().__init__(self._write_with, self._read_with, declares=(*left.declares, *right.declares), name=name)
+        self._left, self._right = left, right
+
+    def serializer(self, topic: str, headers: CurrentHeaders | None = None) -> Serializer:
+        write_left, write_right = self._left.serializer(topic, headers), self._right.serializer(topic, headers)
+
+        def join_values(data: object) -> bytes:
+            values = cast(JoinValues, data)
+            parts = [_COUNT.pack(_VARIABLE_SIZE, len(values))]
+            for left, value in values:
+                written = _written(write_left(value) if left else write_right(value))
+                parts.append(_LENGTH.pack(len(written) + 1) + (b"\x01" if left else b"\x00") + written)
+            return b"".join(parts)
+
+        return join_values
+
+    def deserializer(self, topic: str, headers: CurrentHeaders | None = None) -> Deserializer:
+        read_left, read_right = self._left.deserializer(topic, headers), self._right.deserializer(topic, headers)
+
+        def join_values(data: bytes) -> object:
+            _, count = _COUNT.unpack_from(data)
+            at, values = _COUNT.size, []
+            for _ in range(count):
+                end = at + _LENGTH.size + _LENGTH.unpack_from(data, at)[0]
+                left, written = data[at + _LENGTH.size] == 1, data[at + _LENGTH.size + 1 : end]
+                values.append((left, read_left(written) if left else read_right(written)))
+                at = end
+            return tuple(values)
+
+        return join_values
+
+    def _write_with(self, topic: str, headers: Headers | None, data: object) -> bytes | None:
+        return self.serializer(topic)(data)
+
+    def _read_with(self, topic: str, headers: Headers | None, data: bytes) -> object:
+        return self.deserializer(topic)(data)
+
+
+def _written(data: bytes | None) -> bytes:
+    if data is None:
+        raise ValueError("a serde made null of a key or value that is joined")
+    return data
