@@ -20,6 +20,7 @@ from pathlib import Path
 
 import platformdirs
 
+from runtime import client_tags
 from runtime.config_keys import AT_LEAST_ONCE, KEYS, ConfigKey, Kind
 from runtime.errors import StreamsConfigError
 from runtime.hosts import HostInfo
@@ -107,7 +108,9 @@ class StreamsConfig(Mapping[str, object]):
             if not isinstance(name, str):
                 raise StreamsConfigError(f"configuration key {name!r} is not a string")
             if name in KEYS:
-                self._values[name] = _checked(KEYS[name], value)
+                self._values[name] = _checked(KEYS[name], client_tags.listed(value) if name == client_tags.WHICH else value)
+            elif name.startswith(client_tags.PREFIX):
+                self._values[name] = value
             elif _is_client_setting(name):
                 self._clients[name] = _plain(name, value)
             elif name in declared:
@@ -124,6 +127,8 @@ class StreamsConfig(Mapping[str, object]):
         if self._values["commit.interval.ms"] is None:
             self._values["commit.interval.ms"] = 100 if self.exactly_once else 30_000
         self._default_serdes = {key: self._serde(key) for key in ("default.key.serde", "default.value.serde")}
+        self._tags = client_tags.client_tags(self._values)
+        self._rack_aware_tags = client_tags.rack_aware_tags(self.text(client_tags.WHICH), self._tags)
         self._check_pairs()
         self._check_addresses()
 
@@ -156,6 +161,10 @@ class StreamsConfig(Mapping[str, object]):
                 f"heartbeat.interval.ms ({self['heartbeat.interval.ms']}) must be shorter than session.timeout.ms "
                 f"({self['session.timeout.ms']}); "
                 "a third of it is usual"
+            )
+        if self["rack.aware.assignment.strategy"] != "none" and not self.client_rack:
+            raise StreamsConfigError(
+                f"rack.aware.assignment.strategy = {self['rack.aware.assignment.strategy']} needs client.rack, the rack of this instance"
             )
         timeout = self.producer_properties().get("transaction.timeout.ms")
         if self.exactly_once and int(str(timeout)) <= self.integer("commit.interval.ms"):
@@ -207,6 +216,21 @@ class StreamsConfig(Mapping[str, object]):
         """The instance's name, if it was given one."""
         value = self["client.id"]
         return None if value is None else str(value)
+
+    @property
+    def client_tags(self) -> Mapping[str, str]:
+        """`client.tag.*`, by name of the tag."""
+        return self._tags
+
+    @property
+    def rack_aware_tags(self) -> tuple[str, ...]:
+        """`rack.aware.assignment.tags`."""
+        return self._rack_aware_tags
+
+    @property
+    def client_rack(self) -> str:
+        """`client.rack` of the consumer that reads the input, or ""."""
+        return str(self.consumer_properties("main").get("client.rack", ""))
 
     @property
     def exactly_once(self) -> bool:

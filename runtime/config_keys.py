@@ -71,6 +71,27 @@ _KEYS = (
     _number("acceptable.recovery.lag", 10_000, "Records behind the end with which a copy of the state counts as caught up."),
     _number("num.standby.replicas", 0, "Copies of each task's state that other instances keep, to take over at once."),
     _number("max.warmup.replicas", 2, "Tasks that instances learn at a time, in all, before they take them over.", 1),
+    _number(
+        "probing.rebalance.interval.ms",
+        600_000,
+        "How often the leader looks at the assignment when nobody has told of anything: a backstop, since learners say when they are done.",
+        60_000,
+    ),
+    _text(
+        "rack.aware.assignment.tags",
+        "",
+        "Names of tags, divided by commas: standbys go where the values of `client.tag.<name>` differ (KIP-708).",
+    ),
+    _text(
+        "rack.aware.assignment.strategy",
+        "none",
+        "Tasks near what they read (`client.rack`): `min_traffic`, or `balance_subtopology`, which keeps each sub-topology spread.",
+        "none",
+        "min_traffic",
+        "balance_subtopology",
+    ),
+    _number("rack.aware.assignment.traffic_cost", None, "Cost of a partition read from another rack: 10 for tasks with state, else 1."),
+    _number("rack.aware.assignment.non_overlap_cost", None, "Cost of a task that moves for that: 1 for tasks with state, else 0."),
     _text(
         "auto.offset.reset",
         "earliest",

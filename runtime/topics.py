@@ -152,6 +152,16 @@ class TopicAdmin:
         configs = self._configs(found)
         return {name: TopicDescription(name, partitions, topic_id, configs.get(name, {})) for name, (partitions, topic_id) in found.items()}
 
+    def racks(self, topics: Iterable[str]) -> dict[Partition, frozenset[str]]:
+        """The racks in which each partition of these topics has a replica; none where the brokers have no `broker.rack`. Raises
+        BrokerUnavailableError, StreamsError."""
+        names, found = sorted(set(topics)), dict[Partition, frozenset[str]]()
+        for name, future in self._ask("describe topics", lambda: self._client.describe_topics(TopicCollection(names))).items():
+            description = self._unless_missing(f"describe topic {name}", future)
+            for part in [] if description is None else description.partitions:
+                found[Partition(name, part.id)] = frozenset(str(node.rack) for node in part.replicas if node.rack)
+        return found
+
     def _configs(self, topics: Collection[str]) -> dict[str, dict[str, str]]:
         if not topics:
             return {}

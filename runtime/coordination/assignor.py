@@ -1,9 +1,9 @@
 """Who should run what: a pure function of members, tasks and what was before (coordination.md, 1).
 
 The first half of Kafka Streams' HighAvailabilityTaskAssignor; the second, who may have a task yet, is in `copies.py`. Every member gets
-its share by capacity, within one task; a task stays where it runs if its owner is within its share, and otherwise goes to the member
-whose copy of the state is newest. Ties fall to the member with most room, then to the smallest name, so the same input gives the same
-answer, and a second round changes nothing.
+its share by capacity, within one task, of the tasks with state (which cost memory and disk), and then of all; a task stays where it runs if
+its owner is within its share, and otherwise goes to the member whose copy of the state is newest. Ties fall to the member with most room,
+then to the smallest name, so the same input gives the same answer, and a second round changes nothing.
 
 What has to be placed is placed in order: first tasks of which there are copies, those with the fewest first, since the others can go
 anywhere. Then by sub-topology, each task to the member with most room: tasks of one sub-topology tend to be alike, and spread so.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from runtime.ids import TaskId
 
@@ -23,7 +23,8 @@ class Candidate:
     """A member as the assignor sees it. `name` is unique and orders ties; `instance` names whose state directory it uses.
     `positions`: tasks of which it has state, with the sum of their changelog offsets. `capacity`: how many workers it counts for.
     `follows`: tasks whose changelogs it reads into a copy; `learns`: those of them that it reads as a learner; `caught_up`: those that it
-    has read as good as whole. `leaves`: it is to be given nothing more, and to be rid of what it runs."""
+    has read as good as whole. `leaves`: it is to be given nothing more, and to be rid of what it runs. `rack` (`client.rack`) and `tags`
+    (`client.tag.*`) say where it is."""
 
     name: str
     running: frozenset[TaskId] = frozenset()
@@ -34,17 +35,28 @@ class Candidate:
     caught_up: frozenset[TaskId] = frozenset()
     leaves: bool = False
     instance: str = ""
+    rack: str = ""
+    tags: Mapping[str, str] = field(default_factory=dict)
 
 
-def assign(candidates: Collection[Candidate], tasks: Collection[TaskId], acceptable_lag: int = 0) -> dict[str, frozenset[TaskId]]:
+def assign(
+    candidates: Collection[Candidate],
+    tasks: Collection[TaskId],
+    acceptable_lag: int = 0,
+    stateful: Collection[TaskId] | None = None,
+) -> dict[str, frozenset[TaskId]]:
     """The wanted active tasks of each candidate, by name. Every task is given to exactly one, unless there are no candidates. A copy that
-    is `acceptable_lag` records behind the newest, or less, counts as if it were that (`acceptable.recovery.lag`)."""
+    is `acceptable_lag` records behind the newest, or less, counts as if it were that (`acceptable.recovery.lag`). Tasks that are not
+    `stateful` are shared out after those that are; without it all are alike."""
     members = sorted(candidates, key=lambda member: member.name)
     if not members:
         return {}
-    shares = _Shares(members, len(tasks), acceptable_lag)
-    for task in _fewest_copies_first(members, _not_kept(members, tasks, shares)):
-        shares.give(shares.best(task), task)
+    shares = _Shares(members, acceptable_lag)
+    heavy = frozenset(tasks if stateful is None else stateful)
+    for part in ([task for task in tasks if task in heavy], [task for task in tasks if task not in heavy]):
+        shares.raise_by(len(part))
+        for task in _fewest_copies_first(members, _not_kept(members, part, shares)):
+            shares.give(shares.best(task), task)
     return {name: frozenset(mine) for name, mine in shares.given.items()}
 
 
@@ -52,23 +64,30 @@ class _Shares:
     """How many tasks each member may have, and which it has been given. By capacity, rounded down; what the division leaves over (`rest`)
     goes, one each, to whoever has most reason to take one more."""
 
-    def __init__(self, members: list[Candidate], count: int, acceptable_lag: int) -> None:
-        capacity = sum(member.capacity for member in members)
+    def __init__(self, members: list[Candidate], acceptable_lag: int) -> None:
+        self._capacity = sum(member.capacity for member in members)
         self._members = members
         self._acceptable_lag = acceptable_lag
-        self.least = {member.name: count * member.capacity // capacity for member in members}
-        self.rest = count - sum(self.least.values())
-        self._may_have_more = {member.name for member in members if count * member.capacity % capacity}
+        self._count = 0
         self.given: dict[str, set[TaskId]] = {member.name: set() for member in members}
+
+    def raise_by(self, tasks: int) -> None:
+        """There are so many tasks more to be given."""
+        self._count += tasks
+        parts = {member.name: divmod(self._count * member.capacity, self._capacity) for member in self._members}
+        self.least = {name: whole for name, (whole, _) in parts.items()}
+        self._may_have_more = {name for name, (_, fraction) in parts.items() if fraction}
+        over = sum(max(0, len(mine) - self.least[name]) for name, mine in self.given.items())
+        self._rest = self._count - sum(self.least.values()) - over
 
     def room(self, name: str) -> int:
         """How many tasks are missing to the member's share; 0: it may have one more of the rest; negative: it is full."""
         missing = self.least[name] - len(self.given[name])
-        return missing if missing > 0 or (missing == 0 and self.rest and name in self._may_have_more) else -1
+        return missing if missing > 0 or (missing == 0 and self._rest > 0 and name in self._may_have_more) else -1
 
     def give(self, name: str, task: TaskId) -> None:
         if len(self.given[name]) == self.least[name]:
-            self.rest -= 1
+            self._rest -= 1
         self.given[name].add(task)
 
     def best(self, task: TaskId) -> str:
@@ -85,7 +104,8 @@ class _Shares:
 def _not_kept(members: list[Candidate], tasks: Collection[TaskId], shares: _Shares) -> list[TaskId]:
     """Leaves tasks where they run, as far as the shares go; of the rest, those have it first who run most. Returns the others."""
     left = set(tasks)
-    for member in sorted(members, key=lambda member: (shares.least[member.name] - len(member.running), member.name)):
+    running = {member.name: len(member.running & left) + len(shares.given[member.name]) for member in members}
+    for member in sorted(members, key=lambda member: (shares.least[member.name] - running[member.name], member.name)):
         for task in sorted(member.running & left):
             if shares.room(member.name) < 0:
                 break

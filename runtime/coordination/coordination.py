@@ -22,6 +22,7 @@ from runtime.coordination.group import Membership
 from runtime.coordination.leader import Leader
 from runtime.coordination.liveness import Liveness
 from runtime.coordination.log import CoordinationLog
+from runtime.coordination.rack_watch import RackWatch
 from runtime.coordination.records import HOLD, Command, CommandResult, Death, Hold, Member, TaskReport, TopologyText, encode
 from runtime.coordination.registry import Registry
 from runtime.errors import StreamsError
@@ -81,7 +82,8 @@ class Coordination:
         self._registry = Registry()
         self._liveness = Liveness(config, self._membership, clock)
         self._compatibility = Compatibility(self._topology, self._registry, self._liveness)
-        self._leader = Leader(config, layout, self._membership, self._liveness, self._log, self._registry, clock)
+        self._racks = RackWatch(config, topology, layout, clock)
+        self._leader = Leader(config, layout, self._membership, self._liveness, self._log, self._registry, self._racks, clock)
         self._member: Member | None = None
         self._announced = False
         self._joined = False
@@ -100,7 +102,14 @@ class Coordination:
         """Begins an incarnation, whose transactional id has been initialised. It is announced as soon as the group has taken this worker
         in; it holds no tasks until it is granted some."""
         disk = {str(task): self._position(task) for task in self._directory.tasks_on_disk()}
-        self._member = msgspec.structs.replace(member, disk=disk, topology_hash=self._topology.hash, state=State.REBALANCING)
+        self._member = msgspec.structs.replace(
+            member,
+            disk=disk,
+            topology_hash=self._topology.hash,
+            state=State.REBALANCING,
+            rack=self._config.client_rack,
+            tags=dict(self._config.client_tags),
+        )
         self._announced, self._told_epoch, self._open, self._copied = False, -1, frozenset(), frozenset()
         self._leader.begin(member.who)
         if not self._joined or self._membership.lost:
@@ -327,6 +336,7 @@ class Coordination:
     def close(self) -> None:
         """Leaves the group and closes the clients."""
         self._leader.close()
+        self._racks.close()
         self._liveness.close()
         self._membership.close()
         self._log.close()

@@ -6,8 +6,9 @@ Then this function, asked again, gives it the active. So a move takes as long as
 
 A member that leaves is the same the other way round: nothing is wanted there, and what it runs stays until others have learned it.
 
-A *standby* is a copy that is kept for the day on which the owner dies. Members are asked for what they have: who follows a task already
-goes on, then whoever has most of it on disk.
+A *standby* is a copy that is kept for the day on which the owner dies. It goes where the fewest of its tags are those of the owner and of
+other copies: another zone, another rack. Then members are asked for what they have: who follows a task already goes on, then whoever has
+most of it on disk.
 
 Kafka Streams' HighAvailabilityTaskAssignor (`TaskMovement`, and its default standby assignor), with one difference: there a warm-up ends
 at a probing rebalance, every ten minutes; here on the follower's own word.
@@ -16,10 +17,11 @@ at a probing rebalance, every ten minutes; here on the follower's own word.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from runtime.coordination.assignor import Candidate, assign
 from runtime.coordination.instances import as_instances, share_out
+from runtime.coordination.racks import RackRules, less_traffic
 from runtime.ids import TaskId
 
 
@@ -35,12 +37,15 @@ class Placement:
 @dataclass(frozen=True, slots=True)
 class CopyRules:
     """`stateful`: tasks that have state to copy. `acceptable_lag` in records (`acceptable.recovery.lag`); `standbys` per task
-    (`num.standby.replicas`); `warmups`: learners at a time, of all members together (`max.warmup.replicas`)."""
+    (`num.standby.replicas`); `warmups`: learners at a time, of all members together (`max.warmup.replicas`). `tags` by which standbys are
+    kept apart (`rack.aware.assignment.tags`); `racks`: how near tasks are to be to what they read."""
 
     stateful: frozenset[TaskId]
     acceptable_lag: int = 0
     standbys: int = 0
     warmups: int = 2
+    tags: tuple[str, ...] = ()
+    racks: RackRules = field(default_factory=RackRules)
 
 
 def place(candidates: Collection[Candidate], tasks: Collection[TaskId], rules: CopyRules) -> Placement:
@@ -49,7 +54,7 @@ def place(candidates: Collection[Candidate], tasks: Collection[TaskId], rules: C
     members = as_instances(candidates)
     staying = [member for member in members if not member.leaves] or members
     by_name = {member.name: member for member in members}
-    target = assign(staying, tasks, rules.acceptable_lag)
+    target = less_traffic(assign(staying, tasks, rules.acceptable_lag, rules.stateful), staying, rules.stateful, rules.racks)
     active: dict[str, set[TaskId]] = {member.name: set() for member in members}
     waiting: list[tuple[TaskId, str]] = []
     for task, wanted in sorted((task, name) for name, mine in target.items() for task in mine):
@@ -60,8 +65,8 @@ def place(candidates: Collection[Candidate], tasks: Collection[TaskId], rules: C
     swaps = {(task, name) for task, name in waiting if rules.standbys and task in by_name[name].follows - by_name[name].learns}
     learner = _learners([move for move in waiting if move not in swaps], by_name, rules)
     standby = _standbys(staying, active, learner, swaps, [task for task in tasks if task in rules.stateful], rules)
-    of_instances = ({name: frozenset(each.get(name, ())) for name in by_name} for each in (active, standby, learner))
-    return Placement(*share_out(candidates, *of_instances))
+    actives, standbys, learners = ({name: frozenset(each.get(name, ())) for name in by_name} for each in (active, standby, learner))
+    return Placement(*share_out(candidates, actives, standbys, learners, rules.stateful))
 
 
 def _readier(
@@ -105,21 +110,28 @@ def _standbys(
     tasks: list[TaskId],
     rules: CopyRules,
 ) -> dict[str, set[TaskId]]:
-    """Copies on members that do not have the task yet: on standbys that are to become its owner (`swaps`), on those that follow it, then
-    on the least loaded."""
+    """Copies on members that do not have the task yet: on standbys that are to become its owner (`swaps`), on those whose tags are new,
+    on those that follow it, then on the least loaded."""
     standby: dict[str, set[TaskId]] = {member.name: set() for member in members}
     if not members:
         return standby
     share = -(-len(tasks) * rules.standbys // len(members))
 
-    def merit(member: Candidate, task: TaskId) -> tuple[bool, bool, bool, int, int, str]:
+    def merit(member: Candidate, task: TaskId, seen: Mapping[str, Collection[str]]) -> tuple[bool, int, bool, bool, int, int, str]:
         mine = standby[member.name]
         load = len(active[member.name]) + len(mine)
-        return (task, member.name) not in swaps, len(mine) >= share, task not in member.follows, load, -_position(member, task), member.name
+        near = sum(member.tags.get(tag, "") in seen[tag] for tag in rules.tags)
+        swap, full = (task, member.name) in swaps, len(mine) >= share
+        return not swap, near, full, task not in member.follows, load, -_position(member, task), member.name
 
     for _ in range(rules.standbys):
         for task in sorted(tasks):
-            free = [member for member in members if not any(task in kind[member.name] for kind in (active, learner, standby))]
+            taken = [member for member in members if any(task in kind[member.name] for kind in (active, learner, standby))]
+            free = [member for member in members if member not in taken]
             if free:
-                standby[min(free, key=lambda member: merit(member, task)).name].add(task)
+                # A learner is to be the owner: it counts, as far as tags go, and the owner of today does not.
+                learned = any(task in learner[member.name] for member in taken)
+                stays = [member for member in taken if not (learned and task in active[member.name])]
+                seen = {tag: {member.tags.get(tag, "") for member in stays} for tag in rules.tags}
+                standby[min(free, key=lambda member: merit(member, task, seen)).name].add(task)
     return standby

@@ -38,12 +38,16 @@ def as_instances(workers: Collection[Candidate]) -> list[Candidate]:
                 follows - _all(worker.follows - worker.learns for worker in mine),
                 _all(worker.caught_up for worker in mine),
                 all(worker.leaves for worker in mine),
+                rack=mine[0].rack,
+                tags=mine[0].tags,
             )
         )
     return found
 
 
-def share_out(workers: Collection[Candidate], active: Sets, standby: Sets, learner: Sets) -> tuple[Sets, Sets, Sets]:
+def share_out(
+    workers: Collection[Candidate], active: Sets, standby: Sets, learner: Sets, stateful: Collection[TaskId]
+) -> tuple[Sets, Sets, Sets]:
     """What instances are to have, shared out among their workers: as many to each, within one; a task stays with the worker that runs it, a
     copy with the one that follows it, and a copy that becomes active is that worker's, as far as that goes."""
     actives: dict[str, frozenset[TaskId]] = {}
@@ -51,7 +55,7 @@ def share_out(workers: Collection[Candidate], active: Sets, standby: Sets, learn
     learners: dict[str, frozenset[TaskId]] = {}
     for name, mine in _by_home(workers).items():
         idle = dict.fromkeys((worker.name for worker in mine), frozenset[TaskId]())
-        owners = assign([_holding(worker, worker.running, worker.follows) for worker in _staying(mine)], active[name])
+        owners = assign([_holding(worker, worker.running, worker.follows) for worker in _staying(mine)], active[name], stateful=stateful)
         keepers = assign([_holding(worker, worker.follows, worker.running) for worker in _staying(mine)], standby[name] | learner[name])
         actives.update(idle | owners)
         standbys.update(idle | {worker: tasks & standby[name] for worker, tasks in keepers.items()})

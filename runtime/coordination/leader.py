@@ -19,6 +19,7 @@ Nothing here waits in the worker's thread but the commit of an assignment: looki
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -34,6 +35,8 @@ from runtime.coordination.copies import CopyRules, Placement, place
 from runtime.coordination.group import Membership
 from runtime.coordination.liveness import Liveness
 from runtime.coordination.log import CoordinationLog
+from runtime.coordination.rack_watch import RackWatch
+from runtime.coordination.racks import RackRules
 from runtime.coordination.records import ASSIGNMENT_KEY, Assignment, Grant, Member, Reserved, encode
 from runtime.coordination.registry import Known, Registry
 from runtime.errors import StreamsError, TaskMigratedError, TransactionAbortedError
@@ -45,6 +48,8 @@ from runtime.topics import TopicLayout, coordination_topic
 logger = logging.getLogger(__name__)
 
 FENCE_SECONDS = 30.0
+REST = 4
+"""The worker does other things for so many times as long as an assignment took to be thought out."""
 GUARD_OFFSET = OffsetAndMetadata(0, "")
 
 
@@ -59,6 +64,7 @@ class Leader:
         liveness: Liveness,
         log: CoordinationLog,
         registry: Registry,
+        racks: RackWatch,
         clock: Clock,
     ) -> None:
         self._config = config
@@ -73,7 +79,10 @@ class Leader:
             config.integer("acceptable.recovery.lag"),
             config.integer("num.standby.replicas"),
             config.integer("max.warmup.replicas"),
+            config.rack_aware_tags,
         )
+        self._probing_ms = config.integer("probing.rebalance.interval.ms")
+        self._racks = racks
         self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="fence")
         self._fencing: dict[str, Future[None]] = {}
         self._producer: TransactionalProducer | None = None
@@ -85,6 +94,10 @@ class Leader:
         self._deputy: tuple[int, GroupMetadata] | None = None
         """While this worker stands in for a dead leader: the group's rebalances so far, and the metadata of then."""
         self._name = ""
+        self._seen: object = None
+        """What the assignment was last made of, and when (monotonic ms)."""
+        self._seen_ms = 0
+        self._not_before_ms = 0
 
     def begin(self, name: str) -> None:
         """A new incarnation of this worker, by its identity."""
@@ -100,14 +113,32 @@ class Leader:
         self._liveness.look()
         dead = self._dead()
         fenced = [who for who in dead if self._fenced(who)]
-        if not self._prepared():
+        if not self._prepared() or self._racks.rules() is None:
             return
         if self._written_after is not None and self._registry.epoch <= self._written_after:
             return  # written, and not yet read back
         self._written_after = None
+        if not self._anything_new(dead, fenced):
+            return
+        begun_ms = self._clock.monotonic_ms()
         wanted = self._wanted(dead, set(fenced))
+        self._not_before_ms = self._clock.monotonic_ms() + REST * (self._clock.monotonic_ms() - begun_ms)
         if wanted is not None and (fenced or wanted != self._registry.assignment or self._settled_deaths(fenced)):
             self._write(wanted, fenced, guard)
+
+    def _anything_new(self, dead: list[str], fenced: list[str]) -> bool:
+        """False as long as the assignment would be what it was when it was last thought about: nobody has said anything, no time is up.
+        Where there are so many tasks and members that thinking takes long, the worker's own tasks have most of its time."""
+        now_ms = self._clock.monotonic_ms()
+        if now_ms < self._not_before_ms:
+            return False
+        kept = self._registry.assignment.reserved.values() if self._registry.assignment is not None else ()
+        over = sum(reserved.until_ms <= self._clock.wall_ms() for reserved in kept)
+        seen = (self._registry.version, tuple(dead), tuple(fenced), over, id(self._racks.rules()))
+        if seen == self._seen and now_ms - self._seen_ms < self._probing_ms:
+            return False
+        self._seen, self._seen_ms = seen, now_ms
+        return True
 
     def _guard(self) -> GroupMetadata | None:
         """What this worker's assignments are guarded with, if it leads or stands in for a leader."""
@@ -131,7 +162,7 @@ class Leader:
         return None if self._deputy is None else self._deputy[1]
 
     def _stand_down(self) -> None:
-        self._written_after = None
+        self._written_after = self._seen = None
         self._liveness.forget()
         self._drop_producer()
 
@@ -205,7 +236,7 @@ class Leader:
         reserved = self._reserved(live)
         tasks = sorted(task for task in self._layout.tasks if str(task) not in reserved)
         candidates = [self._candidate(key, known) for key, known in sorted(live.items())]
-        wanted = place(candidates, tasks, self._copy_rules)
+        wanted = place(candidates, tasks, dataclasses.replace(self._copy_rules, racks=self._racks.rules() or RackRules()))
         follows = {candidate.name: candidate.follows for candidate in candidates}
         grants = [self._grant(known, wanted, follows[key], fenced) for key, known in sorted(live.items())]
         revoking = {
@@ -294,6 +325,8 @@ class Leader:
             caught_up=frozenset(task for task, report in reports.items() if report.caught_up),
             leaves=member.leaves,
             instance=member.instance,
+            rack=member.rack,
+            tags=member.tags,
         )
 
     def _write(self, assignment: Assignment, fenced: list[str], guard: GroupMetadata) -> None:
@@ -312,6 +345,7 @@ class Leader:
             producer.commit()
         except (TaskMigratedError, TransactionAbortedError, KafkaException, BufferError) as error:
             logger.warning("the assignment could not be written, and is tried again: %s", error)
+            self._seen = None
             self._drop_producer()
             return
         self._written_after = self._registry.epoch

@@ -81,7 +81,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     `epoch`: the last assignment that it has carried out, -1 before the first. `leaves`: it wants to leave, and runs its tasks until others
     have learned them; `returns`: it is about to leave and will come back (rules.md, 4). `disk`: tasks on its disk, with the sum of their
     changelog offsets. `heartbeat_ms`: wall-clock time of this record. `application_server`: host:port under which others reach the
-    instance, empty if it tells none."""
+    instance, empty if it tells none. `rack` and `tags`: where it is (`client.rack`, `client.tag.*`)."""
 
     instance: str
     incarnation: int
@@ -103,6 +103,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     worker: int = 1
     workers: int = 1
     application_server: str = ""
+    rack: str = ""
+    tags: dict[str, str] = {}
 
     @property
     def who(self) -> str:

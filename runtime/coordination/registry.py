@@ -43,6 +43,8 @@ class Registry:
     """Members, the assignment, and commands that wait for an answer."""
 
     def __init__(self) -> None:
+        self.version = 0
+        """Grows with each record that was applied."""
         self.members: dict[str, Known] = {}
         """By identity: instance, worker and incarnation."""
         self.deaths: dict[str, Death] = {}
@@ -59,6 +61,7 @@ class Registry:
 
     def apply(self, entry: Entry, now_ms: int) -> None:
         """Takes the next record in."""
+        self.version += 1
         match entry.record:
             case Member() as member:
                 self._member(member, entry, now_ms)

@@ -217,6 +217,43 @@ def test_librdkafka_takes_what_it_is_given(role: str) -> None:
     AdminClient(made.admin_properties())
 
 
+# -- where an instance is ----------------------------------------------------------------------------------------------------------
+
+
+def test_tags_say_where_an_instance_is_and_which_keep_standbys_apart() -> None:
+    made = config(**{"client.tag.zone": "eu-1a", "client.tag.cluster": "k8s-2", "rack.aware.assignment.tags": "zone, cluster"})
+    assert made.client_tags == {"zone": "eu-1a", "cluster": "k8s-2"}
+    assert made.rack_aware_tags == ("zone", "cluster")
+    assert config(**{"client.tag.zone": "a", "rack.aware.assignment.tags": ["zone"]}).rack_aware_tags == ("zone",)
+    assert config().rack_aware_tags == ()
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"rack.aware.assignment.tags": "zone"}, "client.tag.zone is not set"),
+        ({"rack.aware.assignment.tags": "zone", "client.tag.rack": "r"}, "this instance has the tags: rack"),
+        ({"rack.aware.assignment.tags": 3}, "not a list of names"),
+        ({f"client.tag.t{number}": "v" for number in range(6)}, "6 tags, and 5 are the most"),
+        ({"client.tag." + "n" * 21: "v"}, "1 to 20 characters"),
+        ({"client.tag.": "v"}, "1 to 20 characters"),
+        ({"client.tag.zone": "v" * 31}, "1 to 30 characters"),
+        ({"client.tag.zone": ""}, "1 to 30 characters"),
+        ({"rack.aware.assignment.strategy": "min_traffic"}, "needs client.rack"),
+        ({"rack.aware.assignment.strategy": "nearest"}, "one of none, min_traffic, balance_subtopology"),
+    ],
+)
+def test_tags_and_racks_that_cannot_be_are_refused(settings: dict[str, object], told: str) -> None:
+    with pytest.raises(StreamsConfigError, match=told):
+        config(**settings)
+
+
+def test_the_rack_is_that_of_the_consumer_that_reads_the_input() -> None:
+    assert config(**{"client.rack": "r1", "rack.aware.assignment.strategy": "min_traffic"}).client_rack == "r1"
+    assert config(**{"main.consumer.client.rack": "r2"}).client_rack == "r2"
+    assert config().client_rack == ""
+
+
 # -- the tables --------------------------------------------------------------------------------------------------------------------
 
 
