@@ -18,7 +18,7 @@ FORMATS = ("text", "json", "base64")
 
 def key_of(text: str, form: str, serde: Serde, topic: str) -> object:
     """The key that a request means. `text`: as it is, or else the number, truth value or UUID that it says, whichever the serde can write;
-    `json`: any JSON; `base64`: the key's bytes, with the letters of either alphabet. Raises Refusal (400)."""
+    `json`: any JSON; `base64`: the key's bytes. Raises Refusal (400)."""
     if form == "base64":
         return _read(key_bytes(text), serde, topic)
     write = serde.serializer(topic)
@@ -33,9 +33,10 @@ def key_of(text: str, form: str, serde: Serde, topic: str) -> object:
 
 
 def key_bytes(text: str) -> bytes:
-    """Bytes from base64. Raises Refusal (400)."""
+    """Bytes from base64 of either alphabet, with or without the signs that fill it up. Raises Refusal (400)."""
+    bare = text.rstrip("=").replace("-", "+").replace("_", "/")
     try:
-        return base64.b64decode(text.replace("-", "+").replace("_", "/"), validate=True)
+        return base64.b64decode(bare + "=" * (-len(bare) % 4), validate=True)
     except (binascii.Error, ValueError) as error:
         raise Refusal(400, f"{text!r} is not base64: {error}") from error
 

@@ -167,7 +167,7 @@ class StoreReads:
             prefix = scan.prefix
             if begin is None:
                 return query.prefix_scan(prefix, serdes.BYTES)
-            rows = takewhile(lambda found: self._bytes(found[0]).startswith(prefix), query.range(begin, None))
+            rows: Iterator[Row] = takewhile(lambda found: self._bytes(found[0]).startswith(prefix), query.range(begin, None))
         elif scan.backward:
             rows = query.reverse_range(scan.from_key, scan.to_key if begin is None else begin)
         else:

@@ -115,7 +115,9 @@ class _Server(ThreadingMixIn, TCPServer):
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
     timeout = IDLE_SECONDS
-    protocol_version = "HTTP/1.1"
+    wbufsize = -1  # head and body leave in one piece
+    disable_nagle_algorithm = True
+    protocol_version = default_request_version = "HTTP/1.1"
     server_version, sys_version = "Penstock", ""
 
     def do_GET(self) -> None:
