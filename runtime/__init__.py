@@ -9,13 +9,18 @@ from runtime import serdes
 from runtime.changelog.listeners import StandbyUpdateListener, StateRestoreListener, SuspendReason
 from runtime.client import KafkaStreams, LagInfo, StreamThreadExceptionResponse, TaskMetadata, ThreadMetadata
 from runtime.config import StreamsConfig
+from runtime.dsl.branched import Branched, BranchedKStream
 from runtime.dsl.builder import StreamsBuilder
-from runtime.dsl.grouped import KGroupedStream, KGroupedTable, TimeWindowedKStream
+from runtime.dsl.cogrouped import CogroupedKStream, SessionWindowedCogroupedKStream, TimeWindowedCogroupedKStream
+from runtime.dsl.grouped import KGroupedStream, KGroupedTable
 from runtime.dsl.join_options import JoinWindows, StreamJoined
 from runtime.dsl.kstream import KStream
 from runtime.dsl.ktable import GlobalKTable, KTable
 from runtime.dsl.options import Consumed, Grouped, Joined, Materialized, Named, Produced, Repartitioned
-from runtime.dsl.windows import TimeWindows
+from runtime.dsl.printed import Printed
+from runtime.dsl.session import SessionWindowedKStream
+from runtime.dsl.windowed import TimeWindowedKStream
+from runtime.dsl.windows import EmitStrategy, SessionWindows, SlidingWindows, TimeWindows, UnlimitedWindows, Windows
 from runtime.errors import (
     BrokerUnavailableError,
     DeserializationError,
@@ -55,8 +60,20 @@ from runtime.handlers import (
 from runtime.hosts import HostInfo
 from runtime.ids import TaskId
 from runtime.offset_reset import AutoOffsetReset
-from runtime.operators.processor import Processor, ProcessorContext, PunctuationType, Punctuator, RecordMetadata
-from runtime.record import Record, SessionWindow, ValueAndTimestamp, VersionedRecord, Window, Windowed
+from runtime.operators.processor import (
+    Cancellable,
+    ConnectedStoreProvider,
+    FixedKeyProcessor,
+    FixedKeyProcessorContext,
+    FixedKeyProcessorSupplier,
+    Processor,
+    ProcessorContext,
+    ProcessorSupplier,
+    PunctuationType,
+    Punctuator,
+    RecordMetadata,
+)
+from runtime.record import FixedKeyRecord, Record, RecordContext, SessionWindow, ValueAndTimestamp, VersionedRecord, Window, Windowed
 from runtime.states import TaskKind, TaskState
 from runtime.stores import (
     KeyValueStore,
@@ -80,15 +97,25 @@ from runtime.worker.queries import QueryableStoreTypes, StoreQueryParameters
 
 __all__ = [
     "AutoOffsetReset",
+    "Branched",
+    "BranchedKStream",
     "BrokerUnavailableError",
+    "Cancellable",
+    "CogroupedKStream",
+    "ConnectedStoreProvider",
     "Consumed",
     "ConsumerRecord",
     "DefaultProductionExceptionHandler",
     "DeserializationError",
     "DeserializationExceptionHandler",
     "DeserializationHandlerResponse",
+    "EmitStrategy",
     "ErrorHandlerContext",
     "FailOnInvalidTimestamp",
+    "FixedKeyProcessor",
+    "FixedKeyProcessorContext",
+    "FixedKeyProcessorSupplier",
+    "FixedKeyRecord",
     "GlobalKTable",
     "Grouped",
     "HostInfo",
@@ -114,11 +141,13 @@ __all__ = [
     "MissingSinkTopicError",
     "MissingSourceTopicError",
     "Named",
+    "Printed",
     "ProcessingError",
     "ProcessingExceptionHandler",
     "ProcessingHandlerResponse",
     "Processor",
     "ProcessorContext",
+    "ProcessorSupplier",
     "Produced",
     "ProductionError",
     "ProductionExceptionHandler",
@@ -127,12 +156,17 @@ __all__ = [
     "Punctuator",
     "QueryableStoreTypes",
     "Record",
+    "RecordContext",
     "RecordMetadata",
     "Repartitioned",
     "SerializationError",
     "SerializationExceptionOrigin",
     "SessionStore",
     "SessionWindow",
+    "SessionWindowedCogroupedKStream",
+    "SessionWindowedKStream",
+    "SessionWindows",
+    "SlidingWindows",
     "StandbyUpdateListener",
     "StateDirectoryError",
     "StateDirectoryLockedError",
@@ -157,11 +191,13 @@ __all__ = [
     "TaskMetadata",
     "TaskState",
     "ThreadMetadata",
+    "TimeWindowedCogroupedKStream",
     "TimeWindowedKStream",
     "TimeWindows",
     "TopicPartition",
     "Topology",
     "TopologyError",
+    "UnlimitedWindows",
     "UsePartitionTimeOnInvalidTimestamp",
     "ValueAndTimestamp",
     "VersionedKeyValueStore",
@@ -170,6 +206,7 @@ __all__ = [
     "Window",
     "WindowStore",
     "Windowed",
+    "Windows",
     "WrongPartitionsError",
     "serdes",
 ]

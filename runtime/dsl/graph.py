@@ -8,14 +8,13 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from runtime.dsl.options import Consumed, Materialized, Named, name_of
-from runtime.durations import to_ms
 from runtime.errors import TopologyError
 from runtime.offset_reset import AutoOffsetReset
 from runtime.operators.base import OperatorSupplier
 from runtime.operators.stateless import Filter, PassThrough
 from runtime.serdes.serde import Serde
 from runtime.stores.base import EngineStore, StateStore, StoreBuilder
-from runtime.stores.suppliers import Builder, KeyValueSupplier, Stores, WindowSupplier
+from runtime.stores.suppliers import Builder, KeyValueSupplier, SessionSupplier, Stores, WindowSupplier
 from runtime.topology.nodes import Partitioner
 from runtime.topology.topology import StoreFactory, Topology, required_serde
 
@@ -33,6 +32,8 @@ class Graph:
         self._streams: dict[frozenset[str], tuple[str, Consumed]] = {}
         self._keyless: dict[str, str] = {}
         self._joined_through: dict[str, str] = {}
+        self._closes_after: dict[str, int] = {}
+        self._writers: dict[str, str] = {}
 
     def _number(self) -> str:
         number, self._next = self._next, self._next + 1
@@ -102,10 +103,29 @@ class Graph:
     def pipe(self, parent: str, sink: str, source: str, topic: str, through: Repartition) -> str:
         """A sink, an internal topic, and a source, whose name is returned."""
         self.topology.add_repartition_topic(topic, through.partitions)
+        self._writers[source] = parent
         self.topology.add_sink(sink, topic, parent, key_serde=through.key, value_serde=through.value, partitioner=through.partitioner)
         # What is written there before its reader begins belongs to the reader, whatever `auto.offset.reset` says of the user's topics.
         self.topology.add_source(source, topic, key_serde=through.key, value_serde=through.value, offset_reset=AutoOffsetReset.earliest())
         return source
+
+    # -- windows ---------------------------------------------------------------------------------------------------------------
+
+    def closes_after(self, node: str, grace_ms: int) -> None:
+        """The windows of the table that this node is are closed when stream time is so much after their end (ms)."""
+        self._closes_after[node] = grace_ms
+
+    def window_grace_ms(self, node: str, below: str = "") -> int:
+        """How long after their end the windows of a table can change: that of the aggregate over windows that it comes from, the longest if
+        there are several. Raises TopologyError if there is a way to it without windows."""
+        grace = self._closes_after.get(node)
+        if grace is not None:
+            return grace
+        chain = f"{node}->{below}" if below else node
+        parents = (self._writers[node],) if node in self._writers else self.topology.parents(node)
+        if not parents:
+            raise TopologyError(f"windows close in tables of windows only, which this is not: {chain}")
+        return max(self.window_grace_ms(parent, chain) for parent in parents)
 
     def let_keyless_through(self, node: str) -> None:
         """A left join below `node` makes use of records without a key (KIP-962): repartition topics above it keep them."""
@@ -142,59 +162,33 @@ def _has_key(key: object, _value: object) -> bool:
 def key_value_store(name: str, materialized: Materialized, key: Serde | None, value: Serde | None) -> StoreFactory:
     """The timestamped store of a table; serdes that `materialized` does not give are the inherited or the default ones."""
     supplier = materialized.store
-    if isinstance(supplier, WindowSupplier):
-        raise TopologyError(f"store {name}: a table without windows needs a key-value store, not a window store")
+    if isinstance(supplier, WindowSupplier | SessionSupplier):
+        raise TopologyError(f"store {name}: a table without windows needs a key-value store, not a {type(supplier).__name__}")
     if not isinstance(supplier, KeyValueSupplier):
         make = Stores.in_memory_key_value_store if materialized.store_type == "in_memory" else Stores.persistent_key_value_store
         supplier = make(name)
     chosen = supplier
-    return _factory(
-        name, materialized, key, value, lambda k, v: _configured(Stores.timestamped_key_value_store_builder(chosen, k, v), materialized)
+    return store_factory(
+        name, materialized, key, value, lambda k, v: configured(Stores.timestamped_key_value_store_builder(chosen, k, v), materialized)
     )
 
 
-def window_store(
-    name: str, materialized: Materialized, key: Serde | None, value: Serde | None, size_ms: int, grace_ms: int
-) -> StoreFactory:
-    """The timestamped store of a windowed table; windows are kept for size plus grace, or longer. `key` is the serde of the inner key."""
-    supplier = materialized.store
-    if isinstance(supplier, KeyValueSupplier):
-        raise TopologyError(f"store {name}: a windowed table needs a window store, not a key-value store")
-    if not isinstance(supplier, WindowSupplier):
-        least = size_ms + grace_ms
-        retention = least if materialized.retention is None else to_ms(materialized.retention, "the retention")
-        make = Stores.in_memory_window_store if materialized.store_type == "in_memory" else Stores.persistent_window_store
-        if retention < least:
-            raise TopologyError(_short_retention(name, retention, least))
-        supplier = make(name, retention, size_ms)
-    if supplier.window_size_ms != size_ms:
-        raise TopologyError(f"store {name}: its windows are of {supplier.window_size_ms} ms, those of the aggregate of {size_ms} ms")
-    if supplier.retention_ms < size_ms + grace_ms:
-        raise TopologyError(_short_retention(name, supplier.retention_ms, size_ms + grace_ms))
-    chosen = supplier
-    return _factory(
-        name, materialized, key, value, lambda k, v: _configured(Stores.timestamped_window_store_builder(chosen, k, v), materialized)
-    )
-
-
-def _short_retention(name: str, retention_ms: int, least_ms: int) -> str:
-    return f"store {name}: its retention of {retention_ms} ms is shorter than window size plus grace, {least_ms} ms"
-
-
-def _factory(
+def store_factory(
     name: str,
     materialized: Materialized,
     key: Serde | None,
     value: Serde | None,
     build: Callable[[Serde, Serde], StoreBuilder[StateStore]],
 ) -> StoreFactory:
+    """Builds a store with the serdes of `materialized`, else the given ones, else the default ones."""
     key, value = materialized.key or key, materialized.value or value
     return lambda default_key, default_value: build(
         required_serde(key or default_key, "key", f"store {name}"), required_serde(value or default_value, "value", f"store {name}")
     )
 
 
-def _configured(builder: Builder[S], materialized: Materialized) -> Builder[S]:
+def configured(builder: Builder[S], materialized: Materialized) -> Builder[S]:
+    """With the caching and the logging that `materialized` asks for."""
     builder = builder.with_caching_enabled() if materialized.caching else builder.with_caching_disabled()
     if materialized.logging is False:
         return builder.with_logging_disabled()

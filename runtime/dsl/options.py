@@ -119,10 +119,10 @@ class Materialized(Generic[K, V]):
     """How a table is kept. `store` is the store's name, or a supplier made by `Stores`; without it the name is generated.
 
     `caching`: updates of a key are folded until the next commit. `logging`: True, False, or settings of the changelog topic. `retention`
-    (of windows only) is at least window size plus grace, which is the default. `store_type` is `rocksDB` or `in_memory`.
+    (of windows and sessions) is at least as long as they can change, which is the default. `store_type` is `rocksDB` or `in_memory`.
     """
 
-    store: str | KeyValueSupplier | WindowSupplier | None = None
+    store: str | KeyValueSupplier | WindowSupplier | SessionSupplier | None = None
     _: KW_ONLY
     key: Serde[K] | None = None
     value: Serde[V] | None = None
@@ -140,7 +140,7 @@ class Materialized(Generic[K, V]):
     @property
     def name(self) -> str | None:
         """The store's name, if it was given one."""
-        if isinstance(self.store, KeyValueSupplier | WindowSupplier):
+        if isinstance(self.store, KeyValueSupplier | WindowSupplier | SessionSupplier):
             return self.store.name
         return self.store
 

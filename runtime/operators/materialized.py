@@ -56,18 +56,26 @@ def change_emitter(context: NodeContext, forward: Forward) -> Emit:
     return emit_change if context.send_old else emit_new
 
 
-def materialize(context: NodeContext, forward: Forward, store_name: str) -> Materialized:
-    """Binds a node to its store, and the store's cache to the node's children."""
+def materialize(context: NodeContext, forward: Forward, store_name: str, listener: Callable[..., None] | None = None) -> Materialized:
+    """Binds a node to its store, and the store's cache to the node's children; `listener` is what the cache calls if that is not simply
+    to tell them."""
     store = context.engine_store(store_name)
     to_bytes = key_bytes(store)
     emit = change_emitter(context, forward)
-    store.set_flush_listener(context.hooks.mark(context.name, flush_listener(context, forward, emit)))
+    store.set_flush_listener(context.hooks.mark(context.name, listener or flush_listener(context, forward, emit)))
     cached = store.caching
     if cached:
         context.hooks.caches.append((context.name, store))
     else:
         store.set_flush_listener(None)
     return Materialized(to_bytes, store.entry, store.update, store.value_of, store.values_are_objects, None if cached else emit, store)
+
+
+def materialize_silent(context: NodeContext, store_name: str) -> Materialized:
+    """Binds a node to a store of which the children do not hear by every update: nothing is held back in its cache."""
+    store = context.engine_store(store_name)
+    store.set_flush_listener(None)
+    return Materialized(key_bytes(store), store.entry, store.update, store.value_of, store.values_are_objects, None, store)
 
 
 def key_bytes(store: EntryStore) -> KeyBytes:

@@ -12,6 +12,9 @@ from runtime.serdes.serde import CurrentHeaders, Serde
 from runtime.type_variables import K
 
 
+_LAST = 2**63 - 1
+"""The end of windows without one, and the last moment there is."""
+
 def time_windowed(inner: Serde[K], window_size: timedelta | int) -> Serde[Windowed[K]]:
     """Keys of time windows: the inner key's bytes, then the window's start as int64. The end is `start + window_size` (ms or timedelta);
     it is not in the bytes."""
@@ -19,7 +22,7 @@ def time_windowed(inner: Serde[K], window_size: timedelta | int) -> Serde[Window
 
     def read(data: bytes) -> tuple[bytes, Window]:
         key, start = keys.split_windowed_key(data)
-        return key, Window(start, start + size)
+        return key, Window(start, min(start + size, _LAST))
 
     return _WindowedSerde("time_windowed", inner, _write_start, read)
 
@@ -40,6 +43,11 @@ def _write_session(key: bytes, window: Window) -> bytes:
 def _read_session(data: bytes) -> tuple[bytes, Window]:
     key, start, end = keys.split_session_key(data)
     return key, SessionWindow(start, end)
+
+
+def inner_of(serde: Serde) -> Serde | None:
+    """The serde of the keys inside the windows; None if this is not a serde of windowed keys."""
+    return serde._inner if isinstance(serde, _WindowedSerde) else None
 
 
 class _WindowedSerde(Serde[Windowed[K]]):

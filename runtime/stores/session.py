@@ -124,7 +124,7 @@ class StagedSessionStore(StagedSegmentedStore, SessionReads):
         """Sets the value of a session; None removes it. Dropped and counted when the session is expired."""
         key, window = session_key
         data = keys.session_key(self._reader.key_bytes(key), window.start, window.end)
-        self.update(data, None, self.entry(data), aggregate, self._record_time(), None)
+        self._put(data, aggregate, self._record_time())
 
     def remove(self, session_key: Windowed) -> None:
         """Removes a session."""

@@ -118,7 +118,7 @@ class WindowReads(SegmentedReads):
         for store_key, value in rows:
             key, start = keys.split_window_store_key(store_key)
             if first <= start <= last and (lowest is None or key >= lowest) and (highest is None or key <= highest):
-                yield Windowed(read_key(key), Window(start, start + size)), value
+                yield Windowed(read_key(key), Window(start, min(start + size, LAST))), value
 
 
 class StagedWindowStore(StagedSegmentedStore, WindowReads):
@@ -137,7 +137,7 @@ class StagedWindowStore(StagedSegmentedStore, WindowReads):
 
     def _windowed(self, store_key: bytes) -> Windowed:
         data, start = keys.split_window_store_key(store_key)
-        return Windowed(self._read_key(data), Window(start, start + self._window.size_ms))
+        return Windowed(self._read_key(data), Window(start, min(start + self._window.size_ms, LAST)))
 
     # --- reads ------------------------------------------------------------------------------------------------------------------
 

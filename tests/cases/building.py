@@ -20,7 +20,7 @@ class Windows:
 
     size_ms: int
     advance_ms: int
-    grace_ms: int
+    grace_period_ms: int
 
 
 def key_value(name: str, value: Serde = S, *, caching: bool = True) -> StoreBuilder[EngineStore]:
@@ -29,7 +29,7 @@ def key_value(name: str, value: Serde = S, *, caching: bool = True) -> StoreBuil
 
 
 def window(name: str, windows: Windows, value: Serde = L, *, caching: bool = True) -> StoreBuilder[EngineStore]:
-    supplier = Stores.in_memory_window_store(name, windows.size_ms + windows.grace_ms, windows.size_ms)
+    supplier = Stores.in_memory_window_store(name, windows.size_ms + windows.grace_period_ms, windows.size_ms)
     builder = Stores.timestamped_window_store_builder(supplier, S, value)
     return builder.with_caching_enabled() if caching else builder.with_caching_disabled()
 

@@ -14,7 +14,7 @@ from runtime.operators.aggregate import StreamCount
 from runtime.operators.processor import Processor, ProcessorContext, PunctuationType
 from runtime.operators.stateless import MapValues
 from runtime.operators.table import ToStream
-from runtime.operators.windowed import WindowCount
+from runtime.operators.windowed import window_count
 from runtime.record import Record, ValueAndTimestamp
 from runtime.stores import KeyValueStore, Stores
 from runtime.testing import ManualClock, TopologyTestDriver
@@ -117,7 +117,7 @@ def test_window_stores_are_seen_with_plain_values() -> None:
     windows = Windows(10, 10, 10)
     store = Stores.timestamped_window_store_builder(Stores.persistent_window_store("w", 20, 10), S, L).with_caching_enabled()
     topology = Topology().add_source("source", "in", key_serde=S, value_serde=S).add_state_store(store)
-    topology.add_operator("count", WindowCount("w", windows), ["source"], ["w"])
+    topology.add_operator("count", window_count("w", windows), ["source"], ["w"])
     with TopologyTestDriver(topology) as driver:
         given = driver.create_input_topic("in", S, S)
         given.pipe_key_value_list([("a", "x"), ("a", "x"), ("a", "x")], 6, 3)

@@ -27,7 +27,6 @@ from runtime import (
 )
 from runtime.offset_reset import AutoOffsetReset
 from runtime.operators.stateless import Filter, PassThrough
-from runtime.operators.windowed import window_starts
 from runtime.stores import EntryStore
 from runtime.stores.suppliers import Builder
 from runtime.testing import TopologyTestDriver
@@ -167,9 +166,9 @@ def test_at_least_one_topic_is_read() -> None:
 def test_durations_are_timedeltas_or_milliseconds() -> None:
     hour = TimeWindows.of_size_and_grace(timedelta(hours=1), timedelta(minutes=10))
     assert hour == TimeWindows.of_size_and_grace(3_600_000, 600_000)
-    assert (hour.size_ms, hour.advance_ms, hour.grace_ms) == (3_600_000, 3_600_000, 600_000)
+    assert (hour.size_ms, hour.advance_ms, hour.grace_period_ms) == (3_600_000, 3_600_000, 600_000)
     assert hour.advance_by(timedelta(minutes=5)).advance_ms == 300_000
-    assert TimeWindows.of_size_with_no_grace(5).grace_ms == 0
+    assert TimeWindows.of_size_with_no_grace(5).grace_period_ms == 0
 
 
 @pytest.mark.parametrize(
@@ -197,7 +196,7 @@ def test_windows_hold_their_records_and_no_other(size: int, data: st.DataObject)
     advance, timestamp = data.draw(st.integers(1, size)), data.draw(st.integers(0, 5000))
     windows = TimeWindows.of_size_with_no_grace(size).advance_by(advance)
     every = range(0, timestamp + size, windows.advance_ms)
-    assert list(window_starts(timestamp, windows.size_ms, windows.advance_ms)) == [
+    assert list(windows.windows_for(timestamp)) == [
         start for start in every if start <= timestamp < start + size
     ]
 

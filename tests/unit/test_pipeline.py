@@ -12,7 +12,7 @@ from runtime.errors import InvalidStateStoreError, ProcessingError, ProductionEr
 from runtime.operators.aggregate import StreamCount
 from runtime.operators.stateless import Filter, MapValues, Peek
 from runtime.operators.table import ToStream
-from runtime.operators.windowed import WindowCount
+from runtime.operators.windowed import window_count
 from runtime.stores import EngineStore, StoreBuilder, Stores
 from runtime.topology.topology import Topology
 from tests.cases.building import Windows
@@ -165,7 +165,7 @@ def test_a_window_aggregate_remembers_what_is_late_through_a_restart(tmp_path: P
     windows = Windows(10, 10, 0)
     supplier = Stores.in_memory_window_store("w", 10, 10)
     store = Stores.timestamped_window_store_builder(supplier, S, L).with_caching_enabled()
-    topology = source().add_state_store(store).add_operator("count", WindowCount("w", windows), ["source"], ["w"])
+    topology = source().add_state_store(store).add_operator("count", window_count("w", windows), ["source"], ["w"])
     compiled = Compiled(topology, tmp_path)
     compiled.run(("a", "x", 5), ("a", "x", 30))
     compiled.pipeline.flush_caches()

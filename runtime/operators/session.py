@@ -1,0 +1,185 @@
+"""Aggregates over sessions (Kafka Streams' `KStreamSessionWindowAggregate`).
+
+A session is what a key does without a pause longer than the inactivity gap. A record joins the sessions that are not further from it
+than the gap and makes one of them (the merger puts their aggregates together), or it begins a new one. Each session that it replaces is
+removed, with a tombstone, before the new one is put. A result's time is the end of its session. A record is late when the session that it
+would end up in ended before stream time minus grace minus gap.
+
+Which sessions a key has is known in memory (`StagedSegmentedStore.suffixes`); Kafka Streams reads a range of the store for each record.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import cast
+
+from runtime.errors import InvalidStateStoreError
+from runtime.operators.aggregate import Aggregator, Initializer
+from runtime.operators.base import OperatorSupplier
+from runtime.operators.context import Forward, NodeContext, ValueGetter
+from runtime.operators.drops import Drops
+from runtime.operators.final import OpenWindows
+from runtime.operators.kept_time import keep_time, kept_time
+from runtime.operators.materialized import Emit, Materialized, change_emitter, key_bytes, materialize, materialize_silent
+from runtime.operators.windowed import observed_name
+from runtime.record import Headers, SessionWindow, Windowed
+from runtime.serdes.keys import SESSION_SUFFIX, pack_session_suffix, pack_timestamp, split_session_key
+from runtime.stores.session import StagedSessionStore
+
+Merger = Callable[[object, object, object], object]
+"""(key, aggregate, aggregate) -> aggregate."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionAggregate(OperatorSupplier):
+    """`aggregate` over sessions; gap and grace in ms. `on_close` and `part` as in `WindowAggregate`."""
+
+    store_name: str
+    gap_ms: int
+    grace_ms: int
+    initializer: Initializer
+    aggregator: Aggregator
+    merger: Merger
+    on_close: bool = False
+    part: int = 0
+
+    def can_send_old(self, parent_can: bool) -> bool:
+        return True
+
+    def build(self, context: NodeContext, forward: Forward) -> Forward:
+        table, opened = self._table(context, forward)
+        to_bytes, load, update, value_of, _, emit, store = table
+        assert isinstance(store, StagedSessionStore)  # `_table` has looked
+        suffixes, task, drops, send_old = store.suffixes, context.task, Drops(context), context.send_old
+        initializer, aggregator, merger = self.initializer, self.aggregator, self.merger
+        gap, grace = self.gap_ms, self.grace_ms
+        observed = kept_time(store, observed_name(self.part))
+        keep_time(context, store, observed_name(self.part), lambda: observed)
+
+        def tell(windowed: Windowed, new: object, old: object, end: int) -> None:
+            """Without a cache a result has no headers, as in Kafka Streams."""
+            headers, task.headers = task.headers, None
+            emit(windowed, new, old, end)  # type: ignore[misc]  # who calls this has asked
+            task.headers = headers
+
+        def remove(key: object, raw: bytes, suffix: bytes, start: int, end: int, timestamp: int, known: list[bytes]) -> None:
+            """A session that becomes part of another one."""
+            entry = load(raw + suffix)
+            windowed = cast("Windowed | None", entry.key) or Windowed(key, SessionWindow(start, end))
+            before = value_of(entry) if send_old and emit is not None else None
+            known.remove(suffix)
+            update(raw + suffix, windowed, entry, None, timestamp, task.headers)
+            if emit is not None:
+                tell(windowed, None, before, end)
+            elif opened is not None:
+                opened.remove(end, raw + suffix)
+
+        def aggregate(key: object, value: object, timestamp: int) -> None:
+            nonlocal observed
+            if key is None or value is None:
+                drops.null()
+                return
+            if timestamp > observed:
+                observed = timestamp
+            closed = observed - grace - gap
+            raw = to_bytes(key)
+            known = suffixes(raw)
+            total = initializer()
+            start = end = timestamp
+            merged: list[tuple[bytes, int, int]] = []
+            if known:
+                for suffix in known[bisect_left(known, pack_timestamp(max(0, timestamp - gap))) :]:
+                    _, other_start, other_end = split_session_key(suffix)
+                    if other_start > timestamp + gap:
+                        break
+                    total = merger(key, total, value_of(load(raw + suffix)))
+                    start, end = min(start, other_start), max(end, other_end)
+                    merged.append((suffix, other_start, other_end))
+            if end < closed:
+                drops.late(timestamp, f"[{start},{end}]", closed, observed)
+            else:
+                own = pack_session_suffix(end, start)
+                if start != end or end != timestamp:
+                    for suffix, other_start, other_end in merged:
+                        if suffix != own or emit is not None:  # in a cache, only the last update of a session counts
+                            remove(key, raw, suffix, other_start, other_end, timestamp, known)
+                total = aggregator(key, value, total)
+                entry = load(raw + own)
+                absent = entry.value is None
+                windowed = cast("Windowed | None", entry.key) or Windowed(key, SessionWindow(start, end))
+                update(raw + own, windowed, entry, total, timestamp, task.headers)
+                if total is None:
+                    if not absent:
+                        known.remove(own)
+                elif absent:
+                    insort(known, own)
+                    if opened is not None:
+                        opened.add(end, raw + own, windowed)
+                if emit is not None:
+                    tell(windowed, total, None, end)
+            if opened is not None and opened.first < closed:
+                opened.emit(closed - 1, closed)
+
+        return aggregate
+
+    def _table(self, context: NodeContext, forward: Forward) -> tuple[Materialized, OpenWindows | None]:
+        emit = change_emitter(context, forward)
+        if self.on_close:
+            table = materialize_silent(context, self.store_name)
+        else:
+            table = materialize(context, forward, self.store_name, _flush_listener(context, emit))
+        store = table.store
+        if not isinstance(store, StagedSessionStore):
+            raise InvalidStateStoreError(f"node {context.name}: store {self.store_name!r} keeps no sessions")
+        if not self.on_close:
+            return table, None
+        opened = OpenWindows(context, table, _at_end(emit), _by_start if store.persistent else _by_key)
+        for windowed, _ in store.all():
+            start, end = windowed.window
+            if end >= opened.emitted:
+                opened.add(end, table.to_bytes(windowed.key) + pack_session_suffix(end, start), windowed)
+        return table, opened
+
+    def value_getter(self, context: NodeContext, parent: ValueGetter | None) -> ValueGetter:
+        store = context.engine_store(self.store_name)
+        to_bytes, load, value_of = key_bytes(store), store.entry, store.value_of
+
+        def get(key: object) -> object:
+            inner, window = cast("Windowed", key)
+            return value_of(load(to_bytes(inner) + pack_session_suffix(window.end, window.start)))
+
+        return get
+
+
+def _by_start(store_key: bytes) -> object:
+    """Sessions of one end come by start, then by key, as in Kafka Streams' `TimeFirstSessionKeySchema`."""
+    return store_key[-8:], store_key[:-SESSION_SUFFIX]
+
+
+def _by_key(store_key: bytes) -> object:
+    """In memory they come by key (`InMemorySessionStore`)."""
+    return store_key[:-SESSION_SUFFIX], store_key[-8:]
+
+
+def _at_end(emit: Emit) -> Emit:
+    """Results have the time of their session's end."""
+
+    def emit_at_end(key: object, new: object, old: object, timestamp: int) -> None:
+        emit(key, new, old, cast("Windowed", key).window.end)
+
+    return emit_at_end
+
+
+def _flush_listener(context: NodeContext, emit: Emit) -> Callable[..., None]:
+    """What the cache calls; a result's time is the end of its session (Kafka Streams' `SessionCacheFlushListener`)."""
+    task = context.task
+
+    def flushed(key: object, new: object, old: object, timestamp: int, headers: Headers | None) -> None:
+        before = task.headers
+        task.headers = headers
+        emit(key, new, old, cast("Windowed", key).window.end)
+        task.headers = before
+
+    return flushed

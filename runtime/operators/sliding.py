@@ -1,0 +1,168 @@
+"""Aggregates over sliding windows (Kafka Streams' `KStreamSlidingWindowAggregate`).
+
+A window [t, t + difference] has both ends in it. There is one that ends at each record (its left window), and one that begins a millisecond
+after it (its right window), as soon as a record lies in that. So a record updates the windows that hold it, and may make three: the right
+window of the record before it, its own left window, its own right window. What goes into a new one is found in a neighbour: the left window
+begins with the aggregate of the window that holds the records before, the right one is a copy of what later records made.
+
+Windows do not begin before 0: what is earlier than the difference goes into [0, difference]. Which windows a key has is known in memory
+(`StagedSegmentedStore.suffixes`); Kafka Streams reads a range of the store for each record.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from dataclasses import dataclass
+
+from runtime.errors import InvalidStateStoreError
+from runtime.operators.aggregate import Aggregator, Initializer
+from runtime.operators.base import OperatorSupplier
+from runtime.operators.context import Forward, NodeContext, ValueGetter
+from runtime.operators.drops import Drops
+from runtime.operators.kept_time import keep_time, kept_time
+from runtime.operators.windowed import observed_name, window_getter, windows_table
+from runtime.record import Window, Windowed
+from runtime.serdes.keys import pack_timestamp, pack_window_suffix
+from runtime.stores.base import Entry
+from runtime.stores.window import StagedWindowStore
+
+
+@dataclass(frozen=True, slots=True)
+class SlidingAggregate(OperatorSupplier):
+    """`aggregate` over windows of records that are at most `difference_ms` apart; both times in ms. `on_close` and `part` as in
+    `WindowAggregate`."""
+
+    store_name: str
+    difference_ms: int
+    grace_ms: int
+    initializer: Initializer
+    aggregator: Aggregator
+    on_close: bool = False
+    part: int = 0
+
+    def can_send_old(self, parent_can: bool) -> bool:
+        return True
+
+    def build(self, context: NodeContext, forward: Forward) -> Forward:
+        (to_bytes, load, update, value_of, _, emit, store), opened = windows_table(context, forward, self.store_name, self.on_close, 1)
+        if not isinstance(store, StagedWindowStore):
+            raise InvalidStateStoreError(f"node {context.name}: store {self.store_name!r} keeps no windows")
+        initializer, aggregator, task, drops = self.initializer, self.aggregator, context.task, Drops(context)
+        difference, grace, send_old, suffixes = self.difference_ms, self.grace_ms, context.send_old, store.suffixes
+        observed = kept_time(store, observed_name(self.part))
+        keep_time(context, store, observed_name(self.part), lambda: observed)
+
+        def put(key: object, raw: bytes, start: int, entry: Entry, value: object, timestamp: int) -> None:
+            """The window's new value, and what the children hear of it."""
+            suffix = pack_window_suffix(start, 0)
+            windowed = entry.key
+            if windowed is None:
+                windowed = Windowed(key, Window(start, start + difference))
+            absent = entry.value is None
+            before = value_of(entry) if send_old and emit is not None else None
+            update(raw + suffix, windowed, entry, value, timestamp, task.headers)
+            if value is None:
+                if not absent:
+                    suffixes(raw).remove(suffix)
+            elif absent:
+                insort(suffixes(raw), suffix)
+                if opened is not None:
+                    opened.add(start, raw + suffix, windowed)  # type: ignore[arg-type]  # the key of an entry of windows
+            if emit is not None:
+                emit(windowed, value, before, timestamp)
+
+        def take(key: object, value: object, timestamp: int, raw: bytes, start: int, held: Entry | None) -> None:
+            """The record joins a window; `held` is what it begins with if it is a new one, None: nothing."""
+            if start + difference < observed - grace:
+                drops.late(timestamp, f"[{start},{start + difference}]", observed - grace, observed)
+                return
+            entry = load(raw + pack_window_suffix(start, 0))
+            old = value_of(entry if entry.value is not None or held is None else held)
+            at = timestamp if entry.value is None else max(timestamp, entry.timestamp)
+            new = aggregator(key, value, initializer() if old is None else old)
+            # As in Kafka Streams, a deletion that a cache tells of has the record's own time.
+            put(key, raw, start, entry, new, timestamp if new is None and emit is None else at)
+
+        def early(key: object, value: object, timestamp: int, raw: bytes) -> None:
+            """A record before `difference`: [0, difference] takes it."""
+            starts = {
+                int.from_bytes(suffix[:8], "big") for suffix in suffixes(raw)[: bisect_left(suffixes(raw), pack_timestamp(timestamp + 2))]
+            }
+            combined = load(raw + pack_window_suffix(0, 0)) if 0 in starts else None
+            right: Entry | None = None
+            for start in sorted(starts):
+                if 0 < start <= timestamp:
+                    right = _copy(load(raw + pack_window_suffix(start, 0)))
+                    take(key, value, timestamp, raw, start, None)
+            if right is None and combined is not None and combined.timestamp > timestamp:
+                right = _copy(combined)
+            if timestamp + 1 not in starts and right is not None and right.timestamp > timestamp:
+                put(key, raw, timestamp + 1, load(raw + pack_window_suffix(timestamp + 1, 0)), value_of(right), right.timestamp)
+            if combined is not None and combined.timestamp < timestamp and combined.timestamp + 1 not in starts:
+                take(key, value, timestamp, raw, combined.timestamp + 1, None)
+            take(key, value, timestamp, raw, 0, None)
+
+        def aggregate(key: object, value: object, timestamp: int) -> None:
+            nonlocal observed
+            if key is None or value is None:
+                drops.null()
+                return
+            if timestamp > observed:
+                observed = timestamp
+            closed = observed - grace
+            if timestamp + difference < closed:
+                drops.late(timestamp, f"[{timestamp},{timestamp + difference}]", closed, observed)
+                return
+            raw = to_bytes(key)
+            if timestamp < difference:
+                early(key, value, timestamp, raw)
+            else:
+                slide(key, value, timestamp, raw)
+            if opened is not None and opened.first < closed - difference:
+                opened.emit(closed - difference - 1, closed)
+
+        def slide(key: object, value: object, timestamp: int, raw: bytes) -> None:
+            known = suffixes(raw)
+            first = bisect_left(known, pack_timestamp(max(0, timestamp - 2 * difference)))
+            near = known[first : bisect_left(known, pack_timestamp(timestamp + 2))]
+            starts: set[int] = set()
+            left: Entry | None = None
+            right: Entry | None = None
+            left_made, previous = False, -1
+            for suffix in reversed(near):
+                start = int.from_bytes(suffix[:8], "big")
+                starts.add(start)
+                end = start + difference
+                if start == timestamp + 1:
+                    continue
+                entry = load(raw + suffix)
+                latest = entry.timestamp
+                if end > timestamp:
+                    if right is None:
+                        right = _copy(entry)
+                    take(key, value, timestamp, raw, start, None)
+                elif end == timestamp:
+                    left_made = True
+                    take(key, value, timestamp, raw, start, None)
+                    if latest >= timestamp:
+                        return  # another record of the same time has made all windows
+                    previous = latest
+                else:
+                    left, previous = _copy(entry), latest
+                    break
+            if previous >= 0 and previous + 1 not in starts and previous + 1 + difference >= timestamp:
+                take(key, value, timestamp, raw, previous + 1, None)
+            if not left_made:
+                take(key, value, timestamp, raw, timestamp - difference, left if timestamp - difference <= previous else None)
+            if timestamp + 1 not in starts and right is not None and right.timestamp > timestamp:
+                put(key, raw, timestamp + 1, load(raw + pack_window_suffix(timestamp + 1, 0)), value_of(right), right.timestamp)
+
+        return aggregate
+
+    def value_getter(self, context: NodeContext, parent: ValueGetter | None) -> ValueGetter:
+        return window_getter(context, self.store_name)
+
+
+def _copy(entry: Entry) -> Entry:
+    """An entry as it is now, whatever becomes of it."""
+    return Entry(entry.value, entry.timestamp)
