@@ -50,6 +50,43 @@ class Record(msgspec.Struct, Generic[K_co, V_co], frozen=True):
         return Record(self.key, self.value, self.timestamp, list(headers))
 
 
+class FixedKeyRecord(msgspec.Struct, Generic[K_co, V_co], frozen=True):
+    """A record whose key stays, as `process_values` shows it (Kafka Streams' `FixedKeyRecord`). Otherwise as `Record`; processors make new
+    ones with `with_value` and its siblings."""
+
+    key: K_co
+    value: V_co
+    timestamp: int = 0
+    headers: Headers = msgspec.field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.timestamp < 0:
+            raise ValueError(f"a record's timestamp is in ms since the epoch and cannot be negative: {self.timestamp}")
+
+    def with_value(self, value: VR) -> FixedKeyRecord[K_co, VR]:
+        """This record with another value."""
+        return FixedKeyRecord(self.key, value, self.timestamp, self.headers)
+
+    def with_timestamp(self, timestamp: int) -> FixedKeyRecord[K_co, V_co]:
+        """This record at another time, in ms since the epoch."""
+        return FixedKeyRecord(self.key, self.value, timestamp, self.headers)
+
+    def with_headers(self, headers: Headers) -> FixedKeyRecord[K_co, V_co]:
+        """This record with a copy of other headers."""
+        return FixedKeyRecord(self.key, self.value, self.timestamp, list(headers))
+
+
+class RecordContext(NamedTuple):
+    """What a function that chooses a topic is told of the record besides key and value (Kafka Streams' `RecordContext`): topic, partition
+    and offset of the input that it comes from (offset -1: of none, as from a punctuator), its own timestamp in ms, and its headers."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    headers: Headers
+
+
 class Window(NamedTuple):
     """A window of time: `start` inclusive and `end` exclusive, in ms since the epoch (Kafka Streams' `TimeWindow`)."""
 

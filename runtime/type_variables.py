@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     K_co = TypeVar("K_co", default=Any, covariant=True)
     V_co = TypeVar("V_co", default=Any, covariant=True)
     K_contra = TypeVar("K_contra", default=Any, contravariant=True)
+    KIn = TypeVar("KIn", default=Any)
     KIn_contra = TypeVar("KIn_contra", default=Any, contravariant=True)
     VIn_contra = TypeVar("VIn_contra", default=Any, contravariant=True)
     KOut = TypeVar("KOut", default=Any)
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 else:
     from typing import TypeVar
 
-    T, K, V, VO, KR, VR, KOut, VOut = map(TypeVar, ("T", "K", "V", "VO", "KR", "VR", "KOut", "VOut"))
+    T, K, V, VO, KR, VR, KIn, KOut, VOut = map(TypeVar, ("T", "K", "V", "VO", "KR", "VR", "KIn", "KOut", "VOut"))
     K_co, V_co, KOut_co, VOut_co = (TypeVar(name, covariant=True) for name in ("K_co", "V_co", "KOut_co", "VOut_co"))
     K_contra, KIn_contra, VIn_contra, KOut_contra, VOut_contra = (
         TypeVar(name, contravariant=True) for name in ("K_contra", "KIn_contra", "VIn_contra", "KOut_contra", "VOut_contra")

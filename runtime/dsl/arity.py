@@ -35,6 +35,17 @@ def takes_key(function: Callable[..., object], plain: int, node: str) -> bool:
     raise TopologyError(f"node {node}: {_name(function)} is given {_FORMS[plain]} and takes {_count(fewest, most)}")
 
 
+def takes_context(extractor: Callable[..., object], node: str) -> bool:
+    """True if a function that chooses a topic takes the record's context behind (key, value). Raises TopologyError if it takes neither."""
+    fewest, most = _takes(extractor, node)
+    if fewest <= 2 <= most:
+        return False
+    if fewest <= 3 <= most:
+        return True
+    given = "(key, value) or (key, value, context)"
+    raise TopologyError(f"node {node}: {_name(extractor)} is given {given} and takes {_count(fewest, most)}")
+
+
 def _takes(function: Callable[..., object], node: str) -> tuple[int, int]:
     """The fewest and the most positional arguments."""
     if not callable(function):

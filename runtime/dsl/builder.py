@@ -11,7 +11,7 @@ from runtime.dsl.graph import Graph, key_value_store
 from runtime.dsl.kstream import KStream
 from runtime.dsl.ktable import GlobalKTable, KTable, TableRoot, table_from
 from runtime.dsl.options import Consumed, ConsumedOrStr, Materialized, MaterializedOrStr, consumed_of, materialized_of
-from runtime.operators.processor import ProcessorSupplier
+from runtime.operators.processor import MakesProcessor
 from runtime.operators.table import TableSource
 from runtime.stores.base import EntryStore, StateStore, StoreBuilder
 from runtime.stores.suppliers import Builder
@@ -63,7 +63,7 @@ class StreamsBuilder:
         return self
 
     def add_global_store(
-        self, builder: StoreBuilder[StateStore], topic: str, consumed: ConsumedOrStr[K, V], supplier: ProcessorSupplier[K, V]
+        self, builder: StoreBuilder[StateStore], topic: str, consumed: ConsumedOrStr[K, V], supplier: MakesProcessor[K, V]
     ) -> StreamsBuilder:
         """Adds a store that every instance keeps whole, filled from all partitions of `topic` by a processor of the user's. The topic
         should be compacted."""

@@ -3,21 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, overload
 
 from runtime.dsl.arity import checked, takes_key
+from runtime.dsl.branched import BranchedKStream
 from runtime.dsl.graph import Repartition
-from runtime.dsl.options import Grouped, GroupedOrStr, NamedOrStr, ProducedOrStr, Repartitioned, grouped_of, name_of, produced_of
+from runtime.dsl.options import (
+    Grouped,
+    GroupedOrStr,
+    Materialized,
+    MaterializedOrStr,
+    NamedOrStr,
+    ProducedOrStr,
+    Repartitioned,
+    grouped_of,
+    materialized_of,
+    name_of,
+    produced_of,
+)
+from runtime.dsl.printed import Printed
 from runtime.dsl.stream_base import KEY_AND_VALUE
 from runtime.dsl.stream_joins import StreamJoins
 from runtime.operators.base import OperatorSupplier
-from runtime.operators.processor import ProcessorSupplier, UserProcessor
-from runtime.operators.stateless import Filter, FlatMap, FlatMapValues, Foreach, Map, MapValues, PassThrough, Peek, SelectKey
+from runtime.operators.printing import Print, key_and_value
+from runtime.operators.processor import MakesFixedKeyProcessor, MakesProcessor, UserProcessor
+from runtime.operators.stateless import Filter, FlatMap, FlatMapValues, Foreach, Map, MapValues, PassThrough, Peek, SelectKey, Split
 from runtime.topology.nodes import TopicNameExtractor
 from runtime.type_variables import KR, VR, K, K_co, V, V_co
 
 if TYPE_CHECKING:
     from runtime.dsl.grouped import KGroupedStream
+    from runtime.dsl.ktable import KTable
 
 
 class KStream(StreamJoins[K_co, V_co]):
@@ -83,6 +100,20 @@ class KStream(StreamJoins[K_co, V_co]):
         """Calls `action(key, value)` for each record. Ends the stream."""
         self._below("KSTREAM-FOREACH-", named, lambda node: Foreach(checked(action, node, *KEY_AND_VALUE)))
 
+    def print(self, printed: Printed[K_co, V_co]) -> None:
+        """Prints a line for each record: `stream.print(Printed.to_sys_out(label="flights"))`. Ends the stream."""
+
+        def supplier(node: str) -> OperatorSupplier:
+            text = key_and_value if printed.key_value_mapper is None else checked(printed.key_value_mapper, node, *KEY_AND_VALUE)
+            return Print(self._node if printed.label is None else printed.label, text, printed.path)
+
+        self._below("KSTREAM-PRINTER-", printed.name, supplier)
+
+    def split(self, named: NamedOrStr = None) -> BranchedKStream[K_co, V_co]:
+        """Sends each record to the first of several branches that wants it: `stream.split("by-size").branch(is_large, "-large")
+        .default_branch("-small")` gives `{"by-size-large": …, "by-size-small": …}`."""
+        return BranchedKStream(self._same(self._node), self._below("KSTREAM-BRANCH-", named, lambda _node: Split((), None)))
+
     def merge(self: KStream[K, V], stream: KStream[K, V], named: NamedOrStr = None) -> KStream[K, V]:
         """The records of both streams, with no order between them. Serdes are inherited where both streams have the same."""
         return self._stream(
@@ -95,7 +126,7 @@ class KStream(StreamJoins[K_co, V_co]):
 
     # -- topics ------------------------------------------------------------------------------------------------------------------
 
-    def to(self: KStream[K | None, V | None], topic: str | TopicNameExtractor, produced: ProducedOrStr[K, V] = None) -> None:
+    def to(self: KStream[K | None, V | None], topic: str | TopicNameExtractor[K_co, V_co], produced: ProducedOrStr[K, V] = None) -> None:
         """Writes the records to a topic, or to the one that `topic(key, value, context)` names. Ends the stream."""
         how = produced_of(produced)
         self._graph.topology.add_sink(
@@ -105,6 +136,7 @@ class KStream(StreamJoins[K_co, V_co]):
             key_serde=how.key or self._key,
             value_serde=how.value or self._value,
             partitioner=how.partitioner,
+            by_window_key=True,
         )
 
     def repartition(self: KStream[K | None, V | None], repartitioned: Repartitioned[K, V] | str | None = None) -> KStream[K, V]:
@@ -119,6 +151,28 @@ class KStream(StreamJoins[K_co, V_co]):
         )
         source = self._graph.repartition(self._node, through)
         return self._stream(source, self._key_serde(how.key), self._value_serde(how.value), frozenset((source,)), False)
+
+    def to_table(
+        self: KStream[K | None, V], named: NamedOrStr | Materialized[K, V] = None, materialized: MaterializedOrStr[K, V] = None
+    ) -> KTable[K, V]:
+        """The table of which the stream's records are the changes: the latest value per key; a record without a value deletes its key, one
+        without a key is dropped and counted. A changed key sends the records through a repartition topic first.
+
+        Without a name in `materialized` the rows are kept only if something reads them.
+        """
+        from runtime.dsl.ktable import TableRoot, table_from
+
+        if isinstance(named, Materialized):  # Kafka Streams has the overload without a name
+            named, materialized = None, named
+        graph, how = self._graph, materialized_of(materialized)
+        node = graph.name("KSTREAM-TOTABLE-", named)
+        store = graph.store_name("KSTREAM-TOTABLE-", how)
+        kept = replace(how, key=self._key_serde(how.key), value=self._value_serde(how.value))
+        above, sources = self._node, self._sources
+        if self._repartition:
+            above = graph.repartition(above, Repartition(node, kept.key, kept.value))
+            sources = frozenset((above,))
+        return table_from(graph, above, node, TableRoot(store, kept), sources)
 
     # -- with state --------------------------------------------------------------------------------------------------------------
 
@@ -143,20 +197,19 @@ class KStream(StreamJoins[K_co, V_co]):
 
     # -- processors --------------------------------------------------------------------------------------------------------------
 
-    def process(
-        self, supplier: ProcessorSupplier[K_co, V_co, KR, VR], *state_store_names: str, named: NamedOrStr = None
-    ) -> KStream[KR, VR]:
-        """Applies a `Processor`, which may change keys. A store is connected by its name (`StreamsBuilder.add_state_store`)."""
+    def process(self, supplier: MakesProcessor[K_co, V_co, KR, VR], *state_store_names: str, named: NamedOrStr = None) -> KStream[KR, VR]:
+        """Applies a `Processor`, which may change keys. A store is connected by its name (`StreamsBuilder.add_state_store`), or brought by
+        the supplier (`ProcessorSupplier.stores`)."""
         return self._new_pairs(self._processed("KSTREAM-PROCESSOR-", UserProcessor(supplier), named, state_store_names))
 
     def process_values(
-        self, supplier: ProcessorSupplier[K_co, V_co, K_co, VR], *state_store_names: str, named: NamedOrStr = None
+        self, supplier: MakesFixedKeyProcessor[K_co, V_co, VR], *state_store_names: str, named: NamedOrStr = None
     ) -> KStream[K_co, VR]:
-        """Applies a `Processor` that keeps keys; forwarding another key is an error."""
-        return self._new_values(
-            self._processed("KSTREAM-PROCESSVALUES-", UserProcessor(supplier, fixed_key=True), named, state_store_names)
-        )
+        """Applies a `FixedKeyProcessor`, or a `Processor` that keeps keys; forwarding another key is an error."""
+        processor = UserProcessor(supplier, fixed_key=True)
+        return self._new_values(self._processed("KSTREAM-PROCESSVALUES-", processor, named, state_store_names))
 
-    def _processed(self, prefix: str, supplier: OperatorSupplier, named: NamedOrStr, stores: tuple[str, ...]) -> str:
+    def _processed(self, prefix: str, supplier: UserProcessor, named: NamedOrStr, stores: tuple[str, ...]) -> str:
         name = name_of(named) or self._graph.name(prefix)  # here a given name draws no number, as in Kafka Streams
-        return self._graph.operator(name, supplier, (self._node,), stores)
+        self._graph.topology.add_user_processor(name, supplier, (self._node,), stores)
+        return name

@@ -182,11 +182,11 @@ class GlobalKTable(Generic[K_co, V_co]):
     """The name of its store."""
 
 
-def table_from(graph: Graph, source: str, node: str, root: TableRoot) -> KTable:
-    """The table that a topic is. With a name it has its store at once."""
-    graph.operator(node, TableSource(None), (source,))
+def table_from(graph: Graph, above: str, node: str, root: TableRoot, sources: frozenset[str] | None = None) -> KTable:
+    """The table whose changes are the records of the node `above`, by default a source. With a name it has its store at once."""
+    graph.operator(node, TableSource(None), (above,))
     kept = root.materialized
-    table = KTable(graph, node, kept.key, kept.value, frozenset((source,)), None, False, None, root)
+    table = KTable(graph, node, kept.key, kept.value, sources or frozenset((above,)), None, False, None, root)
     if kept.name is None:
         return table
     table.readable_stores()

@@ -12,9 +12,10 @@ class Enrich(Processor):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, Protocol, TypeAlias
 
@@ -22,14 +23,18 @@ from runtime.durations import to_ms
 from runtime.errors import InvalidStateStoreError, StreamsError
 from runtime.ids import TaskId
 from runtime.operators.base import OperatorSupplier
-from runtime.operators.context import Forward, NodeContext
-from runtime.record import Record
-from runtime.stores.base import EngineStore
+from runtime.operators.context import Forward, NodeContext, TaskContext
+from runtime.record import FixedKeyRecord, Headers, Record
+from runtime.stores.base import EngineStore, StateStore, StoreBuilder
 from runtime.tasks.punctuation import Cancellable, PunctuationType, Punctuator
-from runtime.type_variables import KR, VR, K, KIn_contra, KOut, KOut_co, KOut_contra, V, VIn_contra, VOut, VOut_co, VOut_contra
+from runtime.type_variables import KR, VR, K, KIn, KIn_contra, KOut, KOut_co, KOut_contra, V, VIn_contra, VOut, VOut_co, VOut_contra
 
 __all__ = [
     "Cancellable",
+    "ConnectedStoreProvider",
+    "FixedKeyProcessor",
+    "FixedKeyProcessorContext",
+    "FixedKeyProcessorSupplier",
     "Processor",
     "ProcessorContext",
     "ProcessorSupplier",
@@ -38,6 +43,14 @@ __all__ = [
     "RecordMetadata",
     "UserProcessor",
 ]
+
+
+def _epoch_ms(moment: datetime | int) -> int:
+    if isinstance(moment, int):
+        return moment
+    if moment.tzinfo is None:
+        raise ValueError(f"{moment!r} has no time zone: give one, or ms since the epoch")
+    return round(moment.timestamp() * 1000)
 
 
 class RecordMetadata(NamedTuple):
@@ -81,6 +94,10 @@ class ProcessorContext(Generic[KOut_contra, VOut_contra]):
         """The application's configuration."""
         return self._task.config
 
+    def app_configs_with_prefix(self, prefix: str) -> dict[str, object]:
+        """The part of the configuration whose keys begin so; the keys without the prefix."""
+        return {key.removeprefix(prefix): value for key, value in self._task.config.items() if key.startswith(prefix)}
+
     def current_stream_time_ms(self) -> int:
         """The largest timestamp that the task has processed, ms since the epoch; -1 before the first record."""
         return self._task.stream_time
@@ -100,10 +117,18 @@ class ProcessorContext(Generic[KOut_contra, VOut_contra]):
         store = self._task.store(name)
         return store.user_store if isinstance(store, EngineStore) else store
 
-    def schedule(self, interval: timedelta | int, type: PunctuationType, callback: Punctuator) -> Cancellable:
+    def schedule(
+        self,
+        interval: timedelta | int,
+        type: PunctuationType,
+        callback: Punctuator,
+        *,
+        start_time: datetime | int | None = None,
+    ) -> Cancellable:
         """Calls `callback(now_ms)` every `interval` (ms if an int) of stream time or wall-clock time.
 
-        Stream time: first at once when stream time is known. Wall-clock time: first after one interval. Raises ValueError below 1 ms.
+        Stream time: first at once when stream time is known. Wall-clock time: first after one interval. With `start_time` (ms since the
+        epoch if an int): then, and at whole intervals after it, as far as they are still to come (KIP-1146). Raises ValueError below 1 ms.
         """
         task, node = self._task, self._node
 
@@ -112,24 +137,29 @@ class ProcessorContext(Generic[KOut_contra, VOut_contra]):
             callback(now_ms)
 
         named = node.hooks.mark(node.name, punctuator)
-        milliseconds = to_ms(interval)
-        if type is PunctuationType.STREAM_TIME:
-            return task.stream_punctuations.schedule(0, milliseconds, named)
-        return task.wall_punctuations.schedule(task.clock.wall_ms() + milliseconds, milliseconds, named)
+        milliseconds, by_stream = to_ms(interval), type is PunctuationType.STREAM_TIME
+        queue = task.stream_punctuations if by_stream else task.wall_punctuations
+        if start_time is None:
+            return queue.schedule(0 if by_stream else task.clock.wall_ms() + milliseconds, milliseconds, named)
+        now_ms = task.stream_time if by_stream else task.clock.wall_ms()
+        return queue.schedule_anchored(_epoch_ms(start_time), milliseconds, named, now_ms)
 
     def forward(self, record: Record[KOut_contra, VOut_contra], child_name: str | None = None) -> None:
         """Hands a record to all children, or to the one named. Its timestamp and headers go with it.
 
         Raises StreamsError if there is no such child.
         """
+        self._send(record.key, record.value, record.timestamp, record.headers, child_name)
+
+    def _send(self, key: object, value: object, timestamp: int, headers: Headers, child_name: str | None) -> None:
         task = self._task
         forward = self._forward if child_name is None else self._child(child_name)
-        headers, timestamp = task.headers, task.timestamp
-        task.headers = record.headers or None
+        own_headers, own_timestamp = task.headers, task.timestamp
+        task.headers = headers or None
         try:
-            forward(record.key, record.value, record.timestamp)
+            forward(key, value, timestamp)
         finally:
-            task.headers, task.timestamp = headers, timestamp
+            task.headers, task.timestamp = own_headers, own_timestamp
 
     def _child(self, name: str) -> Forward:
         found = self._node.children.get(name)
@@ -158,6 +188,20 @@ class Processor(Generic[KIn_contra, VIn_contra, KOut, VOut]):
         """Called when the task stops, or goes back to its last commit."""
 
 
+class FixedKeyProcessor(Generic[KIn, VIn_contra, VOut]):
+    """A processor for `process_values`, which changes values and keeps keys (Kafka Streams' `FixedKeyProcessor`)."""
+
+    def init(self, context: FixedKeyProcessorContext[KIn, VOut]) -> None:
+        """Called once before the first record; stores are restored by then."""
+
+    def process(self, record: FixedKeyRecord[KIn, VIn_contra]) -> None:
+        """Called for each record."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Called when the task stops, or goes back to its last commit."""
+
+
 class AnyProcessor(Protocol[KIn_contra, VIn_contra, KOut_co, VOut_co]):
     """What the engine needs of a processor: `Processor` or anything with its methods."""
 
@@ -168,60 +212,118 @@ class AnyProcessor(Protocol[KIn_contra, VIn_contra, KOut_co, VOut_co]):
     def close(self) -> None: ...
 
 
-ProcessorSupplier: TypeAlias = Callable[[], AnyProcessor[K, V, KR, VR]]
-"""A `Processor` class, or a callable that makes a new processor each time."""
+class AnyFixedKeyProcessor(Protocol[KIn, VIn_contra, VOut_co]):
+    """The same for `process_values`."""
+
+    def init(self, context: FixedKeyProcessorContext[KIn, VOut_co]) -> None: ...
+
+    def process(self, record: FixedKeyRecord[KIn, VIn_contra]) -> None: ...
+
+    def close(self) -> None: ...
 
 
-class _FixedKeyContext(ProcessorContext):
-    """The context of `process_values`: results keep the record's key."""
+class ConnectedStoreProvider:
+    """What makes processors may bring the stores that they use (Kafka Streams' `ConnectedStoreProvider`, KIP-401)."""
+
+    def stores(self) -> Iterable[StoreBuilder[StateStore]]:
+        """Builders of stores that are added to the topology, unless they are there, and connected to the processor."""
+        return ()
+
+
+class ProcessorSupplier(ConnectedStoreProvider, ABC, Generic[KIn_contra, VIn_contra, KOut_co, VOut_co]):
+    """Makes processors, and brings their stores. (One that needs no stores may be a `Processor` class, or any function that makes one.)"""
+
+    @abstractmethod
+    def get(self) -> AnyProcessor[KIn_contra, VIn_contra, KOut_co, VOut_co]:
+        """A new processor, each time."""
+
+    def __call__(self) -> AnyProcessor[KIn_contra, VIn_contra, KOut_co, VOut_co]:
+        return self.get()
+
+
+class FixedKeyProcessorSupplier(ConnectedStoreProvider, ABC, Generic[KIn, VIn_contra, VOut_co]):
+    """The same for `process_values`."""
+
+    @abstractmethod
+    def get(self) -> AnyFixedKeyProcessor[KIn, VIn_contra, VOut_co]:
+        """A new processor, each time."""
+
+    def __call__(self) -> AnyFixedKeyProcessor[KIn, VIn_contra, VOut_co]:
+        return self.get()
+
+
+MakesProcessor: TypeAlias = Callable[[], AnyProcessor[K, V, KR, VR]]
+"""A `Processor` class, a `ProcessorSupplier`, or a callable that makes a new processor each time."""
+
+MakesFixedKeyProcessor: TypeAlias = Callable[[], AnyFixedKeyProcessor[K, V, VR]] | Callable[[], AnyProcessor[K, V, K, VR]]
+"""The same for `process_values`; a `Processor` will do, whose records keep their keys."""
+
+
+def stores_of(supplier: object) -> tuple[StoreBuilder[StateStore], ...]:
+    """The stores that a supplier brings."""
+    return tuple(supplier.stores()) if isinstance(supplier, ConnectedStoreProvider) else ()
+
+
+class FixedKeyProcessorContext(ProcessorContext[KIn, VOut_contra]):
+    """The context of `process_values`: what is forwarded keeps the record's key (Kafka Streams' `FixedKeyProcessorContext`)."""
 
     __slots__ = ("key",)
 
     def __init__(self, node: NodeContext, forward: Forward) -> None:
         super().__init__(node, forward)
         self.key: object = None
+        """Of the record that is being processed."""
 
-    def forward(self, record: Record[KOut_contra, VOut_contra], child_name: str | None = None) -> None:
-        if record.key is not self.key and record.key != self.key:
+    def forward(self, record: FixedKeyRecord[KIn, VOut_contra] | Record[KIn, VOut_contra], child_name: str | None = None) -> None:
+        """As in any processor. Raises StreamsError for a key that is not that of the record that is being processed, and, where none is
+        (in a punctuator), for anything but a `FixedKeyRecord` that was kept."""
+        if self._task.offset < 0 and isinstance(record, FixedKeyRecord):
+            pass
+        elif record.key is not self.key and record.key != self.key:
             raise StreamsError(
                 f"processor {self._node.name} forwards the key {record.key!r} for a record of key {self.key!r}: "
                 "process_values keeps keys; use process to change them"
             )
-        super().forward(record, child_name)
+        self._send(record.key, record.value, record.timestamp, record.headers, child_name)
 
 
 @dataclass(frozen=True, slots=True)
 class UserProcessor(OperatorSupplier):
     """`process`, `process_values` (fixed_key) and `Topology.add_processor`."""
 
-    supplier: ProcessorSupplier
+    supplier: MakesProcessor | MakesFixedKeyProcessor
     fixed_key: bool = False
 
     def build(self, context: NodeContext, forward: Forward) -> Forward:
         processor = self.supplier()
         if not hasattr(processor, "process"):
             raise StreamsError(f"the supplier of {context.name} made a {type(processor).__name__}, which has no method process")
-        process, task = processor.process, context.task
+        api = FixedKeyProcessorContext(context, forward) if self.fixed_key else ProcessorContext(context, forward)
         # A processor need not have them (Kafka Streams' defaults do nothing either).
         init, close = getattr(processor, "init", None), getattr(processor, "close", None)
-        fixed = _FixedKeyContext(context, forward) if self.fixed_key else None
-        api = ProcessorContext(context, forward) if fixed is None else fixed
         if init is not None:
             context.hooks.init.append((context.name, lambda: init(api)))
         if close is not None:
             context.hooks.close.append((context.name, close))
+        process: Callable[[object], None] = processor.process  # type: ignore[assignment]  # of the kind of record that `api` belongs to
+        return _of_values(process, api) if isinstance(api, FixedKeyProcessorContext) else _of_records(process, context.task)
 
-        def process_record(key: object, value: object, timestamp: int) -> None:
-            headers = task.headers
-            task.timestamp = timestamp
-            process(Record(key, value, timestamp, list(headers) if headers else []))
 
-        if fixed is None:
-            return process_record
-        keeper = fixed
+def _of_records(process: Callable[[object], None], task: TaskContext) -> Forward:
+    def process_record(key: object, value: object, timestamp: int) -> None:
+        headers = task.headers
+        task.timestamp = timestamp
+        process(Record(key, value, timestamp, list(headers) if headers else []))
 
-        def process_value(key: object, value: object, timestamp: int) -> None:
-            keeper.key = key
-            process_record(key, value, timestamp)
+    return process_record
 
-        return process_value
+
+def _of_values(process: Callable[[object], None], api: FixedKeyProcessorContext) -> Forward:
+    task = api._task
+
+    def process_value(key: object, value: object, timestamp: int) -> None:
+        headers = task.headers
+        api.key, task.timestamp = key, timestamp
+        process(FixedKeyRecord(key, value, timestamp, list(headers) if headers else []))
+
+    return process_value

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Callable, Collection
-from inspect import signature
+from functools import lru_cache
+from typing import cast
 
-from runtime.errors import SerializationError
+from runtime.errors import SerializationError, StreamsError
 from runtime.operators.context import Forward, TaskContext
-from runtime.operators.processor import RecordMetadata
-from runtime.record import Headers
+from runtime.record import Headers, RecordContext, Windowed
+from runtime.serdes.murmur2 import partition_for
 from runtime.serdes.serde import Serde, Serializer
+from runtime.serdes.windowed import inner_of
 
-TopicNameExtractor = Callable[..., str]
-"""(key, value) or (key, value, metadata of the input record) -> name of an existing topic (Kafka Streams' `TopicNameExtractor`)."""
+Extractor = Callable[[object, object, RecordContext], str]
+"""(key, value, where the record comes from) -> name of an existing topic (Kafka Streams' `TopicNameExtractor`)."""
 
 StreamPartitioner = Callable[[str, object, object, int], "int | Collection[int] | None"]
 """(topic, key, value, number of partitions) -> a partition, several, none at all (empty), or None for the default (KIP-837)."""
@@ -24,9 +26,7 @@ Refuse = Callable[[str, object, object, int, Exception], None]
 """What to do when a serde fails: from topic, key, value, timestamp and its error. Returns where the output is left out."""
 
 
-def sink(
-    task: TaskContext, topic: str | TopicNameExtractor, key_serde: Serde, value_serde: Serde, partitioner: StreamPartitioner | None
-) -> Forward:
+def sink(task: TaskContext, topic: str | Extractor, key_serde: Serde, value_serde: Serde, partitioner: StreamPartitioner | None) -> Forward:
     """The function of a sink node. Null keys and values stay null; headers are those of the record that is being processed."""
 
     def headers() -> Headers | None:
@@ -41,7 +41,7 @@ def sink(
 
     if isinstance(topic, str) and partitioner is None:
         return _fixed_sink(task, topic, *writers(topic), refuse)
-    extract = _always(topic) if isinstance(topic, str) else _with_metadata(topic)
+    extract = _always(topic) if isinstance(topic, str) else topic
     return _general_sink(task, extract, partitioner, writers, refuse, chosen=not isinstance(topic, str))
 
 
@@ -80,19 +80,29 @@ def _unwritable(
     return unwritable
 
 
-def _always(topic: str) -> TopicNameExtractor:
-    return lambda key, value, metadata: topic
+def _always(topic: str) -> Extractor:
+    return lambda key, value, context: topic
 
 
-def _with_metadata(extract: TopicNameExtractor) -> TopicNameExtractor:
-    if len(signature(extract).parameters) >= 3:
-        return extract
-    return lambda key, value, metadata: extract(key, value)
+def by_window_key(key_serde: Serde) -> StreamPartitioner | None:
+    """Puts the windows of a key into one partition, that of the key alone (Kafka Streams' `WindowedStreamPartitioner`); None if the keys
+    are not windowed. The hash is computed in Python, so those of the last keys are kept."""
+    inner = inner_of(key_serde)
+    if inner is None:
+        return None
+    writers: dict[str, Serializer] = {}
+    partition_of = lru_cache(10_000)(partition_for)
+
+    def partition(topic: str, key: object, _value: object, partitions: int) -> int:
+        write = writers.get(topic) or writers.setdefault(topic, inner.serializer(topic))
+        return partition_of(cast(bytes, write(cast(Windowed, key).key)), partitions)
+
+    return partition
 
 
 def _general_sink(
     task: TaskContext,
-    extract: TopicNameExtractor,
+    extract: Extractor,
     partitioner: StreamPartitioner | None,
     writers: Callable[[str], Writers],
     refuse: Refuse,
@@ -104,7 +114,9 @@ def _general_sink(
     bound: dict[str, Writers] = {}
 
     def send_record(key: object, value: object, timestamp: int) -> None:
-        topic = extract(key, value, RecordMetadata(task.topic, task.partition, task.offset))
+        topic = extract(key, value, RecordContext(task.topic, task.partition, task.offset, timestamp, task.headers or []))
+        if not isinstance(topic, str):
+            raise StreamsError(f"the function that chooses the topic returned {topic!r}, which is no topic's name")
         known = bound.get(topic)
         write_key, write_value = known or writers(topic)
         try:
@@ -118,7 +130,12 @@ def _general_sink(
                 return
             bound[topic] = write_key, write_value
         wanted = None if partitioner is None else partitioner(topic, key, value, partitions(topic))
-        for partition in (wanted,) if wanted is None or isinstance(wanted, int) else wanted:
+        if wanted is None or isinstance(wanted, int):
+            send(topic, raw_key, raw_value, timestamp, task.headers, wanted)
+            return
+        if not wanted:
+            task.dropped.add()
+        for partition in wanted:
             send(topic, raw_key, raw_value, timestamp, task.headers, partition)
 
     return send_record

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from runtime.operators.base import OperatorSupplier
+from runtime.operators.base import OperatorSupplier, no_children
 from runtime.operators.context import Forward, NodeContext
 
 KeyValue = tuple[object, object]
@@ -142,6 +142,28 @@ class SelectKey(OperatorSupplier):
             forward(fn(key, value), value, timestamp)
 
         return select_key
+
+
+@dataclass(frozen=True, slots=True)
+class Split(OperatorSupplier):
+    """The head of `split`: `branches` are predicates of (key, value), each with the name of the child that gets its records; what none of
+    them takes goes to `default`, if there is one."""
+
+    branches: tuple[tuple[Callable[..., object], str], ...]
+    default: str | None
+
+    def build(self, context: NodeContext, forward: Forward) -> Forward:
+        branches = tuple((predicate, context.children[name]) for predicate, name in self.branches)
+        rest = no_children if self.default is None else context.children[self.default]
+
+        def split(key: object, value: object, timestamp: int) -> None:
+            for predicate, branch in branches:
+                if predicate(key, value):
+                    branch(key, value, timestamp)
+                    return
+            rest(key, value, timestamp)
+
+        return split
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,12 @@ class PunctuationQueue:
         self.due = self._heap[0][0]
         return handle
 
+    def schedule_anchored(self, start: int, interval_ms: int, punctuator: Punctuator, now_ms: int) -> Cancellable:
+        """`punctuator` at `start` and at whole intervals after it; those that were before `now_ms` are not made up for."""
+        if interval_ms >= 1 and start < now_ms:
+            start = _following(start, interval_ms, now_ms)
+        return self.schedule(start, interval_ms, punctuator)
+
     def punctuate(self, now_ms: int) -> int:
         """Calls what is due at `now_ms`. Returns how many punctuators ran."""
         ran = 0
@@ -68,8 +74,7 @@ class PunctuationQueue:
                 due, number, interval, punctuator, handle = heapq.heappop(heap)
                 if not handle.cancelled:
                     # The next time is known before the call, so that a punctuator that raises keeps its place.
-                    following = due + ((now_ms - due) // interval + 1) * interval
-                    heapq.heappush(heap, (following, number, interval, punctuator, handle))
+                    heapq.heappush(heap, (_following(due, interval, now_ms), number, interval, punctuator, handle))
                     punctuator(now_ms)
                     ran += 1
         finally:
@@ -86,3 +91,8 @@ class PunctuationQueue:
         """Forgets all schedules."""
         self._heap.clear()
         self.due = NEVER
+
+
+def _following(due: int, interval_ms: int, now_ms: int) -> int:
+    """The first time after `now_ms` that is a whole number of intervals after `due`."""
+    return due + ((now_ms - due) // interval_ms + 1) * interval_ms

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
+from runtime.dsl.arity import takes_context
 from runtime.errors import TopologyError
 from runtime.operators.base import no_children
 from runtime.operators.context import Forward, Hooks, NodeContext, TaskContext, ValueGetter
-from runtime.operators.sink import sink
-from runtime.topology.nodes import Node, ProcessorNode, SinkNode, SourceNode
+from runtime.operators.sink import Extractor, by_window_key, sink
+from runtime.topology.nodes import Node, ProcessorNode, SinkNode, SourceNode, TopicNameExtractor
 from runtime.topology.subtopologies import SubTopology
 
 
@@ -117,7 +118,17 @@ class Assembly:
     def _sink(self, node: SinkNode) -> Forward:
         if node.key_serde is None or node.value_serde is None:
             raise TopologyError(f"sink {node.name} has no serdes yet: only a resolved topology can be compiled")
-        return sink(self._task, node.topic, node.key_serde, node.value_serde, node.partitioner)
+        topic = node.topic if isinstance(node.topic, str) else _extractor(node.topic, node.name)
+        partitioner = by_window_key(node.key_serde) if node.by_window_key and node.partitioner is None else node.partitioner
+        return sink(self._task, topic, node.key_serde, node.value_serde, partitioner)
+
+
+def _extractor(function: TopicNameExtractor, node: str) -> Extractor:
+    """The function that chooses the topic, in its longer form."""
+    if takes_context(function, node):
+        return cast(Extractor, function)
+    plain = cast("Callable[[object, object], str]", function)
+    return lambda key, value, _context: plain(key, value)
 
 
 def _keeps_store(node: ProcessorNode) -> bool:

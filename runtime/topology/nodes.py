@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Never, TypeAlias
 
 from runtime.offset_reset import AutoOffsetReset
+from runtime.record import RecordContext
 from runtime.serdes.serde import Serde
 from runtime.type_variables import K, V
 
@@ -17,8 +18,8 @@ Partitioner: TypeAlias = Callable[[str, K, V, int], int | Collection[int] | None
 """`(topic, key, value, number of partitions) -> partition`, or several, or none (empty); None leaves it to the key's murmur2 hash
 (`StreamPartitioner`, KIP-837)."""
 
-TopicNameExtractor: TypeAlias = Callable[..., str]
-"""`(key, value) -> topic`, or `(key, value, record metadata) -> topic`: a sink that chooses the topic per record."""
+TopicNameExtractor: TypeAlias = Callable[[K, V], str] | Callable[[K, V, RecordContext], str]
+"""`(key, value) -> topic`, or `(key, value, record context) -> topic`: a sink that chooses the topic per record."""
 
 
 class PendingSerde(Serde):
@@ -70,6 +71,8 @@ class SinkNode:
     key_serde: Serde | None
     value_serde: Serde | None
     partitioner: Partitioner | None = None
+    by_window_key: bool = False
+    """Without a partitioner: all windows of a key go where the key goes, as from the sinks of the DSL."""
 
 
 Node: TypeAlias = SourceNode | ProcessorNode | SinkNode

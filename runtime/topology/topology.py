@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from runtime.config import StreamsConfig
+from runtime.dsl.arity import takes_context
 from runtime.errors import TopologyError
 from runtime.offset_reset import AutoOffsetReset
 from runtime.operators.base import OperatorSupplier
-from runtime.operators.processor import ProcessorSupplier, UserProcessor
+from runtime.operators.processor import MakesProcessor, UserProcessor, stores_of
 from runtime.serdes.serde import Serde
 from runtime.stores.base import StateStore, StoreBuilder
 from runtime.topology.describe import TopologyDescription, describe
@@ -45,6 +46,7 @@ class Topology:
         self._parents: dict[str, tuple[str, ...]] = {}
         self._children: dict[str, tuple[str, ...]] = {}
         self._stores: dict[str, StoreFactory] = {}
+        self._builders: dict[str, StoreBuilder[StateStore]] = {}
         self._repartitions: dict[str, int | None] = {}
         self._copartitioned: list[frozenset[str]] = []
         self._global_stores: list[_GlobalStore] = []
@@ -79,12 +81,17 @@ class Topology:
                 raise TopologyError(f"source {name}: topic {', '.join(sorted(taken))} is already read by source {other.name}")
         return self._add(SourceNode(name, read, key_serde, value_serde, timestamp_extractor, reset), ())
 
-    def add_processor(self, name: str, supplier: ProcessorSupplier, *parents: str, stores: Iterable[str] = ()) -> Topology:
-        """Adds a processor of the user's below `parents`. `supplier` is a `Processor` class or a callable that makes one.
+    def add_processor(self, name: str, supplier: MakesProcessor, *parents: str, stores: Iterable[str] = ()) -> Topology:
+        """Adds a processor of the user's below `parents`. `supplier` is a `Processor` class, a callable that makes one, or a
+        `ProcessorSupplier`, which may bring stores. Raises TopologyError."""
+        return self.add_user_processor(name, UserProcessor(supplier), parents, stores)
 
-        Raises TopologyError.
-        """
-        return self.add_operator(name, UserProcessor(supplier), parents, stores)
+    def add_user_processor(self, name: str, supplier: UserProcessor, parents: Iterable[str], stores: Iterable[str] = ()) -> Topology:
+        """The same, of either kind, with the stores that its supplier brings."""
+        brought = stores_of(supplier.supplier)
+        for builder in brought:
+            self.add_state_store(builder)
+        return self.add_operator(name, supplier, parents, (*(builder.name for builder in brought), *stores))
 
     def add_operator(self, name: str, supplier: OperatorSupplier, parents: Iterable[str], stores: Iterable[str] = ()) -> Topology:
         """Adds an operator of the DSL below `parents`."""
@@ -103,17 +110,24 @@ class Topology:
         key_serde: Serde | None = None,
         value_serde: Serde | None = None,
         partitioner: Partitioner | None = None,
+        by_window_key: bool = False,
     ) -> Topology:
-        """Adds a node that writes to a topic, or to the one that `topic(key, value)` names. Raises TopologyError."""
+        """Adds a node that writes to a topic, or to the one that `topic(key, value)` or `topic(key, value, context)` names.
+        `by_window_key`: without a partitioner, all windows of a key go into one partition, as those of the DSL do. Raises TopologyError."""
         if not parents:
             raise TopologyError(f"sink {name}: at least one parent is needed")
-        if not callable(topic):
+        if callable(topic):
+            takes_context(topic, name)
+        else:
             _check_topic(topic, f"sink {name}")
-        return self._add(SinkNode(name, topic, key_serde, value_serde, partitioner), parents)
+        return self._add(SinkNode(name, topic, key_serde, value_serde, partitioner, by_window_key), parents)
 
     def add_state_store(self, builder: StoreBuilder[StateStore], *processors: str) -> Topology:
-        """Adds a store and connects it to processors. Raises TopologyError if its name is taken."""
-        self.add_store_factory(builder.name, lambda _key, _value: builder)
+        """Adds a store and connects it to processors. The same builder may come again. Raises TopologyError if its name is taken by
+        another store."""
+        if self._builders.get(builder.name) is not builder:
+            self.add_store_factory(builder.name, lambda _key, _value: builder)
+            self._builders[builder.name] = builder
         for processor in processors:
             self.connect_processor_and_state_stores(processor, builder.name)
         return self
@@ -163,7 +177,7 @@ class Topology:
         source_name: str,
         topic: str,
         processor_name: str,
-        supplier: ProcessorSupplier,
+        supplier: MakesProcessor,
         *,
         key_serde: Serde | None = None,
         value_serde: Serde | None = None,

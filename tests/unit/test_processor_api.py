@@ -117,7 +117,7 @@ def test_what_a_processor_forwards_does_not_change_the_record_for_its_siblings(t
 
 def test_process_values_keeps_keys(tmp_path: Path) -> None:
     def process(context: ProcessorContext, record: Record) -> None:
-        context.forward(record.with_value("new") if record.value == "ok" else record.with_key("other"), "left")
+        context.forward(record.with_value("new") if record.value == "ok" else Record("other", record.value, 2), "left")
 
     compiled = Compiled(topology(lambda: Calls(process), fixed_key=True), tmp_path)
     with pytest.raises(ProcessingError, match="process_values keeps keys"):

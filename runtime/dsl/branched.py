@@ -1,0 +1,93 @@
+"""Splitting a stream (Kafka Streams' `BranchedKStream` and `Branched`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import TYPE_CHECKING, Generic
+
+from runtime.dsl.arity import checked
+from runtime.dsl.options import name_of
+from runtime.dsl.stream_base import KEY_AND_VALUE
+from runtime.errors import TopologyError
+from runtime.operators.stateless import PassThrough, Split
+from runtime.type_variables import K, V
+
+if TYPE_CHECKING:
+    from runtime.dsl.kstream import KStream
+
+
+@dataclass(frozen=True, slots=True)
+class Branched(Generic[K, V]):
+    """What becomes of a branch. `name` is put behind the name of the split. With `function`, what it makes of the branch takes the branch's
+    place among the results (None: nothing does); with `consumer`, the branch is handed to it and is no result."""
+
+    name: str | None = None
+    _: KW_ONLY
+    function: Callable[[KStream[K, V]], KStream[K, V] | None] | None = None
+    consumer: Callable[[KStream[K, V]], object] | None = None
+
+    def __post_init__(self) -> None:
+        name_of(self.name)
+        if self.function is not None and self.consumer is not None:
+            raise TopologyError("Branched: a branch goes to a function or to a consumer, not to both")
+
+
+class BranchedKStream(Generic[K, V]):
+    """A stream that is being split, made by `KStream.split`: each record goes to the first branch whose predicate holds, or to the default
+    branch, or nowhere.
+
+    `default_branch()` or `no_default_branch()` ends the split and gives the branches by name: the name of the split, followed by that of
+    the branch, else by its number (from 1; the default branch is 0).
+    """
+
+    def __init__(self, stream: KStream[K, V], node: str) -> None:
+        self._stream = stream
+        self._node = node
+        self._split = Split((), None)
+        self._results: dict[str, KStream[K, V]] = {}
+
+    def branch(self, predicate: Callable[[K, V], object], branched: Branched[K, V] | str | None = None) -> BranchedKStream[K, V]:
+        """A branch for the records for which `predicate(key, value)` is true and no earlier one was."""
+        self._check_open()
+        holds = checked(predicate, self._node, *KEY_AND_VALUE)
+        number = len(self._split.branches) + 1
+        name, how = self._named(branched, number)
+        self._end_in(replace(self._split, branches=(*self._split.branches, (holds, name))), name, how)
+        return self
+
+    def default_branch(self, branched: Branched[K, V] | str | None = None) -> dict[str, KStream[K, V]]:
+        """A branch for all other records. Ends the split."""
+        self._check_open()
+        name, how = self._named(branched, 0)
+        self._end_in(replace(self._split, default=name), name, how)
+        return self._results
+
+    def no_default_branch(self) -> dict[str, KStream[K, V]]:
+        """Records of no branch are dropped, silently. Ends the split."""
+        return self._results
+
+    def _check_open(self) -> None:
+        if self._split.default is not None:
+            raise TopologyError(f"node {self._node}: default_branch() has ended this split")
+
+    def _named(self, branched: Branched[K, V] | str | None, number: int) -> tuple[str, Branched[K, V]]:
+        how = branched if isinstance(branched, Branched) else Branched(branched)
+        return f"{self._node}{number if how.name is None else how.name}", how
+
+    def _end_in(self, split: Split, name: str, how: Branched[K, V]) -> None:
+        stream = self._stream
+        graph = stream._graph
+        graph.name(name)  # Kafka Streams draws a number for a branch
+        graph.operator(name, PassThrough(), (self._node,))
+        graph.topology.replace_operator(self._node, split, ())
+        self._split = split
+        branch = stream._same(name)
+        result: KStream[K, V] | None = branch
+        if how.function is not None:
+            result = how.function(branch)
+        elif how.consumer is not None:
+            how.consumer(branch)
+            result = None
+        if result is not None:
+            self._results[name] = result
