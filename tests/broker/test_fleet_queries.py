@@ -1,0 +1,243 @@
+"""Interactive queries over several instances: any of them knows who has a key, and sends a client there over HTTP."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from http.client import HTTPConnection
+from pathlib import Path
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
+
+import msgspec
+import pytest
+
+from orchestration.embedded.ports import free_port
+from runtime import Consumed, HostInfo, KafkaStreams, KeyQueryMetadata, Materialized, StoreQueryParameters, StreamsBuilder, Topology, serdes
+from runtime.errors import InvalidStateStoreError, StreamsError
+from runtime.serdes.murmur2 import partition_for
+from runtime.states import State
+from tests.broker.engine import client, reaches
+from tests.support import Kafka, wait_until
+
+Topic = Callable[..., str]
+PARTITIONS = 6
+KEYS = [f"k{n:02d}" for n in range(40)]
+TOKEN = "for the test"
+
+
+def counts(source: str, places: str) -> Topology:
+    """Counts per key, and a global table."""
+    builder = StreamsBuilder()
+    builder.stream(source, Consumed(serdes.STRING, value=serdes.STRING)).group_by_key().count(Materialized("counts"))
+    builder.global_table(places, Consumed(serdes.STRING, value=serdes.STRING), Materialized("places"))
+    return builder.build()
+
+
+class Fleet:
+    """Instances of one application, in this process."""
+
+    def __init__(self, broker: Kafka, topology: Topology, application_id: str, folder: Path, settings: dict[str, object]) -> None:
+        self._broker, self._topology, self._application, self._folder = broker, topology, application_id, folder
+        self._settings = settings
+        self.instances: dict[str, KafkaStreams] = {}
+
+    def start(self, name: str, **settings: object) -> KafkaStreams:
+        folder = self._folder / name
+        folder.mkdir(exist_ok=True)
+        own = {"client.id": name, "http.port": free_port(), "http.token": TOKEN, **self._settings, **settings}
+        streams = client(self._broker, self._topology, self._application, folder, **own)
+        self.instances[name] = streams
+        streams.start()
+        return streams
+
+    def running(self, *names: str) -> list[KafkaStreams]:
+        """Started, and each with a share of the tasks."""
+        made = [self.start(name) for name in names]
+        wait_until(lambda: all(map(active, made)) and sum(map(active, made)) == PARTITIONS, 60, "a share for each")
+        return made
+
+    def close(self) -> None:
+        for streams in self.instances.values():
+            streams.close(0)
+
+
+def active(streams: KafkaStreams) -> int:
+    """How many tasks a client runs."""
+    return sum(len(thread.active_tasks) for thread in streams.metadata_for_local_threads()) if streams.state is State.RUNNING else 0
+
+
+@pytest.fixture
+def fleet(broker: Kafka, topic: Topic, application_id: str, state_dir: Path) -> Iterator[Callable[..., Fleet]]:
+    with ExitStack() as stack:
+
+        def make(**settings: object) -> Fleet:
+            source, places = topic("in", partitions=PARTITIONS), topic("places", config={"cleanup.policy": "compact"})
+            broker.produce(source, [(key, "v") for key in KEYS for _ in range(int(key[1:]) + 1)])
+            broker.produce(places, [("EWR", "Newark")])
+            made = Fleet(broker, counts(source, places), application_id, state_dir, settings)
+            stack.callback(made.close)
+            return made
+
+        yield make
+
+
+def at(streams: KafkaStreams) -> HostInfo:
+    found = streams.config.application_server
+    assert found is not None
+    return found
+
+
+def get(streams: KafkaStreams, path: str) -> tuple[int, dict[str, object]]:
+    """Status and body, after redirects (which urllib follows, with the token)."""
+    request = Request(f"http://{at(streams)}{path}", headers={"Authorization": f"Bearer {TOKEN}"})
+    try:
+        with urlopen(request, timeout=20) as answer:
+            return answer.status, msgspec.json.decode(answer.read())
+    except HTTPError as error:
+        with error:
+            return error.code, msgspec.json.decode(error.read())
+
+
+def value(streams: KafkaStreams, key: str, more: str = "") -> object:
+    """A count as an instance tells it; None while it tells none, or sends us to one that has just gone."""
+    try:
+        status, body = get(streams, f"/stores/counts/get?key={key}{more}")
+    except URLError:
+        return None
+    assert status in (200, 503), body
+    return body["value"] if status == 200 else None
+
+
+def is_whole(streams: KafkaStreams) -> bool:
+    return all(value(streams, key) == int(key[1:]) + 1 for key in KEYS)
+
+
+def test_every_instance_finds_the_owner_of_every_key(fleet: Callable[..., Fleet]) -> None:
+    instances = fleet().running("a", "b", "c")
+    by_host = {at(streams): streams for streams in instances}
+    for asked in instances:
+        wait_until(lambda asked=asked: len(asked.metadata_for_all_streams_clients()) == 3, what="a fleet of three")
+        wait_until(lambda asked=asked: is_whole(asked), what="all counts")
+    for key in KEYS:
+        [found] = {asked.query_metadata_for_key("counts", key, serdes.STRING) for asked in instances}
+        assert found.partition == partition_for(key.encode(), PARTITIONS) and found.standby_hosts == frozenset()
+        owner = by_host[found.active_host]
+        assert owner.store("counts").get(key) == int(key[1:]) + 1
+        for other in instances:
+            if other is not owner:
+                assert other.store("counts").get(key) is None
+    everyone = instances[0].metadata_for_all_streams_clients()
+    assert {metadata.host_info for metadata in everyone} == set(by_host)
+    assert sorted(place.partition for metadata in everyone for place in metadata.topic_partitions) == list(range(PARTITIONS))
+    assert instances[1].streams_metadata_for_store("counts") == everyone == instances[2].streams_metadata_for_store("places")
+    assert instances[1].query_metadata_for_key("places", "EWR").active_host == at(instances[1])
+    assert get(instances[2], "/stores/places/get?key=EWR")[1]["value"] == "Newark"
+    whole: dict[object, object] = {}
+    for asked in instances:
+        rows = get(asked, "/stores/counts/range?limit=1000")[1]["rows"]
+        whole.update((row["key"], row["value"]) for row in rows)  # type: ignore[attr-defined]
+    assert whole == {key: int(key[1:]) + 1 for key in KEYS}
+
+
+@contextmanager
+def read_without_end(streams: KafkaStreams) -> Iterator[list[object]]:
+    """Reads through one instance; what it gives is wrong."""
+    wrong: list[object] = []
+    stop = threading.Event()
+
+    def read() -> None:
+        while not stop.is_set():
+            for key in KEYS:
+                try:
+                    found = value(streams, key)
+                except Exception as error:  # noqa: BLE001 (the test shows it)
+                    wrong.append(error)
+                    return
+                if found not in (None, int(key[1:]) + 1):
+                    wrong.append((key, found))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        yield wrong
+    finally:
+        stop.set()
+        reader.join()
+
+
+def test_answers_are_right_or_missing_while_tasks_move_to_a_newcomer_and_back(fleet: Callable[..., Fleet]) -> None:
+    made = fleet()
+    [first] = made.running("a")
+    wait_until(lambda: is_whole(first), what="all counts")
+    with read_without_end(first) as wrong:
+        second = made.start("b")
+        wait_until(lambda: active(second) == PARTITIONS // 2, 60, "half of the tasks")
+        wait_until(lambda: is_whole(first) and is_whole(second), what="all counts from both")
+        owners = {first.query_metadata_for_key("counts", key).active_host for key in KEYS}
+        assert owners == {at(first), at(second)}
+        assert second.close(30_000)
+        wait_until(lambda: active(first) == PARTITIONS, 60, "all tasks")
+        wait_until(lambda: is_whole(first), what="all counts from who is left")
+        assert first.query_metadata_for_key("counts", KEYS[0]).active_host == at(first)
+    assert wrong == []
+    with pytest.raises(StreamsError, match="the client is not running"):
+        second.query_metadata_for_key("counts", KEYS[0])
+
+
+def test_a_client_that_waits_for_its_first_tasks_knows_nobody(broker: Kafka, topic: Topic, application_id: str, state_dir: Path) -> None:
+    source, places = topic("in", partitions=PARTITIONS), topic("places")
+    with client(broker, counts(source, places), application_id, state_dir, **{"application.server": "a:1"}) as streams:
+        with pytest.raises(StreamsError, match="the client is not running"):
+            streams.query_metadata_for_key("counts", "k00")
+        streams.start()
+        assert streams.query_metadata_for_key("counts", "k00") is KeyQueryMetadata.NOT_AVAILABLE
+        assert streams.metadata_for_all_streams_clients() == []
+        reaches(streams, State.RUNNING)
+        assert wait_until(lambda: streams.query_metadata_for_key("counts", "k00").active_host) == HostInfo("a", 1)
+        with pytest.raises(InvalidStateStoreError, match="store 'count' is unknown: the topology has counts, places"):
+            streams.query_metadata_for_key("count", "k00")
+
+
+def test_standbys_answer_for_who_does_not_mind_their_age(fleet: Callable[..., Fleet]) -> None:
+    first, second = fleet(**{"num.standby.replicas": 1, "acceptable.recovery.lag": 0}).running("a", "b")
+    for asked in (first, second):
+        wait_until(lambda asked=asked: all(value(asked, key, "&stale=true") == int(key[1:]) + 1 for key in KEYS), what="copies")
+        for key in KEYS:
+            metadata = asked.query_metadata_for_key("counts", key)
+            assert {metadata.active_host, *metadata.standby_hosts} == {at(first), at(second)}
+            status, body = get(asked, f"/stores/counts/get?key={key}&stale=true")
+            assert (status, body["kind"]) == (200, "ACTIVE" if metadata.active_host == at(asked) else "STANDBY")
+        copy = next(key for key in KEYS if asked.query_metadata_for_key("counts", key).active_host != at(asked))
+        wait_until(lambda asked=asked, copy=copy: get(asked, f"/stores/counts/get?key={copy}&stale=true")[1]["lag"] == 0, what="a lag of 0")
+        assert asked.store("counts").get(copy) is None
+        assert asked.store(StoreQueryParameters("counts").enable_stale_stores()).get(copy) == int(copy[1:]) + 1
+        assert all(metadata.standby_state_store_names == {"counts"} for metadata in asked.metadata_for_all_streams_clients())
+
+
+def test_the_endpoint_comes_before_the_tasks_and_goes_with_the_client(
+    broker: Kafka, topic: Topic, application_id: str, state_dir: Path
+) -> None:
+    source, places = topic("in", partitions=PARTITIONS), topic("places")
+    port = free_port()
+    settings: dict[str, object] = {"http.port": port}
+    streams = client(broker, counts(source, places), application_id, state_dir, **settings)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", port))
+        taken.listen()
+        with pytest.raises(StreamsError, match=rf"http\.port: cannot listen on 127\.0\.0\.1:{port}"):
+            streams.start()
+        assert streams.state is State.CREATED
+    streams.start()
+    held = HTTPConnection("127.0.0.1", port, timeout=20)
+    held.request("GET", "/health")
+    assert held.getresponse().read().startswith(b'{"alive":true')
+    reaches(streams, State.RUNNING)
+    assert get(streams, "/ready") == (200, {"ready": True, "state": "RUNNING"})
+    assert streams.close()
+    assert held.sock is not None and held.sock.recv(1) == b""
+    held.close()
+    with pytest.raises(OSError):
+        socket.create_connection(("127.0.0.1", port), timeout=5)
