@@ -6,6 +6,7 @@ import typer
 
 from orchestration.commands import alerts, broker, instances, look, run_book, trail
 from orchestration.commands.dev import dev
+from orchestration.commands.query import query
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -38,6 +39,7 @@ for command in (
     look.tasks,
     look.events,
     look.describe,
+    query,
     trail.audit,
     trail.run_books,
 ):

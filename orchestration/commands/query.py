@@ -1,0 +1,96 @@
+"""`penstock query`: one key of a store, whichever instance has it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from http.client import HTTPException
+from typing import Annotated
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote, urlencode
+from urllib.request import ProxyHandler, Request, build_opener
+
+import msgspec
+import typer
+
+from orchestration.commands.common import Json, Servers, err, explained, named, out, print_json, table
+from orchestration.observer import Observer
+from runtime.errors import StreamsError
+
+_SECONDS = 10.0
+_opener = build_opener(ProxyHandler({}))
+"""Goes to instances straight, and follows their redirects with the token."""
+
+
+def query(
+    application: Annotated[str, typer.Argument(help="The application.id.")],
+    store: Annotated[str, typer.Argument(help="The store's name.")],
+    key: Annotated[str, typer.Argument(help="The key. A number or UUID is taken as such where the store's keys are that.")],
+    form: Annotated[str, typer.Option("--format", help="How the key is written: text, json, or base64 of its bytes.")] = "text",
+    stale: Annotated[bool, typer.Option("--stale", help="A copy, or a part that is being restored, will do.")] = False,
+    url: Annotated[
+        str | None, typer.Option(help="An instance to ask, for example http://10.0.0.5:8080; otherwise Kafka is asked for one.")
+    ] = None,
+    token: Annotated[
+        str | None, typer.Option(envvar="PENSTOCK_HTTP_TOKEN", help="The instances' http.token; that of streams.toml if not given.")
+    ] = None,
+    bootstrap_servers: Servers = None,
+    as_json: Json = False,
+) -> None:
+    """Read a key of a store from the instance that has it, over the instances' HTTP endpoints (`http.port`)."""
+    with explained():
+        asked, token = _instances(application, bootstrap_servers, url, token)
+        found = _answer(asked, store, {"key": key, "format": form, **({"stale": "true"} if stale else {})}, token)
+    if as_json:
+        print_json(found)
+    elif "rows" in found:
+        shown = table("start", "end", "value")
+        for row in msgspec.convert(found["rows"], list[dict[str, object]]):
+            shown.add_row(str(row["start"]), str(row["end"]), _text(row["value"]))
+        out.print(shown)
+    else:
+        typer.echo(_text(found["value"]))
+        lag = "" if found["lag"] is None else f", {found['lag']} records behind"
+        err.print(f"partition {found['partition']}, {found['kind']}{lag}", style="dim", markup=False)
+
+
+def _text(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _instances(application: str, servers: str | None, url: str | None, token: str | None) -> tuple[list[str], str | None]:
+    """Addresses to ask, those that were heard of last first, and the token."""
+    if url is not None:
+        return [url.rstrip("/")], token
+    declared = named(application, servers)
+    own = declared.config.get("http.token")
+    members = Observer(application, declared.bootstrap_servers).look().members.values()
+    newest = sorted(members, key=lambda member: -member.heartbeat_ms)
+    addresses = list(dict.fromkeys(f"http://{member.application_server}" for member in newest if member.application_server))
+    if not addresses:
+        raise StreamsError(f"no instance of {application} tells its address: set http.port (and application.server) and restart them")
+    return addresses, token or (None if own is None else str(own))
+
+
+def _answer(asked: Sequence[str], store: str, parameters: dict[str, str], token: str | None) -> dict[str, object]:
+    """The answer of the first instance that gives one. Raises StreamsError with what the last of them said."""
+    path = f"/stores/{quote(store, safe='')}"
+    last: Exception | None = None
+    for address in asked:
+        try:
+            kind = _get(f"{address}{path}", token)["kind"]
+            read = "fetch" if kind in ("window", "session") else "get"
+            return _get(f"{address}{path}/{read}?{urlencode(parameters)}", token)
+        except HTTPError as error:
+            with error:
+                said = error.read()
+            told = msgspec.json.decode(said)["error"] if error.headers.get_content_type() == "application/json" else error.reason
+            raise StreamsError(f"{error.url}: {told}") from error
+        except (URLError, HTTPException, OSError) as error:
+            last = error
+    raise StreamsError(f"no instance answers: {', '.join(asked)} ({getattr(last, 'reason', last)})")
+
+
+def _get(url: str, token: str | None) -> dict[str, object]:
+    request = Request(url, headers={} if token is None else {"Authorization": f"Bearer {token}"})
+    with _opener.open(request, timeout=_SECONDS) as answer:
+        return msgspec.json.decode(answer.read(), type=dict[str, object])
