@@ -26,6 +26,7 @@ lint: $(ENV)
 
 types: $(ENV)
 	$(BIN)/mypy
+	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright
 
 quick: $(ENV)
 	$(PYTEST) tests/unit tests/contracts tests/cases tests/simulation tests/formats $(ARGS)

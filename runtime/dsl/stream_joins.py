@@ -27,7 +27,7 @@ class StreamJoins(StreamBase[K_co, V_co]):
         other: KStream[K, VO],
         joiner: Callable[[V_co, VO], VR],
         windows: JoinWindows,
-        stream_joined: StreamJoinedOrStr[K, V_co, VO] = None,
+        stream_joined: StreamJoinedOrStr[K, V_co] = None,
     ) -> KStream[K, VR]: ...
 
     @overload
@@ -36,17 +36,17 @@ class StreamJoins(StreamBase[K_co, V_co]):
         other: KStream[K, VO],
         joiner: Callable[[K, V_co, VO], VR],
         windows: JoinWindows,
-        stream_joined: StreamJoinedOrStr[K, V_co, VO] = None,
+        stream_joined: StreamJoinedOrStr[K, V_co] = None,
     ) -> KStream[K, VR]: ...
 
     @overload
     def join(
-        self: StreamBase[K | None, V_co], other: KTable[K, VO], joiner: Callable[[V_co, VO], VR], joined: JoinedOrStr[K, V_co, VO] = None
+        self: StreamBase[K | None, V_co], other: KTable[K, VO], joiner: Callable[[V_co, VO], VR], joined: JoinedOrStr[K, V_co] = None
     ) -> KStream[K, VR]: ...
 
     @overload
     def join(
-        self: StreamBase[K | None, V_co], other: KTable[K, VO], joiner: Callable[[K, V_co, VO], VR], joined: JoinedOrStr[K, V_co, VO] = None
+        self: StreamBase[K | None, V_co], other: KTable[K, VO], joiner: Callable[[K, V_co, VO], VR], joined: JoinedOrStr[K, V_co] = None
     ) -> KStream[K, VR]: ...
 
     @overload
@@ -83,7 +83,7 @@ class StreamJoins(StreamBase[K_co, V_co]):
         other: KStream[K, VO],
         joiner: Callable[[V_co, VO | None], VR],
         windows: JoinWindows,
-        stream_joined: StreamJoinedOrStr[K, V_co, VO] = None,
+        stream_joined: StreamJoinedOrStr[K, V_co] = None,
     ) -> KStream[K_co, VR]: ...
 
     @overload
@@ -92,7 +92,7 @@ class StreamJoins(StreamBase[K_co, V_co]):
         other: KStream[K, VO],
         joiner: Callable[[K_co, V_co, VO | None], VR],
         windows: JoinWindows,
-        stream_joined: StreamJoinedOrStr[K, V_co, VO] = None,
+        stream_joined: StreamJoinedOrStr[K, V_co] = None,
     ) -> KStream[K_co, VR]: ...
 
     @overload
@@ -100,7 +100,7 @@ class StreamJoins(StreamBase[K_co, V_co]):
         self: StreamBase[K | None, V_co],
         other: KTable[K, VO],
         joiner: Callable[[V_co, VO | None], VR],
-        joined: JoinedOrStr[K, V_co, VO] = None,
+        joined: JoinedOrStr[K, V_co] = None,
     ) -> KStream[K_co, VR]: ...
 
     @overload
@@ -108,7 +108,7 @@ class StreamJoins(StreamBase[K_co, V_co]):
         self: StreamBase[K | None, V_co],
         other: KTable[K, VO],
         joiner: Callable[[K_co, V_co, VO | None], VR],
-        joined: JoinedOrStr[K, V_co, VO] = None,
+        joined: JoinedOrStr[K, V_co] = None,
     ) -> KStream[K_co, VR]: ...
 
     @overload
@@ -139,7 +139,7 @@ class StreamJoins(StreamBase[K_co, V_co]):
         other: KStream[K, VO],
         joiner: Callable[[V_co | None, VO | None], VR],
         windows: JoinWindows,
-        stream_joined: StreamJoinedOrStr[K, V_co, VO] = None,
+        stream_joined: StreamJoinedOrStr[K, V_co] = None,
     ) -> KStream[K_co, VR]: ...
 
     @overload
@@ -148,7 +148,7 @@ class StreamJoins(StreamBase[K_co, V_co]):
         other: KStream[K, VO],
         joiner: Callable[[K_co, V_co | None, VO | None], VR],
         windows: JoinWindows,
-        stream_joined: StreamJoinedOrStr[K, V_co, VO] = None,
+        stream_joined: StreamJoinedOrStr[K, V_co] = None,
     ) -> KStream[K_co, VR]: ...
 
     def outer_join(
