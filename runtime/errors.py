@@ -19,6 +19,7 @@ StreamsError                        something of Penstock's
 ├── TaskCorruptedError              tasks whose state no longer fits their changelog: wiped and restored, the client goes on
 ├── TaskMigratedError               the group dropped this worker: its tasks are closed dirty, it joins again
 └── TransactionAbortedError         the transaction was rolled back: tasks go back to their last commit and process again
+    └── SchemaRegistryUnavailableError  the Schema Registry does not answer: likewise, until it does
 """
 
 from __future__ import annotations
@@ -146,3 +147,7 @@ class TaskMigratedError(StreamsError):
 
 class TransactionAbortedError(StreamsError):
     """The transaction could not be committed and was rolled back; nothing of it is visible."""
+
+
+class SchemaRegistryUnavailableError(TransactionAbortedError):
+    """The Schema Registry cannot be asked, so a record can be neither read nor written now. Nothing was lost: the record is tried again."""

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from operator import index
 from typing import NamedTuple, Protocol
 
-from runtime.errors import DeserializationError, StreamsError
+from runtime.errors import DeserializationError, SchemaRegistryUnavailableError, StreamsError
 from runtime.handlers import DeserializationExceptionHandler, DeserializationHandlerResponse, ErrorHandlerContext
 from runtime.ids import TaskId
 from runtime.record import Headers
@@ -90,11 +90,13 @@ class Decoder:
     def decode(self, messages: Sequence[RawMessage], partition_time: int) -> tuple[Batch, Failure | None]:
         """The batch of all messages, or of those before the first that cannot be read, and that one.
 
-        `partition_time` is the largest timestamp of the partition so far, for the extractor.
+        `partition_time` is the largest timestamp of the partition so far, for the extractor. Raises SchemaRegistryUnavailableError.
         """
         if self._extract is None:
             try:
                 batch = self._decode_at_once(messages)
+            except SchemaRegistryUnavailableError:
+                raise
             except Exception:  # noqa: BLE001 (whatever it was: the careful way finds the record and keeps the error)
                 batch = None
             if batch is not None:
@@ -128,6 +130,8 @@ class Decoder:
         for message in messages:
             try:
                 key, value, timestamp = self._decode_one(message, partition_time)
+            except SchemaRegistryUnavailableError:
+                raise  # no fault of the record's
             except Exception as cause:  # noqa: BLE001 (user code may raise anything; the handler decides)
                 failure = Failure(message, _error(message, cause))
                 break

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from functools import lru_cache
 from typing import cast
 
-from runtime.errors import SerializationError, StreamsError
+from runtime.errors import SchemaRegistryUnavailableError, SerializationError, StreamsError
 from runtime.operators.context import Forward, TaskContext
 from runtime.record import Headers, RecordContext, Windowed
 from runtime.serdes.murmur2 import partition_for
@@ -52,6 +52,8 @@ def _fixed_sink(task: TaskContext, topic: str, write_key: Serializer, write_valu
         try:
             raw_key = None if key is None else write_key(key)
             raw_value = None if value is None else write_value(value)
+        except SchemaRegistryUnavailableError:
+            raise  # no fault of the record's
         except Exception as error:  # noqa: BLE001 (a serde may raise anything; the production handler is told)
             refuse(topic, key, value, timestamp, error)
             return
@@ -122,6 +124,8 @@ def _general_sink(
         try:
             raw_key = None if key is None else write_key(key)
             raw_value = None if value is None else write_value(value)
+        except SchemaRegistryUnavailableError:
+            raise
         except Exception as error:  # noqa: BLE001 (as above)
             refuse(topic, key, value, timestamp, error)
             return

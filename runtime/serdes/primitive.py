@@ -13,6 +13,18 @@ from runtime.serdes.serde import PlainSerde, Serde
 from runtime.type_variables import T
 
 
+def _write_boolean(data: object) -> bytes:
+    if not isinstance(data, bool):
+        raise TypeError(f"serdes.BOOLEAN takes bool, not {type(data).__name__}")
+    return b"\x01" if data else b"\x00"
+
+
+def _read_boolean(data: bytes) -> bool:
+    if data not in (b"\x00", b"\x01"):
+        raise ValueError(f"serdes.BOOLEAN reads one byte, 0 or 1, not {data[:8]!r}")
+    return data == b"\x01"
+
+
 def _number(name: str, layout: str) -> PlainSerde:
     struct = Struct(layout)
     unpack = struct.unpack
@@ -55,6 +67,8 @@ BYTES: PlainSerde[bytes] = PlainSerde("BYTES", _identity, _read_bytes, immutable
 """bytes, as they are (Java's `ByteArraySerializer`)."""
 STRING: PlainSerde[str] = PlainSerde("STRING", str.encode, bytes.decode, immutable=True)
 """str as UTF-8."""
+BOOLEAN: PlainSerde[bool] = PlainSerde("BOOLEAN", _write_boolean, _read_boolean, immutable=True, size=1)
+"""bool, 1 byte."""
 SHORT: PlainSerde[int] = _number("SHORT", ">h")
 """int, 2 bytes, big-endian; out of range raises struct.error."""
 INTEGER: PlainSerde[int] = _number("INTEGER", ">i")
@@ -81,13 +95,13 @@ def json(kind: type[T]) -> Serde[T]:
     """
     write: Callable[[T], bytes] = msgspec.json.Encoder().encode
     read: Callable[[bytes], T] = msgspec.json.Decoder(kind).decode
-    return PlainSerde(f"json({kind.__name__})", write, read, immutable=_all_frozen(kind))
+    return PlainSerde(f"json({kind.__name__})", write, read, immutable=is_frozen(kind))
 
 
-def _all_frozen(kind: type) -> bool:
+def is_frozen(kind: type) -> bool:
     """True for a frozen struct whose fields are immutable too: a list in a frozen struct could still be changed in place."""
     if not (issubclass(kind, msgspec.Struct) and kind.__struct_config__.frozen):
         return False
     simple = (int, float, str, bytes, bool, type(None))
     fields = msgspec.structs.fields(kind)
-    return all(isinstance(field.type, type) and (field.type in simple or _all_frozen(field.type)) for field in fields)
+    return all(isinstance(field.type, type) and (field.type in simple or is_frozen(field.type)) for field in fields)

@@ -15,6 +15,7 @@ from runtime.type_variables import K
 _LAST = 2**63 - 1
 """The end of windows without one, and the last moment there is."""
 
+
 def time_windowed(inner: Serde[K], window_size: timedelta | int) -> Serde[Windowed[K]]:
     """Keys of time windows: the inner key's bytes, then the window's start as int64. The end is `start + window_size` (ms or timedelta);
     it is not in the bytes."""

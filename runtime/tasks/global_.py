@@ -31,7 +31,13 @@ from runtime.changelog.log_reader import ClientProperties, LogReader, Poll
 from runtime.changelog.staleness import Changelog, mark_at_end, stale_reason
 from runtime.changelog.topic_watch import Sight, TopicFacts, TopicWatch
 from runtime.clock import Clock
-from runtime.errors import MissingSourceTopicError, StreamsConfigError, StreamsError, TaskCorruptedError
+from runtime.errors import (
+    MissingSourceTopicError,
+    SchemaRegistryUnavailableError,
+    StreamsConfigError,
+    StreamsError,
+    TaskCorruptedError,
+)
 from runtime.events import EventKind, EventSink
 from runtime.ids import NextOffset, Partition, TaskId
 from runtime.metrics import TASK, Metrics
@@ -198,6 +204,10 @@ class GlobalTask:
             state.spec.apply.run(partition, cast("Sequence[RawMessage]", messages), next_offset)
         except TaskCorruptedError as error:
             self._rebuild(state, _damage(error), partition)
+            return
+        except SchemaRegistryUnavailableError as error:
+            log.warning("global store %s: %s; trying again", state.spec.store.name, error)
+            self._reader.assign(partition, state.positions[partition])
             return
         state.positions[partition] = next_offset
         if state.phase is Phase.RESTORING and partition in state.restored:

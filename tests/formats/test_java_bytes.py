@@ -18,6 +18,7 @@ LINES = [line.split("\t") for line in (Path(__file__).parent / "written_by_java"
 HOUR = 3_600_000
 PARSE: dict[str, Callable[[str], object]] = {
     "INTEGER": int, "LONG": int, "SHORT": int, "FLOAT": float, "DOUBLE": float, "STRING": str, "UUID": uuid.UUID,
+    "BOOLEAN": "true".__eq__,
 }  # fmt: skip
 
 
@@ -27,6 +28,15 @@ def test_primitive_serdes_equal_javas(kind: str, text: str, data: str) -> None:
     value = PARSE[kind](text)
     assert serde.serializer("t")(value) == bytes.fromhex(data)
     assert serde.deserializer("t")(bytes.fromhex(data)) == value
+
+
+@pytest.mark.parametrize(("kind", "text", "data"), [line for line in LINES if line[0].startswith("list_of")])
+def test_lists_equal_javas(kind: str, text: str, data: str) -> None:
+    inner = kind.removeprefix("list_of ")
+    entries = [None if entry == "null" else PARSE[inner](entry) for entry in text.split(",")] if text else []
+    serde = serdes.list_of(getattr(serdes, inner))
+    assert serde.serializer("t")(entries) == bytes.fromhex(data)
+    assert serde.deserializer("t")(bytes.fromhex(data)) == entries
 
 
 @pytest.mark.parametrize(("text", "data"), [line[1:] for line in LINES if line[0] == "time_windowed"])

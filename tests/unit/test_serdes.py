@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -49,6 +50,9 @@ def test_only_immutable_serdes_let_stores_keep_objects() -> None:
         (serdes.STRING, 5, TypeError),
         (serdes.BYTES, "text", TypeError),
         (serdes.UUID, "01234567", TypeError),
+        (serdes.BOOLEAN, 1, TypeError),
+        (serdes.list_of(serdes.LONG), "12", TypeError),
+        (serdes.list_of(serdes.LONG), ["1"], struct.error),
         (serdes.NULL, 0, TypeError),
         (serdes.JSON, object(), TypeError),
         (serdes.time_windowed(serdes.STRING, 5), "key", TypeError),
@@ -66,6 +70,14 @@ def test_what_a_serde_cannot_write(serde: Serde, value: object, error: type[Exce
         (serdes.LONG, b"", struct.error),
         (serdes.STRING, b"\xff\xfe", UnicodeDecodeError),
         (serdes.UUID, b"no uuid", ValueError),
+        (serdes.BOOLEAN, b"\x02", ValueError),
+        (serdes.list_of(serdes.STRING), b"", ValueError),
+        (serdes.list_of(serdes.STRING), b"\x02\0\0\0\0", ValueError),
+        (serdes.list_of(serdes.STRING), b"\x00\0\0\0\0\0\0\0\0", ValueError),
+        (serdes.list_of(serdes.STRING), b"\x01\x7f\xff\xff\xff", ValueError),
+        (serdes.list_of(serdes.STRING), b"\x01\0\0\0\x01\0\0\0\x05abc", ValueError),
+        (serdes.list_of(serdes.LONG), b"\x00\0\0\0\0\0\0\0\x01123", ValueError),
+        (serdes.list_of(serdes.LONG), b"\x00\0\0\0\0\0\0\0\x00more", ValueError),
         (serdes.NULL, b"x", ValueError),
         (serdes.JSON, b'{"a":', msgspec.DecodeError),
         (serdes.json(Flight), b'{"origin": 5, "delay": 1}', msgspec.ValidationError),
@@ -75,6 +87,25 @@ def test_what_a_serde_cannot_write(serde: Serde, value: object, error: type[Exce
 def test_what_a_serde_cannot_read(serde: Serde, data: bytes, error: type[Exception]) -> None:
     with pytest.raises(error):
         serde.deserializer("t")(data)
+
+
+def test_a_nullable_serde_never_shows_null_to_the_inner_one() -> None:
+    serde = serdes.nullable(serdes.STRING)
+    assert serde.serializer("t")(None) is None
+    assert serde.serializer("t")("") == b""
+    assert serde.deserializer("t")(b"a") == "a"
+    read: Callable[[bytes | None], object] = serde.deserializer("t")  # type: ignore[assignment]  # as programs of the user's may
+    assert read(None) is None
+
+
+@given(st.lists(st.none() | st.text()), st.lists(st.none() | st.integers(-(2**63), 2**63 - 1)))
+def test_lists(texts: list[str | None], numbers: list[int | None]) -> None:
+    for serde, entries in ((serdes.list_of(serdes.nullable(serdes.STRING)), texts), (serdes.list_of(serdes.LONG), numbers)):
+        data = serde.serializer("t")(entries)  # type: ignore[arg-type]
+        assert data is not None
+        assert serde.deserializer("t")(data) == entries
+    nested = serdes.list_of(serdes.list_of(serdes.STRING))
+    assert nested.deserializer("t")(nested.serializer("t")([["a"], []]) or b"") == [["a"], []]
 
 
 def test_typed_json() -> None:

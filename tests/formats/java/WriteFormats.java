@@ -43,6 +43,11 @@ public class WriteFormats {
         for (short n : new short[] {0, 1, -1, Short.MIN_VALUE, Short.MAX_VALUE}) line("SHORT", "" + n, new ShortSerializer().serialize("t", n));
         for (float n : new float[] {0, 1.5f, -2.25f}) line("FLOAT", "" + n, new FloatSerializer().serialize("t", n));
         for (double n : new double[] {0, 0.1, -1e300}) line("DOUBLE", "" + n, new DoubleSerializer().serialize("t", n));
+        for (boolean b : new boolean[] {true, false}) line("BOOLEAN", "" + b, new BooleanSerializer().serialize("t", b));
+        for (List<String> list : List.of(List.<String>of(), List.of("a", "", "Zürich"), Arrays.asList("a", null)))
+            line("list_of STRING", String.join(",", list.stream().map(String::valueOf).toList()), new ListSerializer<>(new StringSerializer()).serialize("t", list));
+        for (List<Long> list : List.of(List.<Long>of(), List.of(1L, -1L), Arrays.asList(null, 7L, null)))
+            line("list_of LONG", String.join(",", list.stream().map(String::valueOf).toList()), new ListSerializer<>(new LongSerializer()).serialize("t", list));
         for (String s : List.of("", "EWR", "Zürich ✈")) line("STRING", s, new StringSerializer().serialize("t", s));
         UUID uuid = UUID.fromString("01234567-89ab-cdef-0123-456789abcdef");
         line("UUID", uuid.toString(), new UUIDSerializer().serialize("t", uuid));

@@ -1,0 +1,258 @@
+"""Serdes whose schemas stand in a Schema Registry: Avro, Protobuf and JSON Schema, in Confluent's wire format.
+
+    0 · schema id, int32 · the value
+
+Confluent's own serializers do the work; here they become serdes of the engine. They are imported when the first such serde is used, because
+that takes a second, and most programs have none.
+
+A registry that does not answer, or refuses this client, says nothing about the record at hand. So it is not shown to the handlers, which
+might skip what is perfectly good: the work since the last commit is rolled back and tried again, until the registry answers. A schema that
+is unknown or does not fit is the record's fault, and the handlers' to judge.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast, overload
+
+import msgspec
+
+from runtime.errors import SchemaRegistryUnavailableError
+from runtime.serdes.primitive import is_frozen
+from runtime.serdes.serde import CurrentHeaders, Serde
+from runtime.type_variables import T
+
+if TYPE_CHECKING:
+    from confluent_kafka.schema_registry import SchemaRegistryClient
+
+Registry: TypeAlias = "str | Mapping[str, object] | SchemaRegistryClient"
+"""A registry's URL (`mock://name`: one in this process's memory, for tests), the settings of Confluent's client, or such a client."""
+M = TypeVar("M")
+
+_BUILT_IN = (bytes, bytearray)
+_REFUSED = frozenset({401, 403, 407, 408, 425, 429})
+"""HTTP states that speak of this client or this moment, not of the schema. All from 500 on do too."""
+
+
+@overload
+def avro(
+    registry: Registry,
+    schema: str | None = None,
+    *,
+    kind: None = None,
+    is_key: bool = False,
+    serializer_config: Mapping[str, object] | None = None,
+    deserializer_config: Mapping[str, object] | None = None,
+) -> Serde[Any]: ...
+@overload
+def avro(
+    registry: Registry,
+    schema: str | None = None,
+    *,
+    kind: type[T],
+    is_key: bool = False,
+    serializer_config: Mapping[str, object] | None = None,
+    deserializer_config: Mapping[str, object] | None = None,
+) -> Serde[T]: ...
+def avro(
+    registry: Registry,
+    schema: str | None = None,
+    *,
+    kind: type[object] | None = None,
+    is_key: bool = False,
+    serializer_config: Mapping[str, object] | None = None,
+    deserializer_config: Mapping[str, object] | None = None,
+) -> Serde[Any]:
+    """Avro. `schema` is what is written, and the reader's schema that records of other versions are resolved to; without one, records are
+    read by their writers' schemas, and what is written needs `{"auto.register.schemas": False, "use.latest.version": True}`.
+
+    Values are what Avro has: dicts, lists, str, int, float, bytes; with `kind` objects of that type (a dataclass, `msgspec.Struct` or
+    TypedDict). `is_key`: the schema stands under `<topic>-key`, not `<topic>-value`. The two configurations are those of Confluent's
+    `AvroSerializer` and `AvroDeserializer`.
+    """
+
+    def make_writer(client: SchemaRegistryClient, config: dict[str, object]) -> _Function:
+        from confluent_kafka.schema_registry.avro import AvroSerializer
+
+        return cast(_Function, AvroSerializer(client, schema, conf=config))
+
+    def make_reader(client: SchemaRegistryClient, config: dict[str, object]) -> _Function:
+        from confluent_kafka.schema_registry.avro import AvroDeserializer
+
+        return cast(_Function, AvroDeserializer(client, schema, conf=config))
+
+    return _RegistrySerde("avro", registry, make_writer, make_reader, kind, is_key, serializer_config, deserializer_config)
+
+
+@overload
+def json_schema(
+    registry: Registry,
+    schema: str | None = None,
+    *,
+    kind: None = None,
+    is_key: bool = False,
+    serializer_config: Mapping[str, object] | None = None,
+    deserializer_config: Mapping[str, object] | None = None,
+) -> Serde[Any]: ...
+@overload
+def json_schema(
+    registry: Registry,
+    schema: str | None = None,
+    *,
+    kind: type[T],
+    is_key: bool = False,
+    serializer_config: Mapping[str, object] | None = None,
+    deserializer_config: Mapping[str, object] | None = None,
+) -> Serde[T]: ...
+def json_schema(
+    registry: Registry,
+    schema: str | None = None,
+    *,
+    kind: type[object] | None = None,
+    is_key: bool = False,
+    serializer_config: Mapping[str, object] | None = None,
+    deserializer_config: Mapping[str, object] | None = None,
+) -> Serde[Any]:
+    """JSON that is held against a schema when it is written and read. As `avro`; with a `kind` and no `schema`, the schema is made from the
+    type."""
+    text = schema
+    if text is None and kind is not None:
+        text = msgspec.json.encode({"title": kind.__name__, **msgspec.json.schema(kind)}).decode()
+
+    def make_writer(client: SchemaRegistryClient, config: dict[str, object]) -> _Function:
+        from confluent_kafka.schema_registry.json_schema import JSONSerializer
+
+        return cast(_Function, JSONSerializer(text, client, conf=config))
+
+    def make_reader(client: SchemaRegistryClient, config: dict[str, object]) -> _Function:
+        from confluent_kafka.schema_registry.json_schema import JSONDeserializer
+
+        return cast(_Function, JSONDeserializer(text, schema_registry_client=client, conf=config))
+
+    return _RegistrySerde("json_schema", registry, make_writer, make_reader, kind, is_key, serializer_config, deserializer_config)
+
+
+def protobuf(
+    registry: Registry,
+    message: type[M],
+    *,
+    is_key: bool = False,
+    serializer_config: Mapping[str, object] | None = None,
+    deserializer_config: Mapping[str, object] | None = None,
+) -> Serde[M]:
+    """Protobuf messages of one class, which `protoc` made. The rest as `avro`."""
+
+    def make_writer(client: SchemaRegistryClient, config: dict[str, object]) -> _Function:
+        from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
+
+        return cast(_Function, ProtobufSerializer(cast(Any, message), client, conf=config))
+
+    def make_reader(client: SchemaRegistryClient, config: dict[str, object]) -> _Function:
+        from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
+
+        return cast(_Function, ProtobufDeserializer(cast(Any, message), config, client))
+
+    return _RegistrySerde("protobuf", registry, make_writer, make_reader, None, is_key, serializer_config, deserializer_config)
+
+
+_Function = Callable[[object, object], Any]
+"""Of the data and a `SerializationContext`."""
+_Make = Callable[["SchemaRegistryClient", "dict[str, object]"], _Function]
+
+
+class _RegistrySerde(Serde[Any]):
+    __slots__ = ("_is_key", "_kind", "_make_reader", "_make_writer", "_reading", "_registry", "_writing")
+
+    def __init__(
+        self,
+        name: str,
+        registry: Registry,
+        make_writer: _Make,
+        make_reader: _Make,
+        kind: type[object] | None,
+        is_key: bool,
+        writing: Mapping[str, object] | None,
+        reading: Mapping[str, object] | None,
+    ) -> None:
+        super().__init__(self._write, self._read, immutable=kind is not None and is_frozen(kind), name=name)
+        self._registry = registry
+        self._make_writer = make_writer
+        self._make_reader = make_reader
+        self._kind = kind
+        self._is_key = is_key
+        # Confluent's own default asks the registry for its newer associations first, which many do not know.
+        self._writing = {"subject.name.strategy.type": "TOPIC", **(writing or {})}
+        self._reading = {"subject.name.strategy.type": "TOPIC", **(reading or {})}
+
+    def serializer(self, topic: str, headers: CurrentHeaders | None = None) -> Callable[[Any], bytes | None]:
+        call = self._bound(self._make_writer(_client(self._registry), self._writing), topic, headers)
+        if self._kind is None:
+            return call
+        return lambda data: cast("bytes | None", call(msgspec.to_builtins(data, builtin_types=_BUILT_IN)))
+
+    def deserializer(self, topic: str, headers: CurrentHeaders | None = None) -> Callable[[bytes], Any]:
+        call = self._bound(self._make_reader(_client(self._registry), self._reading), topic, headers)
+        kind = self._kind
+        if kind is None:
+            return call
+        return lambda data: msgspec.convert(call(data), kind)
+
+    def _bound(self, function: _Function, topic: str, headers: CurrentHeaders | None) -> Callable[[Any], Any]:
+        """The function for one topic: it gets the record's headers, and a registry that is away is told from a bad record."""
+        from confluent_kafka.serialization import MessageField, SerializationContext
+
+        context = SerializationContext(topic, MessageField.KEY if self._is_key else MessageField.VALUE)
+
+        def call(data: object) -> object:
+            if headers is not None:
+                context.headers = cast(Any, headers())
+            try:
+                return function(data, context)
+            except Exception as error:
+                if _is_away(error):
+                    raise SchemaRegistryUnavailableError(
+                        f"the Schema Registry is asked about topic {topic} and does not answer: {type(error).__name__}: {error}"
+                    ) from error
+                raise
+
+        return call
+
+    def _write(self, topic: str, headers: object, data: object) -> bytes | None:
+        return self.serializer(topic, lambda: cast(Any, headers))(data)
+
+    def _read(self, topic: str, headers: object, data: bytes) -> object:
+        return self.deserializer(topic, lambda: cast(Any, headers))(data)
+
+
+_clients: dict[tuple[tuple[str, str], ...], SchemaRegistryClient] = {}
+_clients_lock = threading.Lock()
+
+
+def _client(registry: Registry) -> SchemaRegistryClient:
+    """The client; the same for the same settings, so that serdes share what it has asked, and the content of a mock registry."""
+    from confluent_kafka.schema_registry import SchemaRegistryClient
+
+    if isinstance(registry, SchemaRegistryClient):
+        return registry
+    settings: dict[str, object] = {"url": registry} if isinstance(registry, str) else dict(registry)
+    key = tuple(sorted((name, repr(value)) for name, value in settings.items()))
+    with _clients_lock:
+        client = _clients.get(key)
+        if client is None:
+            client = _clients[key] = SchemaRegistryClient.new_client(settings)
+    return client
+
+
+def _is_away(error: BaseException | None) -> bool:
+    """True if a registry that cannot be asked is behind an error."""
+    from confluent_kafka.schema_registry import SchemaRegistryError
+    from httpx2 import TransportError
+
+    while error is not None:
+        if isinstance(error, TransportError):
+            return True
+        if isinstance(error, SchemaRegistryError):
+            return error.http_status_code in _REFUSED or error.http_status_code >= 500
+        error = error.__cause__ or error.__context__
+    return False
