@@ -35,6 +35,7 @@ class Load:
                 "queue.buffering.max.messages": 1_000_000,
                 "partitioner": "murmur2_random",
                 "enable.idempotence": True,
+                "log_level": 2,
             }
         )
         self._topic = topic
@@ -92,6 +93,7 @@ class Watch:
             "auto.offset.reset": "earliest",
             "fetch.wait.max.ms": 10,
             "fetch.queue.backoff.ms": 2,
+            "log_level": 2,
         }
         self._topic = topic
         self._note = note

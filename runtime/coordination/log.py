@@ -54,7 +54,7 @@ class CoordinationLog:
             logger=KAFKA_LOGGER,
         )
         self._consumer.assign([TopicPartition(self._topic, 0, 0)])
-        self._admin = AdminClient(config.admin_properties(), logger=KAFKA_LOGGER)
+        self._admin_properties = config.admin_properties()
         self._producer = Producer({**config.admin_properties(), "enable.idempotence": True, "linger.ms": 0}, logger=KAFKA_LOGGER)
         self.at_end = False
         """True once everything that was there has been read."""
@@ -87,7 +87,11 @@ class CoordinationLog:
                 yield Entry(offset, record, message.key() or b"")
 
     def ask_end(self) -> Future[int]:
-        """Asks for the topic's end, open transactions included, without waiting. The future fails with KafkaException."""
+        """Asks for the topic's end, open transactions included, without waiting. The future fails with KafkaException.
+
+        By a client of its own each time: one that asked before the broker was killed knows an old leader epoch, and is refused for ever.
+        """
+        self._admin = AdminClient(self._admin_properties, logger=KAFKA_LOGGER)
         place = TopicPartition(self._topic, 0)
         answer = self._admin.list_offsets({place: OffsetSpec.latest()})[place]  # type: ignore[no-untyped-call]  # not annotated there
         end: Future[int] = Future()

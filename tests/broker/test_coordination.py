@@ -159,22 +159,6 @@ def test_rule_22_a_dead_member_s_tombstone_stands_in_the_transaction_that_grants
             }
 
 
-@pytest.mark.parametrize("frozen", ["a", "b"], ids=["the leader", "a follower"])
-def test_rule_6_of_coordination_a_member_that_was_frozen_cannot_commit_when_it_wakes(app: Application, frozen: str) -> None:
-    """It wakes with records that it has read and processed but not committed, after others were granted its tasks."""
-    app.settings["commit.interval.ms"] = 1_500
-    two_running(app)
-    app.produce(RECORDS // 2, KEYS)
-    time.sleep(0.5)  # in the middle of a commit interval: what is frozen is an open transaction
-    app.freeze(frozen)
-    other = "b" if frozen == "a" else "a"
-    wait_until(lambda: len(tasks_of(app, other)) == 4, 45, f"all tasks at {other}")
-    app.produce(RECORDS // 2, KEYS)
-    app.thaw(frozen)
-    app.becomes({"a": 2, "b": 2}, 60)
-    app.each_update_came_once(RECORDS, KEYS)
-
-
 def test_rule_23_the_guard_refuses_a_member_that_the_group_does_not_know_any_more(broker: Kafka, application_id: str) -> None:
     broker.create_topic(coordination_topic(application_id), 1, exact=True)
     broker.create_topic(guard_topic(application_id), 1, exact=True)
