@@ -7,12 +7,12 @@ update when the cache is flushed, with the old value they last heard of; without
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, cast
 
 from runtime.operators.context import Forward, NodeContext, ValueGetter
 from runtime.record import Change, Headers
-from runtime.stores.base import Entry, EntryStore
+from runtime.stores.base import Entry, EntryStore, FlushRun
 
 KeyBytes = Callable[[object], bytes]
 
@@ -62,7 +62,8 @@ def materialize(context: NodeContext, forward: Forward, store_name: str, listene
     store = context.engine_store(store_name)
     to_bytes = key_bytes(store)
     emit = change_emitter(context, forward)
-    store.set_flush_listener(context.hooks.mark(context.name, listener or flush_listener(context, forward, emit)))
+    run = None if listener is not None else context.hooks.mark(context.name, flush_run(context, emit))
+    store.set_flush_listener(context.hooks.mark(context.name, listener or flush_listener(context, forward, emit)), run)
     cached = store.caching
     if cached:
         context.hooks.caches.append((context.name, store))
@@ -105,6 +106,39 @@ def flush_listener(context: NodeContext, forward: Forward, emit: Emit) -> Callab
         task.headers = before
 
     return flushed_value
+
+
+def flush_run(context: NodeContext, emit: Emit) -> FlushRun:
+    """What a flush calls for all entries that it lets go: `flush_listener`, without a call per entry. (No record is being processed.)"""
+    task, plain = context.task, context.plain_forward
+
+    def flushed(entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            if not entry.unforwarded:
+                continue
+            entry.unforwarded = False
+            task.headers, entry.headers = entry.headers, None
+            new, old = entry.value, entry.forwarded_value
+            if new is not None or old is not None:
+                emit(entry.key, new, old, entry.timestamp)
+        task.headers = None
+
+    if plain is None:
+        return flushed
+    only_new = plain
+
+    def flushed_values(entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            if not entry.unforwarded:
+                continue
+            entry.unforwarded = False
+            task.headers, entry.headers = entry.headers, None
+            new = entry.value
+            if new is not None or entry.forwarded_value is not None:
+                only_new(entry.key, new, entry.timestamp)
+        task.headers = None
+
+    return flushed_values
 
 
 def store_getter(context: NodeContext, store_name: str) -> ValueGetter:

@@ -11,7 +11,7 @@ from runtime.errors import InvalidStateStoreError, StreamsError
 from runtime.ids import NextOffset, Partition
 from runtime.serdes.serde import Deserializer, PlainSerde, Serde, Serializer
 from runtime.stores.backend import Backend
-from runtime.stores.base import EngineStore, FlushListener, StoreContext, StoreLayout
+from runtime.stores.base import EngineStore, FlushListener, FlushRun, StoreContext, StoreLayout
 from runtime.stores.layout import KEPT_LAYOUT, encode_layout
 from runtime.stores.reading import Reader
 from runtime.stores.settings import StoreSettings
@@ -29,6 +29,7 @@ class BackedStore(EngineStore, Generic[B]):
         self._settings = settings
         self.persistent = settings.persistent
         self._listener: FlushListener | None = None
+        self._flush_run: FlushRun | None = None
         self._backend: B | None = None
         self._directory: Path | None = None
         self._context: StoreContext | None = None
@@ -136,7 +137,7 @@ class BackedStore(EngineStore, Generic[B]):
         if self._backend is None:
             return
         backend, self._backend = self._backend, None
-        self._listener = None
+        self._listener = self._flush_run = None
         self._forget()
         self._read_cache.holders -= 1
         backend.close()

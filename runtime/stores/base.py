@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar, runtime_checkable
 
+import msgspec
+
 from runtime.errors import StreamsError
 from runtime.ids import NextOffset, Partition, TaskId
 from runtime.record import Headers
@@ -34,6 +36,10 @@ gives the same: a later record of a key takes the place of an earlier one, None 
 
 FlushListener = Callable[[object, object, object, int, Headers | None], None]
 """`(key, new value, old value, timestamp, headers)` of an entry that leaves the cache; values are None where there is none."""
+
+FlushRun = Callable[["Sequence[Entry]"], None]
+"""Does for many entries what the store does for each that leaves the cache: those that are still `unforwarded` are so no more, their
+headers are let go, and downstream is told, unless there is neither a new nor an old value."""
 
 
 class OwnChanges(Protocol):
@@ -120,32 +126,23 @@ class StateStore(Protocol):
     def close(self) -> None: ...
 
 
-class Entry:
+class Entry(msgspec.Struct, gc=False, eq=False):
     """One key's place in staging.
 
     `value` is the object itself where the serde is immutable, else its bytes; None is a tombstone (or an absent key). `timestamp` is
     in ms, -1 when there is no value. `uncommitted`: not yet in the backend. `unforwarded`: not yet sent downstream (caching); then
-    `forwarded_value` is what downstream last saw. `key` is the key as an object, None until somebody
-    needs it."""
+    `forwarded_value` is what downstream last saw. `key` is the key as an object, None until somebody needs it.
 
-    __slots__ = ("forwarded_value", "headers", "key", "timestamp", "uncommitted", "unforwarded", "value")
+    (A struct and not a class with slots: it is made in C, in a quarter of the time.)
+    """
 
-    key: object
     value: object
     timestamp: int
-    headers: Headers | None
-    uncommitted: bool
-    unforwarded: bool
-    forwarded_value: object
-
-    def __init__(self, value: object, timestamp: int) -> None:
-        self.key = None
-        self.value = value
-        self.timestamp = timestamp
-        self.headers = None
-        self.uncommitted = False
-        self.unforwarded = False
-        # forwarded_* are set when `unforwarded` becomes True and never read before.
+    key: object = None
+    headers: Headers | None = None
+    uncommitted: bool = False
+    unforwarded: bool = False
+    forwarded_value: object = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +175,8 @@ class EngineStore(ABC):
 
     persistent: bool
     manages_offsets = True
+    changelog_headers: Headers | None = None
+    """Headers of its changelog's records, tombstones excepted."""
     folded_by_key = True
     """True if of several changelog records of one key only the last one counts, so that a restore may leave the others out."""
 
@@ -294,8 +293,9 @@ class EntryStore(EngineStore):
         """True if updates are held back and reach downstream through the flush listener; known once the store is open."""
 
     @abstractmethod
-    def set_flush_listener(self, listener: FlushListener | None) -> None:
-        """Who is told about entries that leave the cache. Without a listener nothing is held back."""
+    def set_flush_listener(self, listener: FlushListener | None, run: FlushRun | None = None) -> None:
+        """Who is told about entries that leave the cache. Without a listener nothing is held back. `run` does the same for all entries of a
+        flush at once, where values are objects."""
 
     @abstractmethod
     def flush_cache(self) -> bool:
@@ -318,6 +318,11 @@ class EntryStore(EngineStore):
     def entry(self, key: bytes) -> Entry:
         """The entry of a key (of a window store: of `keys.window_store_key(...)`), loaded if need be. Never None: an absent key has
         value None."""
+
+    @property
+    @abstractmethod
+    def find(self) -> Callable[[bytes], Entry | None]:
+        """A faster `entry` that gives None for what must be loaded: `find(key) or entry(key)`. Good as long as the store is open."""
 
     @abstractmethod
     def update(self, key: bytes, key_object: object, entry: Entry, value: object, timestamp: int, headers: Headers | None) -> None:

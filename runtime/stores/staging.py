@@ -11,7 +11,8 @@ and commit. After a commit the entries stay as a read cache, so a hot key is not
     _entries        key -> Entry: all uncommitted ones, and the clean ones of this generation
     _older          key -> Entry: clean ones of the generation before
     _uncommitted    key -> Entry, in the order of the first update since the commit
-    _unforwarded    key -> Entry, in the order of the last update (as Kafka Streams' `NamedCache`, so that time runs forward downstream)
+    _unforwarded    key -> Entry, in the order of the last update (as Kafka Streams' `NamedCache`, so that time runs forward downstream);
+                    a plain dict, from which a key that is updated again is taken out and put in anew: half the cost of an OrderedDict
 
 The read cache gives way by generations: when `_entries` has grown to half of its share, it becomes `_older` and the generation before is
 dropped; a hit in `_older` moves the entry back. That is nearly LRU and costs nothing on a hit. As long as nothing has been dropped and the
@@ -25,15 +26,15 @@ changes a dict in place would change state that was not put).
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from struct import Struct
 
 from runtime.errors import InvalidStateStoreError, StreamsError
 from runtime.ids import NextOffset, Partition
 from runtime.record import Headers, ValueAndTimestamp
 from runtime.stores.backed import UPDATE_BYTES, B, BackedStore
-from runtime.stores.base import ChangelogRecord, Entry, EntryStore, FlushListener
+from runtime.stores.base import ChangelogRecord, Entry, EntryStore, FlushListener, FlushRun
 from runtime.stores.reading import StagedRow
 
 _TIMESTAMP = Struct(">q")
@@ -41,6 +42,9 @@ ENTRY_BYTES = 330
 """Python memory of an entry besides key and value: the object, its timestamp, its place in a dict, the headers of key and value objects."""
 _LOADS_PER_LOOK = 256
 """Loads after which the size of the read cache is looked at."""
+_EVICTED_AT_ONCE = 64
+"""An eviction frees this part of the cache's budget."""
+_KEYS_AT_ONCE = 256
 _INSORT = 64
 """New keys up to which the sorted view is kept up key by key; above, it is sorted anew."""
 
@@ -54,7 +58,7 @@ class StagedStore(BackedStore[B], EntryStore):
         self._entries: dict[bytes, Entry] = {}
         self._older: dict[bytes, Entry] = {}
         self._uncommitted: dict[bytes, Entry] = {}
-        self._unforwarded: OrderedDict[bytes, Entry] = OrderedDict()
+        self._unforwarded: dict[bytes, Entry] = {}
         self._sorted: list[bytes] = []
         self._staged_meta: dict[str, bytes] = {}
         self._prepared: list[ChangelogRecord] | None = None
@@ -77,54 +81,62 @@ class StagedStore(BackedStore[B], EntryStore):
 
     # --- hot path -----------------------------------------------------------------------------------------------------------
 
+    @property
+    def find(self) -> Callable[[bytes], Entry | None]:
+        return self._entries.get
+
     def entry(self, key: bytes) -> Entry:
-        found = self._entries.get(key)
-        return found if found is not None else self._load(key)
+        return self._entries.get(key) or self._load(key)
 
     def update(self, key: bytes, key_object: object, entry: Entry, value: object, timestamp: int, headers: Headers | None) -> None:
         size = self._fixed_size
-        if entry.unforwarded and size is not None:  # a hot key between two flushes: nothing to count, nothing to keep
-            self._unforwarded.move_to_end(key)
-            entry.key = key_object
+        if size is None:
+            value, size = self._sized(entry, value)
+        if entry.unforwarded:
+            unforwarded = self._unforwarded
+            unforwarded.pop(key, None)
+            unforwarded[key] = entry
             entry.headers = headers
             entry.value = value
             entry.timestamp = timestamp
+            if self._fixed_size is None and self._cache.used > self._cache.limit:
+                self._evict()
             return
-        if size is None:
-            if value is not None and self._encode is not None:
-                value = self._encode(value)
-            size = len(value) if value is not None else 0  # type: ignore[arg-type]  # without a fixed size it is bytes or str
-            if entry.uncommitted:
-                old = entry.value
-                grown = size - (len(old) if old is not None else 0)  # type: ignore[arg-type]  # as above
-                self._uncommitted_bytes += grown
-                self._value_bytes += grown
-                if entry.unforwarded:
-                    self._held_bytes += grown
-                    self._cache.used += grown
+        counted = UPDATE_BYTES + len(key) + size
         if not entry.uncommitted:
             entry.uncommitted = True
             self._uncommitted[key] = entry
-            self._uncommitted_bytes += UPDATE_BYTES + len(key) + size
+            self._uncommitted_bytes += counted
         if self._listener is not None:
-            if entry.unforwarded:
-                self._unforwarded.move_to_end(key)
-            else:
-                entry.unforwarded = True
-                entry.forwarded_value = entry.value
-                self._unforwarded[key] = entry
-                size += UPDATE_BYTES + len(key)
-                self._held_bytes += size
-                self._cache.used += size
-            entry.key = key_object
+            entry.unforwarded = True
+            entry.forwarded_value = entry.value
+            self._unforwarded[key] = entry
+            entry.key = key_object if key_object is not None else self._key_object(key)
             entry.headers = headers
+            self._held_bytes += counted
+            cache = self._cache
+            cache.used = used = cache.used + counted
             entry.value = value
             entry.timestamp = timestamp
-            if self._cache.used > self._cache.limit:
+            if used > cache.limit:
                 self._evict()
         else:
             entry.value = value
             entry.timestamp = timestamp
+
+    def _sized(self, entry: Entry, value: object) -> tuple[object, int]:
+        """A value without a fixed size, as it is staged, with its size; an entry that is counted already is counted anew."""
+        if value is not None and self._encode is not None:
+            value = self._encode(value)
+        size = _length(value)
+        if entry.uncommitted:
+            grown = size - _length(entry.value)
+            self._uncommitted_bytes += grown
+            self._value_bytes += grown
+            if entry.unforwarded:
+                self._held_bytes += grown
+                self._cache.used += grown
+        return value, size
 
     def value_of(self, entry: Entry) -> object:
         value = entry.value
@@ -173,8 +185,9 @@ class StagedStore(BackedStore[B], EntryStore):
         half = budget.limit // 2
         if budget.used > half and counted > half // budget.holders:
             self._complete = self._complete and not self._older
-            self._older = self._entries
-            self._entries = dict(self._uncommitted)
+            self._older = self._entries.copy()  # operators hold on to the map itself
+            self._entries.clear()
+            self._entries.update(self._uncommitted)
             for key in self._uncommitted:
                 self._older.pop(key, None)
             self._value_bytes = 0
@@ -182,33 +195,34 @@ class StagedStore(BackedStore[B], EntryStore):
             self._counted = 0
 
     def _evict(self) -> None:
-        """Forwards the oldest entries until the cache is within its budget; they stay staged (rules.md, 9)."""
+        """Forwards the oldest entries until the cache is within its budget again; they stay staged (rules.md, 9). It goes on a little below
+        the budget: to find the oldest key of a dict costs as much as to find the thousand oldest."""
         cache, unforwarded = self._cache, self._unforwarded
+        enough = cache.limit - cache.limit // _EVICTED_AT_ONCE
         while cache.used > cache.limit and unforwarded:
-            key, entry = unforwarded.popitem(last=False)
-            size = self._fixed_size
-            if size is None:
-                size = len(entry.value) if entry.value is not None else 0  # type: ignore[arg-type]  # without a fixed size it is bytes or str
-            size += UPDATE_BYTES + len(key)
-            self._held_bytes -= size
-            cache.used -= size
-            self._forward(key, entry)
+            for key in list(islice(unforwarded, _KEYS_AT_ONCE)):
+                entry = unforwarded.pop(key, None)
+                if entry is None or not entry.unforwarded:  # gone by what forwarding another one of these brought about
+                    continue
+                size = self._fixed_size
+                counted = UPDATE_BYTES + len(key) + (size if size is not None else _length(entry.value))
+                self._held_bytes -= counted
+                cache.used -= counted
+                self._forward(entry)
+                if cache.used <= enough:
+                    return
 
-    def _forward(self, key: bytes, entry: Entry) -> None:
+    def _forward(self, entry: Entry) -> None:
         entry.unforwarded = False
-        new, old = entry.value, entry.forwarded_value
+        new, old, headers = entry.value, entry.forwarded_value, entry.headers
+        entry.headers = None
         if new is None and old is None:
             return  # came and went between two flushes: downstream never knew of it (Kafka Streams' CachingKeyValueStore)
         if self._encode is not None:
             new = self._read_value(new) if new is not None else None  # type: ignore[arg-type]  # staged as bytes
             old = self._read_value(old) if old is not None else None  # type: ignore[arg-type]  # staged as bytes
-        key_object, headers = entry.key, entry.headers
-        if key_object is None:
-            key_object = self._key_object(key)
-        if headers is not None:
-            entry.headers = None
         if self._listener is not None:
-            self._listener(key_object, new, old, entry.timestamp, headers)
+            self._listener(entry.key, new, old, entry.timestamp, headers)
 
     def _key_object(self, key: bytes) -> object:
         """The key as an object, as the flush listener and iterators show it."""
@@ -216,31 +230,24 @@ class StagedStore(BackedStore[B], EntryStore):
 
     # --- commit -------------------------------------------------------------------------------------------------------------
 
-    def set_flush_listener(self, listener: FlushListener | None) -> None:
+    def set_flush_listener(self, listener: FlushListener | None, run: FlushRun | None = None) -> None:
         if self._context is None or self._backend is None:
             raise InvalidStateStoreError(f"store {self.name} is not open")
         self._listener = listener if self.caching else None
+        self._flush_run = run
 
     def flush_cache(self) -> bool:
-        unforwarded, listener = self._unforwarded, self._listener
-        waiting = len(unforwarded)
+        waiting = list(self._unforwarded.values())
+        self._unforwarded.clear()
         self._release_held()
-        oldest, objects = unforwarded.popitem, self._encode is None
-        for _ in range(waiting):
-            if not unforwarded:  # an operator downstream writes to this store too, and made it evict
-                break
-            key, entry = oldest(False)
-            if not objects or listener is None or entry.key is None:
-                self._forward(key, entry)
-                continue
-            entry.unforwarded = False  # `_forward`, without a call of its own
-            new, old, headers = entry.value, entry.forwarded_value, entry.headers
-            if new is not None or old is not None:
-                entry.headers = None
-                listener(entry.key, new, old, entry.timestamp, headers)
-        if not unforwarded:
-            self._release_held()  # what such an operator did to the count
-        return waiting > 0
+        # An operator downstream may write to this store too: an entry that it updates has its turn here all the same.
+        if self._encode is not None or self._flush_run is None:
+            for entry in waiting:
+                if entry.unforwarded:
+                    self._forward(entry)
+        else:
+            self._flush_run(waiting)
+        return bool(waiting)
 
     def _release_held(self) -> None:
         self._cache.used -= self._held_bytes
@@ -338,3 +345,8 @@ class StagedStore(BackedStore[B], EntryStore):
         first = 0 if lo is None else bisect_left(keys, lo)
         last = len(keys) if hi is None else bisect_left(keys, hi)
         return [(key, (entry := uncommitted[key]).value, entry.timestamp) for key in keys[first:last]]
+
+
+def _length(value: object) -> int:
+    """Of a staged value without a fixed size: bytes or str."""
+    return len(value) if value is not None else 0  # type: ignore[arg-type]  # as above
