@@ -7,7 +7,7 @@ from confluent_kafka import TopicPartition
 
 from runtime import serdes
 from runtime.changelog.listeners import StandbyUpdateListener, StateRestoreListener, SuspendReason
-from runtime.client import KafkaStreams, LagInfo, StreamThreadExceptionResponse, TaskMetadata, ThreadMetadata
+from runtime.client import KafkaStreams, StreamThreadExceptionResponse
 from runtime.config import StreamsConfig
 from runtime.dsl.branched import Branched, BranchedKStream
 from runtime.dsl.builder import StreamsBuilder
@@ -19,6 +19,7 @@ from runtime.dsl.ktable import GlobalKTable, KTable
 from runtime.dsl.options import Consumed, Grouped, Joined, Materialized, Named, Produced, Repartitioned
 from runtime.dsl.printed import Printed
 from runtime.dsl.session import SessionWindowedKStream
+from runtime.dsl.suppressed import Suppressed
 from runtime.dsl.windowed import TimeWindowedKStream
 from runtime.dsl.windows import EmitStrategy, SessionWindows, SlidingWindows, TimeWindows, UnlimitedWindows, Windows
 from runtime.errors import (
@@ -59,6 +60,7 @@ from runtime.handlers import (
 )
 from runtime.hosts import HostInfo
 from runtime.ids import TaskId
+from runtime.metadata import LagInfo, TaskMetadata, ThreadMetadata
 from runtime.offset_reset import AutoOffsetReset
 from runtime.operators.processor import (
     Cancellable,
@@ -185,6 +187,7 @@ __all__ = [
     "StreamsConfigError",
     "StreamsError",
     "StreamsMetadata",
+    "Suppressed",
     "SuspendReason",
     "TaskId",
     "TaskKind",

@@ -1,8 +1,9 @@
 """KafkaStreams: what a program holds while its topology runs (Kafka Streams' class of the same name).
 
-The client owns the life cycle and nothing else: a worker (`runtime.worker`) does the work in a thread of its own, and everything
-asked of it from outside (resume a task, read metadata) goes through the worker's inbox or reads a snapshot that the worker swaps in,
-so that no lock is shared with the hot path. The client's state is derived from the worker's and moves only as `runtime.states` allows.
+The client owns the life cycle and nothing else: workers (`runtime.worker`) do the work, one in a thread of this process, several each in a
+process of its own, and everything asked of them from outside (resume a task, read metadata) goes through a worker's inbox or reads a
+snapshot that the worker swaps in, so that no lock is shared with the hot path. The client's state is derived from the workers' and moves
+only as `runtime.states` allows.
 """
 
 from __future__ import annotations
@@ -10,40 +11,38 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
+from functools import partial
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self, cast
 
-from confluent_kafka import TopicPartition
-
-from runtime import logs
 from runtime.changelog.listeners import StandbyUpdateListener, StateRestoreListener
 from runtime.clock import Clock, SystemClock
 from runtime.config import StreamsConfig
-from runtime.coordination.fleet import Fleet
 from runtime.endpoint import HttpEndpoint, Routes
-from runtime.errors import DeserializationError, InvalidStateStoreError, ProcessingError, StreamsError
-from runtime.events import EventKind, EventSink
+from runtime.errors import InvalidStateStoreError, StreamsError
 from runtime.fleet import KeyChooser, KeyQueryMetadata, StreamsMetadata, StreamsMetadataState
 from runtime.ids import TaskId
+from runtime.metadata import LagInfo, TaskMetadata, ThreadMetadata, thread_metadata
 from runtime.metrics import CLIENT, MetricName, Metrics, MetricsServer
-from runtime.states import CLIENT_MOVES, TaskKind, TaskState
+from runtime.states import CLIENT_MOVES
 from runtime.states import State as ClientState
 from runtime.stores.directory import StateDirectory
+from runtime.topology.factory import build_topology
 from runtime.topology.topology import Topology
-from runtime.worker.loop import TaskInfo, Worker
+from runtime.worker.calls import Call, Positions
+from runtime.worker.crew import Crew
 from runtime.worker.queries import StoreQuery, StoreQueryParameters
-from runtime.worker.tasks import TaskSet
+from runtime.worker.recruiting import Recruiter
+from runtime.worker.stream_worker import StreamWorker
 
 logger = logging.getLogger(__name__)
 
 _ANSWER_TIMEOUT_S = 60.0
-"""How long a call waits for the stream thread, which may be in the middle of a batch or a commit."""
-
-T = TypeVar("T")
+"""How long a call waits for a stream thread, which may be in the middle of a batch or a commit."""
 
 
 class StreamThreadExceptionResponse(Enum):
@@ -57,93 +56,58 @@ StateListener = Callable[[ClientState, ClientState], None]
 ExceptionHandler = Callable[[BaseException], StreamThreadExceptionResponse]
 
 
-@dataclass(frozen=True, slots=True)
-class TaskMetadata:
-    """A task of this client (Kafka Streams' `TaskMetadata`, with `is_running` of KIP-990). Offsets are next offsets."""
-
-    task_id: TaskId
-    topic_partitions: frozenset[TopicPartition]
-    committed_offsets: Mapping[TopicPartition, int]
-    end_offsets: Mapping[TopicPartition, int]
-    time_current_idling_started: int | None
-    kind: TaskKind
-    state: TaskState
-
-    @property
-    def is_running(self) -> bool:
-        """False only for a task that is PAUSED."""
-        return self.state is not TaskState.PAUSED
-
-    def __hash__(self) -> int:
-        return hash((self.task_id, self.kind))
-
-
-@dataclass(frozen=True, slots=True)
-class ThreadMetadata:
-    """A worker of this client and its tasks (Kafka Streams' `ThreadMetadata`)."""
-
-    thread_name: str
-    thread_state: str
-    active_tasks: frozenset[TaskMetadata]
-    standby_tasks: frozenset[TaskMetadata]
-    learner_tasks: frozenset[TaskMetadata]
-
-
-@dataclass(frozen=True, slots=True)
-class LagInfo:
-    """How far a local store is behind the end of its changelog, in records (KIP-535)."""
-
-    current_offset_position: int
-    end_offset_position: int
-
-    @property
-    def offset_lag(self) -> int:
-        return max(0, self.end_offset_position - self.current_offset_position)
-
-
 class KafkaStreams:
     """Runs a topology against a Kafka cluster until it is closed. A context manager: leaving the block closes it.
 
-    `config` is a mapping of Kafka Streams' keys or a `StreamsConfig`; a wrong one raises StreamsConfigError here. Nothing is contacted
-    before `start()`. `log_path` is only told on (MEMBER records and events), so that an operator finds the log of a process.
+    `topology` is one that was built, or the name of a function that builds it, `module:function`, which `num.stream.threads` above 1 needs:
+    each worker is a process of its own then, and builds the topology itself. `config` is a mapping of Kafka Streams' keys or a
+    `StreamsConfig`; a wrong one raises StreamsConfigError here. Nothing is contacted before `start()`. `log_path` is only told on (MEMBER
+    records and events), so that an operator finds the log of a process.
     """
 
     State = ClientState
 
     def __init__(
         self,
-        topology: Topology,
+        topology: Topology | str,
         config: Mapping[str, object] | StreamsConfig,
         *,
         clock: Clock | None = None,
         log_path: str | None = None,
     ) -> None:
         self._config = config if isinstance(config, StreamsConfig) else StreamsConfig(config)
-        self._topology = topology.resolved(self._config)
+        made = build_topology(topology) if isinstance(topology, str) else topology
+        self._topology = made.resolved(self._config)
         self._clock = clock or SystemClock()
-        self._log_path = log_path
         self._application = self._config.application_id
         self._directory = StateDirectory(self._config.state_dir, self._application)
         self._state = ClientState.CREATED
         self._state_changed = threading.Condition(threading.RLock())
         self._listener: StateListener | None = None
         self._exception_handler: ExceptionHandler | None = None
-        self._restore_listener: StateRestoreListener | None = None
-        self._standby_listener: StandbyUpdateListener | None = None
-        self._worker: Worker | None = None
-        self._thread: threading.Thread | None = None
         self._servers: list[MetricsServer | HttpEndpoint] = []
-        self._places = StreamsMetadataState(self._topology, self._config.application_server, self._fleet)
         self._failure: BaseException | None = None
         self._listening = threading.local()
         """`inside` is True on a thread that is in the state listener."""
         self._metrics = Metrics(client_id=self._config.client_id or self._application)
+        self._crew = Crew(self, self._clock, self._config.integer("max.poll.interval.ms"))
+        self._recruiter = Recruiter(
+            config=self._config,
+            topology=self._topology,
+            factory=topology if isinstance(topology, str) else None,
+            directory=self._directory,
+            clock=self._clock,
+            metrics=self._metrics,
+            log_path=log_path,
+        )
+        self._places = StreamsMetadataState(self._topology, self._config.application_server, self._crew.fleet)
         self._metrics.gauge_of("client-state", CLIENT, lambda: float(list(ClientState).index(self._state)))
+        self._metrics.gauge_of("alive-stream-threads", CLIENT, lambda: float(len(self._crew.workers)))
 
     # -- life cycle ------------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Locks the state directory and starts the worker; returns at once. `state` tells how far it has come.
+        """Locks the state directory and starts the workers; returns at once. `state` tells how far it has come.
 
         Raises StateDirectoryLockedError or StateDirectoryError if the state directory cannot be used, StreamsError if the client was
         started before or a port (`metrics.port`, `http.port`) is in use. What fails later goes to the uncaught-exception handler and ends
@@ -154,18 +118,31 @@ class KafkaStreams:
                 raise StreamsError(f"the client was started before (state {self._state.value}): make a new KafkaStreams to start again")
             self._directory.lock()
             instance = self._config.client_id or f"{self._application}-{self._directory.process_id[:8]}"
-            self._metrics.gauge("alive-stream-threads", CLIENT).set(1)
+            count = self._config.integer("num.stream.threads")
             try:
-                self._worker = self._new_worker(instance)
+                self._directory.remove_global_copies(above=count)
                 self._serve()
+                make = partial(self._recruiter.make, self._crew, instance)
+                self._crew.recruit(count, make)
             except Exception:
-                self._worker = None
                 self._stop_serving()
                 self._directory.unlock()
                 raise
-            self._thread = threading.Thread(target=self._run, args=(instance,), name=f"{instance}-StreamThread-1", daemon=True)
             self._move(ClientState.REBALANCING)
-            self._thread.start()
+            self._crew.start(self._directory.await_former_workers)
+
+    def add_stream_thread(self) -> str | None:
+        """Starts one more worker, as a process (KIP-663). Returns its name, or None if the client is not running. Raises StreamsConfigError
+        where the client was given a topology in the place of a factory."""
+        self._recruiter.check_processes()
+        with self._state_changed:
+            return self._crew.add() if self._state.is_running_or_rebalancing() else None
+
+    def remove_stream_thread(self, timeout: timedelta | int | None = None) -> str | None:
+        """Ends the worker that has the largest number, when others have taken its tasks over (KIP-663). Returns its name, or None if the
+        client is not running or has no worker. Raises TimeoutError if it has not ended within `timeout` (ms or timedelta; None: however
+        long that takes); it goes on closing then."""
+        return self._crew.remove(_milliseconds(timeout)) if self._state.is_running_or_rebalancing() else None
 
     def _serve(self) -> None:
         """What listens for others. Raises StreamsError if a port is in use."""
@@ -173,7 +150,7 @@ class KafkaStreams:
         if config.metrics_port:
             self._servers.append(MetricsServer(self.metrics, config.metrics_port))
         if config.integer("http.port"):
-            routes = Routes(self, self._places, self._fleet)
+            routes = Routes(self, self._places, self._crew.fleet)
             self._servers.append(HttpEndpoint(routes, config.text("http.host"), config.integer("http.port"), config.http_token))
 
     def _stop_serving(self) -> None:
@@ -181,73 +158,44 @@ class KafkaStreams:
             server.close()
         self._servers.clear()
 
-    def _new_worker(self, instance: str) -> Worker:
-        return Worker(
-            config=self._config,
-            topology=self._topology,
-            directory=self._directory,
-            instance=instance,
-            clock=self._clock,
-            metrics=self._metrics,
-            events=EventSink(self._application, instance, self._clock),
-            on_state=self._worker_state,
-            restore_listener=self._restore_listener,
-            standby_listener=self._standby_listener,
-            log_path=self._log_path,
-        )
+    # -- what the crew tells ---------------------------------------------------------------------------------------------------
 
-    def _run(self, instance: str) -> None:
-        """The worker's thread: runs the worker, and a new one where the handler asks for that."""
-        logs.bind(application=self._application, instance=instance)
-        while True:
-            worker = self._worker
-            assert worker is not None
-            try:
-                worker.run()
-            except Exception as error:  # noqa: BLE001 (whatever ends the thread is the handler's to judge)
-                _log_failure(instance, error)
-                if self._decide(error) is StreamThreadExceptionResponse.REPLACE_THREAD and self._replaced(instance):
-                    continue
-                self._fail(error)
-            else:
-                self._finish()
-            return
-
-    def _replaced(self, instance: str) -> bool:
-        """Puts a new worker in place of the one that ended, unless the client is being closed: `close` stops the worker it finds."""
+    def workers_changed(self) -> None:
+        """Of the crew: the client's state is to be looked at."""
         with self._state_changed:
-            if self._ending():
-                return False
-            self._worker = self._new_worker(instance)
-            return True
+            state = self._crew.state
+            if state is not None and not self._ending():
+                self._move(state)
 
-    def _decide(self, error: BaseException) -> StreamThreadExceptionResponse:
+    def close_wanted(self) -> None:
+        """Of the crew: an operator's command."""
+        self._request_close(None, True)
+
+    def shall_replace(self, error: BaseException) -> bool:
+        """Of the crew: the handler's word on a worker that has failed."""
         if self._exception_handler is None:
-            return StreamThreadExceptionResponse.SHUTDOWN_CLIENT
+            return False
         try:
-            return self._exception_handler(error)
+            return self._exception_handler(error) is StreamThreadExceptionResponse.REPLACE_THREAD
         except Exception:
             logger.exception("the uncaught-exception handler itself failed: the client shuts down")
-            return StreamThreadExceptionResponse.SHUTDOWN_CLIENT
+            return False
+
+    def failing(self, error: BaseException) -> None:
+        """Of the crew: the client ends for this reason."""
+        self._failure = error
+        self._move(ClientState.PENDING_ERROR)
+
+    def all_ended(self, error: BaseException | None) -> None:
+        """Of the crew: no worker is left."""
+        self._stop_serving()
+        self._directory.unlock()
+        self._move(ClientState.NOT_RUNNING if error is None else ClientState.ERROR)
 
     def _ending(self) -> bool:
         return self._state in (ClientState.PENDING_SHUTDOWN, ClientState.PENDING_ERROR) or self._state.has_completed_shutdown()
 
-    def _release(self) -> None:
-        self._metrics.gauge("alive-stream-threads", CLIENT).set(0)
-        self._stop_serving()
-        self._directory.unlock()
-
-    def _finish(self) -> None:
-        self._move(ClientState.PENDING_SHUTDOWN)
-        self._release()
-        self._move(ClientState.NOT_RUNNING)
-
-    def _fail(self, error: BaseException) -> None:
-        self._failure = error
-        self._move(ClientState.PENDING_ERROR)
-        self._release()
-        self._move(ClientState.ERROR)
+    # -- the end ---------------------------------------------------------------------------------------------------------------
 
     def close(self, timeout: timedelta | int | None = None, leave_group: bool = True) -> bool:
         """Stops processing, commits, and closes. Returns True once it is closed, False if `timeout` (ms or timedelta; None waits for
@@ -259,20 +207,19 @@ class KafkaStreams:
         `leave_group=False` is for restarts and rolling deploys: the leader keeps the tasks for this instance for `restart.grace.ms`
         (rules.md, 4).
         """
-        milliseconds = int(timeout.total_seconds() * 1000) if isinstance(timeout, timedelta) else timeout
+        milliseconds = _milliseconds(timeout)
+        self._request_close(milliseconds, leave_group)
+        self._crew.join(None if milliseconds is None else milliseconds / 1000)
+        return self._state.has_completed_shutdown()
+
+    def _request_close(self, timeout_ms: int | None, leave_group: bool) -> None:
         with self._state_changed:
             if self._state is ClientState.CREATED:
                 self._move(ClientState.PENDING_SHUTDOWN)
                 self._move(ClientState.NOT_RUNNING)
-                return True
-            if not self._ending():
+            elif not self._ending():
                 self._move(ClientState.PENDING_SHUTDOWN)
-                if self._worker is not None:
-                    self._worker.request_stop(milliseconds, leave_group)
-        thread = self._thread
-        if thread is not None and thread.is_alive() and thread is not threading.current_thread():
-            thread.join(None if milliseconds is None else milliseconds / 1000)
-        return self._state.has_completed_shutdown()
+                self._crew.request_stop(timeout_ms, leave_group)
 
     def clean_up(self) -> None:
         """Deletes the local state of this application. Only before `start()` and after `close()`: raises StreamsError otherwise."""
@@ -303,19 +250,15 @@ class KafkaStreams:
 
     @property
     def ms_since_progress(self) -> int:
-        """How long the stream thread has shown no sign of life, in ms; 0 while there is none. More than `max.poll.interval.ms` means that
-        user code hangs (rules.md, 7)."""
-        return 0 if self._worker is None or self._state.has_completed_shutdown() else self._worker.idle_ms
+        """How long a stream thread of this process has shown no sign of life, in ms; 0 while there is none. More than
+        `max.poll.interval.ms` means that user code hangs (rules.md, 7). Workers in processes of their own do not count: one that hangs
+        is ended and replaced."""
+        return 0 if self._state.has_completed_shutdown() else self._crew.idle_ms
 
     @property
     def failure(self) -> BaseException | None:
         """What ended the client, when its state is ERROR."""
         return self._failure
-
-    def _worker_state(self, new: ClientState) -> None:
-        with self._state_changed:
-            if not self._ending():
-                self._move(new)
 
     def _move(self, new: ClientState) -> None:
         """Moves to a state if that is legal. A move that is not is ignored, as in Kafka Streams: two ends may race for the state."""
@@ -325,11 +268,9 @@ class KafkaStreams:
                 return
             self._state = new
             self._state_changed.notify_all()
-            worker = self._worker
             listener = self._listener
         logger.info("state transition from %s to %s", old.value, new.value)
-        if worker is not None:
-            worker.events.emit(EventKind.INSTANCE_STATE, worker.instance_state(old, new))
+        self._crew.tell_state(old, new)
         if listener is not None:
             self._listening.inside = True
             try:
@@ -357,12 +298,12 @@ class KafkaStreams:
     def set_global_state_restore_listener(self, listener: StateRestoreListener) -> None:
         """The listener hears of every store that is restored. Only before `start()`."""
         self._require_created("set_global_state_restore_listener")
-        self._restore_listener = listener
+        self._recruiter.restore_listener = listener
 
     def set_standby_update_listener(self, listener: StandbyUpdateListener) -> None:
         """The listener hears of every store of a standby or learner. Only before `start()`."""
         self._require_created("set_standby_update_listener")
-        self._standby_listener = listener
+        self._recruiter.standby_listener = listener
 
     def _require_created(self, name: str) -> None:
         if self._state is not ClientState.CREATED:
@@ -372,7 +313,7 @@ class KafkaStreams:
 
     def pause(self) -> None:
         """Pauses processing of all tasks of this client (KIP-834); they stay assigned. Ends with `resume()`."""
-        self._ask("pause", lambda tasks: tasks.pause_all())
+        self._answers("pause", self._crew.halt(True, self._asked("pause")))
 
     def resume(self, task_id: TaskId | None = None) -> bool:
         """With a task id (KIP-990): reads the task's committed offsets again and runs on from there. True once the task has left PAUSED,
@@ -381,26 +322,30 @@ class KafkaStreams:
         Without a task id (KIP-834): ends `pause()`; tasks that met a bad record stay PAUSED. Returns True.
         """
         if task_id is None:
-            self._ask("resume", lambda tasks: tasks.resume_all())
+            self._answers("resume", self._crew.halt(False, self._asked("resume")))
             return True
-        wanted = task_id
-        return self._ask(f"resume task {task_id}", lambda tasks: tasks.resume(wanted))
+        what = f"resume task {task_id}"
+        return any(self._answers(what, [worker.ask(Call.RESUME, task_id) for worker in self._asked(what)]))
 
-    def _ask(self, what: str, question: Callable[[TaskSet], T]) -> T:
-        """Has the stream thread do something between two batches, and waits for it; on the stream thread itself (in a state listener, a
-        handler, a processor) it is done at once. Raises StreamsError if no answer comes, or can come."""
-        worker = self._running_worker(what)
-        if threading.current_thread() is self._thread:
-            return worker.do(question)
-        if getattr(self._listening, "inside", False):
+    def _asked(self, what: str) -> list[StreamWorker]:
+        """The workers, each to be asked to do something between two batches; on a stream thread of this process (in a state listener, a
+        handler, a processor) that is done at once. Raises StreamsError if no answer can come."""
+        workers = self._running_workers(what)
+        if getattr(self._listening, "inside", False) and not all(worker.may_be_asked for worker in workers):
             raise StreamsError(
                 f"{what}: not from the state listener at the move to {self._state.value}, which waits for the listener to return; "
                 "do it at the move to RUNNING, or from another thread"
             )
+        return workers
+
+    def _answers(self, what: str, asked: list[Future[object]]) -> list[object]:
+        """What they answer. Raises what the first of them raises, when all have answered; StreamsError if no answer comes."""
         try:
-            return worker.call(question).result(_ANSWER_TIMEOUT_S)
+            for future in asked:
+                future.exception(_ANSWER_TIMEOUT_S)
         except FutureTimeoutError as error:
             raise StreamsError(f"{what}: no answer from the stream thread within {_ANSWER_TIMEOUT_S:.0f} s") from error
+        return [future.result() for future in asked]
 
     def paused_local_tasks(self) -> set[TaskMetadata]:
         """The tasks of this client that are PAUSED (KIP-990)."""
@@ -413,24 +358,16 @@ class KafkaStreams:
 
     def metadata_for_local_threads(self) -> set[ThreadMetadata]:
         """The workers of this client and their tasks, as of the last commit or change."""
-        worker = self._running_worker("metadata_for_local_threads")
-        metadata = worker.metadata()
-        by_kind = {kind: frozenset(_task_metadata(task) for task in metadata.tasks if task.kind is kind) for kind in TaskKind}
-        name = self._thread.name if self._thread else ""
-        return {
-            ThreadMetadata(
-                thread_name=name,
-                thread_state=metadata.state.value,
-                active_tasks=by_kind[TaskKind.ACTIVE],
-                standby_tasks=by_kind[TaskKind.STANDBY],
-                learner_tasks=by_kind[TaskKind.LEARNER],
-            )
-        }
+        return {thread_metadata(worker.name, worker.metadata()) for worker in self._running_workers("metadata_for_local_threads")}
 
     def all_local_store_partition_lags(self) -> dict[str, dict[int, LagInfo]]:
         """For each local store and partition, how far it is behind its changelog (KIP-535)."""
-        lags = self._ask("all_local_store_partition_lags", lambda tasks: tasks.store_positions())
-        return {store: {number: LagInfo(*positions) for number, positions in partitions.items()} for store, partitions in lags.items()}
+        what = "all_local_store_partition_lags"
+        lags: dict[str, dict[int, LagInfo]] = {}
+        for answer in self._answers(what, [worker.ask(Call.STORE_POSITIONS) for worker in self._asked(what)]):
+            for store, partitions in cast(Positions, answer).items():
+                lags.setdefault(store, {}).update({number: LagInfo(*positions) for number, positions in partitions.items()})
+        return lags
 
     # -- reading ---------------------------------------------------------------------------------------------------------------
 
@@ -443,10 +380,12 @@ class KafkaStreams:
         tasks are closed, which may take until others have learned them.
         """
         wanted = StoreQueryParameters(parameters) if isinstance(parameters, str) else parameters
-        if not (self._state.is_running_or_rebalancing() or self._state is ClientState.PENDING_SHUTDOWN) or self._worker is None:
+        if not (self._state.is_running_or_rebalancing() or self._state is ClientState.PENDING_SHUTDOWN):
             name, state = wanted.store_name, self._state.value
             raise InvalidStateStoreError(f"store {name!r}: the client is {state}, stores can be read while it runs")
-        return self._worker.query(wanted)
+        query = StoreQuery(wanted, lambda: self._crew.parts(wanted), self._crew.damage_found)
+        query.views()
+        return query
 
     def query_metadata_for_key(self, store: str, key: object, serializer_or_partitioner: KeyChooser | None = None) -> KeyQueryMetadata:
         """Which instances of the application have a key of a store (KIP-535). How the key's partition is found: by the store's own serde;
@@ -454,46 +393,32 @@ class KafkaStreams:
 
         Raises InvalidStateStoreError for an unknown store, StreamsError if the client does not run or the key has no one partition.
         """
-        self._running_worker("query_metadata_for_key")
+        self._running_workers("query_metadata_for_key")
         return self._places.of_key(store, key, serializer_or_partitioner)
 
     def metadata_for_all_streams_clients(self) -> list[StreamsMetadata]:
         """The instances of the application that tell an address (`application.server`), this one included. Raises StreamsError if the
         client does not run."""
-        self._running_worker("metadata_for_all_streams_clients")
+        self._running_workers("metadata_for_all_streams_clients")
         return self._places.all()
 
     def streams_metadata_for_store(self, store: str) -> list[StreamsMetadata]:
         """Those of them that have a part of a store, or a copy of one. Raises InvalidStateStoreError for an unknown store."""
-        self._running_worker("streams_metadata_for_store")
+        self._running_workers("streams_metadata_for_store")
         return self._places.for_store(store)
 
-    def _fleet(self) -> Fleet | None:
-        return None if self._worker is None else self._worker.fleet()
-
     def metrics(self) -> dict[MetricName, float]:
-        """All metrics now, under Kafka Streams' names."""
-        return self._metrics.values()
+        """All metrics now, under Kafka Streams' names; those of a worker in a process of its own with its name as `thread-id`."""
+        found = self._metrics.values()
+        for of_worker in self._crew.metrics():
+            found.update(of_worker)
+        return found
 
-    def _running_worker(self, what: str) -> Worker:
-        if self._worker is None or self._state.has_completed_shutdown():
+    def _running_workers(self, what: str) -> list[StreamWorker]:
+        if self._state is ClientState.CREATED or self._state.has_completed_shutdown():
             raise StreamsError(f"{what}: the client is not running (state {self._state.value})")
-        return self._worker
+        return self._crew.workers
 
 
-def _log_failure(instance: str, error: Exception) -> None:
-    """What we raise ourselves says all in its text; where something else is behind it, the trace is wanted."""
-    ours = isinstance(error, StreamsError) and not isinstance(error, DeserializationError | ProcessingError)
-    logger.error("the stream thread of %s failed: %s", instance, error, exc_info=None if ours else error)
-
-
-def _task_metadata(task: TaskInfo) -> TaskMetadata:
-    return TaskMetadata(
-        task_id=task.task_id,
-        topic_partitions=frozenset(TopicPartition(p.topic, p.number) for p in task.partitions),
-        committed_offsets={TopicPartition(p.topic, p.number): offset for p, offset in task.committed.items()},
-        end_offsets={TopicPartition(p.topic, p.number): offset for p, offset in task.ends.items()},
-        time_current_idling_started=task.idle_since_ms,
-        kind=task.kind,
-        state=task.state,
-    )
+def _milliseconds(timeout: timedelta | int | None) -> int | None:
+    return int(timeout.total_seconds() * 1000) if isinstance(timeout, timedelta) else timeout

@@ -118,7 +118,9 @@ class EventSink:
     `incarnation` is the worker's, and is renewed with `begin_incarnation` when the worker starts a new one (rules.md, 21).
     """
 
-    def __init__(self, application: str, instance: str, clock: Clock) -> None:
+    def __init__(self, application: str, instance: str, clock: Clock, worker: int = 1) -> None:
+        """`worker` is its number in the instance: two may begin an incarnation in the same millisecond."""
+        self._worker = worker
         self._application = application
         self._instance = instance
         self._clock = clock
@@ -136,7 +138,7 @@ class EventSink:
         with self._lock:
             self._number += 1
             subject = self._instance if task is None else str(task)
-            number = f"{self._incarnation}-{self._number}"
+            number = f"{self._incarnation}-{self._number}" if self._worker == 1 else f"{self._incarnation}-{self._worker}-{self._number}"
             event = Event(
                 id="/".join((self._application, subject, kind.value, coordinates, f"{self._instance}-{number}")),
                 application=self._application,

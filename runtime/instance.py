@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
-import importlib
 import logging
 import os
 import signal
@@ -32,7 +31,6 @@ from runtime import logs
 from runtime.client import KafkaStreams
 from runtime.errors import StateDirectoryError, StreamsConfigError, StreamsError, TopologyError
 from runtime.states import State
-from runtime.topology.topology import Topology
 
 logger = logging.getLogger(__name__)
 
@@ -56,23 +54,6 @@ class InstanceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         except (OSError, msgspec.DecodeError) as error:
             raise StreamsConfigError(f"{path}: {error}") from error
 
-    def build_topology(self) -> Topology:
-        """Calls the factory. Raises TopologyError naming what cannot be imported, called or used."""
-        module_name, _, function_name = self.factory.partition(":")
-        if not module_name or not function_name:
-            raise TopologyError(f"factory {self.factory!r}: expected module:function, for example examples.flight_board.topology:build")
-        try:
-            factory = getattr(importlib.import_module(module_name), function_name)
-        except (ImportError, AttributeError) as error:
-            raise TopologyError(f"factory {self.factory!r} cannot be imported: {error}") from error
-        try:
-            topology = factory()
-        except Exception as error:
-            raise TopologyError(f"factory {self.factory!r} raised {type(error).__name__}: {error}") from error
-        if not isinstance(topology, Topology):
-            raise TopologyError(f"factory {self.factory!r} returned {type(topology).__name__}, not a Topology: end it with builder.build()")
-        return topology
-
     def streams_config(self) -> dict[str, object]:
         return {**self.config, "application.id": self.application, "client.id": self.instance}
 
@@ -80,7 +61,7 @@ class InstanceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 def run(settings: InstanceSettings) -> int:
     """Runs the instance until a signal or an error ends it. Returns the exit status."""
     try:
-        streams = KafkaStreams(settings.build_topology(), settings.streams_config(), log_path=settings.log_path)
+        streams = KafkaStreams(settings.factory, settings.streams_config(), log_path=settings.log_path)
     except (StreamsConfigError, TopologyError) as error:
         logger.error("%s", error, exc_info=error.__cause__)
         return EXIT_CONFIGURATION

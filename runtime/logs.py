@@ -42,6 +42,8 @@ class JsonFormatter(logging.Formatter):
             line["task"] = str(task)
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
+        elif record.exc_text:  # of a worker's process
+            line["error"] = record.exc_text
         return msgspec.json.encode(line, enc_hook=repr).decode()
 
 

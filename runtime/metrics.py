@@ -138,16 +138,22 @@ class _PrometheusView(Collector):
         self._values = values
 
     def collect(self) -> Iterator[Metric]:
-        families: dict[tuple[str, tuple[str, ...]], CounterMetricFamily | GaugeMetricFamily] = {}
+        """One family per name, as Prometheus wants it: a tag that one metric has and another of its name does not is empty there."""
+        by_name: dict[tuple[str, str], list[tuple[dict[str, str], float]]] = {}
         for key, value in sorted(self._values().items()):
-            name = f"kafka_streams_{key.group}_{key.name}".replace("-", "_").replace(".", "_")
-            labels = tuple(tag.replace("-", "_").replace(".", "_") for tag, _ in key.tags)
-            family = families.get((name, labels))
-            if family is None:
-                make = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
-                family = families[name, labels] = make(name, f"{key.name} of {key.group} (Kafka Streams)", labels=labels)
-            family.add_metric([tag_value for _, tag_value in key.tags], value)
-        yield from families.values()
+            by_name.setdefault((key.group, key.name), []).append(({_plain(tag): of for tag, of in key.tags}, value))
+        for (group, metric), found in by_name.items():
+            name = _plain(f"kafka_streams_{group}_{metric}")
+            labels = sorted({tag for tags, _ in found for tag in tags})
+            make = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+            family = make(name, f"{metric} of {group} (Kafka Streams)", labels=labels)
+            for tags, value in found:
+                family.add_metric([tags.get(label, "") for label in labels], value)
+            yield family
+
+
+def _plain(name: str) -> str:
+    return name.replace("-", "_").replace(".", "_")
 
 
 def prometheus_text(values: Mapping[MetricName, float]) -> bytes:

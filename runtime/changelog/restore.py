@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from runtime.changelog.following import LOOK_SECONDS, Following
@@ -95,12 +96,7 @@ class Restorer:
         for store, changelog in stores:
             start = self._begin_restore(task, store, changelog)
             remaining += changelog.end - start
-            started[store.name] = {
-                "topic": changelog.partition.topic,
-                "partition": changelog.partition.number,
-                "from": start,
-                "to": changelog.end,
-            }
+            started[store.name] = _started(changelog, start)
         if self._waiting[task]:
             self._begun[task] = TaskRestore(task, remaining, self._clock, self._metrics, self._events)
             self._events.emit(EventKind.RESTORE_STARTED, {"stores": started}, task)
@@ -152,6 +148,42 @@ class Restorer:
                 listener.on_update_start(changelog.partition, store.name, position)
         self._watch_topics()
 
+    def promote(self, task: TaskId, stores: Sequence[tuple[RestorableStore, Changelog]]) -> None:
+        """A follower becomes active: as `add`, but what is being read goes on from where it is, so that only the last moment is missing."""
+        if any(not self._goes_on(changelog) for _, changelog in stores):
+            self.remove(task, promoted=True)
+            self.add(task, stores)
+            return
+        self._following.discard(task)
+        readings = [(self._readings[changelog.partition], changelog) for _, changelog in stores]
+        for reading, _ in readings:
+            self._tell_suspended(reading, SuspendReason.PROMOTED)
+            self._write(reading, reading.position)
+        self._waiting[task] = len(readings)
+        remaining = sum(max(0, changelog.end - reading.position) for reading, changelog in readings)
+        self._begun[task] = TaskRestore(task, remaining, self._clock, self._metrics, self._events)
+        started = {reading.store.name: _started(changelog, reading.position) for reading, changelog in readings}
+        self._events.emit(EventKind.RESTORE_STARTED, {"stores": started}, task)
+        for reading, changelog in readings:
+            reading.log = replace(changelog, end=max(changelog.end, reading.position))
+            reading.following, reading.records = None, 0
+            for listener in self._listeners:
+                listener.on_restore_start(changelog.partition, reading.store.name, reading.position, reading.log.end)
+            if reading.position >= reading.log.end:
+                self._complete(reading)
+
+    def _goes_on(self, changelog: Changelog) -> bool:
+        """Whether a follower of this changelog may be built upon as it is."""
+        reading = self._readings.get(changelog.partition)
+        if reading is None or reading.following is None or reading.log.topic_id != changelog.topic_id:
+            return False
+        return reading.following.gap(self._clock.wall_ms()) is None
+
+    def _tell_suspended(self, reading: Reading, reason: SuspendReason) -> None:
+        partition, store = reading.log.partition, reading.store
+        for standby in self._standby_listeners:
+            standby.on_update_suspended(partition, store.name, (store.committed_offset(partition) or 0) - 1, reading.end, reason)
+
     def _watch_topics(self) -> None:
         if self._watch is None and (look := self._look) is not None:
             self._watch = TopicWatch(lambda: look(tuple(self._readings)), self._clock, "changelog", LOOK_SECONDS)
@@ -172,9 +204,7 @@ class Restorer:
                 for listener in self._listeners:
                     listener.on_restore_suspended(partition, store.name, reading.records)
             else:
-                reason = SuspendReason.PROMOTED if promoted else SuspendReason.MIGRATED
-                for standby in self._standby_listeners:
-                    standby.on_update_suspended(partition, store.name, (store.committed_offset(partition) or 0) - 1, reading.end, reason)
+                self._tell_suspended(reading, SuspendReason.PROMOTED if promoted else SuspendReason.MIGRATED)
         self._waiting.pop(task, None)
         if (begun := self._begun.pop(task, None)) is not None:
             begun.suspend()
@@ -400,3 +430,8 @@ class Restorer:
         if self._reader is not None:
             self._reader.close()
             self._reader = None
+
+
+def _started(changelog: Changelog, start: int) -> dict[str, object]:
+    """What RESTORE_STARTED tells of one store."""
+    return {"topic": changelog.partition.topic, "partition": changelog.partition.number, "from": start, "to": changelog.end}

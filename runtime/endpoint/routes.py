@@ -20,7 +20,7 @@ from runtime.topology.catalogue import KnownStore
 from runtime.worker.queries import StoreQuery, StoreQueryParameters
 
 if TYPE_CHECKING:
-    from runtime.client import TaskMetadata, ThreadMetadata
+    from runtime.metadata import TaskMetadata, ThreadMetadata
 
 USUAL_ROWS = 100
 LONGEST_QUERY = 16_384

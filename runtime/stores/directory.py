@@ -3,12 +3,13 @@
     <state.dir>/<application.id>/.lock                             held while a client of the application uses the directory
                                  kafka-streams-process-metadata    {"processId": "<uuid>"}: the identity that outlives restarts
                                  <sub-topology>_<partition>/       a task: .lock, .checkpoint, rocksdb/<store>/
-                                 global/                           the global stores, likewise
+                                 global/                           the global stores, likewise; global-2/ … of further workers
                                  snapshots/                        what snapshot commands left
 
 Folders have the mode rwxr-x---, as there, whatever the umask: what is in a state directory is the application's data. The application's
 lock says whose directory this is, and keeps its identity with one client. A task's lock is held while the task's stores are open: the
-cleaner goes by it, and so will workers in processes of their own.
+cleaner goes by it, and so do workers in processes of their own, which share the directory of their instance. Each of those holds a share of
+`.workers` while it lives: the next client waits until all of them have ended.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pathlib import Path
 
 from runtime.errors import StateDirectoryError, StateDirectoryLockedError, StreamsError
 from runtime.ids import TaskId
-from runtime.stores.locks import FILE_MODE, LOCK_FILE, FolderLock, unusable
+from runtime.stores.locks import FILE_MODE, LOCK_FILE, FolderLock, SharedLock, unusable
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +32,8 @@ _MODE = 0o750
 _OTHERS = 0o027
 """What others must not be allowed, and the group not to write."""
 _GLOBAL = "global"
+FORMER_WORKERS_SECONDS = 15.0
+"""How long workers may take to end when their main process is gone, and a bit more."""
 
 
 class StateDirectory:
@@ -39,6 +42,7 @@ class StateDirectory:
     def __init__(self, state_dir: Path | str, application_id: str) -> None:
         self.path = Path(state_dir) / application_id
         self._lock = FolderLock(self.path, "the state directory")
+        self._share = SharedLock(self.path, "the state directory")
         self._process_id: str | None = None
 
     # --- lock ---------------------------------------------------------------------------------------------------------------
@@ -62,6 +66,16 @@ class StateDirectory:
     def unlock(self) -> None:
         """Gives the lock back. Nothing happens if it is not held."""
         self._lock.release()
+
+    def join(self) -> None:
+        """In a worker's process, as long as that lives: a client is at the directory, though its own process holds the lock of it. Raises
+        StateDirectoryLockedError, StateDirectoryError."""
+        self._share.acquire()
+
+    def await_former_workers(self) -> None:
+        """In the client's process: returns when no worker is left of a client before, which was killed perhaps. Raises
+        StateDirectoryLockedError when one does not end; StateDirectoryError."""
+        self._share.await_none(FORMER_WORKERS_SECONDS)
 
     def _keep_others_out(self) -> None:
         """A folder that is open to others, made by hand perhaps, is closed to them; where that is not allowed, it is told."""
@@ -104,9 +118,16 @@ class StateDirectory:
         """The lock of the task's folder, not taken yet. Whoever opens the task's stores holds it."""
         return FolderLock(self.path / str(task), f"task {task}")
 
-    def global_directory(self) -> Path:
-        """The folder of the global stores, made if need be. Raises StateDirectoryError."""
-        return self._made(self.path / _GLOBAL)
+    def global_directory(self, worker: int = 1) -> Path:
+        """The folder of a worker's copy of the global stores, made if need be. Raises StateDirectoryError."""
+        return self._made(self.path / (_GLOBAL if worker == 1 else f"{_GLOBAL}-{worker}"))
+
+    def remove_global_copies(self, above: int) -> None:
+        """Removes the copies of workers with larger numbers than `above`, which are no more. Raises StateDirectoryError."""
+        for path in self.path.glob(f"{_GLOBAL}-*"):
+            number = path.name.removeprefix(f"{_GLOBAL}-")
+            if number.isdecimal() and int(number) > above:
+                self._remove(path)
 
     def _made(self, path: Path) -> Path:
         try:
@@ -131,7 +152,8 @@ class StateDirectory:
         """
         for task in self.tasks_on_disk():
             self.wipe_task(task)
-        self._remove(self.path / _GLOBAL)
+        for path in [self.path / _GLOBAL, *self.path.glob(f"{_GLOBAL}-*")]:
+            self._remove(path)
 
     def wipe_task(self, task: TaskId) -> None:
         """Removes a task's folder, if there is one. Raises StateDirectoryLockedError where the task is in use, StateDirectoryError."""

@@ -10,12 +10,16 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import time
 from pathlib import Path
 
 from runtime.errors import StateDirectoryError, StateDirectoryLockedError
 
 LOCK_FILE = ".lock"
+WORKERS_FILE = ".workers"
 FILE_MODE = 0o640
+_LOOK_SECONDS = 0.05
+"""There is no waiting for a lock with a time-out: it is looked at."""
 _WAYS_OUT = {
     errno.EACCES: "give this user the right to write there, or set state.dir to a folder that it may write",
     errno.EPERM: "give this user the right to write there, or set state.dir to a folder that it may write",
@@ -97,6 +101,54 @@ class FolderLock:
         if self._descriptor is not None:
             descriptor, self._descriptor = self._descriptor, None
             os.close(descriptor)
+
+
+class SharedLock:
+    """A lock that the workers of an instance hold together, each in a process of its own, as long as they live. Whoever starts such workers
+    first sees that none is left of a client before (`await_none`): one that was killed leaves workers that take a moment to end."""
+
+    def __init__(self, folder: Path, what: str) -> None:
+        self._path = folder / WORKERS_FILE
+        self._what = what
+        self._descriptor: int | None = None
+
+    def acquire(self) -> None:
+        """Joins the holders. Raises StateDirectoryLockedError while somebody waits for them to end; StateDirectoryError."""
+        descriptor = self._open()
+        if not _locked(descriptor, fcntl.LOCK_SH):
+            os.close(descriptor)
+            raise StateDirectoryLockedError(f"{self._what} ({self._path}) is locked by another process")
+        self._descriptor = descriptor
+
+    def await_none(self, timeout_s: float) -> None:
+        """Returns when nobody holds it. Raises StateDirectoryLockedError when somebody still does after `timeout_s`, and
+        StateDirectoryError."""
+        deadline = time.monotonic() + timeout_s
+        descriptor = self._open()
+        try:
+            while not _locked(descriptor, fcntl.LOCK_EX):
+                if time.monotonic() > deadline:
+                    raise StateDirectoryLockedError(
+                        f"{self._what} ({self._path}) is in use by workers of a process that is gone, which do not end: kill them, or give "
+                        "this instance a state.dir of its own"
+                    )
+                time.sleep(_LOOK_SECONDS)
+        finally:
+            os.close(descriptor)
+
+    def _open(self) -> int:
+        try:
+            return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        except OSError as error:
+            raise unusable(f"{self._what} ({self._path})", error) from error
+
+
+def _locked(descriptor: int, operation: int) -> bool:
+    try:
+        fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def lock_holder(path: Path) -> int | None:

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from runtime.changelog.staleness import mark_at_end
 from runtime.changelog.writer import ChangelogWriter
 from runtime.commit.metadata import OffsetAndMetadata, decode_partition_time, encode_partition_time
-from runtime.commit.order import ChangelogRow
+from runtime.commit.order import ChangelogRows
 from runtime.errors import ProcessingError, StreamsError, TransactionAbortedError
 from runtime.handlers import DeserializationHandlerResponse, ProcessingHandlerResponse
 from runtime.ids import NextOffset, Partition
@@ -25,6 +26,7 @@ from runtime.intake.verdict import Batch, RawMessage, error_context, judge
 from runtime.metrics import TASK
 from runtime.states import TaskState, check_task_move
 from runtime.stores.base import EngineStore
+from runtime.tasks.follower import FollowerTask
 from runtime.tasks.incidents import Incidents, PausePoint
 from runtime.tasks.kept import keep_inputs_at_end, keep_times, kept_at_end_ms, kept_inputs, kept_partition_time, kept_stream_time
 from runtime.tasks.plan import TaskPlan
@@ -91,6 +93,15 @@ class ActiveTask:
         self._writer = ChangelogWriter(self.plan.application_id, self.id, list(self.stores.values()))
         self._move(TaskState.RESTORING)
         return wiped
+
+    def take_over(self, follower: FollowerTask) -> None:
+        """In place of `open`: the stores of a standby or learner, open as they are. CREATED → RESTORING."""
+        self.plan = replace(self.plan, lock=follower.plan.lock)
+        self.stores = follower.hand_over()
+        follower.record_time = self._record_time
+        self.checkpoint_ms, self._checkpointed = follower.checkpoint_ms, follower.checkpoint_position
+        self._writer = ChangelogWriter(self.plan.application_id, self.id, list(self.stores.values()))
+        self._move(TaskState.RESTORING)
 
     @property
     def changelogs(self) -> dict[str, Partition]:
@@ -364,7 +375,7 @@ class ActiveTask:
             self._pipeline.flush_caches()
             self._release()
 
-    def pending_changelogs(self) -> Iterable[tuple[Partition, list[ChangelogRow]]]:
+    def pending_changelogs(self) -> Iterable[ChangelogRows]:
         """What is to be written to the changelogs."""
         return () if self._writer is None or not self._dirty else self._writer.pending()
 

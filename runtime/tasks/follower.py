@@ -1,13 +1,14 @@
 """A task whose state is only followed: a standby or a learner (Kafka Streams' `StandbyTask`; KIP-429 v3's learner).
 
 It has the stores of the active task, in the same folder, and reads their changelogs as they grow. It processes nothing, commits nothing
-to the brokers, and has no say in the client's state (rules.md, 1). When its member is granted the task, it is closed and the active one
-opened on the same stores, which are then a moment behind.
+to the brokers, and has no say in the client's state (rules.md, 1). When its member is granted the task, the active one takes the stores
+over as they are, open and a moment behind: opening them anew would be most of what a hand-over takes.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from runtime.changelog.writer import changelog_partition
 from runtime.ids import Partition, TaskId
@@ -16,6 +17,11 @@ from runtime.stores.base import EngineStore
 from runtime.tasks.plan import TaskPlan
 
 logger = logging.getLogger(__name__)
+
+
+def _no_record() -> int:
+    """Nothing is processed."""
+    return 0
 
 
 class FollowerTask:
@@ -36,6 +42,8 @@ class FollowerTask:
         """True once the changelogs are being read."""
         self.caught_up = False
         """True when the stores are as good as whole (rules.md, 25)."""
+        self.record_time: Callable[[], int] = _no_record
+        """What the stores are told is the timestamp of the record that is being processed."""
 
     @property
     def inputs(self) -> tuple[Partition, ...]:
@@ -45,7 +53,7 @@ class FollowerTask:
     def open(self) -> None:
         """Opens the stores; those whose files are damaged are empty then. CREATED → RUNNING, as standbys in Kafka Streams. Raises
         StateDirectoryError."""
-        self.stores, damaged = self.plan.open_stores(lambda: 0)
+        self.stores, damaged = self.plan.open_stores(lambda: self.record_time())
         for store in damaged:
             logger.warning("%s task %s: the files of store %s were damaged; it begins anew", self.kind.value.lower(), self.id, store.name)
         self.changelogs = {
@@ -71,6 +79,11 @@ class FollowerTask:
         """As of an active task (KIP-116)."""
         self.checkpoint_ms, self.checkpoint_position = now_ms, self.position
         return self.plan.checkpoint(self.stores, self.changelogs)
+
+    def hand_over(self) -> dict[str, EngineStore]:
+        """The stores, and with them the lock of the folder, are the active task's from now on. RUNNING → CLOSED."""
+        self.state = check_task_move(self.state, TaskState.CLOSED)
+        return self.stores
 
     def close(self) -> None:
         """Writes `.checkpoint` and closes the stores. Safe to call twice."""

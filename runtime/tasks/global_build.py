@@ -47,9 +47,10 @@ def build_global_task(
     *,
     memory: StoreMemory | None = None,
     letters: GlobalLetters | None = None,
+    worker: int = 1,
 ) -> GlobalTask | None:
     """The global task, not started; None for a topology without global stores. `memory`: the process's, shared with the tasks' stores.
-    `letters`: where skipped records are kept.
+    `letters`: where skipped records are kept. `worker`: the number of the worker whose copy this is.
 
     Contacts nobody. Raises StreamsConfigError where the deserialization handler cannot be made.
     """
@@ -58,7 +59,7 @@ def build_global_task(
         return None
     handler = make_handler(config[_HANDLER], DeserializationExceptionHandler, config, _HANDLER)
     parts = _Parts(
-        config, directory.global_directory(), clock, metrics, events, handler, memory or StoreMemory(), letters or GlobalLetters(None)
+        config, directory.global_directory(worker), clock, metrics, events, handler, memory or StoreMemory(), letters or GlobalLetters(None)
     )
     return GlobalTask(
         [parts.store(entry) for entry in global_stores],

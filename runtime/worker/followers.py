@@ -7,10 +7,11 @@ from collections.abc import Collection, Mapping
 
 from runtime.changelog.restore import Restorer
 from runtime.clock import Clock
-from runtime.errors import BrokerUnavailableError, TaskCorruptedError
+from runtime.errors import BrokerUnavailableError, StateDirectoryLockedError, TaskCorruptedError
 from runtime.ids import TaskId
-from runtime.states import TaskKind
+from runtime.states import TaskKind, TaskState
 from runtime.tasks.follower import FollowerTask
+from runtime.worker.lock_waits import LockWaits
 from runtime.worker.plans import Planner
 
 logger = logging.getLogger(__name__)
@@ -25,6 +26,7 @@ class Followers:
         self._planner = planner
         self._restorer = restorer
         self._clock = clock
+        self._waits = LockWaits(clock)
         self._acceptable_lag = acceptable_lag
         self._recently_ms = recently_ms
         self._tasks: dict[TaskId, FollowerTask] = {}
@@ -45,31 +47,53 @@ class Followers:
         """True while one of them has not caught up."""
         return any(task.followed and not task.caught_up for task in self._tasks.values())
 
-    def keep(self, wanted: Mapping[TaskId, TaskKind], promoted: Collection[TaskId]) -> None:
-        """Closes the tasks that are not wanted any more, and those that are `promoted`, before they are opened as active; the others may
-        change their kind."""
+    def keep(self, wanted: Mapping[TaskId, TaskKind]) -> None:
+        """Closes the tasks that are not wanted any more; the others may change their kind."""
         for task in self.all():
             kind = wanted.get(task.id)
             if kind is None:
-                self._close(task, promoted=task.id in promoted)
+                self._close(task)
             elif kind is not task.kind:
                 task.kind, self.changed = kind, True
+
+    def promote(self, ids: Collection[TaskId]) -> list[FollowerTask]:
+        """Gives out those that are to be active now and can be as they are: open, and followed. The restorer goes on reading for them. The
+        others are closed before the active one opens the same folder."""
+        given = []
+        for task in self.all():
+            if task.id in ids and task.followed:
+                self._forget(task)
+                given.append(task)
+            elif task.id in ids:
+                self._close(task)
+        return given
 
     def open(self, wanted: Mapping[TaskId, TaskKind]) -> None:
         """Opens the tasks that are not here yet. Raises StateDirectoryError."""
         for task_id, kind in sorted(wanted.items(), key=lambda each: each[0]):
             if task_id not in self._tasks:
-                task = self._tasks[task_id] = self._planner.follower(task_id, kind)
-                task.open()
-                logger.info("task %s is followed as %s", task_id, kind.value, extra={"task": task_id})
-                self.changed = True
+                self._open(self._planner.follower(task_id, kind))
+
+    def _open(self, task: FollowerTask) -> None:
+        self._tasks[task.id] = task
+        try:
+            task.open()
+        except StateDirectoryLockedError as error:
+            self._waits.wait(task.id, error)
+            return
+        self._waits.over(task.id)
+        logger.info("task %s is followed as %s", task.id, task.kind.value, extra={"task": task.id})
+        self.changed = True
 
     def advance(self) -> None:
         """Begins to follow what was opened, and looks who has caught up. The reading itself is the restorer's, with all its other stores.
 
         A broker that does not answer is asked again the next time. Raises MissingSourceTopicError for a changelog that is not there.
         """
-        waiting = [task for task in self._tasks.values() if not task.followed]
+        for task in self.all():
+            if task.state is TaskState.CREATED:
+                self._open(task)
+        waiting = [task for task in self._tasks.values() if not task.followed and task.state is not TaskState.CREATED]
         if waiting:
             try:
                 self._follow(waiting)
@@ -121,9 +145,13 @@ class Followers:
         for task in self.all():
             self._close(task)
 
-    def _close(self, task: FollowerTask, *, promoted: bool = False) -> None:
-        del self._tasks[task.id]
-        self._ends.pop(task.id, None)
-        self._restorer.remove(task.id, promoted=promoted)
+    def _close(self, task: FollowerTask) -> None:
+        self._forget(task)
+        self._restorer.remove(task.id)
         task.close()
+
+    def _forget(self, task: FollowerTask) -> None:
+        del self._tasks[task.id]
+        self._waits.over(task.id)
+        self._ends.pop(task.id, None)
         self.changed = True

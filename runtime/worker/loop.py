@@ -22,11 +22,11 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import TypeVar
 
 from runtime.changelog.listeners import StandbyUpdateListener, StateRestoreListener
 from runtime.clock import Clock
 from runtime.config import StreamsConfig
+from runtime.coordination.fleet import Fleet
 from runtime.errors import BrokerUnavailableError, StreamsError, TaskCorruptedError, TaskMigratedError, TransactionAbortedError
 from runtime.events import EventKind, EventSink
 from runtime.metrics import Metrics
@@ -34,15 +34,16 @@ from runtime.states import State
 from runtime.stores.directory import StateDirectory
 from runtime.tasks.incidents import MOST_TEXT
 from runtime.topology.topology import Topology
+from runtime.worker.calls import Call
+from runtime.worker.found import Found
 from runtime.worker.memory import calm_collector
 from runtime.worker.parts import Parts
-from runtime.worker.queries import StoreQuery, StoreQueryParameters
+from runtime.worker.queries import StoreQueryParameters
+from runtime.worker.seat import Seat
 from runtime.worker.tasks import TaskSet
 from runtime.worker.view import TaskInfo, WorkerMetadata
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 __all__ = ["TaskInfo", "Worker", "WorkerMetadata"]
 
@@ -51,6 +52,8 @@ LONGEST_WAIT_SECONDS = 0.05
 FOLLOW_SECONDS = 0.002
 """How long a turn waits for changelogs where there is input that may come too."""
 LISTEN_EVERY_MS = 50
+CLOSELY_MS = 5
+"""The same, and the longest wait of a turn, while a task is on its way from one member to another: every output of it waits for that."""
 AWAY_SECONDS = 0.5
 """How long the loop rests when a broker did not answer; what was asked is asked again."""
 STOP_MS = 30_000
@@ -82,8 +85,15 @@ class Worker:
         restore_listener: StateRestoreListener | None = None,
         standby_listener: StandbyUpdateListener | None = None,
         log_path: str | None = None,
+        seat: Seat | None = None,
+        halted: bool = False,
+        ask_to_close: Callable[[], None] | None = None,
+        joins: Callable[[int], None] = lambda incarnation: None,
     ) -> None:
+        """`halted`: begins paused (KIP-834). `ask_to_close`: has the client closed, where an operator's command says so; without it the
+        worker stops. `joins`: hears of each incarnation before the application does."""
         self.events = events
+        self.metrics = metrics
         self._clock = clock
         self._on_state = on_state
         self._log_path = log_path
@@ -106,7 +116,10 @@ class Worker:
             standby_listener=standby_listener,
             log_path=log_path,
             give_up=self._gives_up,
-            ask_to_close=self._request_close,
+            ask_to_close=ask_to_close or self.request_stop,
+            seat=seat or Seat(),
+            halted=halted,
+            joins=joins,
         )
         self._state = State.CREATED
         self._limit = 1000
@@ -132,22 +145,23 @@ class Worker:
         self._progressed_ms = self._clock.monotonic_ms()
         return self._stop_at_ms is not None and self._clock.monotonic_ms() >= self._stop_at_ms
 
-    def do(self, function: Callable[[TaskSet], T]) -> T:
-        """Runs `function` now. Only on the worker's own thread."""
-        result = function(self._parts.tasks)
+    def do(self, call: Call, *arguments: object) -> object:
+        """Carries out a call now. Only on the worker's own thread."""
+        result = self._parts.carry_out(call, arguments)
         self._parts.publish(self._state)  # before the answer: who was told that a task is resumed must not still see it paused
         return result
 
-    def call(self, function: Callable[[TaskSet], T]) -> Future[T]:
-        """Runs `function` on the worker's thread, between two batches. The future fails with StreamsError if the worker has ended."""
-        future: Future[T] = Future()
+    def call(self, call: Call, *arguments: object) -> Future[object]:
+        """Has a call carried out on the worker's thread, between two batches. The future fails with StreamsError if the worker has
+        ended."""
+        future: Future[object] = Future()
 
         def run() -> None:
             if self._ended:
                 future.set_exception(StreamsError("the stream thread has ended"))
                 return
             try:
-                future.set_result(self.do(function))
+                future.set_result(self.do(call, *arguments))
             except Exception as error:  # noqa: BLE001 (it belongs to the caller)
                 future.set_exception(error)
 
@@ -160,11 +174,15 @@ class Worker:
         """The worker and its tasks, as of the last commit or change."""
         return self._parts.view.metadata
 
-    def query(self, parameters: StoreQueryParameters) -> StoreQuery:
-        """A store of this worker, over all of its tasks. Raises InvalidStateStoreError."""
-        return self._parts.view.query(parameters, self._report_damage)
+    def fleet(self) -> Fleet | None:
+        """What this worker knows of the whole application, as of the last record that it read; None for nothing yet."""
+        return self._parts.view.fleet
 
-    def _report_damage(self, error: TaskCorruptedError) -> None:
+    def find(self, parameters: StoreQueryParameters) -> Found:
+        """The parts of a store that this worker has open now."""
+        return self._parts.view.find(parameters)
+
+    def report_damage(self, error: TaskCorruptedError) -> None:
         """A query of another thread found damaged files: met by the worker as if it had found them itself."""
         found_ms = self._clock.monotonic_ms()
 
@@ -276,18 +294,19 @@ class Worker:
         now_ms = self._progressed_ms = clock.monotonic_ms()
         self._serve_inbox()
         if now_ms >= self._listen_at_ms:
-            self._listen_at_ms = now_ms + LISTEN_EVERY_MS
             parts.listen(now_ms)
+            self._listen_at_ms = now_ms + (CLOSELY_MS if parts.moving else LISTEN_EVERY_MS)
+        longest = CLOSELY_MS / 1000 if parts.moving else LONGEST_WAIT_SECONDS
         global_moved = parts.step_global()
         idle = not tasks.buffered or tasks.halted
         busy_restoring = bool(parts.restorer.restoring) or parts.followers.behind
-        tasks.advance((FOLLOW_SECONDS if parts.reader.assigned else LONGEST_WAIT_SECONDS) if busy_restoring and idle else 0.0)
+        tasks.advance((FOLLOW_SECONDS if parts.reader.assigned else longest) if busy_restoring and idle else 0.0)
         if parts.reader.assigned and not tasks.halted:
-            wait = 0.0 if busy_restoring or global_moved or not idle else parts.wait_seconds(now_ms, LONGEST_WAIT_SECONDS)
+            wait = 0.0 if busy_restoring or global_moved or not idle else parts.wait_seconds(now_ms, longest)
             tasks.take(parts.reader.poll(wait))
             tasks.balance(parts.most_buffered)
         elif not busy_restoring:
-            self._rest(LONGEST_WAIT_SECONDS)
+            self._rest(longest)
         self._process(tasks)
         parts.transport.poll()
         tasks.punctuate(clock.wall_ms())
@@ -312,10 +331,6 @@ class Worker:
             except Empty:
                 return
             call()
-
-    def _request_close(self) -> None:
-        """A `close` command: as a call of `KafkaStreams.close`."""
-        self.request_stop(None, True)
 
     def _show(self, state: State) -> None:
         self._parts.publish(state)

@@ -82,15 +82,17 @@ class Orders:
         if new or not self.granted:
             self._events.emit(EventKind.TASKS_ASSIGNED, {"active": [str(task) for task in sorted(grant.active)]})
         self.granted = True
-        self._followers.keep(grant.copies, grant.active)
-        self._tasks.create(grant.active)
+        promoted = self._followers.promote(grant.active)
+        self._followers.keep(grant.copies)
+        self._tasks.create(grant.active, promoted)
         self._followers.open(grant.copies)
 
     def _hand_over(self, tasks: Sequence[TaskId]) -> None:
-        """Commit, close, say so: only then may another be granted them (coordination.md, 3)."""
+        """Commit, and say so: only then may another be granted them (coordination.md, 3). Nothing is done for them after the commit, so the
+        other begins while they are closed here. (A worker of the same instance waits for the folder's lock.)"""
         self._commit()
-        self._tasks.close(tasks)
         self._coordination.released(tasks)
+        self._tasks.close(tasks)
 
     def _carry_out(self, command: Command) -> None:
         try:

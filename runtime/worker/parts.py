@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import socket
 from collections.abc import Callable, Iterable
 
@@ -40,13 +39,16 @@ from runtime.tasks.global_letters import GlobalLetters
 from runtime.tasks.incidents import Incidents
 from runtime.topics import TopicAdmin
 from runtime.topology.topology import Topology
+from runtime.worker.calls import Call, carry_out
 from runtime.worker.chores import CHANGELOGS_MS, CLEAN_UP_MS, MOVED_OFFSETS_MS, RECOMMIT_MS, Chores
 from runtime.worker.clients import await_broker, input_consumer
 from runtime.worker.commands import Commands
 from runtime.worker.followers import Followers
+from runtime.worker.lock_waits import LockWaits
 from runtime.worker.orders import Orders
 from runtime.worker.plans import Planner
 from runtime.worker.positions import Positions
+from runtime.worker.seat import Seat
 from runtime.worker.source_topics import SourceTopics
 from runtime.worker.tasks import TaskSet
 from runtime.worker.view import View
@@ -76,9 +78,12 @@ class Parts:
         log_path: str | None,
         give_up: Callable[[], bool],
         ask_to_close: Callable[[], None],
+        seat: Seat,
+        halted: bool,
+        joins: Callable[[int], None],
     ) -> None:
-        """Contacts nobody. `give_up`: true when a stop's time is up; `ask_to_close`: has the client closed. Raises StreamsConfigError if
-        a handler cannot be made."""
+        """Contacts nobody. `give_up`: true when a stop's time is up; `ask_to_close`: has the client closed; `halted`: begins paused
+        (KIP-834); `joins`: hears of each incarnation before the application does. Raises StreamsConfigError if a handler cannot be made."""
         self._config = config
         self._topology = topology
         self._directory = directory
@@ -89,6 +94,9 @@ class Parts:
         self._log_path = log_path
         self._give_up = give_up
         self._ask_to_close = ask_to_close
+        self._seat = seat
+        self._halted = halted
+        self._joins = joins
         self._listeners = () if restore_listener is None else (restore_listener,)
         self._standby_listeners = () if standby_listener is None else (standby_listener,)
         self._incidents = Incidents(config, events, metrics)
@@ -125,7 +133,7 @@ class Parts:
         layout = self.topics.prepare(self._topology)
         self._layout = layout
         self._incidents.know(self._topology, self.topics)
-        memory = StoreMemory.configured(config.integer)
+        memory = StoreMemory.configured(lambda key: self._seat.share(config.integer(key)))
         logger.info("memory of the stores: %s", memory)
         show_memory(self._metrics, memory)
         self.global_task = build_global_task(
@@ -139,6 +147,7 @@ class Parts:
             self._listeners,
             memory=memory,
             letters=self._letters,
+            worker=self._seat.number,
         )
         self._planner = Planner(
             config=config,
@@ -170,7 +179,10 @@ class Parts:
         self._coordination = Coordination(config, self._topology, layout, self._directory, clock)
         self._started.append(self._coordination.close)
         positions = Positions(self._planner, self.reader, self._sources, self._events, clock)
-        self.tasks = TaskSet(self._planner, self.reader, self.restorer, self.global_task, self._events, self._coordination, positions)
+        self.tasks = TaskSet(
+            self._planner, self.reader, self.restorer, self.global_task, self._events, self._coordination, positions, LockWaits(clock)
+        )
+        self.tasks.halted = self._halted
         self._started.append(self.tasks.drop)
         lag = config.integer("acceptable.recovery.lag")
         self.followers = Followers(self._planner, self.restorer, clock, lag, recently_ms=2 * self._commit_interval_ms)
@@ -226,8 +238,9 @@ class Parts:
     def _join(self) -> None:
         """Begins an incarnation: a transactional id of its own, announced after it was initialised (coordination.md, 7)."""
         incarnation = self._clock.wall_ms()
-        transactional_id = f"{self._config.application_id}-{self._instance}-{incarnation}-1"
+        transactional_id = f"{self._config.application_id}-{self._instance}-{incarnation}-{self._seat.number}"
         self._events.begin_incarnation(incarnation)
+        self._joins(incarnation)
         self.transport = self._new_transport(transactional_id)
         self.transport.start()
         self._planner.attach(self.transport)
@@ -250,10 +263,13 @@ class Parts:
             incarnation=incarnation,
             transactional_id=transactional_id,
             host=socket.gethostname(),
-            pid=os.getpid(),
+            pid=self._seat.pid,
             log_path=self._log_path,
             state_dir=str(self._config.state_dir),
             metrics_port=self._config.metrics_port,
+            application_server=str(self._config.application_server or ""),
+            worker=self._seat.number,
+            workers=self._seat.of,
         )
 
     def tell_the_end(self) -> None:
@@ -285,6 +301,11 @@ class Parts:
         transport = getattr(self, "transport", None)
         if transport is not None:
             transport.close()
+
+    @property
+    def moving(self) -> bool:
+        """True while a task is on its way between members."""
+        return self._coordination.moving
 
     @property
     def to_be_handed_over(self) -> bool:
@@ -400,6 +421,7 @@ class Parts:
     def listen(self, now_ms: int) -> None:
         """What the leader, operators and the brokers' list of topics say, and the report of this worker's tasks."""
         self._orders.listen()
+        self.view.fleet = self._coordination.fleet()
         if anew := self._sources.made_anew():
             self.tasks.begin_anew(anew)
         self.followers.advance()
@@ -410,6 +432,10 @@ class Parts:
     def step_global(self) -> bool:
         """A round of the global task; True if it moved."""
         return self.global_task is not None and self.global_task.step(0)
+
+    def carry_out(self, call: Call, arguments: tuple[object, ...]) -> object:
+        """What another thread asks for."""
+        return carry_out(call, arguments, self.tasks, self._coordination, self._instance)
 
     def chores(self, now_ms: int) -> None:
         """What is due of the chores."""
@@ -472,4 +498,4 @@ class Parts:
 
     def instance_state(self, old: State, new: State) -> dict[str, object]:
         """The payload of INSTANCE_STATE."""
-        return {"old": old.value, "new": new.value, "pid": os.getpid(), "log_path": self._log_path}
+        return {"old": old.value, "new": new.value, "pid": self._seat.pid, "log_path": self._log_path}

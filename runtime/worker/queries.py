@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from operator import itemgetter
-from typing import TypeVar, cast
+from typing import Protocol, TypeVar, cast
 
 from runtime.errors import InvalidStateStoreError, TaskCorruptedError
 from runtime.record import Windowed
 from runtime.serdes.serde import Serde
-from runtime.stores.base import CommittedView, EngineStore
+from runtime.stores.base import CommittedView, StoreLayout
 from runtime.stores.interfaces import ReadOnlyKeyValueStore, ReadOnlySessionStore, ReadOnlyVersionedStore, ReadOnlyWindowStore
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ class QueryableStoreType:
     kind: str
     timestamped: bool = False
 
-    def check(self, store: EngineStore) -> None:
+    def check(self, store: QueryPart) -> None:
         """Raises InvalidStateStoreError if the store is of another type."""
         layout = store.layout
         if layout.kind != self.kind or (self.timestamped and not layout.timestamped):
@@ -98,6 +98,18 @@ class StoreQueryParameters:
         return replace(self, stale_stores=True)
 
 
+class QueryPart(Protocol):
+    """What a query reads of a store: a task's part of it, or a stand-in for what another process has."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def layout(self) -> StoreLayout: ...
+
+    def query_view(self, *, timestamped: bool = False) -> CommittedView: ...
+
+
 class StoreQuery:
     """Reads of one store. Key-value stores have `get`, `range`, `all`, `prefix_scan` …; window stores `fetch`, `fetch_all`, `all` …;
     session stores `fetch`, `find_sessions`, `fetch_session` …; versioned stores `get(key, as_of)` and `all`; stores of your own `views`.
@@ -107,35 +119,41 @@ class StoreQuery:
     and when the task that holds the data is closed meanwhile: ask again."""
 
     def __init__(
-        self, parameters: StoreQueryParameters, stores: Callable[[], Sequence[EngineStore]], report: Callable[[TaskCorruptedError], None]
+        self, parameters: StoreQueryParameters, stores: Callable[[], Sequence[QueryPart]], report: Callable[[TaskCorruptedError], None]
     ) -> None:
-        """`stores` gives the parts that are here now; it raises InvalidStateStoreError where there is none that may answer. `report` hears
-        of one whose files turn out to be damaged."""
+        """`stores` gives the parts that answer now; it raises InvalidStateStoreError where there is none that may. `report` hears of one
+        whose files turn out to be damaged."""
         self._parameters = parameters
         self._stores = stores
         self._report = report
 
     def views(self) -> list[CommittedView]:
         """What each part shows of itself: for stores of your own, what their `query_view()` gives."""
+        return self._shown(self._stores())
+
+    def _shown(self, stores: Sequence[QueryPart]) -> list[CommittedView]:
         wanted = self._parameters.store_type
-        stores = self._stores()
         if wanted is None:
             return [self._watched(store, store.query_view()) for store in stores]
         for store in stores:
             wanted.check(store)
         return [self._watched(store, store.query_view(timestamped=wanted.timestamped)) for store in stores]
 
-    def _watched(self, store: EngineStore, view: CommittedView) -> CommittedView:
+    def _watched(self, store: QueryPart, view: CommittedView) -> CommittedView:
         """The view, but for stores of your own behind a watch over its reads."""
         kind = store.layout.kind
         return cast(CommittedView, _Watched(view, self._report)) if kind in _READS and kind != "custom" else view
 
     def _of_kind(self, *kinds: str) -> list[CommittedView]:
-        for store in self._stores():
+        return self._shown(self._parts_of_kind(*kinds))
+
+    def _parts_of_kind(self, *kinds: str) -> Sequence[QueryPart]:
+        stores = self._stores()
+        for store in stores:
             kind = store.layout.kind
             if kind not in kinds:
                 raise InvalidStateStoreError(f"store {store.name!r} is a {kind.replace('_', '-')} store: use {_READS[kind]}")
-        return self.views()
+        return stores
 
     def _key_values(self) -> list[ReadOnlyKeyValueStore]:
         return cast(list[ReadOnlyKeyValueStore], self._of_kind(_KEY_VALUE))
@@ -185,17 +203,15 @@ class StoreQuery:
         """Of a window store: `(key, time)`, the value of the window that starts then or None; `(key, from, to)`, an iterator of (window
         start, value) by time; `(key from, key to, from, to)`, an iterator of (Windowed, value). Of a session store: `(key)` or `(key from,
         key to)`, an iterator of (Windowed, value). Times in ms, inclusive."""
-        views = self._of_kind(_WINDOW, _SESSION)
-        if len(arguments) == 2 and self._is_window():
+        stores = self._parts_of_kind(_WINDOW, _SESSION)
+        views = self._shown(stores)
+        if len(arguments) == 2 and stores[0].layout.kind == _WINDOW:
             return _first(_call(view, "fetch", arguments) for view in views)
         return self._in_time(views, "fetch", arguments)
 
     def backward_fetch(self, *arguments: object) -> Rows:
         """As `fetch` of a range or of sessions, in the opposite order."""
         return self._in_time(self._of_kind(_WINDOW, _SESSION), "backward_fetch", arguments)
-
-    def _is_window(self) -> bool:
-        return any(store.layout.kind == _WINDOW for store in self._stores())
 
     def _in_time(self, views: Sequence[CommittedView], method: str, arguments: tuple[object, ...]) -> Rows:
         parts = [cast(Rows, _call(view, method, arguments)) for view in views]

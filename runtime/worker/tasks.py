@@ -12,14 +12,16 @@ from typing import Protocol
 
 from runtime.changelog.restore import Restorer
 from runtime.commit.metadata import OffsetAndMetadata
-from runtime.errors import StateLostError, StreamsError, TaskCorruptedError
+from runtime.errors import StateDirectoryLockedError, StateLostError, StreamsError, TaskCorruptedError
 from runtime.events import EventKind, EventSink
 from runtime.ids import NextOffset, Partition, TaskId
 from runtime.intake.reader import Polled, Reader
 from runtime.states import TaskState
 from runtime.tasks.active import ActiveTask
+from runtime.tasks.follower import FollowerTask
 from runtime.tasks.global_ import GlobalTask
 from runtime.tasks.incidents import PausePoint
+from runtime.worker.lock_waits import LockWaits
 from runtime.worker.plans import Planner
 from runtime.worker.positions import MADE_ANEW, OFFSETS_SECONDS, OUT_OF_RANGE, Positions
 
@@ -48,6 +50,7 @@ class TaskSet:
         events: EventSink,
         holds: Holds,
         positions: Positions,
+        waits: LockWaits,
     ) -> None:
         self._planner = planner
         self._reader = reader
@@ -56,6 +59,7 @@ class TaskSet:
         self._events = events
         self._holds = holds
         self._positions = positions
+        self._waits = waits
         self._tasks: dict[TaskId, ActiveTask] = {}
         self._by_partition: dict[Partition, ActiveTask] = {}
         self._turn: list[TaskId] = []
@@ -129,9 +133,10 @@ class TaskSet:
 
     # -- coming ----------------------------------------------------------------------------------------------------------------
 
-    def create(self, ids: Collection[TaskId]) -> None:
-        """Opens tasks that are not here yet and starts their restore. Order as in rules.md, 22: committed offsets first (this waits until
-        what a fenced predecessor left open has ended), then the ends of the changelogs.
+    def create(self, ids: Collection[TaskId], promoted: Collection[FollowerTask] = ()) -> None:
+        """Opens tasks that are not here yet and starts their restore; those that were standbys or learners here go on from there. Order as
+        in rules.md, 22: committed offsets first (this waits until what a fenced predecessor left open has ended), then the ends of the
+        changelogs.
 
         Raises StateLostError (rules.md, 14), StreamsError if the broker does not answer; what was opened by then is kept and tried again.
         """
@@ -140,17 +145,29 @@ class TaskSet:
                 self._tasks[task_id] = self._planner.task(task_id)
                 self._turn = []
                 self.changed = True
+        for follower in promoted:
+            self._tasks[follower.id].take_over(follower)
         self._start_restores()
 
     def _start_restores(self) -> None:
-        """Opens what is CREATED and begins restores that are not under way; what an absent broker kept from it is tried again so."""
+        """Opens what is CREATED and begins restores that are not under way; what an absent broker, or a folder that another process still
+        holds, kept from it is tried again so."""
         for task in self.in_state(TaskState.CREATED):
-            for store in task.open():
-                logger.warning("task %s: the files of store %s were damaged; it is restored from its changelog", task.id, store.name)
+            self._open(task)
         begun = self._restorer.restoring | self._restored
         waiting = [task for task in self.in_state(TaskState.RESTORING) if task.id not in begun]
         if waiting:
             self._restore(waiting)
+
+    def _open(self, task: ActiveTask) -> None:
+        try:
+            damaged = task.open()
+        except StateDirectoryLockedError as error:
+            self._waits.wait(task.id, error)
+            return
+        self._waits.over(task.id)
+        for store in damaged:
+            logger.warning("task %s: the files of store %s were damaged; it is restored from its changelog", task.id, store.name)
 
     def _restore(self, tasks: list[ActiveTask]) -> None:
         committed = self._reader.committed([partition for task in tasks for partition in task.inputs], OFFSETS_SECONDS)
@@ -159,7 +176,8 @@ class TaskSet:
         changelogs = self._planner.changelogs([partition for task in tasks for partition in task.changelogs.values()])
         for task in tasks:
             task.topic_ids = {partition.topic: changelogs[partition].topic_id for partition in task.changelogs.values()}
-            self._restorer.add(task.id, [(task.stores[name], changelogs[partition]) for name, partition in task.changelogs.items()])
+            begin = self._restorer.promote if task.id in self._restorer.following else self._restorer.add
+            begin(task.id, [(task.stores[name], changelogs[partition]) for name, partition in task.changelogs.items()])
             task.plan.restore_begins(task.stores, task.changelogs)
 
     def _refuse_lost_state(self, task: ActiveTask, committed: Mapping[Partition, OffsetAndMetadata]) -> None:
@@ -445,6 +463,7 @@ class TaskSet:
             task = self._tasks.pop(task_id, None)
             if task is None:
                 continue
+            self._waits.over(task_id)
             self._restorer.remove(task_id)
             self._restored.discard(task_id)
             self._reader.unassign(task.inputs)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from runtime.errors import InvalidStateStoreError, TaskCorruptedError
+from runtime.coordination.fleet import Fleet
 from runtime.ids import Partition, TaskId
 from runtime.intake.reader import Reader
 from runtime.states import State, TaskKind, TaskState
@@ -15,7 +15,8 @@ from runtime.tasks.follower import FollowerTask
 from runtime.tasks.global_ import GlobalTask
 from runtime.tasks.global_state import Phase
 from runtime.tasks.incidents import PausePoint
-from runtime.worker.queries import StoreQuery, StoreQueryParameters
+from runtime.worker.found import Found
+from runtime.worker.queries import StoreQueryParameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,8 @@ class View:
     def __init__(self) -> None:
         self.metadata = WorkerMetadata(State.CREATED, ())
         self.published_ms = -1
+        self.fleet: Fleet | None = None
+        """What is known of the whole application; None until this worker has read of it."""
         self._parts: dict[str, tuple[_Part, ...]] = {}
         self._global: GlobalTask | None = None
 
@@ -111,32 +114,18 @@ class View:
         self.metadata = WorkerMetadata(state, (*(task_info(task, reader) for task in tasks), *map(follower_info, followers)))
         self.published_ms = now_ms
 
-    def query(self, parameters: StoreQueryParameters, report: Callable[[TaskCorruptedError], None]) -> StoreQuery:
-        """`report` hears of damage that is found. Raises InvalidStateStoreError if the store is unknown, not here, of another type, or
-        still being restored."""
-        query = StoreQuery(parameters, lambda: self._answering(parameters), report)
-        query.views()
-        return query
-
-    def _answering(self, wanted: StoreQueryParameters) -> list[EngineStore]:
-        """The parts that may answer now; raises InvalidStateStoreError if there is none, or one that should is being restored."""
+    def find(self, wanted: StoreQueryParameters) -> Found:
+        """What is here of a store now."""
         name, number = wanted.store_name, wanted.partition
-        parts = [part for part in (*self._parts.get(name, ()), *self._global_part(name)) if part.is_of(number)]
-        if wanted.stale_stores:
-            answering = [part.store for part in parts if part.store.is_open]
-        else:
-            restoring = sorted(str(part.task or "global") for part in parts if part.active and not part.ready)
-            if restoring:
-                raise InvalidStateStoreError(
-                    f"store {name!r} is still being restored ({', '.join(restoring)}): to read it as it is, ask for "
-                    f"StoreQueryParameters({name!r}).enable_stale_stores()"
-                )
-            answering = [part.store for part in parts if part.active]
-        if not answering:
-            known = ", ".join(sorted(self._parts)) or "none"
-            where = "" if number is None else f", or not its partition {number}"
-            raise InvalidStateStoreError(f"store {name!r} is unknown or not on this client{where} (stores here: {known})")
-        return answering
+        global_part = self._global_part(name)
+        parts = [part for part in (*self._parts.get(name, ()), *global_part) if part.is_of(number)]
+        may_answer = [part for part in parts if (part.store.is_open if wanted.stale_stores else part.active and part.ready)]
+        return Found(
+            parts=tuple(part.store for part in may_answer),
+            restoring=tuple(str(part.task or "global") for part in parts if part.active and not part.ready),
+            known=frozenset(self._parts),
+            whole=bool(global_part),
+        )
 
     def _global_part(self, name: str) -> list[_Part]:
         store = None if self._global is None else self._global.store(name)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from runtime.errors import StreamsError
 from runtime.events import Event, EventKind, events_topic
 from runtime.states import State
 from runtime.topology.topology import Topology
+from runtime.worker.local import ThreadWorker
+from runtime.worker.loop import Worker
 from tests.support import Kafka, wait_until
 
 PAUSE = "runtime.handlers.LogAndPauseExceptionHandler"
@@ -57,6 +60,21 @@ def running(broker: Kafka, topology: Topology, application_id: str, state_dir: P
         streams.start()
         reaches(streams, State.RUNNING)
         yield streams
+
+
+def worker_of(streams: KafkaStreams) -> Worker:
+    """The one worker of a client, to look into."""
+    [worker] = streams._crew.workers
+    assert isinstance(worker, ThreadWorker)
+    return worker.worker
+
+
+def on_worker(worker: Worker, job: Callable[[], None]) -> None:
+    """Has something done on the worker's thread, between two batches."""
+    done = threading.Event()
+    worker._inbox.put(job)
+    worker._inbox.put(done.set)
+    assert done.wait(30)
 
 
 def reaches(streams: KafkaStreams, state: State, seconds: int = 40) -> None:

@@ -11,7 +11,7 @@ from runtime.dsl.builder import StreamsBuilder
 from runtime.dsl.options import Consumed, Materialized, Produced
 from runtime.events import EventKind
 from runtime.topology.topology import Topology
-from tests.broker.engine import running, told
+from tests.broker.engine import running, told, worker_of
 from tests.support import Kafka, wait_until
 
 Topic = Callable[..., str]
@@ -95,7 +95,7 @@ def test_rule_13_a_table_hears_of_deletions_that_its_source_topic_has_forgotten(
     broker.produce(source, [("kept", "1"), ("gone", "1")], partition=0)
     with running(broker, topology, application_id, state_dir) as streams:
         wait_until(lambda: dict(streams.store("rows").all()) == {"kept": "1", "gone": "1"}, what="the rows")
-        [task] = streams._worker._parts.tasks.all()  # type: ignore[union-attr]
+        [task] = worker_of(streams)._parts.tasks.all()
         wait_until(lambda: all(queue.at_end for queue in task.queues or ()), what="the end of the topic")
     broker.produce(source, [("gone", None)], partition=0)
     clean(broker, source, b"gone")

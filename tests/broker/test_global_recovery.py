@@ -22,7 +22,7 @@ from runtime.record import Record
 from runtime.states import State
 from runtime.stores.key_value import StagedKeyValueStore
 from runtime.topology.topology import Topology
-from tests.broker.engine import BAD, client, reaches, running, told
+from tests.broker.engine import BAD, client, on_worker, reaches, running, told, worker_of
 from tests.support import Kafka, wait_until
 
 Topic = Callable[..., str]
@@ -244,8 +244,7 @@ def test_rule_27_no_record_and_no_processors_init_ever_sees_half_a_table(
             broker.produce(others, [("o", "x")] * 3, partition=0)
 
     with running(broker, builder.build(), application_id, state_dir) as streams:
-        worker = streams._worker
-        assert worker is not None
+        worker = worker_of(streams)
         task = worker._parts.global_task
         assert task is not None
 
@@ -258,7 +257,7 @@ def test_rule_27_no_record_and_no_processors_init_ever_sees_half_a_table(
         try:
             for number in range(rounds):
                 before = broker.end_offsets(output)[0]
-                worker.call(lambda _: task.rebuild("airports", "a test wants it")).result(30)
+                on_worker(worker, lambda: task.rebuild("airports", "a test wants it"))
                 worker._inbox.put(go_back)
                 done = number + 1
                 wait_until(lambda done=done: len(told(broker, application_id, EventKind.GLOBAL_RECOVERY_ENDED)) == done, what="the rebuild")  # type: ignore[misc]

@@ -17,7 +17,20 @@ from runtime.ids import TaskId
 from runtime.offset_reset import AutoOffsetReset
 from runtime.states import State
 from runtime.topology.topology import Topology
-from tests.broker.engine import BAD, PAUSE, client, count_topology, counts_become, paused, reaches, running, set_offset, told
+from tests.broker.engine import (
+    BAD,
+    PAUSE,
+    client,
+    count_topology,
+    counts_become,
+    on_worker,
+    paused,
+    reaches,
+    running,
+    set_offset,
+    told,
+    worker_of,
+)
 from tests.broker.logs import create_anew, cut
 from tests.support import Kafka, wait_until
 
@@ -42,14 +55,13 @@ def becomes(broker: Kafka, output: str, wanted: list[str]) -> None:
 
 def stand_still(streams: KafkaStreams, still: bool) -> None:
     """The reader of a client stands still, as a process that was stopped does, or goes on."""
-    worker = streams._worker
-    assert worker is not None
+    worker = worker_of(streams)
 
-    def hold(_: object) -> None:
+    def hold() -> None:
         consumer = worker._parts._consumer
         (consumer.pause if still else consumer.resume)(consumer.assignment())
 
-    worker.call(hold).result(30)
+    on_worker(worker, hold)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +125,7 @@ def test_the_topic_is_made_anew_under_a_reader_that_runs(
     set_offset(broker, application_id, source, 0)
     with running(broker, copy(source, output), application_id, state_dir, **{"auto.offset.reset": policy}) as streams:
         wait_until(lambda: len(copied(broker, output)) == 10, what="the old ones")
-        sources = streams._worker._parts._sources  # type: ignore[union-attr]
+        sources = worker_of(streams)._parts._sources
         wait_until(lambda: source in sources._known, what="a first look")
         stand_still(streams, True)
         create_anew(broker, source)
@@ -143,7 +155,7 @@ def test_a_topic_made_anew_stops_the_client_where_the_policy_is_none(
         streams.start()
         reaches(streams, State.RUNNING)
         becomes(broker, output, ["old"])
-        sources = streams._worker._parts._sources  # type: ignore[union-attr]
+        sources = worker_of(streams)._parts._sources
         wait_until(lambda: source in sources._known, what="a first look")
         create_anew(broker, source)
         broker.produce(source, [("k", "new")] * 5)
@@ -159,7 +171,7 @@ def test_a_topic_made_anew_while_its_task_is_paused_is_begun_by_the_policy_when_
     settings: dict[str, object] = {"deserialization.exception.handler": PAUSE}
     with running(broker, count_topology(source, output), application_id, state_dir, **settings) as streams:
         wait_until(lambda: paused(streams) == {"0_0"}, what="the pause")
-        sources = streams._worker._parts._sources  # type: ignore[union-attr]
+        sources = worker_of(streams)._parts._sources
         known = wait_until(lambda: sources._known.get(source), what="a first look")
         create_anew(broker, source)
         broker.produce(source, [("k", f"new {n}") for n in range(5)])

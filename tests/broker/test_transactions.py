@@ -19,7 +19,7 @@ from runtime.coordination.records import Member
 from runtime.errors import StreamsConfigError, TransactionAbortedError
 from runtime.ids import NextOffset, Partition
 from runtime.states import State
-from tests.broker.engine import client, count_topology, counts_become, running
+from tests.broker.engine import client, count_topology, counts_become, running, worker_of
 from tests.broker.instances import application, coordination_log
 from tests.support import Kafka, wait_until
 
@@ -118,8 +118,7 @@ def test_commits_that_fail_again_and_again_are_counted_so_that_the_pauses_grow(
     broker.produce(source, [("a", "v")] * 5)
     with running(broker, count_topology(source, output, caching=False), application_id, state_dir) as streams:
         wait_until(lambda: len(attempts) >= 6, what="six attempts")
-        worker = streams._worker
-        assert worker is not None and worker._failures >= 5  # turns and commits of events in between do not count as getting on
+        assert worker_of(streams)._failures >= 5  # turns and commits of events in between do not count as getting on
         refusing[0] = False
         counts_become(broker, output, {"a": 5})
         assert streams.failure is None
