@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import cast
@@ -11,6 +12,7 @@ from runtime.dsl.graph import Graph, key_value_store
 from runtime.dsl.kstream import KStream
 from runtime.dsl.ktable import GlobalKTable, KTable, TableRoot, table_from
 from runtime.dsl.options import Consumed, ConsumedOrStr, Materialized, MaterializedOrStr, consumed_of, materialized_of
+from runtime.errors import TopologyError
 from runtime.operators.processor import MakesProcessor
 from runtime.operators.table import TableSource
 from runtime.stores.base import EntryStore, StateStore, StoreBuilder
@@ -25,11 +27,16 @@ class StreamsBuilder:
     def __init__(self) -> None:
         self._graph = Graph()
 
-    def stream(self, topics: str | Iterable[str], consumed: ConsumedOrStr[K, V] = None) -> KStream[K, V]:
-        """The records of one or more topics. Streams of the same topics share one source. Raises TopologyError where the topics overlap
-        without being the same, or a table reads one of them."""
+    def stream(self, topics: str | Iterable[str] | re.Pattern[str], consumed: ConsumedOrStr[K, V] = None) -> KStream[K, V]:
+        """The records of one or more topics, or of all whose whole name matches a compiled pattern, also of those that are made later.
+
+        Streams of the same topics share one source. Raises TopologyError where the topics overlap without being the same, or a table
+        reads one of them.
+        """
         how = consumed_of(consumed)
-        name = self._graph.stream((topics,) if isinstance(topics, str) else tuple(topics), how)
+        if not isinstance(topics, re.Pattern):
+            topics = (topics,) if isinstance(topics, str) else tuple(topics)
+        name = self._graph.stream(topics, how)
         return KStream(self._graph, name, how.key, how.value, frozenset((name,)))
 
     def table(self, topic: str, consumed: ConsumedOrStr[K, V] = None, materialized: MaterializedOrStr[K, V] = None) -> KTable[K, V]:
@@ -49,6 +56,8 @@ class StreamsBuilder:
         """A table of which every instance keeps all partitions. The topic should be compacted: a store that must be rebuilt (KIP-406) holds
         what the topic still has, and retention by time would silently lose rows (`global.topic.compaction.check`)."""
         graph, how, kept = self._graph, *_of_topic(consumed, materialized)
+        if kept.versioned:
+            raise TopologyError(f"global table {topic}: its store cannot be versioned; every join reads the rows as they are now")
         store = graph.store_name(f"{topic}-", kept)
         source = graph.source(graph.name("KSTREAM-SOURCE-", how.name, "-source"), (topic,), how)
         node = graph.name("KTABLE-SOURCE-", how.name)

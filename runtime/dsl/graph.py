@@ -14,7 +14,7 @@ from runtime.operators.base import OperatorSupplier
 from runtime.operators.stateless import Filter, PassThrough
 from runtime.serdes.serde import Serde
 from runtime.stores.base import EngineStore, StateStore, StoreBuilder
-from runtime.stores.suppliers import Builder, KeyValueSupplier, SessionSupplier, Stores, WindowSupplier
+from runtime.stores.suppliers import Builder, KeyValueSupplier, SessionSupplier, Stores, VersionedSupplier, WindowSupplier
 from runtime.topology.nodes import Partitioner
 from runtime.topology.topology import StoreFactory, Topology, required_serde
 
@@ -29,7 +29,7 @@ class Graph:
     def __init__(self) -> None:
         self.topology = Topology()
         self._next = 0
-        self._streams: dict[frozenset[str], tuple[str, Consumed]] = {}
+        self._streams: dict[frozenset[str] | re.Pattern[str], tuple[str, Consumed]] = {}
         self._keyless: dict[str, str] = {}
         self._joined_through: dict[str, str] = {}
         self._closes_after: dict[str, int] = {}
@@ -53,18 +53,20 @@ class Graph:
         self.topology.add_operator(name, supplier, parents, stores)
         return name
 
-    def stream(self, topics: tuple[str, ...], how: Consumed) -> str:
-        """The source node of a stream. Streams of the same topics share one, the first. Raises TopologyError where they differ."""
-        name, wanted = self.name("KSTREAM-SOURCE-", how.name), frozenset(topics)
+    def stream(self, topics: tuple[str, ...] | re.Pattern[str], how: Consumed) -> str:
+        """The source node of a stream. Streams of the same topics, or pattern, share one, the first. Raises TopologyError where they
+        differ."""
+        name, wanted = self.name("KSTREAM-SOURCE-", how.name), topics if isinstance(topics, re.Pattern) else frozenset(topics)
         if wanted not in self._streams:
             self._streams[wanted] = (name, how)
             return self.source(name, topics, how)
         name, first = self._streams[wanted]
         if replace(how, name=None) != replace(first, name=None):
-            raise TopologyError(f"source {name}: topics {', '.join(topics)} are read twice, with different Consumed: {first} and {how}")
+            what = f"pattern {topics.pattern} is" if isinstance(topics, re.Pattern) else f"topics {', '.join(topics)} are"
+            raise TopologyError(f"source {name}: {what} read twice, with different Consumed: {first} and {how}")
         return name
 
-    def source(self, name: str, topics: Iterable[str], how: Consumed) -> str:
+    def source(self, name: str, topics: Iterable[str] | re.Pattern[str], how: Consumed) -> str:
         """Adds a source node; returns its name."""
         self.topology.add_source(
             name,
@@ -160,10 +162,15 @@ def _has_key(key: object, _value: object) -> bool:
 
 
 def key_value_store(name: str, materialized: Materialized, key: Serde | None, value: Serde | None) -> StoreFactory:
-    """The timestamped store of a table; serdes that `materialized` does not give are the inherited or the default ones."""
+    """The timestamped or versioned store of a table; serdes that `materialized` does not give are the inherited or the default ones."""
     supplier = materialized.store
     if isinstance(supplier, WindowSupplier | SessionSupplier):
         raise TopologyError(f"store {name}: a table without windows needs a key-value store, not a {type(supplier).__name__}")
+    if isinstance(supplier, VersionedSupplier):
+        versions, uncached = supplier, replace(materialized, caching=False)  # there is no caching of versions
+        return store_factory(
+            name, materialized, key, value, lambda k, v: configured(Stores.versioned_key_value_store_builder(versions, k, v), uncached)
+        )
     if not isinstance(supplier, KeyValueSupplier):
         make = Stores.in_memory_key_value_store if materialized.store_type == "in_memory" else Stores.persistent_key_value_store
         supplier = make(name)

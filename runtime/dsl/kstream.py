@@ -172,7 +172,7 @@ class KStream(StreamJoins[K_co, V_co]):
         if self._repartition:
             above = graph.repartition(above, Repartition(node, kept.key, kept.value))
             sources = frozenset((above,))
-        return table_from(graph, above, node, TableRoot(store, kept), sources)
+        return table_from(graph, above, node, TableRoot(store, kept, from_topic=False), sources)
 
     # -- with state --------------------------------------------------------------------------------------------------------------
 

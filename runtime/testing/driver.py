@@ -49,6 +49,7 @@ class TopologyTestDriver:
         """Raises TopologyError, StreamsConfigError, and ProcessingError where a processor of the user's fails to start."""
         settings = StreamsConfig({"application.id": "topology-test", "bootstrap.servers": "localhost:9092", **(config or {})})
         resolved = topology.resolved(settings)
+        self._application_id, self._patterns = settings.application_id, resolved.patterns
         self._clock = ManualClock(_wall_ms(initial_wall_clock_time))
         self._metrics = Metrics()
         self._waiting: deque[LogRecord] = deque()
@@ -96,16 +97,27 @@ class TopologyTestDriver:
         return self._log.written()
 
     def _pipe(self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers) -> None:
-        if topic not in self._readers and topic not in self._globals.topics:
-            known = ", ".join(sorted({*self._readers, *self._globals.topics}))
+        if not self._reads(topic):
+            known = ", ".join(sorted({*self._readers, *self._globals.topics, *(pattern.pattern for pattern in self._patterns)}))
             raise ValueError(f"the topology does not read topic {topic!r} (it reads: {known})")
         self._waiting.append(self._log.append(topic, key, value, timestamp, headers))
         self._run()
 
     def _written(self, record: LogRecord) -> None:
         """A task wrote to a topic: if the topology reads it, the record waits for its turn."""
-        if record.topic_name in self._readers or record.topic_name in self._globals.topics:
+        if self._reads(record.topic_name):
             self._waiting.append(record)
+
+    def _reads(self, topic: str) -> bool:
+        if topic in self._readers or topic in self._globals.topics:
+            return True
+        if topic.startswith(f"{self._application_id}-"):
+            return False  # of the application's own, which no pattern matches
+        for task in self._tasks:
+            if task.read_also(topic):
+                self._readers[topic] = task
+                return True
+        return False
 
     def _run(self) -> None:
         waiting = self._waiting

@@ -143,6 +143,7 @@ class DriverTask:
         self.id = TaskId(part.id, 0)
         self.stores: dict[str, EngineStore] = {}
         self._around = around
+        self._part = part
         self._context = around.context(self.id, str(self.id), self.stores, global_stores, part.sinks)
         for builder in part.stores:
             self.stores[builder.name] = around.open(builder, str(self.id), self.id, True, lambda: self._context.timestamp)
@@ -157,6 +158,16 @@ class DriverTask:
     def topics(self) -> list[str]:
         """The topics that this task reads."""
         return list(self._decoders)
+
+    def read_also(self, topic: str) -> bool:
+        """Whether a pattern of this task matches a topic; if so, it is read from now on."""
+        for source in self._part.sources:
+            if source.pattern is not None and source.pattern.fullmatch(topic):
+                self._decoders[topic] = self._around.decoder(source, topic)
+                self._times[topic] = -1
+                self._pipeline.read_also(topic, source.name)
+                return True
+        return False
 
     def start(self) -> None:
         """Initialises the processors."""
@@ -204,7 +215,8 @@ class DriverTask:
             changelog = f"{self._context.application_id}-{store.name}-changelog"
             for key, value, timestamp in store.changelog_records():
                 if store.logging_enabled:
-                    self._around.log.send(changelog, key, value, timestamp, None, 0)
+                    headers = None if value is None else store.changelog_headers
+                    self._around.log.send(changelog, key, value, timestamp, headers, 0)
             store.commit(self._offsets)
         self._context.commit_requested = False
 

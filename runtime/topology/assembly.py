@@ -8,7 +8,8 @@ from typing import cast
 from runtime.dsl.arity import takes_context
 from runtime.errors import TopologyError
 from runtime.operators.base import no_children
-from runtime.operators.context import Forward, Hooks, NodeContext, TaskContext, ValueGetter
+from runtime.operators.context import Forward, Hooks, NodeContext, RowGetter, TaskContext, ValueGetter
+from runtime.operators.rows import store_rows
 from runtime.operators.sink import Extractor, by_window_key, sink
 from runtime.topology.nodes import Node, ProcessorNode, SinkNode, SourceNode, TopicNameExtractor
 from runtime.topology.subtopologies import SubTopology
@@ -40,6 +41,10 @@ class Assembly:
             self.building = name
             self._forwards[name] = self._build(name)
         return {topic: self._forwards[source.name] for source in self._subtopology.sources for topic in source.topics}
+
+    def head(self, source: str) -> Forward:
+        """The function of a source node that was built."""
+        return self._forwards[source]
 
     # -- old values of tables --------------------------------------------------------------------------------------------------
 
@@ -83,6 +88,7 @@ class Assembly:
             gets_old=any(self._sends_old(parent) for parent in self._parents[name]),
             send_old=self._sends_old(name),
             getters=self._getter,
+            row_getters=self._rows,
         )
         self._contexts[name] = context
         built = node.supplier.build(context, forward)
@@ -109,9 +115,20 @@ class Assembly:
         if not isinstance(node, ProcessorNode):
             raise TopologyError(f"there is no table {table!r} in sub-topology {self._subtopology.id} to read from")
         parents = [parent for parent in self._parents[table] if isinstance(self._nodes[parent], ProcessorNode)]
-        above = self._getter(parents[0]) if parents and not _keeps_store(node) else None
-        context = NodeContext(table, self._task, hooks=self._hooks, stores=node.stores)
+        above = self._getter(parents[0]) if parents and _kept_store(node) is None else None
+        context = NodeContext(table, self._task, hooks=self._hooks, stores=node.stores, row_getters=self._rows)
         return node.supplier.value_getter(context, above)
+
+    def _rows(self, table: str) -> RowGetter:
+        node = self._nodes.get(table)
+        if not isinstance(node, ProcessorNode):
+            raise TopologyError(f"there is no table {table!r} in sub-topology {self._subtopology.id} to read from")
+        context = NodeContext(table, self._task, hooks=self._hooks, stores=node.stores, row_getters=self._rows)
+        store = _kept_store(node)
+        if store is not None:
+            return store_rows(context, store)
+        parents = [parent for parent in self._parents[table] if isinstance(self._nodes[parent], ProcessorNode)]
+        return node.supplier.row_getter(context, self._rows(parents[0]) if parents else None)
 
     # -- sinks -----------------------------------------------------------------------------------------------------------------
 
@@ -131,8 +148,9 @@ def _extractor(function: TopicNameExtractor, node: str) -> Extractor:
     return lambda key, value, _context: plain(key, value)
 
 
-def _keeps_store(node: ProcessorNode) -> bool:
-    return getattr(node.supplier, "store_name", None) is not None
+def _kept_store(node: ProcessorNode) -> str | None:
+    """The store that keeps a table's rows, if the node has one."""
+    return cast("str | None", getattr(node.supplier, "store_name", None))
 
 
 def _fan_out(forwards: Sequence[Forward]) -> Forward:

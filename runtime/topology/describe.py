@@ -63,7 +63,8 @@ def _node(node: Node, parents: Iterable[str], children: Iterable[str]) -> str:
     above = f"\n      <-- {_names(parents)}"
     match node:
         case SourceNode():
-            return f"Source: {node.name} (topics: [{', '.join(copied_set_order(node.topics))}]){below}"
+            topics = f"[{', '.join(copied_set_order(node.topics))}]" if node.pattern is None else node.pattern.pattern
+            return f"Source: {node.name} (topics: {topics}){below}"
         case ProcessorNode():
             return f"Processor: {node.name} (stores: [{', '.join(copied_set_order(node.stores))}]){below}{above}"
         case SinkNode():

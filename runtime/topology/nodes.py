@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Never, TypeAlias
@@ -43,7 +44,8 @@ def wrapped(inner: Serde | None, wrap: Callable[[Serde], Serde]) -> Serde:
 
 @dataclass(frozen=True, slots=True)
 class SourceNode:
-    """Where records of topics enter. `offset_reset` None is the configured default; a serde that is None is the configured default one."""
+    """Where records of topics enter. `offset_reset` None is the configured default; a serde that is None is the configured default one.
+    With a `pattern`, `topics` are those that it matched when somebody looked."""
 
     name: str
     topics: tuple[str, ...]
@@ -51,6 +53,7 @@ class SourceNode:
     value_serde: Serde | None
     timestamp_extractor: object | None = None
     offset_reset: AutoOffsetReset | None = None
+    pattern: re.Pattern[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

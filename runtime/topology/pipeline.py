@@ -65,6 +65,7 @@ class Pipeline:
         assembly = Assembly(subtopology, context, self._hooks)
         try:
             self._heads = assembly.heads()
+            self._of_source = {source.name: assembly.head(source.name) for source in subtopology.sources}
         except StreamsError:
             raise
         except Exception as error:
@@ -113,6 +114,10 @@ class Pipeline:
     def process(self, topic: str) -> Forward:
         """The head of a source topic's chain: takes (key, value, timestamp) after decoding."""
         return self._heads[topic]
+
+    def read_also(self, topic: str, source: str) -> None:
+        """Another topic goes the way of a source node: one that its pattern matches."""
+        self._heads[topic] = self._of_source[source]
 
     def process_run(
         self,

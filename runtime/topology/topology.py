@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from copy import copy
 from dataclasses import dataclass, replace
 
 from runtime.config import StreamsConfig
@@ -22,6 +23,7 @@ from runtime.stores.base import StateStore, StoreBuilder
 from runtime.topology.describe import TopologyDescription, describe
 from runtime.topology.internal_topics import changelog_topics, repartition_topics
 from runtime.topology.nodes import InternalTopic, Node, Partitioner, PendingSerde, ProcessorNode, SinkNode, SourceNode, TopicNameExtractor
+from runtime.topology.patterns import check_apart, matched
 from runtime.topology.subtopologies import GlobalStoreTopology, SubTopology, node_groups
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -58,16 +60,18 @@ class Topology:
     def add_source(
         self,
         name: str,
-        topics: str | Iterable[str],
+        topics: str | Iterable[str] | re.Pattern[str],
         *,
         key_serde: Serde | None = None,
         value_serde: Serde | None = None,
         timestamp_extractor: object | None = None,
         offset_reset: AutoOffsetReset | str | None = None,
     ) -> Topology:
-        """Adds a node that reads topics. A serde that is None is the configured default one. Raises TopologyError."""
-        read = (topics,) if isinstance(topics, str) else tuple(topics)
-        if not read:
+        """Adds a node that reads topics, or all whose whole name matches a compiled pattern. A serde that is None is the configured default
+        one. Raises TopologyError."""
+        pattern = topics if isinstance(topics, re.Pattern) else None
+        read = () if isinstance(topics, re.Pattern) else (topics,) if isinstance(topics, str) else tuple(topics)
+        if not read and pattern is None:
             raise TopologyError(f"source {name}: at least one topic is needed")
         for topic in read:
             _check_topic(topic, f"source {name}")
@@ -75,11 +79,8 @@ class Topology:
             reset = None if offset_reset is None else AutoOffsetReset.of(offset_reset)
         except ValueError as error:
             raise TopologyError(f"source {name}: {error}") from error
-        for other in self._nodes.values():
-            taken = set(read) & set(other.topics) if isinstance(other, SourceNode) else set()
-            if taken:
-                raise TopologyError(f"source {name}: topic {', '.join(sorted(taken))} is already read by source {other.name}")
-        return self._add(SourceNode(name, read, key_serde, value_serde, timestamp_extractor, reset), ())
+        check_apart(name, pattern, read, self._nodes.values())
+        return self._add(SourceNode(name, read, key_serde, value_serde, timestamp_extractor, reset, pattern), ())
 
     def add_processor(self, name: str, supplier: MakesProcessor, *parents: str, stores: Iterable[str] = ()) -> Topology:
         """Adds a processor of the user's below `parents`. `supplier` is a `Processor` class, a callable that makes one, or a
@@ -256,11 +257,25 @@ class Topology:
         made._additional_retention_ms = config.integer("windowstore.changelog.additional.retention.ms")
         return made
 
+    @property
+    def patterns(self) -> tuple[re.Pattern[str], ...]:
+        """The patterns of sources that read whatever matches them."""
+        return tuple(node.pattern for node in self._nodes.values() if isinstance(node, SourceNode) and node.pattern is not None)
+
+    def matched(self, existing: Collection[str]) -> Topology:
+        """This resolved topology, reading what its patterns match of the topics that exist; topics of the application's own are left out.
+        Raises TopologyError if two patterns match one topic."""
+        if not self.patterns:
+            return self
+        found = copy(self)
+        found._nodes = matched(self._nodes, existing, f"{self._application_id}-")
+        return found
+
     def _resolve(self, node: Node, application_id: str, key: Serde | None, value: Serde | None) -> Node:
         if isinstance(node, ProcessorNode):
             return node
-        key_serde = _resolved_serde(node.key_serde, key, "key", f"node {node.name}")
-        value_serde = _resolved_serde(node.value_serde, value, "value", f"node {node.name}")
+        key_serde = resolved_serde(node.key_serde, key, "key", f"node {node.name}")
+        value_serde = resolved_serde(node.value_serde, value, "value", f"node {node.name}")
         if isinstance(node, SourceNode):
             topics = tuple(self._decorated(topic, application_id) for topic in node.topics)
             return replace(node, topics=topics, key_serde=key_serde, value_serde=value_serde)
@@ -377,7 +392,7 @@ def required_serde(serde: Serde | None, what: str, where: str) -> Serde:
     return serde
 
 
-def _resolved_serde(serde: Serde | None, default: Serde | None, what: str, where: str) -> Serde:
+def resolved_serde(serde: Serde | None, default: Serde | None, what: str, where: str) -> Serde:
     if isinstance(serde, PendingSerde):
         return serde.wrap(required_serde(default, what, where))
     return required_serde(serde or default, what, where)

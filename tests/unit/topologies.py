@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import timedelta
 
 from runtime import (
+    Branched,
     Consumed,
     Grouped,
     Joined,
     Materialized,
     Named,
+    Printed,
     Processor,
+    ProcessorSupplier,
     Produced,
     Repartitioned,
     Stores,
@@ -144,6 +148,69 @@ def _store(name: str) -> StoreBuilder[EngineStore]:
     return Stores.key_value_store_builder(Stores.in_memory_key_value_store(name), serdes.STRING, serdes.STRING)
 
 
+def split(b: StreamsBuilder) -> None:
+    s = b.stream("in")
+    named = (
+        s.split("by-size-")
+        .branch(always, Branched("large"))
+        .branch(always, Branched("mapped", function=lambda x: x.map_values(lambda v: v)))
+        .branch(always, Branched(consumer=lambda x: x.to("apart")))
+        .branch(always)
+        .default_branch("rest")
+    )
+    named["by-size-large"].to("large")
+    named["by-size-mapped"].to("mapped")
+    named["by-size-4"].merge(named["by-size-rest"]).group_by_key().count()
+    plain = s.select_key(second).split().branch(always).no_default_branch()
+    next(iter(plain.values())).group_by_key().count()
+
+
+def printed(b: StreamsBuilder) -> None:
+    s = b.stream("in")
+    s.print(Printed.to_sys_out())
+    s.print(Printed.to_sys_out(name="printer", label="label"))
+
+
+def to_table(b: StreamsBuilder) -> None:
+    s = b.stream("in")
+    s.to_table().to_stream().to("a")
+    s.to_table("named").filter(always).to_stream().to("b")
+    s.to_table(Materialized("rows")).to_stream().to("c")
+    s.to_table(Materialized()).group_by(lambda key, value: (value, key)).count()
+    changed = s.map(pair)
+    changed.to_table().to_stream().to("d")
+    changed.to_table("other").to_stream().to("e")
+    changed.to_table("last", Materialized("kept"))
+
+
+def patterns(b: StreamsBuilder) -> None:
+    s = b.stream(re.compile("flights-.*"))
+    again = b.stream(re.compile("flights-.*"))
+    other = b.stream(re.compile("other-[0-9]+"), "others")
+    s.merge(other).group_by_key().count()
+    again.filter(always).to("out")
+    b.stream(["x", "y"]).join(b.table("t"), first)
+
+
+class Bringing(ProcessorSupplier):
+    def __init__(self, store: StoreBuilder[EngineStore]) -> None:
+        self._store = store
+
+    def get(self) -> Processor:
+        return Processor()
+
+    def stores(self) -> list[StoreBuilder[EngineStore]]:
+        return [self._store]
+
+
+def stores_of_suppliers(b: StreamsBuilder) -> None:
+    brought = _store("brought")
+    b.add_state_store(_store("given"))
+    s = b.stream("in")
+    s.process(Bringing(brought), "given").to("a")
+    s.process(Bringing(brought), named="second")
+
+
 def processors(b: StreamsBuilder) -> None:
     b.add_state_store(_store("seen"))
     b.add_state_store(_store("last"))
@@ -199,6 +266,11 @@ DEFINITIONS: dict[str, Callable[[StreamsBuilder], None]] = {
     "windows": windows,
     "global tables": global_tables,
     "merge and repartition": merge_and_repartition,
+    "split": split,
+    "printed": printed,
+    "to table": to_table,
+    "patterns": patterns,
+    "stores of suppliers": stores_of_suppliers,
     "processors": processors,
     "same topic twice": same_topic_twice,
     "fan-out": fan_out,

@@ -1,10 +1,13 @@
 import java.time.Duration;
 import java.util.List;
+import java.util.Set;
 import java.util.function.Consumer;
+import java.util.regex.Pattern;
 import org.apache.kafka.common.serialization.Serdes;
 import org.apache.kafka.streams.KeyValue;
 import org.apache.kafka.streams.StreamsBuilder;
 import org.apache.kafka.streams.Topology;
+import org.apache.kafka.streams.kstream.Branched;
 import org.apache.kafka.streams.kstream.Consumed;
 import org.apache.kafka.streams.kstream.GlobalKTable;
 import org.apache.kafka.streams.kstream.Grouped;
@@ -15,13 +18,16 @@ import org.apache.kafka.streams.kstream.KStream;
 import org.apache.kafka.streams.kstream.KTable;
 import org.apache.kafka.streams.kstream.Materialized;
 import org.apache.kafka.streams.kstream.Named;
+import org.apache.kafka.streams.kstream.Printed;
 import org.apache.kafka.streams.kstream.Produced;
 import org.apache.kafka.streams.kstream.Repartitioned;
 import org.apache.kafka.streams.kstream.TimeWindows;
 import org.apache.kafka.streams.processor.api.FixedKeyProcessor;
 import org.apache.kafka.streams.processor.api.FixedKeyRecord;
 import org.apache.kafka.streams.processor.api.Processor;
+import org.apache.kafka.streams.processor.api.ProcessorSupplier;
 import org.apache.kafka.streams.processor.api.Record;
+import org.apache.kafka.streams.state.StoreBuilder;
 import org.apache.kafka.streams.state.Stores;
 
 /**
@@ -36,6 +42,11 @@ public class Descriptions {
 
     static final class DropFixed implements FixedKeyProcessor<Object, Object, Object> {
         public void process(final FixedKeyRecord<Object, Object> record) { }
+    }
+
+    record Bringing(StoreBuilder<?> store) implements ProcessorSupplier<Object, Object, Object, Object> {
+        public Processor<Object, Object, Object, Object> get() { return new Drop(); }
+        public Set<StoreBuilder<?>> stores() { return Set.of(store); }
     }
 
     static void print(final String name, final Consumer<StreamsBuilder> define) {
@@ -125,6 +136,51 @@ public class Descriptions {
             m.repartition().groupByKey().count();
             m.repartition(Repartitioned.as("wide")).groupByKey().count();
             m.groupByKey().count();
+        });
+        print("split", b -> {
+            final KStream<Object, Object> s = b.stream("in");
+            final var named = s.split(Named.as("by-size-"))
+                .branch((k, v) -> true, Branched.as("large"))
+                .branch((k, v) -> true, Branched.withFunction(x -> x.mapValues(v -> v), "mapped"))
+                .branch((k, v) -> true, Branched.withConsumer(x -> x.to("apart")))
+                .branch((k, v) -> true)
+                .defaultBranch(Branched.as("rest"));
+            named.get("by-size-large").to("large");
+            named.get("by-size-mapped").to("mapped");
+            named.get("by-size-4").merge(named.get("by-size-rest")).groupByKey().count();
+            final var plain = s.selectKey((k, v) -> v).split().branch((k, v) -> true).noDefaultBranch();
+            plain.values().iterator().next().groupByKey().count();
+        });
+        print("printed", b -> {
+            final KStream<Object, Object> s = b.stream("in");
+            s.print(Printed.toSysOut());
+            s.print(Printed.<Object, Object>toSysOut().withName("printer").withLabel("label"));
+        });
+        print("to table", b -> {
+            final KStream<Object, Object> s = b.stream("in");
+            s.toTable().toStream().to("a");
+            s.toTable(Named.as("named")).filter((k, v) -> true).toStream().to("b");
+            s.toTable(Materialized.as("rows")).toStream().to("c");
+            s.toTable(Materialized.with(null, null)).groupBy((k, v) -> KeyValue.pair(v, k)).count();
+            final KStream<Object, Object> changed = s.map((k, v) -> KeyValue.pair(k, v));
+            changed.toTable().toStream().to("d");
+            changed.toTable(Named.as("other")).toStream().to("e");
+            changed.toTable(Named.as("last"), Materialized.as("kept"));
+        });
+        print("patterns", b -> {
+            final KStream<Object, Object> s = b.stream(Pattern.compile("flights-.*"));
+            final KStream<Object, Object> again = b.stream(Pattern.compile("flights-.*"));
+            final KStream<Object, Object> other = b.stream(Pattern.compile("other-[0-9]+"), Consumed.as("others"));
+            s.merge(other).groupByKey().count();
+            again.filter((k, v) -> true).to("out");
+            b.stream(List.of("x", "y")).join(b.table("t"), (l, r) -> l);
+        });
+        print("stores of suppliers", b -> {
+            final var store = Stores.keyValueStoreBuilder(Stores.inMemoryKeyValueStore("brought"), Serdes.String(), Serdes.String());
+            b.addStateStore(Stores.keyValueStoreBuilder(Stores.inMemoryKeyValueStore("given"), Serdes.String(), Serdes.String()));
+            final KStream<Object, Object> s = b.stream("in");
+            s.process(new Bringing(store), "given").to("a");
+            s.process(new Bringing(store), Named.as("second"));
         });
         print("processors", b -> {
             b.addStateStore(Stores.keyValueStoreBuilder(Stores.inMemoryKeyValueStore("seen"), Serdes.String(), Serdes.String()));
