@@ -63,25 +63,25 @@ class Fleet:
     def log(self) -> list[tuple[int, Record]]:
         return coordination_log(self.app.broker, self.app.id)
 
-    def runs_nothing_twice(self) -> None:
-        """In the order of the log nothing was granted that a live member might still have run, and now every task is granted to one."""
-        open_at: dict[str, set[str]] = {}
-        log = self.log()
-        granted: list[str] = []
-        for place, (offset, record) in enumerate(log):
-            match record:
-                case Member():
-                    open_at[record.who] = record.active
-                case Tombstone(kind="member"):
-                    open_at.pop(record.id, None)
-                case Assignment():
-                    dead = _tombstones_after(log, place)
-                    granted = [task for grant in record.grants for task in grant.active]
-                    for grant in record.grants:
-                        others = {task: who for who, tasks in open_at.items() if who not in dead | {grant.who} for task in tasks}
-                        twice = {task: others[task] for task in grant.active if task in others}
-                        assert not twice, f"the assignment at {offset} grants {grant.who} what others may run: {twice}"
-        assert sorted(granted) == sorted(f"0_{number}" for number in range(len(self.watch.times))), "orphans, or tasks granted twice"
+
+def ran_nothing_twice(log: list[tuple[int, Record]], tasks: set[str]) -> None:
+    """In the order of the log nothing was granted that a live member might still have run, and now each task is granted to one."""
+    open_at: dict[str, set[str]] = {}
+    granted: list[str] = []
+    for place, (offset, record) in enumerate(log):
+        match record:
+            case Member():
+                open_at[record.who] = record.active
+            case Tombstone(kind="member"):
+                open_at.pop(record.id, None)
+            case Assignment():
+                dead = _tombstones_after(log, place)
+                granted = [task for grant in record.grants for task in grant.active]
+                for grant in record.grants:
+                    others = {task: who for who, mine in open_at.items() if who not in dead | {grant.who} for task in mine}
+                    twice = {task: others[task] for task in grant.active if task in others}
+                    assert not twice, f"the assignment at {offset} grants {grant.who} what others may run: {twice}"
+    assert sorted(granted) == sorted(tasks), "orphans, or tasks granted twice"
 
 
 def _tombstones_after(log: list[tuple[int, Record]], place: int) -> set[str]:
@@ -112,4 +112,4 @@ def fleet(
             wait_until(lambda: watch.records >= load.records, 60, f"{load.records} outputs")
             time.sleep(0.3)  # one that comes twice may be the last
         assert not check.wrong and check.seen == load.written, f"{watch.records} outputs of {load.records}, {check.wrong} of them wrong"
-        found.runs_nothing_twice()
+        ran_nothing_twice(found.log(), {f"0_{number}" for number in range(partitions)})

@@ -127,7 +127,10 @@ def members(broker: Kafka, application_id: str) -> dict[str, dict[str, str]]:
     if coordination_topic(application_id) not in broker.topics():
         return {}
     with CommandClient(application_id, broker.bootstrap_servers, "test") as client:
-        return {member.instance: {task: member.tasks[task].state.value for task in member.active} for member in client.members()}
+        found: dict[str, dict[str, str]] = {}
+        for member in client.members():  # of an instance, each of its workers
+            found.setdefault(member.instance, {}).update({task: member.tasks[task].state.value for task in member.active})
+        return found
 
 
 def copies(broker: Kafka, application_id: str) -> dict[str, dict[str, TaskReport]]:

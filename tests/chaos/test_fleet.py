@@ -1,0 +1,22 @@
+"""The short form of `make chaos ARGS=fleet`: a few events in the life of a fleet, and what must be true after them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestration.embedded.kafka import EmbeddedBroker
+from tests.chaos.fleet import FleetChaos
+
+EVENTS, RATE = 5, 500
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("seed", "standbys"), [(4, 0), (11, 1)], ids=["no standbys", "one standby"])
+def test_whatever_befalls_a_fleet_each_output_comes_once_and_every_store_is_as_its_changelog_says(
+    own_broker: EmbeddedBroker, application_id: str, tmp_path: Path, seed: int, standbys: int
+) -> None:
+    chaos = FleetChaos(own_broker, tmp_path, application_id, seed, rate=RATE, standbys=standbys)
+    chaos.run(EVENTS)
+    assert sum(map(len, chaos.gaps.values())) >= EVENTS / 2
