@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 
 HEARTBEAT_MS = 3_000
 """How often the MEMBER record is written while nothing changes."""
+LEAD_AT_LEAST_MS = 500
+"""How long orders that are given again and again, because they cannot be carried out, may keep a leader from leading."""
 STALE_COMMAND_MS = 60_000
 """A command that is older than this when it is read is left alone: whoever sent it has given up."""
 
@@ -88,6 +90,7 @@ class Coordination:
         self._announced = False
         self._joined = False
         self._told_epoch = -1
+        self._led_ms = 0
         self._open: frozenset[TaskId] = frozenset()
         self._copied: frozenset[TaskId] = frozenset()
         self._written_ms = 0
@@ -153,8 +156,12 @@ class Coordination:
             return [Lost(reason)]
         if self._told_epoch < 0 and not self._compatibility.checked(self._member):
             return []
-        self._leader.step()
-        return [*self._orders(), *self._commands()]
+        told = [*self._orders(), *self._commands()]
+        # What this worker has to do comes first: others wait for that, and the leader's assignment may take a tenth of a second.
+        if not told or self._clock.monotonic_ms() - self._led_ms >= LEAD_AT_LEAST_MS:
+            self._led_ms = self._clock.monotonic_ms()
+            self._leader.step()
+        return told
 
     def _introduced(self, member: Member) -> bool:
         """Announces this worker if the group has taken it in, the topic is read, and nobody runs another topology."""
@@ -191,7 +198,8 @@ class Coordination:
             told.append(Revoked(revoked))
         if granted - self._open or (registry.epoch != self._told_epoch and self._is_mine(registry)):
             followed = registry.followed(self._key, self._member.member_id)
-            told.append(Granted(registry.epoch, granted, {TaskId.parse(task): kind for task, kind in followed.items()}))
+            copies = {TaskId.parse(task): kind for task, kind in followed.items()}
+            told.append(Granted(registry.epoch, granted, {task: kind for task, kind in copies.items() if task not in granted}))
             self._told_epoch = registry.epoch
         return told
 
@@ -315,9 +323,16 @@ class Coordination:
         self._log.append(result.key, encode(result))
 
     @property
-    def has_heirs(self) -> bool:
-        """True while there are members, other than this one, that stay. (One that is dead counts until it is fenced.)"""
-        others = [known.member for key, known in self._registry.members.items() if key != self._key]
+    def moving(self) -> bool:
+        """True while a task is on its way from one member to another: then everybody listens closely."""
+        assignment = self._registry.assignment
+        return assignment is not None and bool(assignment.revoking or assignment.heirs)
+
+    def has_heirs(self, siblings_stay: bool) -> bool:
+        """True while there are members, other than this one, that stay. (One that is dead counts until it is fenced.) Other workers of this
+        instance do, or they leave with it."""
+        mine = None if siblings_stay or self._member is None else self._member.instance
+        others = [known.member for key, known in self._registry.members.items() if key != self._key and known.member.instance != mine]
         return self._announced and not all(member.leaves or member.returns for member in others)
 
     def ask_to_leave(self) -> None:

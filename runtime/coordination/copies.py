@@ -1,8 +1,8 @@
 """Copies of the state: who follows which task, and when an active may move to where `assign` wants it (coordination.md, 2).
 
-An active never moves to a place that is not ready. Where the wanted owner is behind, the task stays where it runs (or goes to the member
-whose copy is ready, if nobody runs it), and the wanted owner gets a *learner*: it reads the changelog, and says when it has caught up.
-Then this function, asked again, gives it the active. So a move takes as long as its restore, and costs one hand-over.
+An active never moves to a place that is not ready. The task stays where it runs (or goes to the member whose copy is ready, if nobody runs
+it), and the wanted owner gets a *learner*: it reads the changelog, and says when it has caught up. Then this function, asked again, gives
+it the active. So a move takes as long as its restore, and costs one hand-over.
 
 A member that leaves is the same the other way round: nothing is wanted there, and what it runs stays until others have learned it.
 
@@ -63,7 +63,7 @@ def place(candidates: Collection[Candidate], tasks: Collection[TaskId], rules: C
         if source is not None:
             waiting.append((task, wanted))
     swaps = {(task, name) for task, name in waiting if rules.standbys and task in by_name[name].follows - by_name[name].learns}
-    learner = _learners([move for move in waiting if move not in swaps], by_name, rules)
+    learner = _learners([move for move in waiting if move not in swaps], members, rules)
     standby = _standbys(staying, active, learner, swaps, [task for task in tasks if task in rules.stateful], rules)
     actives, standbys, learners = ({name: frozenset(each.get(name, ())) for name in by_name} for each in (active, standby, learner))
     return Placement(*share_out(candidates, actives, standbys, learners, rules.stateful))
@@ -78,6 +78,9 @@ def _readier(
     def ready(member: Candidate) -> bool:
         return task in member.caught_up or newest - _position(member, task) <= rules.acceptable_lag
 
+    runner = next((member for member in members if task in member.running and member is not wanted and ready(member)), None)
+    if runner is not None and task not in wanted.running | wanted.caught_up:
+        return runner.name  # also if little is missing: the stores are open, and read to the end, when it moves
     if ready(wanted):
         return None
     better = [member for member in members if ready(member)]
@@ -94,10 +97,19 @@ def _position(member: Candidate, task: TaskId) -> int:
     return (member.positions or {}).get(task, 0)
 
 
-def _learners(waiting: list[tuple[TaskId, str]], members: Mapping[str, Candidate], rules: CopyRules) -> dict[str, set[TaskId]]:
-    """Learners for the moves that wait, as many as may be at a time; those first that have begun."""
-    learner: dict[str, set[TaskId]] = {name: set() for name in members}
-    for task, name in sorted(waiting, key=lambda move: (move[0] not in members[move[1]].follows, move))[: rules.warmups]:
+def _learners(waiting: list[tuple[TaskId, str]], members: list[Candidate], rules: CopyRules) -> dict[str, set[TaskId]]:
+    """Learners for the moves that wait, as many as may be at a time; those first that have begun. Those that miss no more than is
+    acceptable are a moment's work, and are not counted."""
+    learner: dict[str, set[TaskId]] = {member.name: set() for member in members}
+    by_name = {member.name: member for member in members}
+    counted = []
+    for task, name in sorted(waiting, key=lambda move: (move[0] not in by_name[move[1]].follows, move)):
+        missing = max(_position(member, task) for member in members) - _position(by_name[name], task)
+        if missing <= rules.acceptable_lag:
+            learner[name].add(task)
+        else:
+            counted.append((task, name))
+    for task, name in counted[: rules.warmups]:
         learner[name].add(task)
     return learner
 

@@ -239,23 +239,25 @@ class Leader:
         wanted = place(candidates, tasks, dataclasses.replace(self._copy_rules, racks=self._racks.rules() or RackRules()))
         follows = {candidate.name: candidate.follows for candidate in candidates}
         grants = [self._grant(known, wanted, follows[key], fenced) for key, known in sorted(live.items())]
+        granted = {task for grant in grants for task in grant.active}
+        heirs = {str(task): who for who, mine in sorted(wanted.active.items()) for task in sorted(mine) if str(task) not in granted}
         revoking = {
             key: sorted(known.held - {str(task) for task in wanted.active[key]})
             for key, known in sorted(live.items())
             if known.held - {str(task) for task in wanted.active[key]}
         }
-        return Assignment(leader=self._name, grants=grants, revoking=revoking, reserved=reserved)
+        return Assignment(leader=self._name, grants=grants, revoking=revoking, heirs=heirs, reserved=reserved)
 
     def _grant(self, known: Known, wanted: Placement, follows: frozenset[TaskId], fenced: set[str]) -> Grant:
         """What a member may have now of what it is wanted to have: nothing that another may still run, and nothing of which a worker of
         its own instance may still have the folder open."""
-        member, who, registry = known.member, known.member.who, self._registry
-        siblings = {name for name, other in registry.members.items() if other.member.instance == member.instance} - fenced - {who}
+        member, who = known.member, known.member.who
+        others = {name for name, other in self._registry.members.items() if other.member.instance != member.instance} | fenced
 
         def free(task: TaskId) -> bool:
-            return not registry.keepers(str(task)) & siblings
+            return self._registry.is_free(str(task), who, others)
 
-        active = {task for task in wanted.active[who] if free(task) and registry.holders(str(task)) - fenced <= {who}}
+        active = {task for task in wanted.active[who] if self._registry.is_free(str(task), who, fenced)}
         # A copy that is about to become active is kept until its former owner has let go.
         learner = wanted.learner[who] | (wanted.active[who] - active) & follows
         return Grant(
@@ -275,6 +277,7 @@ class Leader:
             return frozenset()
         place = member.instance, member.worker
         own = {task for grant in assignment.grants if grant.who == member.who for task in grant.active}
+        own |= {task for task, heir in assignment.heirs.items() if heir == member.who and self._registry.is_free(task, heir)}
         former = {task for grant in assignment.grants if (grant.instance, grant.worker) == place for task in grant.active}
         for known in self._registry.members.values():
             if (known.member.instance, known.member.worker) == place:

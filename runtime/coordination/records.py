@@ -166,11 +166,13 @@ class Reserved(msgspec.Struct, frozen=True, kw_only=True):
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """Who runs what. `revoking`: tasks by the key of the member that may still run them, though they are not granted to it any more; they
-    are granted anew when it has let go. `reserved`: tasks kept for an instance that restarts."""
+    are granted anew when it has let go. `heirs`: who has a task, by its identity, from the moment at which the log says that all others
+    have let go of it: it need not wait for the next assignment, which says so too. `reserved`: tasks kept for an instance that restarts."""
 
     leader: str
     grants: list[Grant]
     revoking: dict[str, list[str]] = {}
+    heirs: dict[str, str] = {}
     reserved: dict[str, Reserved] = {}
 
 

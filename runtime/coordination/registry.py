@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from runtime.coordination.log import Entry
@@ -94,40 +95,43 @@ class Registry:
         known = self.members.get(who)
         if known is None:
             known = self.members[who] = Known(member, entry.key, entry.offset, now_ms)
-            self._give(who, known)
+            self._give(who, known, revoking=True)
         elif known.member.member_id != member.member_id:
             known.since_ms = now_ms
         known.member, known.key = member, entry.key
         if member.epoch >= self.epoch:
             # It has carried out the last assignment: what it neither reports nor was granted by it, it has closed.
             known.held, known.kept = set(), set()
-            for grant in self._grants(who):
-                known.held.update(grant.active)
-                known.kept.update(grant.standby, grant.learner)
+            self._give(who, known, revoking=False)
         known.held |= member.active
         known.kept |= member.tasks.keys() - member.active
 
     def _assignment(self, assignment: Assignment, offset: int) -> None:
         self.assignment, self.epoch = assignment, offset
         for who, known in self.members.items():
-            self._give(who, known)
+            self._give(who, known, revoking=True)
 
     def _grants(self, who: str) -> list[Grant]:
         if self.assignment is None:
             return []
         return [grant for grant in self.assignment.grants if grant.who == who]
 
-    def _give(self, who: str, known: Known) -> None:
-        """What the assignment grants or still asks back of a member is added to what it may have open."""
+    def _give(self, who: str, known: Known, *, revoking: bool) -> None:
+        """What the assignment grants a member, now or as an heir, and what is asked back of it (`revoking`), is added to what it may have
+        open."""
         for grant in self._grants(who):
             known.held.update(grant.active)
             known.kept.update(grant.standby, grant.learner)
         if self.assignment is not None:
-            known.held.update(self.assignment.revoking.get(who, ()))
+            known.held.update(task for task, heir in self.assignment.heirs.items() if heir == who)
+            known.held.update(self.assignment.revoking.get(who, ()) if revoking else ())
 
     def granted(self, who: str, member_id: str) -> frozenset[str]:
-        """The tasks that the last assignment grants to a worker, under this member id."""
-        return frozenset(task for grant in self._grants(who) if grant.member_id == member_id for task in grant.active)
+        """The tasks that the last assignment grants to a worker, under this member id, and those to which it is heir and that are free."""
+        grants = [grant for grant in self._grants(who) if grant.member_id == member_id]
+        heirs = self.assignment.heirs if grants and self.assignment is not None else {}
+        inherited = (task for task, heir in heirs.items() if heir == who and self.is_free(task, who))
+        return frozenset(task for grant in grants for task in grant.active).union(inherited)
 
     def followed(self, who: str, member_id: str) -> dict[str, TaskKind]:
         """The tasks of which the last assignment wants a copy at a worker, and of what kind, under this member id."""
@@ -138,13 +142,19 @@ class Registry:
                 found.update(dict.fromkeys(grant.learner, TaskKind.LEARNER))
         return found
 
+    def is_free(self, task: str, who: str, gone: Collection[str] = ()) -> bool:
+        """True if no member but this one may be running the task, and no worker of its own instance may have the task's folder open.
+        Members that are `gone` count for nothing."""
+        instance = self.members[who].member.instance if who in self.members else ""
+        for other, known in self.members.items():
+            sibling = known.member.instance == instance
+            if other != who and other not in gone and (task in known.held or (sibling and task in known.kept)):
+                return False
+        return True
+
     def holders(self, task: str) -> set[str]:
         """The members that may be running a task."""
         return {who for who, known in self.members.items() if task in known.held}
-
-    def keepers(self, task: str) -> set[str]:
-        """The members that may have the task's folder open, to run it or to keep a copy."""
-        return {who for who, known in self.members.items() if task in known.held or task in known.kept}
 
     def successor(self, who: str) -> str:
         """Who stands in for a member that was announced dead: whoever was the first to say so, and so on; the member itself if it lives."""

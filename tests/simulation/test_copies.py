@@ -39,10 +39,18 @@ def test_a_learner_that_has_caught_up_is_given_the_task() -> None:
     assert placed.learner["b"] == {TASKS[3]}, "the other goes on learning"
 
 
-def test_state_that_is_small_moves_without_a_learner() -> None:
-    """Kafka Streams does so too: whoever has nothing lags by the whole changelog, and that is acceptable."""
+def test_state_that_is_small_is_learned_too_whatever_the_budget() -> None:
+    """Kafka Streams moves it at once, and its output stops while the stores are opened and read."""
     small = Candidate("a", frozenset(TASKS), dict.fromkeys(TASKS, 99))
-    placed = place([small, Candidate("b")], TASKS, rules(lag=100))
+    placed = place([small, Candidate("b")], TASKS, rules(lag=100, warmups=1))
+    assert placed.active["a"] == frozenset(TASKS)
+    assert placed.learner["b"] == frozenset(TASKS[2:])
+
+
+def test_state_that_is_small_and_that_nobody_runs_goes_where_there_is_room() -> None:
+    """Whoever has nothing lags by the whole changelog, and that is acceptable."""
+    former = Candidate("a", frozenset(TASKS[:2]), dict.fromkeys(TASKS, 99))
+    placed = place([former, Candidate("b")], TASKS, rules(lag=100))
     assert placed.active["b"] == frozenset(TASKS[2:])
     assert not placed.learner["b"]
 
