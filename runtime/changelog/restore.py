@@ -83,6 +83,8 @@ class Restorer:
         self._begun: dict[TaskId, TaskRestore] = {}
         self._looked_ms = 0
         self._following: set[TaskId] = set()
+        self._promoted: set[TaskId] = set()
+        """Of those that are being restored, the ones that were followers."""
         self._moved = False
 
     # --- coming and going -------------------------------------------------------------------------------------------------------
@@ -155,6 +157,7 @@ class Restorer:
             self.add(task, stores)
             return
         self._following.discard(task)
+        self._promoted.add(task)
         readings = [(self._readings[changelog.partition], changelog) for _, changelog in stores]
         for reading, _ in readings:
             self._tell_suspended(reading, SuspendReason.PROMOTED)
@@ -171,6 +174,8 @@ class Restorer:
                 listener.on_restore_start(changelog.partition, reading.store.name, reading.position, reading.log.end)
             if reading.position >= reading.log.end:
                 self._complete(reading)
+            elif changelog.partition not in self._open_reader().assigned:
+                self._open_reader().assign(changelog.partition, reading.position or None)
 
     def _goes_on(self, changelog: Changelog) -> bool:
         """Whether a follower of this changelog may be built upon as it is."""
@@ -206,6 +211,7 @@ class Restorer:
             else:
                 self._tell_suspended(reading, SuspendReason.PROMOTED if promoted else SuspendReason.MIGRATED)
         self._waiting.pop(task, None)
+        self._promoted.discard(task)
         if (begun := self._begun.pop(task, None)) is not None:
             begun.suspend()
         self._following.discard(task)
@@ -242,6 +248,7 @@ class Restorer:
         finished = [task for task, stores in self._waiting.items() if stores == 0]
         for task in finished:
             del self._waiting[task]
+            self._promoted.discard(task)
             if (begun := self._begun.pop(task, None)) is not None:
                 begun.end()
         return finished
@@ -261,8 +268,9 @@ class Restorer:
             self._begun[task].look(records, remaining)
 
     def _arrange_followers(self) -> None:
-        """Followers are read when no active task restores."""
-        reader, wait = self._open_reader(), any(self._waiting.values())
+        """Followers are read when no active task restores. (One that was a follower until now is complete in a moment.)"""
+        reader = self._open_reader()
+        wait = any(stores for task, stores in self._waiting.items() if task not in self._promoted)
         for partition, reading in self._readings.items():
             if reading.following is not None and (partition in reader.assigned) is wait:
                 if wait:
