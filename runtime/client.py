@@ -33,7 +33,7 @@ from runtime.states import State as ClientState
 from runtime.stores.directory import StateDirectory
 from runtime.topology.factory import build_topology
 from runtime.topology.topology import Topology
-from runtime.worker.calls import Call, Positions
+from runtime.worker.calls import Call, Positions, Stop
 from runtime.worker.crew import Crew
 from runtime.worker.queries import StoreQuery, StoreQueryParameters
 from runtime.worker.recruiting import Recruiter
@@ -167,9 +167,9 @@ class KafkaStreams:
             if state is not None and not self._ending():
                 self._move(state)
 
-    def close_wanted(self) -> None:
+    def close_wanted(self, timeout_ms: int | None) -> None:
         """Of the crew: an operator's command."""
-        self._request_close(None, True)
+        self._request_close(Stop(timeout_ms))
 
     def shall_replace(self, error: BaseException) -> bool:
         """Of the crew: the handler's word on a worker that has failed."""
@@ -208,18 +208,18 @@ class KafkaStreams:
         (rules.md, 4).
         """
         milliseconds = _milliseconds(timeout)
-        self._request_close(milliseconds, leave_group)
+        self._request_close(Stop(milliseconds, leave_group))
         self._crew.join(None if milliseconds is None else milliseconds / 1000)
         return self._state.has_completed_shutdown()
 
-    def _request_close(self, timeout_ms: int | None, leave_group: bool) -> None:
+    def _request_close(self, stop: Stop) -> None:
         with self._state_changed:
             if self._state is ClientState.CREATED:
                 self._move(ClientState.PENDING_SHUTDOWN)
                 self._move(ClientState.NOT_RUNNING)
             elif not self._ending():
                 self._move(ClientState.PENDING_SHUTDOWN)
-                self._crew.request_stop(timeout_ms, leave_group)
+                self._crew.request_stop(stop)
 
     def clean_up(self) -> None:
         """Deletes the local state of this application. Only before `start()` and after `close()`: raises StreamsError otherwise."""

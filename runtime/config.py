@@ -152,10 +152,6 @@ class StreamsConfig(Mapping[str, object]):
                 f"application.id = {self.application_id!r} must have 1 to 150 characters of a-z, A-Z, 0-9, '.', '_' and '-': "
                 "names of topics begin with it"
             )
-        if self.integer("num.stream.threads") > 1:
-            raise StreamsConfigError(
-                "num.stream.threads: one worker per instance, for now; start more instances of the application to use more cores"
-            )
         if self.integer("heartbeat.interval.ms") >= self.integer("session.timeout.ms"):
             raise StreamsConfigError(
                 f"heartbeat.interval.ms ({self['heartbeat.interval.ms']}) must be shorter than session.timeout.ms "

@@ -58,7 +58,7 @@ _KEYS = (
     _text("client.id", None, "Names this instance; <application.id>-<process id> if not given."),
     _text("state.dir", None, "Folder of the local state; a folder of the user's data folder if not given, never the temporary one."),
     _text("processing.guarantee", EXACTLY_ONCE, "What a crash may do to results.", EXACTLY_ONCE, AT_LEAST_ONCE),
-    _number("num.stream.threads", 1, "Workers of this instance. One, for now: start more instances to use more cores.", 1),
+    _number("num.stream.threads", 1, "Workers of this instance; above 1 each is a process of its own, and the topology is given as the name of its factory.", 1),
     _number("commit.interval.ms", None, "Time between two commits: 100 under exactly-once, 30000 otherwise."),
     _number("buffered.records.per.partition", 10_000, "Records that a task holds per input partition before its reading pauses.", 1),
     _number(

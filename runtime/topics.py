@@ -139,6 +139,10 @@ class TopicAdmin:
 
     # -- questions -------------------------------------------------------------------------------------------------------------
 
+    def names(self) -> frozenset[str]:
+        """Every topic that there is. Raises BrokerUnavailableError, StreamsError."""
+        return frozenset(self._ask("list topics", lambda: self._client.list_topics(timeout=ANSWER_SECONDS)).topics)
+
     def describe(self, topics: Iterable[str]) -> dict[str, TopicDescription]:
         """The topics that exist, of those asked for. Raises BrokerUnavailableError, StreamsError."""
         names = sorted(set(topics))

@@ -273,9 +273,11 @@ class Topology:
 
     def _resolve(self, node: Node, application_id: str, key: Serde | None, value: Serde | None) -> Node:
         if isinstance(node, ProcessorNode):
-            return node
+            supplier = node.supplier.resolved(node.name, key, value)
+            return node if supplier is node.supplier else replace(node, supplier=supplier)
         key_serde = resolved_serde(node.key_serde, key, "key", f"node {node.name}")
-        value_serde = resolved_serde(node.value_serde, value, "value", f"node {node.name}")
+        around_key = isinstance(node.value_serde, PendingSerde) and node.value_serde.of_key
+        value_serde = resolved_serde(node.value_serde, *((key, "key") if around_key else (value, "value")), f"node {node.name}")
         if isinstance(node, SourceNode):
             topics = tuple(self._decorated(topic, application_id) for topic in node.topics)
             return replace(node, topics=topics, key_serde=key_serde, value_serde=value_serde)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 
 from runtime.coordination import Coordination
@@ -10,6 +11,17 @@ from runtime.worker.tasks import TaskSet
 
 Positions = dict[str, dict[int, tuple[int, int]]]
 """By store and partition: position and end of its changelog, as next offsets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """A worker is to commit, close and end. `timeout_ms` bounds how long it waits for others to learn its tasks, and for a broker that does
+    not answer; None is `STOP_MS`. `leave_group`: for good; otherwise its tasks are kept for it (rules.md, 4). `siblings_stay`: it leaves
+    alone, and the other workers of its instance may take its tasks over."""
+
+    timeout_ms: int | None = None
+    leave_group: bool = True
+    siblings_stay: bool = False
 
 
 class Call(Enum):

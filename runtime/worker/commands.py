@@ -39,7 +39,7 @@ class Commands:
         tasks: Callable[[], TaskSet],
         commit: Callable[[CompareAndSet | None], object],
         unless_moved: Callable[[Offsets, Offsets], CompareAndSet],
-        close: Callable[[], None],
+        close: Callable[[int | None], None],
         clock: Clock,
         global_task: GlobalTask | None = None,
     ) -> None:
@@ -163,5 +163,7 @@ class Commands:
         return Answer(True, "", {"topic": topic, "phase": self._global_task.phase(store).value})
 
     def _close_instance(self, task: TaskId | None, args: Mapping[str, object]) -> Answer:
-        self._close()
+        """As `KafkaStreams.close`, within `timeout_ms` if that is given."""
+        timeout = args.get("timeout_ms")
+        self._close(None if timeout is None else int(str(timeout)))
         return Answer(True)

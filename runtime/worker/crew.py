@@ -22,7 +22,7 @@ from runtime.coordination.fleet import Fleet
 from runtime.errors import StreamsError, TaskCorruptedError
 from runtime.metrics import MetricName
 from runtime.states import State
-from runtime.worker.calls import Call
+from runtime.worker.calls import Call, Stop
 from runtime.worker.found import answering
 from runtime.worker.local import ThreadWorker
 from runtime.worker.queries import QueryPart, StoreQueryParameters
@@ -44,8 +44,8 @@ class Owner(Protocol):
         """A worker has come, gone, or changed its state."""
         ...
 
-    def close_wanted(self) -> None:
-        """An operator's command says that the client is to close."""
+    def close_wanted(self, timeout_ms: int | None) -> None:
+        """An operator's command says that the client is to close, within so long (None: as `close()`)."""
         ...
 
     def shall_replace(self, error: BaseException) -> bool:
@@ -153,7 +153,7 @@ class Crew:
                 return None
             worker = self._workers[number]
             self._leaving.add(number)
-        worker.request_stop(timeout_ms, True)
+        worker.request_stop(Stop(timeout_ms, siblings_stay=True))
         if self._on_own_thread():
             return worker.name  # who waits here may keep it from ending
         with self._lock:
@@ -162,14 +162,14 @@ class Crew:
                 raise TimeoutError(f"{worker.name} did not stop within {timeout_ms} ms; it goes on closing")
         return worker.name
 
-    def request_stop(self, timeout_ms: int | None, leave_group: bool) -> None:
+    def request_stop(self, stop: Stop) -> None:
         """Has all workers commit, close and end; none is begun any more."""
         with self._lock:
             self._stopping = True
             self._due_ms.clear()
             workers = list(self._workers.values())
         for worker in workers:
-            worker.request_stop(timeout_ms, leave_group)
+            worker.request_stop(stop)
         self._end_if_last()
 
     def join(self, timeout_s: float | None) -> None:
@@ -195,8 +195,8 @@ class Crew:
     def changed(self) -> None:
         self._owner.workers_changed()
 
-    def close_wanted(self) -> None:
-        self._owner.close_wanted()
+    def close_wanted(self, timeout_ms: int | None) -> None:
+        self._owner.close_wanted(timeout_ms)
 
     def ended(self, worker: StreamWorker, error: BaseException | None, *, died: bool) -> None:
         """On the worker's own thread, or the crew's for a process."""
@@ -218,7 +218,7 @@ class Crew:
         if replace:
             self._begin_again(worker, died=died)
         elif fails:
-            self.request_stop(FAILED_STOP_MS, True)
+            self.request_stop(Stop(FAILED_STOP_MS))
         else:
             self._owner.workers_changed()
         self._end_if_last()
@@ -253,7 +253,7 @@ class Crew:
         with self._lock:
             self._failure = self._failure or error
         self._owner.failing(error)
-        self.request_stop(FAILED_STOP_MS, True)
+        self.request_stop(Stop(FAILED_STOP_MS))
 
     def _end_if_last(self) -> None:
         with self._lock:
@@ -342,7 +342,8 @@ class Crew:
 
     def parts(self, parameters: StoreQueryParameters) -> list[QueryPart]:
         """The parts of a store that answer a query. Raises InvalidStateStoreError."""
-        return answering([worker.find(parameters) for worker in self.workers], parameters)
+        begun = [worker.find(parameters) for worker in self.workers]
+        return answering([found() for found in begun], parameters)
 
     def damage_found(self, error: TaskCorruptedError) -> None:
         """A query in this process has met damaged files: they are of the worker in it, which mends them."""

@@ -13,7 +13,7 @@ from runtime.errors import DeserializationError, ProcessingError, StreamsError, 
 from runtime.events import EventKind
 from runtime.metrics import MetricName
 from runtime.states import State
-from runtime.worker.calls import Call
+from runtime.worker.calls import Call, Stop
 from runtime.worker.found import Found
 from runtime.worker.loop import Worker
 from runtime.worker.queries import StoreQueryParameters
@@ -72,8 +72,8 @@ class ThreadWorker:
     def may_be_asked(self) -> bool:
         return threading.current_thread() is self._thread
 
-    def request_stop(self, timeout_ms: int | None, leave_group: bool) -> None:
-        self.worker.request_stop(timeout_ms, leave_group)
+    def request_stop(self, stop: Stop) -> None:
+        self.worker.request_stop(stop)
 
     def ask(self, call: Call, *arguments: object) -> Future[object]:
         if threading.current_thread() is not self._thread:
@@ -91,8 +91,8 @@ class ThreadWorker:
     def metadata(self) -> WorkerMetadata:
         return self.worker.metadata()
 
-    def find(self, parameters: StoreQueryParameters) -> Found:
-        return self.worker.find(parameters)
+    def find(self, parameters: StoreQueryParameters) -> Callable[[], Found]:
+        return lambda: self.worker.find(parameters)
 
     def report_damage(self, error: TaskCorruptedError) -> None:
         """A query has met damaged files of this worker's."""

@@ -34,7 +34,7 @@ from runtime.states import State
 from runtime.stores.directory import StateDirectory
 from runtime.tasks.incidents import MOST_TEXT
 from runtime.topology.topology import Topology
-from runtime.worker.calls import Call
+from runtime.worker.calls import Call, Stop
 from runtime.worker.found import Found
 from runtime.worker.memory import calm_collector
 from runtime.worker.parts import Parts
@@ -87,7 +87,7 @@ class Worker:
         log_path: str | None = None,
         seat: Seat | None = None,
         halted: bool = False,
-        ask_to_close: Callable[[], None] | None = None,
+        ask_to_close: Callable[[int | None], None] | None = None,
         joins: Callable[[int], None] = lambda incarnation: None,
     ) -> None:
         """`halted`: begins paused (KIP-834). `ask_to_close`: has the client closed, where an operator's command says so; without it the
@@ -99,12 +99,13 @@ class Worker:
         self._log_path = log_path
         self._stopping = threading.Event()
         self._stop_at_ms: int | None = None
-        self._leave_group = True
+        self._stop = Stop()
         self._draining = False
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._ended = False
         self._progressed_ms = clock.monotonic_ms()
-        self._parts = Parts(
+        self._make_parts = partial(
+            Parts,
             config=config,
             topology=topology,
             directory=directory,
@@ -116,11 +117,11 @@ class Worker:
             standby_listener=standby_listener,
             log_path=log_path,
             give_up=self._gives_up,
-            ask_to_close=ask_to_close or self.request_stop,
+            ask_to_close=ask_to_close or (lambda timeout_ms: self.request_stop(Stop(timeout_ms))),
             seat=seat or Seat(),
-            halted=halted,
             joins=joins,
         )
+        self._parts = self._make_parts(halted=halted)
         self._state = State.CREATED
         self._limit = 1000
         self._listen_at_ms = 0
@@ -130,10 +131,10 @@ class Worker:
 
     # -- from other threads ----------------------------------------------------------------------------------------------------
 
-    def request_stop(self, timeout_ms: int | None = None, leave_group: bool = True) -> None:
-        """Asks the worker to commit, close and end. `timeout_ms` bounds how long it waits for a broker that does not answer."""
-        self._stop_at_ms = self._clock.monotonic_ms() + (STOP_MS if timeout_ms is None else timeout_ms)
-        self._leave_group = leave_group
+    def request_stop(self, stop: Stop) -> None:
+        """Asks the worker to commit, close and end. Returns at once."""
+        self._stop_at_ms = self._clock.monotonic_ms() + (STOP_MS if stop.timeout_ms is None else stop.timeout_ms)
+        self._stop = stop
         self._stopping.set()
 
     @property
@@ -206,6 +207,8 @@ class Worker:
             with calm_collector():
                 while not self._stopping.is_set():
                     self._guarded(self._turn)
+                    if self._parts.other_topics_match():
+                        self._begin_anew()
                 self._drain()
             self._guarded(self._parts.commit)
             clean = True
@@ -221,20 +224,31 @@ class Worker:
             raise
         finally:
             try:
-                self._parts.close(clean=clean, leave_group=self._leave_group)
+                self._parts.close(clean=clean, leave_group=self._stop.leave_group)
             finally:
                 self._ended = True
                 self._serve_inbox()
 
+    def _begin_anew(self) -> None:
+        """As a restart of the instance, but that all stays in place: the members count its tasks as its own meanwhile."""
+        logger.info("other topics match the patterns of the topology: beginning anew")
+        self._show(State.REBALANCING)
+        self._guarded(self._parts.commit)
+        halted = self._parts.tasks.halted
+        self._parts.close(clean=True, leave_group=False)
+        self._parts = self._make_parts(halted=halted)
+        self._parts.start()
+
     def _drain(self) -> None:
         """Who leaves for good goes on until the others have learned its tasks and taken them over (rules.md, 4), or its time is up but for
         a clean end, or nobody is left to take them."""
-        if not self._leave_group or self._stop_at_ms is None or not self._parts.to_be_handed_over:
+        stays = self._stop.siblings_stay
+        if not self._stop.leave_group or self._stop_at_ms is None or not self._parts.to_be_handed_over(stays):
             return
         logger.info("leaving: the tasks are handed over as soon as others have learned them")
         self._draining = True
         self._parts.ask_to_leave()
-        while self._parts.to_be_handed_over and self._clock.monotonic_ms() < self._stop_at_ms - LAST_WORD_MS:
+        while self._parts.to_be_handed_over(stays) and self._clock.monotonic_ms() < self._stop_at_ms - LAST_WORD_MS:
             self._guarded(self._turn)
 
     def _rest(self, seconds: float) -> bool:

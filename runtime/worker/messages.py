@@ -12,7 +12,7 @@ from runtime.worker.channel import Failure
 from runtime.worker.queries import StoreQueryParameters
 from runtime.worker.seat import Seat
 
-# -- told to a worker --------------------------------------------------------------------------------------------------------------
+# -- told to a worker, besides `Stop` ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +31,6 @@ class Begin:
     stacks: int
     restore_listener: bool
     standby_listener: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """As `Worker.request_stop`."""
-
-    timeout_ms: int | None
-    leave_group: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +160,9 @@ class ListenerCall:
 
 @dataclass(frozen=True, slots=True)
 class CloseWanted:
-    """An operator's command says that the instance is to close."""
+    """An operator's command says that the instance is to close, within so long (None: as `close()`)."""
+
+    timeout_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,7 @@ from runtime.worker.plans import Planner
 from runtime.worker.positions import Positions
 from runtime.worker.seat import Seat
 from runtime.worker.source_topics import SourceTopics
+from runtime.worker.subscription import Subscription
 from runtime.worker.tasks import TaskSet
 from runtime.worker.view import View
 
@@ -77,7 +78,7 @@ class Parts:
         standby_listener: StandbyUpdateListener | None,
         log_path: str | None,
         give_up: Callable[[], bool],
-        ask_to_close: Callable[[], None],
+        ask_to_close: Callable[[int | None], None],
         seat: Seat,
         halted: bool,
         joins: Callable[[int], None],
@@ -130,6 +131,9 @@ class Parts:
         self._started.append(consumer.close)
         await_broker(consumer, config, self._give_up)
         self.topics = TopicAdmin(config)
+        self._subscription = Subscription(self._topology, self.topics.names, clock)
+        self._started.append(self._subscription.close)
+        self._topology = self._subscription.topology
         layout = self.topics.prepare(self._topology)
         self._layout = layout
         self._incidents.know(self._topology, self.topics)
@@ -192,6 +196,10 @@ class Parts:
         self._orders = self._new_orders()
         self._join()
         self._plan_chores()
+
+    def other_topics_match(self) -> bool:
+        """Whether a pattern of the topology matches other topics by now: then this worker must begin anew. Never waits."""
+        return self._subscription.changed()
 
     def _build_global_tables(self) -> None:
         """Global tables are whole before any task processes: a task's `init` may read them."""
@@ -307,10 +315,9 @@ class Parts:
         """True while a task is on its way between members."""
         return self._coordination.moving
 
-    @property
-    def to_be_handed_over(self) -> bool:
+    def to_be_handed_over(self, siblings_stay: bool) -> bool:
         """True while there are tasks here, and others who could take them."""
-        return len(self.tasks) > 0 and self._coordination.has_heirs
+        return len(self.tasks) > 0 and self._coordination.has_heirs(siblings_stay)
 
     def ask_to_leave(self) -> None:
         """Has other members take this one's tasks over."""

@@ -28,13 +28,14 @@ from runtime.events import EventSink
 from runtime.metrics import Metrics
 from runtime.stores.directory import StateDirectory
 from runtime.topology.factory import build_topology
+from runtime.worker.calls import Stop
 from runtime.worker.channel import Channel, Failure
 from runtime.worker.local import log_failure
 from runtime.worker.loop import Worker
 from runtime.worker.messages import Begin, CloseWanted, Ended, Joins, ListenerCall, Logged, Pulse, StateIs
 from runtime.worker.service import Service
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("runtime.worker.process")  # run as a program, it has another name
 
 PULSE_SECONDS = 0.5
 ORPHAN_SECONDS = 5.0
@@ -92,7 +93,8 @@ def main() -> int:
         channel.close()
         return 1
     service.begin(worker, channel)
-    threading.Thread(target=_listen, args=(channel, worker), name="instance", daemon=True).start()
+    over = threading.Event()
+    threading.Thread(target=_listen, args=(channel, worker, over), name="instance", daemon=True).start()
     threading.Thread(target=_beat, args=(channel, worker), name="pulse", daemon=True).start()
     failure: Failure | None = None
     try:
@@ -100,6 +102,7 @@ def main() -> int:
     except Exception as error:  # noqa: BLE001 (told to the client, whose business it is)
         log_failure(begin.seat.thread_name(begin.instance), error)
         failure = Failure.of(error)
+    over.set()
     channel.tell(Ended(failure))
     channel.close()
     return 0 if failure is None else 1
@@ -135,7 +138,7 @@ def _worker(channel: Channel, begin: Begin) -> Worker:
         log_path=begin.log_path,
         seat=begin.seat,
         halted=begin.halted,
-        ask_to_close=lambda: channel.tell(CloseWanted()),
+        ask_to_close=lambda timeout_ms: channel.tell(CloseWanted(timeout_ms)),
         joins=lambda incarnation: channel.tell(Joins(incarnation)),
     )
 
@@ -157,13 +160,15 @@ def _beat(channel: Channel, worker: Worker) -> None:
         channel.tell(Pulse(worker.idle_ms))
 
 
-def _listen(channel: Channel, worker: Worker) -> None:
-    """Until the main process is gone; then the worker ends, or is ended."""
+def _listen(channel: Channel, worker: Worker, over: threading.Event) -> None:
+    """Until this process hangs up, being `over`, or the main process is gone; then the worker ends, or is ended."""
     channel.serve()
+    if over.is_set():
+        return
     faulthandler.dump_traceback_later(ORPHAN_SECONDS, exit=True)
     logs.configure(None)
     logger.error("the main process of this worker is gone: closing")
-    worker.request_stop(_ORPHAN_STOP_MS, True)
+    worker.request_stop(Stop(_ORPHAN_STOP_MS))
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from runtime.errors import InvalidStateStoreError, StreamsError
 from runtime.metrics import MetricName
 from runtime.states import State
 from runtime.stores.base import CommittedView, StoreLayout
-from runtime.worker.calls import Call
+from runtime.worker.calls import Call, Stop
 from runtime.worker.channel import Channel, ChannelClosedError
 from runtime.worker.found import Found
 from runtime.worker.messages import (
@@ -52,7 +52,6 @@ from runtime.worker.messages import (
     ReadStore,
     Rows,
     StateIs,
-    Stop,
     StoreFound,
 )
 from runtime.worker.queries import QueryPart, StoreQueryParameters
@@ -194,8 +193,8 @@ class ProcessWorker:
         """A tenth of a second; shorter if the process ends meanwhile."""
         self._thread.join(0.1)
 
-    def request_stop(self, timeout_ms: int | None, leave_group: bool) -> None:
-        self._channel.tell(Stop(timeout_ms, leave_group))
+    def request_stop(self, stop: Stop) -> None:
+        self._channel.tell(stop)
 
     def join(self, timeout_s: float | None) -> None:
         if self._thread is not threading.current_thread():
@@ -219,8 +218,8 @@ class ProcessWorker:
                 _log(fields)
             case ListenerCall():
                 self._later(lambda: self._listen(subject))
-            case CloseWanted():
-                self._later(self._boss.close_wanted)
+            case CloseWanted(timeout_ms):
+                self._later(lambda: self._boss.close_wanted(timeout_ms))
             case Ended():
                 self._last_word = subject
 
@@ -248,14 +247,21 @@ class ProcessWorker:
         return cast(Fleet | None, self._shown(FleetKnown(), None))
 
     def _shown(self, question: object, otherwise: T) -> T:
+        return self._answered(self._channel.ask(question), otherwise)
+
+    def _answered(self, answer: Future[object], otherwise: T) -> T:
         """The answer; `otherwise` where the process does not answer (it begins, ends, or does not run)."""
         try:
-            return cast(T, self._channel.ask(question).result(LOOK_SECONDS if self._heard_ms is not None else 0))
+            return cast(T, answer.result(LOOK_SECONDS if self._heard_ms is not None else 0))
         except (ChannelClosedError, FutureTimeoutError):
             return otherwise
 
-    def find(self, parameters: StoreQueryParameters) -> Found:
-        found = cast(StoreFound | None, self._shown(FindStore(parameters), None))
+    def find(self, parameters: StoreQueryParameters) -> Callable[[], Found]:
+        answer = self._channel.ask(FindStore(parameters))
+        return lambda: self._found(parameters, self._answered(answer, None))
+
+    def _found(self, parameters: StoreQueryParameters, answer: object) -> Found:
+        found = cast(StoreFound | None, answer)
         if found is None:
             return Found(())
         own = [number for number, layout in enumerate(found.layouts) if layout.kind == "custom"]

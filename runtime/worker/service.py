@@ -13,6 +13,7 @@ from itertools import count, islice
 
 from runtime.errors import InvalidStateStoreError
 from runtime.events import EventKind
+from runtime.worker.calls import Stop
 from runtime.worker.channel import Channel
 from runtime.worker.found import answering
 from runtime.worker.loop import Worker
@@ -27,7 +28,6 @@ from runtime.worker.messages import (
     Order,
     ReadStore,
     Rows,
-    Stop,
     StoreFound,
 )
 from runtime.worker.queries import StoreQuery
@@ -55,8 +55,8 @@ class Service:
         """What the client tells."""
         assert self._worker is not None
         match subject:
-            case Stop(timeout_ms, leave_group):
-                self._worker.request_stop(timeout_ms, leave_group)
+            case Stop():
+                self._worker.request_stop(subject)
             case ClientState(old, new):
                 self._worker.events.emit(EventKind.INSTANCE_STATE, self._worker.instance_state(old, new))
             case LetGo(rows):

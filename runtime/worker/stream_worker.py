@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Protocol
 
 from runtime.coordination.fleet import Fleet
 from runtime.metrics import MetricName
 from runtime.states import State
-from runtime.worker.calls import Call
+from runtime.worker.calls import Call, Stop
 from runtime.worker.found import Found
 from runtime.worker.queries import StoreQueryParameters
 from runtime.worker.view import WorkerMetadata
@@ -48,8 +48,8 @@ class StreamWorker(Protocol):
         """Raises StreamsError if that is not possible."""
         ...
 
-    def request_stop(self, timeout_ms: int | None, leave_group: bool) -> None:
-        """As `Worker.request_stop`."""
+    def request_stop(self, stop: Stop) -> None:
+        """Returns at once."""
         ...
 
     def ask(self, call: Call, *arguments: object) -> Future[object]:
@@ -65,8 +65,8 @@ class StreamWorker(Protocol):
         """The worker and its tasks, as of the last commit or change."""
         ...
 
-    def find(self, parameters: StoreQueryParameters) -> Found:
-        """The parts of a store that it has open now."""
+    def find(self, parameters: StoreQueryParameters) -> Callable[[], Found]:
+        """Has it look for the parts of a store that it has open now; the result gives them."""
         ...
 
     def fleet(self) -> Fleet | None:
@@ -89,8 +89,8 @@ class Boss(Protocol):
         """A worker's state has changed."""
         ...
 
-    def close_wanted(self) -> None:
-        """An operator's command says that the instance is to close."""
+    def close_wanted(self, timeout_ms: int | None) -> None:
+        """An operator's command says that the instance is to close, within so long (None: as `close()`)."""
         ...
 
     def ended(self, worker: StreamWorker, error: BaseException | None, *, died: bool) -> None:
