@@ -7,6 +7,7 @@ import typer
 from orchestration.commands import alerts, broker, instances, look, run_book, trail
 from orchestration.commands.dev import dev
 from orchestration.commands.query import query
+from orchestration.commands.topology import topology
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -33,6 +34,8 @@ for command in (
     instances.start,
     instances.stop,
     instances.restart,
+    instances.scale,
+    instances.drain,
     instances.pause,
     instances.resume,
     look.status,
@@ -40,6 +43,7 @@ for command in (
     look.events,
     look.describe,
     query,
+    topology,
     trail.audit,
     trail.run_books,
 ):

@@ -32,7 +32,8 @@ from orchestration.commands.common import (
     targets,
 )
 from orchestration.control_plane.models import from_ms
-from orchestration.observer import SILENT_MS, Picture
+from orchestration.drawing.live import newest_text
+from orchestration.observer import SILENT_MS, Observer, Picture
 from runtime.coordination.records import Member, TaskReport
 from runtime.errors import StreamsError
 from runtime.events import Event, EventKind
@@ -116,14 +117,18 @@ def describe(
         show(make, as_json=as_json, watch=watch)
 
 
-def _look(target: Target) -> Picture:
+def look_at(observer: Observer) -> Picture:
     """The picture of an application; an empty one if it was never started."""
     try:
-        return target.observer.look()
+        return observer.look()
     except StreamsError as error:
         if "does not exist" not in str(error):
             raise
-        return Picture(target.observer.application, {}, {}, {}, None)
+        return Picture(observer.application, {}, {}, {}, None)
+
+
+def _look(target: Target) -> Picture:
+    return look_at(target.observer)
 
 
 def _events(target: Target, limit: int, kind: str | None, task: str | None) -> list[Event]:
@@ -142,7 +147,8 @@ def _status(target: Target) -> list[Row]:
 
 def _instance_row(picture: Picture, name: str) -> Row:
     member, desired = picture.member(name), picture.desired.get(name)
-    reports = list(member.tasks.values()) if member is not None else []
+    workers = picture.workers(name)
+    reports = [report for worker in workers for report in worker.tasks.values()]
     active = [report for report in reports if report.kind is TaskKind.ACTIVE]
     return {
         "application": picture.application,
@@ -152,10 +158,12 @@ def _instance_row(picture: Picture, name: str) -> Row:
         "host": None if member is None else member.host,
         "process": None if member is None else member.pid,
         "heartbeat_ms": None if member is None else member.heartbeat_ms,
+        "workers": len(workers),
         "tasks": len(active),
         "paused": sum(report.state is TaskState.PAUSED for report in active),
         "restoring": sum(report.state is TaskState.RESTORING for report in active),
         "standbys": sum(report.kind is TaskKind.STANDBY for report in reports),
+        "learners": sum(report.kind is TaskKind.LEARNER for report in reports),
         "lag": sum(report.lag or 0 for report in active),
         "log": None if member is None else member.log_path,
     }
@@ -267,12 +275,10 @@ def _events_text(found: Sequence[Event]) -> RenderableType:
 
 def _describe(target: Target) -> Row:
     picture = _look(target)
-    newest = max(picture.members.values(), key=lambda member: member.heartbeat_ms, default=None)
-    text = None if newest is None else picture.topologies.get(newest.topology_hash)
     wrong = target.observer.conditions(time.time_ns() // 1_000_000) if picture.members else []
     return {
         "application": picture.application,
-        "topology": text,
+        "topology": newest_text(picture),
         "leader": None if picture.assignment is None else picture.assignment.leader,
         "instances": _status(target),
         "tasks": _tasks(picture),

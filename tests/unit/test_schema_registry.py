@@ -53,8 +53,9 @@ def message_class() -> type[Any]:
     for number, (name, kind) in enumerate((("origin", "TYPE_STRING"), ("delay", "TYPE_DOUBLE")), 1):
         message.field.add(name=name, number=number, type=getattr(descriptor_pb2.FieldDescriptorProto, kind), label=1)
     pool = descriptor_pool.Default()
-    pool.Add(file)  # type: ignore[no-untyped-call]
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{file.package}.Flight"))
+    pool.Add(file)
+    found: type[Any] = message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{file.package}.Flight"))
+    return found
 
 
 @pytest.mark.parametrize(

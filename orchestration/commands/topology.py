@@ -1,0 +1,87 @@
+"""`penstock topology`: a picture of what an application runs."""
+
+from __future__ import annotations
+
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orchestration.commands.common import Servers, err, explained, fail, named
+from orchestration.commands.look import look_at
+from orchestration.drawing import mermaid, parse, svg
+from orchestration.drawing.live import have_reported_again, newest_text, notes
+from orchestration.observer import Observer, Picture
+from runtime.config import StreamsConfig
+from runtime.errors import BrokerUnavailableError
+from runtime.topology.factory import build_topology
+
+_LOOK_SECONDS, _LONGEST_SECONDS = 1.0, 8.0
+
+
+class Form(StrEnum):
+    """In which form."""
+
+    MERMAID = "mermaid"
+    SVG = "svg"
+    TEXT = "text"
+
+
+def topology(
+    application: Annotated[str, typer.Argument(help="The application.id.")],
+    form: Annotated[Form, typer.Option("--format", "-f", help="mermaid, svg, or text as describe() prints it.")] = Form.MERMAID,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="A file to write, for example topology.svg.")] = None,
+    rates: Annotated[bool, typer.Option("--rates/--no-rates", help="Measure records per second of what runs (some seconds).")] = True,
+    bootstrap_servers: Servers = None,
+) -> None:
+    """Draw an application's topology: sub-topologies, stores, topics, and how fast they run.
+
+    What runs is read from Kafka. Of an application that has never been started, the function that `streams.toml` names is asked.
+
+    `penstock topology flight-board --format svg --output flight-board.svg`
+    """
+    with explained():
+        text, found = _found(application, bootstrap_servers, rates and form is not Form.TEXT)
+    drawn = text if form is Form.TEXT else {Form.MERMAID: mermaid, Form.SVG: svg}[form](parse(text, found))
+    if output is None:
+        typer.echo(drawn, nl=not drawn.endswith("\n"))
+        return
+    try:
+        output.write_text(drawn, encoding="utf-8")
+    except OSError as error:
+        fail(f"{output} cannot be written: {error.strerror}")
+    err.print(f"{output} is written", style="dim", markup=False)
+
+
+def _found(application: str, servers: str | None, rates: bool) -> tuple[str, dict[int, str]]:
+    """The text of the topology, and what is known of its parts while it runs."""
+    known = named(application, servers)
+    observer = Observer(application, known.bootstrap_servers)
+    try:
+        picture = look_at(observer)
+    except BrokerUnavailableError as error:
+        if not known.factory:
+            raise
+        err.print(f"{error}. The topology is that of {known.factory}.", style="yellow", markup=False)
+        picture = Picture(application, {}, {}, {}, None)
+    text = newest_text(picture)
+    if text is not None:
+        return text, _notes(observer, picture, rates)
+    if not known.factory:
+        fail(f"{application} has told no topology on {servers}: has it ever been started there?")
+    config = StreamsConfig({**known.config, "application.id": application})
+    return str(build_topology(known.factory).resolved(config).describe()), {}
+
+
+def _notes(observer: Observer, first: Picture, rates: bool) -> dict[int, str]:
+    """Looks again until all have told how far they are by now."""
+    if not rates or not any(member.active for member in first.members.values()):
+        return notes(first)
+    picture, until = first, time.monotonic() + _LONGEST_SECONDS
+    with err.status("measuring for a few seconds how fast it runs (--no-rates: skip this)"):
+        while not have_reported_again(picture, first) and time.monotonic() < until:
+            time.sleep(_LOOK_SECONDS)
+            picture = observer.look()
+    return notes(picture, first)

@@ -1,0 +1,68 @@
+"""What is drawn, read from the text that Kafka Streams (and `Topology.describe()`) prints of a topology."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+_PART = re.compile(r"Sub-topology: (\d+)( for global store)?")
+_NODE = re.compile(r"(Source|Processor|Sink): (\S+) \((topics?|pattern|stores|extractor class): (.*)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A source, processor or sink. `topics`: what a source reads or a sink writes; of a source with a pattern, the pattern; of a sink that
+    chooses the topic per record, the function's name in brackets."""
+
+    kind: str
+    name: str
+    topics: tuple[str, ...]
+    stores: tuple[str, ...]
+    children: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A sub-topology, or what fills a global store. `note`: what is known of it while it runs (tasks, rates), or nothing."""
+
+    number: int
+    is_global: bool
+    nodes: tuple[Node, ...]
+    note: str = ""
+
+    @property
+    def title(self) -> str:
+        return f"Global store ({self.number})" if self.is_global else f"Sub-topology {self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """The parts of a topology, in the order of their numbers."""
+
+    parts: tuple[Part, ...] = field(default=())
+
+
+def parse(text: str, notes: Mapping[int, str] | None = None) -> Drawing:
+    """The drawing of a described topology; `notes` by the number of the sub-topology. Raises ValueError for other text."""
+    parts: list[Part] = []
+    nodes: list[Node] = []
+    for line in text.splitlines():
+        if begins := _PART.search(line):
+            number = int(begins[1])
+            nodes = []
+            parts.append(Part(number, begins[2] is not None, (), (notes or {}).get(number, "")))
+        elif found := _NODE.search(line):
+            kind, name, what, listed = found.groups()
+            names = tuple(listed.strip("[]").split(", ")) if listed.strip("[]") else ()
+            topics = (f"[{listed}]",) if what == "extractor class" else () if what == "stores" else names
+            nodes.append(Node(kind.lower(), name, topics, names if what == "stores" else (), ()))
+        elif "-->" in line and nodes:
+            children = tuple(name for name in line.split("-->")[1].strip().split(", ") if name != "none")
+            last = nodes[-1]
+            nodes[-1] = Node(last.kind, last.name, last.topics, last.stores, children)
+        if parts:
+            parts[-1] = Part(parts[-1].number, parts[-1].is_global, tuple(nodes), parts[-1].note)
+    if not parts or not all(part.nodes for part in parts):
+        raise ValueError("this is not the text of a topology, as describe() prints it")
+    return Drawing(tuple(parts))

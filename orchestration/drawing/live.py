@@ -1,0 +1,60 @@
+"""What a running application's picture says beside the names: tasks and the pace of each sub-topology."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from orchestration.observer import Picture
+from runtime.coordination.records import Member, TaskReport
+from runtime.states import TaskKind, TaskState
+
+
+def newest_text(picture: Picture) -> str | None:
+    """The topology that the application runs, as described; None if none has been told."""
+    newest = max((member for member in picture.members.values()), key=lambda member: member.heartbeat_ms, default=None)
+    return None if newest is None else picture.topologies.get(newest.topology_hash)
+
+
+def notes(now: Picture, before: Picture | None = None) -> dict[int, str]:
+    """For each sub-topology that has tasks: how many, how many of them are paused, how far they lag behind their input; and since `before`
+    the records per second, as the offsets that were committed tell (markers of transactions among them).
+    """
+    found: dict[int, list[tuple[Member, TaskReport, float | None]]] = {}
+    for member, task, report in _active(now):
+        found.setdefault(int(task.split("_")[0]), []).append((member, report, _pace(before, member, task, report)))
+    return {number: _note(entries) for number, entries in found.items()}
+
+
+def have_reported_again(now: Picture, before: Picture) -> bool:
+    """True once every worker with tasks in `before` has said something new, or is gone."""
+    return all(
+        who not in now.members or now.members[who].heartbeat_ms > member.heartbeat_ms
+        for who, member in before.members.items()
+        if member.active
+    )
+
+
+def _active(picture: Picture) -> Iterator[tuple[Member, str, TaskReport]]:
+    for instance in picture.instances():
+        for member in picture.workers(instance):
+            for task, report in member.tasks.items():
+                if report.kind is TaskKind.ACTIVE:
+                    yield member, task, report
+
+
+def _pace(before: Picture | None, member: Member, task: str, report: TaskReport) -> float | None:
+    """Records per second of a task that the same worker had then; None where that cannot be told."""
+    then = None if before is None else before.members.get(member.who)
+    if then is None or task not in then.tasks or member.heartbeat_ms <= then.heartbeat_ms:
+        return None
+    return max(0, report.offset_sum - then.tasks[task].offset_sum) * 1000 / (member.heartbeat_ms - then.heartbeat_ms)
+
+
+def _note(entries: list[tuple[Member, TaskReport, float | None]]) -> str:
+    parts = [f"{len(entries)} task{'s' * (len(entries) > 1)}"]
+    if paused := sum(report.state is TaskState.PAUSED for _, report, _ in entries):
+        parts.append(f"{paused} paused")
+    if any(pace is not None for _, _, pace in entries):
+        parts.append(f"{sum(pace or 0.0 for _, _, pace in entries):,.0f} records/s")
+    parts.append(f"lag {sum(report.lag or 0 for _, report, _ in entries):,}")
+    return ", ".join(parts)

@@ -1,0 +1,183 @@
+"""A topology as SVG, laid out by hand: no program that draws graphs has to be installed.
+
+Each sub-topology is a frame. In it every shape stands one row below the lowest of those that feed it (the longest way from a topic), and
+in its row where those that feed it stand on average, so that chains run straight down and few lines cross. Frames stand side by side where
+nothing flows between them and below each other where something does: a repartition topic is drawn where it is written and where it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from xml.sax.saxutils import escape
+
+from orchestration.drawing.description import Drawing, Part
+
+_CHARACTER, _PADDING, _HEIGHT, _GAP_X, _GAP_Y, _FRAME, _TITLE, _SPACE = 7.0, 20, 26, 18, 26, 16, 30, 34
+_STYLE = (
+    "text{font:11px sans-serif;text-anchor:middle;fill:#333}.frame{fill:#fafafa;stroke:#bbb}.title{font-weight:bold;text-anchor:start}"
+    ".node{fill:#fff;stroke:#777}.topic{fill:#e8f1f8;stroke:#3a7ca5}.store{fill:#f6efe0;stroke:#b08930}"
+    ".line{fill:none;stroke:#777}.uses{fill:none;stroke:#b08930;stroke-dasharray:3 3}"
+)
+_ARROW = (
+    '<defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+    '<path d="M0 0L8 4L0 8z" fill="#777"/></marker></defs>'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    key: str
+    text: str
+    kind: str
+
+    @property
+    def width(self) -> float:
+        return len(self.text) * _CHARACTER + _PADDING
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """A part that is laid out: centres of its shapes, relative to its corner."""
+
+    part: Part
+    shapes: Sequence[_Shape]
+    lines: Sequence[tuple[str, str]]
+    centres: Mapping[str, tuple[float, float]]
+    width: float
+    height: float
+
+
+def svg(drawing: Drawing) -> str:
+    """The picture, as a whole file; on white, so that it can be read on a dark page too."""
+    frames = [_laid_out(part) for part in drawing.parts]
+    drawn, y, width = [], 0.0, 0.0
+    for row in _rows(frames):
+        x = 0.0
+        for frame in row:
+            drawn.append(f'<g transform="translate({x:.0f} {y:.0f})">{"".join(_drawn(frame))}</g>')
+            x += frame.width + _SPACE
+        width, y = max(width, x), y + max(frame.height for frame in row) + _SPACE
+    size = f'viewBox="-10 -10 {width - _SPACE + 20:.0f} {y - _SPACE + 20:.0f}"'
+    ground = f'<rect x="-10" y="-10" width="{width - _SPACE + 20:.0f}" height="{y - _SPACE + 20:.0f}" fill="#fff"/>'
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width - _SPACE + 20:.0f}" height="{y - _SPACE + 20:.0f}" {size}>'
+        f"<style>{_STYLE}</style>{_ARROW}{ground}{''.join(drawn)}</svg>\n"
+    )
+
+
+def _rows(frames: Sequence[_Frame]) -> list[list[_Frame]]:
+    """Frames in rows: each below those that write a topic which it reads."""
+    writes = {topic: frame.part.number for frame in frames for node in frame.part.nodes if node.kind == "sink" for topic in node.topics}
+    by_number = {frame.part.number: frame for frame in frames}
+    rows: dict[int, int] = {}
+
+    def row(number: int, above: frozenset[int]) -> int:
+        if number not in rows:
+            reads = [topic for node in by_number[number].part.nodes if node.kind == "source" for topic in node.topics]
+            feeding = {writes[topic] for topic in reads if topic in writes} - above - {number}
+            rows[number] = max((row(other, above | {number}) + 1 for other in sorted(feeding)), default=0)
+        return rows[number]
+
+    found: dict[int, list[_Frame]] = {}
+    for number, frame in by_number.items():
+        found.setdefault(row(number, frozenset()), []).append(frame)
+    return [found[number] for number in sorted(found)]
+
+
+def _laid_out(part: Part) -> _Frame:
+    shapes, lines = _contents(part)
+    row = _depths([shape.key for shape in shapes], lines)
+    above: dict[str, list[str]] = {shape.key: [] for shape in shapes}
+    for start, end in lines:
+        above[end].append(start)
+    x: dict[str, float] = {}
+    rows: dict[int, list[_Shape]] = {}
+    for shape in shapes:
+        rows.setdefault(row[shape.key], []).append(shape)
+    for number in sorted(rows):
+        _place(rows[number], above, x)
+    left = min(x[shape.key] - shape.width / 2 for shape in shapes) - _FRAME
+    right = max(x[shape.key] + shape.width / 2 for shape in shapes) + _FRAME
+    title = len(_title(part)) * _CHARACTER * 1.1 + 2 * _FRAME
+    centres = {key: (at - left, _TITLE + _HEIGHT / 2 + row[key] * (_HEIGHT + _GAP_Y)) for key, at in x.items()}
+    height = _TITLE + (max(rows) + 1) * (_HEIGHT + _GAP_Y) - _GAP_Y + _FRAME
+    return _Frame(part, shapes, lines, centres, max(right - left, title), height)
+
+
+def _title(part: Part) -> str:
+    return f"{part.title}: {part.note}" if part.note else part.title
+
+
+def _contents(part: Part) -> tuple[list[_Shape], list[tuple[str, str]]]:
+    """The shapes of a frame, and the lines between them; a line to a store goes down from the node that uses it."""
+    shapes: dict[str, _Shape] = {}
+    lines: list[tuple[str, str]] = []
+    for node in part.nodes:
+        shapes[f"node {node.name}"] = _Shape(f"node {node.name}", node.name, "node")
+    for node in part.nodes:
+        key = f"node {node.name}"
+        for topic in node.topics:
+            topic_key = f"{'in' if node.kind == 'source' else 'out'} {topic}"
+            shapes[topic_key] = _Shape(topic_key, topic, "topic")
+            lines.append((topic_key, key) if node.kind == "source" else (key, topic_key))
+        for store in node.stores:
+            shapes[f"store {store}"] = _Shape(f"store {store}", store, "store")
+            lines.append((key, f"store {store}"))
+        lines += [(key, f"node {child}") for child in node.children]
+    return list(shapes.values()), lines
+
+
+def _depths(keys: Sequence[str], lines: Sequence[tuple[str, str]]) -> dict[str, int]:
+    """The longest way to each from what has nothing above it. (A topology has no circles.)"""
+    above: dict[str, list[str]] = {key: [] for key in keys}
+    for start, end in lines:
+        above[end].append(start)
+    found: dict[str, int] = {}
+
+    def depth(key: str) -> int:
+        if key not in found:
+            found[key] = max((depth(parent) + 1 for parent in above[key]), default=0)
+        return found[key]
+
+    for key in keys:
+        depth(key)
+    return found
+
+
+def _place(row: list[_Shape], above: Mapping[str, Sequence[str]], x: dict[str, float]) -> None:
+    """Puts the shapes of a row under the middle of what feeds them, apart from each other."""
+
+    def middle(shape: _Shape) -> float:
+        feeding = [x[parent] for parent in above[shape.key] if parent in x]
+        return sum(feeding) / len(feeding) if feeding else 0.0
+
+    ordered = sorted(row, key=middle)
+    edge = float("-inf")
+    for shape in ordered:
+        x[shape.key] = max(middle(shape), edge + _GAP_X + shape.width / 2)
+        edge = x[shape.key] + shape.width / 2
+    wanted = sum(middle(shape) for shape in ordered) / len(ordered)
+    shift = wanted - (x[ordered[0].key] + x[ordered[-1].key]) / 2 if len(ordered) > 1 else 0.0
+    for shape in ordered:
+        x[shape.key] += shift
+
+
+def _drawn(frame: _Frame) -> Iterator[str]:
+    yield f'<rect class="frame" width="{frame.width:.0f}" height="{frame.height:.0f}" rx="6"/>'
+    yield f'<text class="title" x="{_FRAME}" y="19">{escape(_title(frame.part))}</text>'
+    kinds = {shape.key: shape.kind for shape in frame.shapes}
+    for start, end in frame.lines:
+        (x1, y1), (x2, y2) = frame.centres[start], frame.centres[end]
+        top, bottom = y1 + _HEIGHT / 2, y2 - _HEIGHT / 2
+        uses = kinds[end] == "store"
+        look = 'class="uses"' if uses else 'class="line" marker-end="url(#arrow)"'
+        bend = _GAP_Y / 2
+        yield f'<path {look} d="M{x1:.1f} {top:.1f}C{x1:.1f} {top + bend:.1f} {x2:.1f} {bottom - bend:.1f} {x2:.1f} {bottom:.1f}"/>'
+    for shape in frame.shapes:
+        x, y = frame.centres[shape.key]
+        round_by = 13 if shape.kind == "topic" else 3
+        yield (
+            f'<rect class="{shape.kind}" x="{x - shape.width / 2:.1f}" y="{y - _HEIGHT / 2:.1f}" width="{shape.width:.1f}" '
+            f'height="{_HEIGHT}" rx="{round_by}"/><text x="{x:.1f}" y="{y + 4:.1f}">{escape(shape.text)}</text>'
+        )
