@@ -76,14 +76,17 @@ class StreamsMetadataState:
 
     def __init__(self, topology: Topology, own: HostInfo | None, fleet: Callable[[], Fleet | None]) -> None:
         """`topology` is resolved. `own` is this instance's `application.server`. `fleet` gives what is known now, None for nothing yet."""
+        self._topology = topology
         self.stores = known_stores(topology)
         self._parts = {part.id: part for part in topology.sub_topologies()}
         self._own = own
-        self._fleet = fleet
+        self._now = fleet
+        self._matched: Fleet | None = None
         self._last: _Index | None = None
 
     def store(self, name: str) -> KnownStore:
         """A store of the topology. Raises InvalidStateStoreError."""
+        self._fleet()
         found = self.stores.get(name)
         if found is None:
             known = ", ".join(sorted(self.stores)) or "none"
@@ -121,7 +124,7 @@ class StreamsMetadataState:
         fleet = self._fleet()
         if fleet is None or store.subtopology is None:
             return 0
-        return max(fleet.partitions.get(topic, 0) for topic in self._parts[store.subtopology].source_topics)
+        return max((fleet.partitions.get(topic, 0) for topic in self._parts[store.subtopology].source_topics), default=0)
 
     def _of_partition(self, index: _Index, subtopology: int, partition: int) -> KeyQueryMetadata:
         task = str(TaskId(subtopology, partition))
@@ -190,6 +193,15 @@ class StreamsMetadataState:
             for topic in self._parts[task.subtopology].source_topics
             if task.partition < fleet.partitions.get(topic, 0)
         )
+
+    def _fleet(self) -> Fleet | None:
+        """What is known now. The topics that the topology's patterns match are those that the fleet reads."""
+        fleet = self._now()
+        if fleet is not None and fleet is not self._matched and self._topology.patterns:
+            topology = self._topology.matched(fleet.partitions)
+            self.stores, self._parts = known_stores(topology), {part.id: part for part in topology.sub_topologies()}
+            self._matched = fleet
+        return fleet
 
     def _index(self) -> _Index | None:
         """None before the first assignment. Made anew when the worker has shown something new; two threads may both make it."""
