@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = [
     pytest.param(program, id=f"{page}-{number}")
-    for page in ("README.md", "docs/dsl.md", "docs/stores.md")
+    for page in ("README.md", "docs/dsl.md", "docs/serdes.md", "docs/stores.md")
     for number, program in enumerate(re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL))
 ]
 
@@ -18,4 +18,4 @@ PROGRAMS = [
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_program_on_a_page_runs(program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    exec(compile(program, "page", "exec"), {"__name__": "page"})
+    exec(compile(program, "page", "exec", dont_inherit=True), {"__name__": "page"})
