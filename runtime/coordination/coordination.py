@@ -25,7 +25,8 @@ from runtime.coordination.log import CoordinationLog
 from runtime.coordination.rack_watch import RackWatch
 from runtime.coordination.records import HOLD, Command, CommandResult, Death, Hold, Member, TaskReport, TopologyText, encode
 from runtime.coordination.registry import Registry
-from runtime.errors import StreamsError
+from runtime.coordination.topic_life import TopicLife
+from runtime.errors import StreamsError, TaskMigratedError
 from runtime.ids import TaskId
 from runtime.states import State, TaskKind
 from runtime.stores.directory import StateDirectory
@@ -79,31 +80,55 @@ class Coordination:
         self._directory = directory
         self._clock = clock
         self._topology = TopologyText(hash=topology.hash(), text=str(topology.describe()))
-        self._membership = Membership(config)
-        self._log = CoordinationLog(config)
-        self._registry = Registry()
-        self._liveness = Liveness(config, self._membership, clock)
-        self._compatibility = Compatibility(self._topology, self._registry, self._liveness)
         self._racks = RackWatch(config, topology, layout, clock)
-        self._leader = Leader(config, layout, self._membership, self._liveness, self._log, self._registry, self._racks, clock)
+        self._life = TopicLife(config, clock)
+        self._connect()
         self._member: Member | None = None
         self._announced = False
-        self._joined = False
         self._told_epoch = -1
         self._led_ms = 0
         self._open: frozenset[TaskId] = frozenset()
         self._copied: frozenset[TaskId] = frozenset()
         self._written_ms = 0
         self._seen: set[str] = set()
+        self._buried: set[str] = set()
+        """Predecessors whose death was announced."""
         self._fleet: Fleet | None = None
         self._holds: dict[TaskId, bool] = {}
         """What was decided here about tasks that are open here, and may not yet have been read back."""
+
+    def _connect(self) -> None:
+        config, clock = self._config, self._clock
+        self._membership = Membership(config)
+        self._log = CoordinationLog(config)
+        self._registry = Registry()
+        self._liveness = Liveness(config, self._membership, clock)
+        self._compatibility = Compatibility(self._topology, self._registry, self._liveness)
+        self._leader = Leader(config, self._layout, self._membership, self._liveness, self._log, self._registry, self._racks, clock)
+        self._joined = False
+
+    def _reconnect(self) -> None:
+        """The coordination topic is gone, or another one: everything begins anew but pauses by hand. Raises TaskMigratedError to be called
+        again, as long as the topic cannot be made."""
+        held = [hold for task, hold in self._registry.holds.items() if self.held(TaskId.parse(task))]
+        try:
+            self._life.renew()
+        except StreamsError as error:
+            raise TaskMigratedError(f"the coordination topic is gone: {error}") from error
+        self._log.drop()
+        self._disconnect()
+        self._connect()
+        for hold in held:
+            self._log.append(hold.key, encode(hold))
 
     # -- membership ------------------------------------------------------------------------------------------------------------
 
     def start(self, member: Member) -> None:
         """Begins an incarnation, whose transactional id has been initialised. It is announced as soon as the group has taken this worker
         in; it holds no tasks until it is granted some."""
+        if self._life.over():
+            self._reconnect()
+        self._life.start()
         disk = {str(task): self._position(task) for task in self._directory.tasks_on_disk()}
         self._member = msgspec.structs.replace(
             member,
@@ -149,9 +174,9 @@ class Coordination:
             self._fleet = None
         if self._member is None:
             return []
-        if not self._announced and not self._introduced(self._member):
+        if not self._announced and not self._life.over() and not self._introduced(self._member):
             return []
-        reason = self._lost_reason()
+        reason = "the coordination topic was deleted, or made anew" if self._life.over() else self._lost_reason()
         if reason is not None:
             return [Lost(reason)]
         if self._told_epoch < 0 and not self._compatibility.checked(self._member):
@@ -165,6 +190,8 @@ class Coordination:
 
     def _introduced(self, member: Member) -> bool:
         """Announces this worker if the group has taken it in, the topic is read, and nobody runs another topology."""
+        if self._log.at_end:
+            self._bury_predecessors(member)
         if not self._membership.member_id or not self._membership.joined or not self._log.at_end or not self._compatibility.checked(member):
             return False
         if self._topology.hash not in self._registry.topologies:
@@ -172,6 +199,17 @@ class Coordination:
         self._announced = True
         self._announce(member_id=self._membership.member_id)
         return True
+
+    def _bury_predecessors(self, member: Member) -> None:
+        """Earlier incarnations of this worker are dead: whoever holds the lock of the state directory knows. The others need not wait for
+        their sessions. (This worker has to: the group lets nobody in before.)"""
+        for who, known in self._registry.members.items():
+            other = known.member
+            same = (other.instance, other.worker, other.host, other.state_dir)
+            former = same == (member.instance, member.worker, member.host, member.state_dir) and other.incarnation < member.incarnation
+            if former and not other.returns and who not in self._buried:
+                self._buried.add(who)
+                self.announce_death(other.instance, other.worker, other.incarnation)
 
     def _lost_reason(self) -> str | None:
         assert self._member is not None
@@ -232,7 +270,7 @@ class Coordination:
         if command.instance is not None and command.instance != self._member.instance:
             return False
         if command.task is None:
-            return command.instance is not None
+            return command.instance is not None and command.worker in (None, self._member.worker)
         return self._is_task(command.task) and TaskId.parse(command.task) in self._open
 
     def _is_task(self, text: str) -> bool:
@@ -350,8 +388,12 @@ class Coordination:
 
     def close(self) -> None:
         """Leaves the group and closes the clients."""
-        self._leader.close()
+        self._life.close()
         self._racks.close()
+        self._disconnect()
+
+    def _disconnect(self) -> None:
+        self._leader.close()
         self._liveness.close()
         self._membership.close()
         self._log.close()

@@ -83,6 +83,11 @@ class Liveness:
         """The next answer must be a new one."""
         self._asked, self._answer = None, None
 
+    @property
+    def everybody(self) -> frozenset[str] | None:
+        """The ids of the group's members by the last answer; None as long as there is none."""
+        return None if self._answer is None else self._answer[1]
+
     def lives(self, known: Known) -> bool | None:
         """Whether the group has this member, by an answer that was asked for after its record was read; None as long as there is none."""
         if self._answer is None or self._answer[0] <= known.since_ms:

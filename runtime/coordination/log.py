@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import ListOffsetsResultInfo, OffsetSpec
 
@@ -104,11 +104,17 @@ class CoordinationLog:
             self._producer.produce(self._topic, value, key, 0)
         except BufferError as error:
             raise StreamsError("the coordination topic takes no more records: is the broker away?") from error
+        except KafkaException as error:
+            logger.warning("the coordination topic cannot be written: %s", error.args[0].str())  # it was deleted: `TopicLife` sees that
         self._producer.poll(0)
 
     def flush(self) -> None:
         """Waits until what was written has arrived, for `FLUSH_SECONDS` at most."""
         self._producer.flush(FLUSH_SECONDS)
+
+    def drop(self) -> None:
+        """What has not arrived so far shall not: it was meant for a topic that is no more."""
+        self._producer.purge()
 
     def close(self) -> None:
         self._producer.flush(FLUSH_SECONDS)
