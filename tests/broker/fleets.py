@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,12 +96,19 @@ def _tombstones_after(log: list[tuple[int, Record]], place: int) -> set[str]:
 
 @contextmanager
 def fleet(
-    broker: Kafka, application_id: str, folder: Path, partitions: int = 4, factory: str = "count", rate: int = RATE, **settings: object
+    broker: Kafka,
+    application_id: str,
+    folder: Path,
+    settings: Mapping[str, object] | None = None,
+    *,
+    partitions: int = 4,
+    factory: str = "count",
+    rate: int = RATE,
 ) -> Iterator[Fleet]:
     """A new application without instances, under load. If nothing failed in the block, then at its end every output must have come once,
     no task may have run twice, and none be orphaned."""
     folder.mkdir(exist_ok=True)
-    with application(broker, application_id, folder, partitions, **settings) as app:
+    with application(broker, application_id, folder, partitions, **(settings or {})) as app:
         app.factory = f"tests.broker.fleets:{factory}"
         check = EachOnce(KEYS * partitions)
         load = Load(broker.bootstrap_servers, app.source, KEYS * partitions, rate)

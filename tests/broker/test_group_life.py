@@ -69,7 +69,7 @@ def shared_evenly(fleet: Fleet, names: str) -> None:
 
 
 def test_rule_4_in_a_rolling_restart_no_task_moves_and_nothing_is_restored(broker: Kafka, application_id: str, tmp_path: Path) -> None:
-    with fleet(broker, application_id, tmp_path, 6, **{"restart.grace.ms": 60_000}) as found:
+    with fleet(broker, application_id, tmp_path, {"restart.grace.ms": 60_000}, partitions=6) as found:
         before = three_running(found)
         began = found.log()[-1][0]
         restored = [len(re.findall(r"records restored", found.app.log(name))) for name in "abc"]
@@ -89,7 +89,7 @@ def test_rule_4_in_a_rolling_restart_no_task_moves_and_nothing_is_restored(broke
 
 
 def test_in_a_rolling_deploy_a_changed_topology_is_refused_and_the_others_go_on(broker: Kafka, application_id: str, tmp_path: Path) -> None:
-    with fleet(broker, application_id, tmp_path, 6, **{"restart.grace.ms": 60_000}) as found:
+    with fleet(broker, application_id, tmp_path, {"restart.grace.ms": 60_000}, partitions=6) as found:
         before = three_running(found)
         assert found.app.stop("c") == 0
         found.app.factory = "tests.broker.fleets:changed"
@@ -132,7 +132,7 @@ def test_all_are_killed_at_once_and_started_again(running: Fleet) -> None:
 def test_a_leaver_that_is_killed_while_it_hands_its_tasks_over_is_taken_over_from(
     broker: Kafka, application_id: str, tmp_path: Path
 ) -> None:
-    with fleet(broker, application_id, tmp_path, **{"acceptable.recovery.lag": 0, "max.warmup.replicas": 1}) as found:
+    with fleet(broker, application_id, tmp_path, {"acceptable.recovery.lag": 0, "max.warmup.replicas": 1}) as found:
         two_running(found)
         with CommandClient(found.app.id, broker.bootstrap_servers, "test") as commands:
             commands.send("close", instance="b")
@@ -143,7 +143,7 @@ def test_a_leaver_that_is_killed_while_it_hands_its_tasks_over_is_taken_over_fro
 
 
 def test_a_learner_that_is_killed_leaves_the_tasks_where_they_are(broker: Kafka, application_id: str, tmp_path: Path) -> None:
-    with fleet(broker, application_id, tmp_path, **{"acceptable.recovery.lag": 0}) as found:
+    with fleet(broker, application_id, tmp_path, {"acceptable.recovery.lag": 0}) as found:
         found.app.start("a")
         found.app.becomes({"a": 4})
         found.app.start("b")
@@ -156,7 +156,7 @@ def test_a_learner_that_is_killed_leaves_the_tasks_where_they_are(broker: Kafka,
 
 
 def test_the_leader_is_killed_while_a_newcomer_learns(broker: Kafka, application_id: str, tmp_path: Path) -> None:
-    with fleet(broker, application_id, tmp_path, **{"acceptable.recovery.lag": 0}) as found:
+    with fleet(broker, application_id, tmp_path, {"acceptable.recovery.lag": 0}) as found:
         found.app.start("a")
         found.app.becomes({"a": 4})
         found.app.start("b")
@@ -251,7 +251,7 @@ def test_a_split_shorter_than_the_session_moves_nothing(behind: tuple[Kafka, Pro
 
 def test_the_broker_is_killed_in_the_middle_of_a_scale_out(own_broker: EmbeddedBroker, application_id: str, tmp_path: Path) -> None:
     broker = Kafka(own_broker.bootstrap_servers)
-    with fleet(broker, application_id, tmp_path / "fleet", **{"acceptable.recovery.lag": 0}) as found:
+    with fleet(broker, application_id, tmp_path / "fleet", {"acceptable.recovery.lag": 0}) as found:
         found.app.start("a")
         found.app.becomes({"a": 4})
         found.app.start("b")
@@ -279,7 +279,7 @@ def test_the_coordination_topic_is_deleted_and_made_anew(running: Fleet) -> None
 
 
 def test_six_instances_of_which_two_die_one_leaves_and_two_come(broker: Kafka, application_id: str, tmp_path: Path) -> None:
-    with fleet(broker, application_id, tmp_path, 12) as found:
+    with fleet(broker, application_id, tmp_path, partitions=12) as found:
         for name in "abcdef":
             found.app.start(name)
         found.app.becomes(dict.fromkeys("abcdef", 2), 90)

@@ -21,7 +21,7 @@ AWAY_MS = 4_000
 
 def known(member_id: str, since_ms: int) -> Known:
     member = Member(instance=member_id, incarnation=1, transactional_id="t", host="h", pid=1, member_id=member_id)
-    return Known(member, 0, since_ms)
+    return Known(member, member.key, 0, since_ms)
 
 
 def test_rule_24_deaths_are_learned_of_after_the_broker_was_killed(own_broker: EmbeddedBroker, application_id: str) -> None:
