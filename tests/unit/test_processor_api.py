@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import cast
 
@@ -12,8 +12,17 @@ import pytest
 from runtime import serdes
 from runtime.errors import ProcessingError, StreamsError
 from runtime.ids import TaskId
-from runtime.operators.processor import AnyProcessor, Processor, ProcessorContext, PunctuationType, UserProcessor
-from runtime.record import Record
+from runtime.operators.processor import (
+    AnyFixedKeyProcessor,
+    AnyProcessor,
+    FixedKeyProcessor,
+    FixedKeyProcessorContext,
+    Processor,
+    ProcessorContext,
+    PunctuationType,
+    UserProcessor,
+)
+from runtime.record import FixedKeyRecord, Record
 from runtime.stores import EngineStore, KeyValueStore, Stores
 from runtime.topology.topology import Topology
 from tests.unit.pipelines import Compiled
@@ -37,7 +46,7 @@ class Calls(Processor):
         self._process(self.context, record)
 
 
-def topology(supplier: Callable[[], AnyProcessor], *, fixed_key: bool = False) -> Topology:
+def topology(supplier: Callable[[], AnyProcessor] | Callable[[], AnyFixedKeyProcessor], *, fixed_key: bool = False) -> Topology:
     built = Topology().add_source("source", "in", key_serde=S, value_serde=S)
     built.add_operator("mine", UserProcessor(supplier, fixed_key), ["source"])
     built.add_sink("left", "left", "mine", key_serde=S, value_serde=S)
@@ -123,6 +132,70 @@ def test_process_values_keeps_keys(tmp_path: Path) -> None:
     with pytest.raises(ProcessingError, match="process_values keeps keys"):
         compiled.run(("a", "ok", 1), ("a", "bad", 2))
     assert [(sent[1], sent[2]) for sent in compiled.outputs.sent] == [(b"a", b"new")]
+
+
+def test_a_punctuator_of_process_values_forwards_records_that_were_kept(tmp_path: Path) -> None:
+    class Keeps(FixedKeyProcessor[str, str, str]):
+        def init(self, context: FixedKeyProcessorContext[str, str]) -> None:
+            self.context = context
+            self.kept: list[FixedKeyRecord[str, str]] = []
+            context.schedule(10, PunctuationType.STREAM_TIME, self.punctuate)
+
+        def process(self, record: FixedKeyRecord[str, str]) -> None:
+            self.kept.append(record.with_headers([("h", b"1")]))
+
+        def punctuate(self, now_ms: int) -> None:
+            for record in self.kept:
+                self.context.forward(record.with_timestamp(now_ms), "left")
+            if now_ms >= 30:
+                self.context.forward(Record("other", "x", now_ms), "left")
+
+    compiled = Compiled(topology(Keeps, fixed_key=True), tmp_path)
+    compiled.run(("a", "1", 1), ("b", "2", 12))
+    assert compiled.outputs.sent == [
+        ("left", b"a", b"1", 1, [("h", b"1")], None),
+        ("left", b"a", b"1", 12, [("h", b"1")], None),
+        ("left", b"b", b"2", 12, [("h", b"1")], None),
+    ]
+    with pytest.raises(ProcessingError, match="process_values keeps keys"):
+        compiled.run(("a", "1", 30))
+
+
+def test_the_configuration_is_told_whole_or_by_prefix(tmp_path: Path) -> None:
+    found: list[object] = []
+
+    def init(context: ProcessorContext) -> None:
+        found.append(context.app_configs()["application.id"])
+        found.append(context.app_configs_with_prefix("application.")["id"])
+
+    Compiled(topology(lambda: Calls(lambda context, record: None, init)), tmp_path)
+    assert found == ["app", "app"]
+
+
+@pytest.mark.parametrize(
+    ("start", "calls"),
+    [(1_000_000, [1_001_000, 1_002_500]), (999_500, [1_000_500, 1_002_500]), (1_002_500, [1_002_500]), (0, [1_001_000, 1_002_500])],
+)
+def test_a_schedule_may_begin_at_a_time_of_its_own(start: int, calls: list[int], tmp_path: Path) -> None:
+    """KIP-1146: at that time and at whole intervals after it. What was before the call is not made up for."""
+    found: list[int] = []
+
+    def init(context: ProcessorContext) -> None:
+        context.schedule(1_000, PunctuationType.WALL_CLOCK_TIME, found.append, start_time=start)
+
+    compiled = Compiled(topology(lambda: Calls(lambda context, record: None, init)), tmp_path)
+    for now in (1_000_000, 1_000_500, 1_001_000, 1_002_500):
+        compiled.pipeline.punctuate(now)
+    assert [now for now in found if now != 1_000_000] == calls
+
+
+def test_a_start_needs_a_time_zone(tmp_path: Path) -> None:
+    def init(context: ProcessorContext) -> None:
+        context.schedule(1, PunctuationType.STREAM_TIME, print, start_time=datetime(2026, 1, 1, tzinfo=UTC))
+        context.schedule(1, PunctuationType.STREAM_TIME, print, start_time=datetime(2026, 1, 1))
+
+    with pytest.raises(ProcessingError, match="has no time zone"):
+        Compiled(topology(lambda: Calls(lambda context, record: None, init)), tmp_path)
 
 
 def test_stream_time_punctuators_run_after_the_record_that_moved_time(tmp_path: Path) -> None:
