@@ -34,10 +34,10 @@ quick: $(ENV)
 slow: $(ENV) check
 	$(PYTEST) --ignore=tests/unit --ignore=tests/contracts --ignore=tests/cases --ignore=tests/simulation --ignore=tests/formats $(ARGS)
 
-chaos: $(ENV) ## kill an application and its broker again and again, and look at what is left; `make chaos ARGS='--seed 7 --rounds 50'`
+chaos: $(ENV) ## kill an application and its broker again and again, and look at what is left; a fleet of them: `make chaos ARGS=fleet`
 	$(BIN)/python -m tests.chaos $(ARGS)
 
-bench: $(ENV) ## measure the engine against the same by hand; also ARGS=restore, commits, checkpoints
+bench: $(ENV) ## measure the engine against the same by hand; also ARGS=restore, commits, checkpoints, gaps
 	$(BIN)/python -m benchmarks $(ARGS)
 
 lock: $(ENV) ## write requirements.txt from requirements.in (names no index, so it fits any mirror)

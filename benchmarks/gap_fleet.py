@@ -82,11 +82,10 @@ class Instances:
         shutil.rmtree(self.folder / name)
 
     def kill_worker(self, name: str) -> None:
-        """-9 of one worker process of an instance, which lives on. Raises MeasurementError if it has none."""
-        workers = psutil.Process(self.processes[name].pid).children()
-        if not workers:
-            raise MeasurementError(f"{name} has no worker processes")
-        workers[-1].kill()
+        """-9 of one worker process of an instance, which lives on; returns when the others know of it."""
+        before = {member.who for member in self._members() if member.instance == name}
+        psutil.Process(self.processes[name].pid).children()[0].kill()
+        self.wait(lambda: bool(before - {member.who for member in self._members()}), f"the death of a worker of {name}")
 
     def kill_all(self) -> None:
         for process in self.processes.values():

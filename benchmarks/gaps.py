@@ -158,19 +158,34 @@ class Life:
             instances.settled({"a": half, "b": half})
         if STANDBY in self.chosen:
             self._with_standby(instances, watch)
+        if WORKER in self.chosen:
+            self._with_workers(instances, watch)
 
     def _with_standby(self, instances: Instances, watch: Watch) -> None:
         """Two others take the place of those that run, with standbys; the older of them leads, and is killed."""
         half, standbys = PARTITIONS // 2, PARTITIONS if self.keys else 0
+        others = list(instances.processes)
         for name in ("c", "d"):
             instances.start(name, **{"num.standby.replicas": 1})
             time.sleep(AFTER_SECONDS)
-        for name in ("a", "b"):
+        for name in others:
             instances.leave(name)
         instances.settled({"c": half, "d": half}, standbys)
         with self._measured(STANDBY, watch):
             instances.kill("c")
             instances.settled({"d": PARTITIONS})
+
+    def _with_workers(self, instances: Instances, watch: Watch) -> None:
+        """One instance with two worker processes takes the place of all others."""
+        others = list(instances.processes)
+        instances.start("e", **{"num.stream.threads": 2})
+        time.sleep(AFTER_SECONDS)
+        for name in others:
+            instances.leave(name)
+        instances.settled({"e": PARTITIONS})
+        with self._measured(WORKER, watch):
+            instances.kill_worker("e")
+            instances.settled({"e": PARTITIONS})
 
     @contextmanager
     def _measured(self, event: str, watch: Watch) -> Iterator[None]:

@@ -201,9 +201,12 @@ class _Fleet:
                 assert self._app.stop(name) == 0, self._app.log(name)[-4000:]
                 self._app.start(name)
             case Cause.KILL:
+                workers = self._workers_of(name) if dice.random() < 0.5 else []
+                for worker in workers:  # otherwise they have to notice themselves that their instance is gone
+                    worker.kill()
                 self._app.kill(name)
             case Cause.KILL_WORKER:
-                self._kill_worker(name)
+                dice.choice(wait_until(lambda: self._workers_of(name), what=f"workers of {name}")).kill()
             case Cause.FREEZE:
                 self._freeze(name, dice.uniform(0.2, 2.0) * SESSION_MS / 1000)
         return cause
@@ -220,15 +223,18 @@ class _Fleet:
             client.send("close", instance=name)
         assert self._app.processes.pop(name).wait(END_SECONDS) == 0, self._app.log(name)[-4000:]
 
-    def _kill_worker(self, name: str) -> None:
-        workers = psutil.Process(self._app.processes[name].pid).children()
-        self._dice.choice(workers).kill()
+    def _workers_of(self, name: str) -> list[psutil.Process]:
+        """The worker processes of an instance; none where its worker is a thread."""
+        return psutil.Process(self._app.processes[name].pid).children() if self._workers > 1 else []
 
     def _freeze(self, name: str, seconds: float) -> None:
         self.story += f" for {seconds:.1f} s"
-        self._app.freeze(name)
+        frozen = [psutil.Process(self._app.processes[name].pid), *self._workers_of(name)]
+        for process in frozen:
+            process.suspend()
         time.sleep(seconds)
-        self._app.thaw(name)
+        for process in frozen:
+            process.resume()
 
     def _tell(self, text: str) -> None:
         self.story += f", {text}" if self.story else text
