@@ -18,6 +18,8 @@ from runtime.topics import COORDINATION_CONFIG, coordination_topic, ensure_topic
 
 FLUSH_SECONDS = 15.0
 RETRY_SECONDS = 0.1
+_FOR_EVERY_WORKER = frozenset({"snapshot", "rebuild-global-store"})
+"""Commands to an instance that each of its workers carries out; of the others, one does."""
 _NO_LEADER_YET = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
 
 
@@ -49,33 +51,47 @@ class CommandClient:
         args: Mapping[str, object] | None = None,
         timeout_s: float = 30.0,
     ) -> CommandResult:
-        """Sends a command and waits for its result.
+        """Sends a command and waits for its result. One to an instance goes to its workers, and what they answer comes as one result.
 
-        Raises BrokerUnavailableError, or StreamsError if nobody answered in time: the task has no owner now, or it is restoring.
+        Raises BrokerUnavailableError, or StreamsError if somebody did not answer in time: the task has no owner now, or it is restoring.
         """
-        command = Command(
-            id=uuid.uuid4().hex,
-            kind=kind,
-            task=None if task is None else str(task),
-            instance=instance,
-            args=dict(args or {}),
-            issued_by=self._by,
-            issued_ms=time.time_ns() // 1_000_000,
-        )
+        issued_ms = time.time_ns() // 1_000_000
+        commands = {
+            command.id: command
+            for worker in ([None] if instance is None or task is not None else self._workers(kind, instance))
+            for command in [
+                Command(
+                    id=uuid.uuid4().hex,
+                    kind=kind,
+                    task=None if task is None else str(task),
+                    instance=instance,
+                    worker=worker,
+                    args=dict(args or {}),
+                    issued_by=self._by,
+                    issued_ms=issued_ms,
+                )
+            ]
+        }
         reader = self._reader()
         try:
             self._at_end(reader)
-            self._write(command.key, encode(command))
-            result = self._await(reader, command.id, timeout_s)
+            for command in commands.values():
+                self._write(command.key, encode(command))
+            results = self._await(reader, set(commands), timeout_s)
         finally:
             reader.close()
-        if result is None:
-            self._write(command.key, None)
+        for key in [*(command.key for command in commands.values()), *(result.key for result in results)]:
+            self._write(key, None)
+        if len(results) < len(commands):
             subject = f"instance {instance}" if task is None else f"task {task}"
             raise StreamsError(f"{kind}: nobody answered for {subject} within {timeout_s:.0f} s: does it run, and has it an owner?")
-        self._write(command.key, None)
-        self._write(result.key, None)
-        return result
+        return _as_one(results)
+
+    def _workers(self, kind: str, instance: str) -> list[int | None]:
+        """Which of an instance's workers are to carry a command out."""
+        workers: list[int | None] = []
+        workers += sorted({member.worker for member in self.members() if member.instance == instance})
+        return (workers if kind in _FOR_EVERY_WORKER else workers[:1]) or [None]
 
     def want(self, instance: str, running: bool, at_ms: int | None = None) -> None:
         """Records whether an instance should run (rules.md, 26); makes the topic if this is the first word about the application.
@@ -153,19 +169,35 @@ class CommandClient:
             reason = failed[0].str() if failed else f"no answer within {FLUSH_SECONDS:.0f} s"
             raise BrokerUnavailableError(f"bootstrap.servers = {self._servers}: the coordination topic cannot be written: {reason}")
 
-    def _await(self, reader: Consumer, command_id: str, timeout_s: float) -> CommandResult | None:
+    def _await(self, reader: Consumer, commands: set[str], timeout_s: float) -> list[CommandResult]:
+        """The results that came in time."""
         deadline = time.monotonic() + timeout_s
-        while (left := deadline - time.monotonic()) > 0:
+        found: dict[str, CommandResult] = {}
+        while len(found) < len(commands) and (left := deadline - time.monotonic()) > 0:
             message = reader.poll(min(left, 1.0))
             if message is None or message.error() is not None:
                 continue
             record = decode(message.key(), message.value())
-            if isinstance(record, CommandResult) and record.id == command_id:
-                return record
-        return None
+            if isinstance(record, CommandResult) and record.id in commands:
+                found[record.id] = record
+        return list(found.values())
 
     def _unavailable(self, error: KafkaException) -> StreamsError:
         inner = error.args[0]
         if inner.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC):
             return StreamsError(f"{self._topic} does not exist on {self._servers}: has the application ever been started?")
         return BrokerUnavailableError(f"bootstrap.servers = {self._servers}: no broker answered ({inner.str()})")
+
+
+def _as_one(results: list[CommandResult]) -> CommandResult:
+    """What several workers answer, as one: it went well if it did everywhere; lists in the data are put together."""
+    first = results[0]
+    data = dict(first.data)
+    for result in results[1:]:
+        for name, value in result.data.items():
+            known = data.setdefault(name, value)
+            if isinstance(known, list) and isinstance(value, list):
+                data[name] = [*known, *value]
+    reasons = dict.fromkeys(result.reason for result in results if not result.ok)
+    ok = all(result.ok for result in results)
+    return CommandResult(id=first.id, ok=ok, reason=first.reason if ok else "; ".join(reasons), data=data, by=first.by)

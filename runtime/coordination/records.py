@@ -177,12 +177,14 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
-    """Something to be done: by the owner of `task`, or by `instance`. `args` depends on `kind` (`worker/commands.py`)."""
+    """Something to be done: by the owner of `task`, or by `instance`, and of its workers by this `worker` (None: by any that there are).
+    `args` depends on `kind` (`worker/commands.py`)."""
 
     id: str
     kind: str
     task: str | None = None
     instance: str | None = None
+    worker: int | None = None
     args: dict[str, object] = {}
     issued_by: str = ""
     issued_ms: int = 0

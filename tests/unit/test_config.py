@@ -104,7 +104,6 @@ def test_a_key_that_is_no_string_is_named() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"num.stream.threads": 2}, "one worker per instance, for now; start more instances"),
         (
             {"session.timeout.ms": 1000, "heartbeat.interval.ms": 1000},
             r"heartbeat.interval.ms \(1000\) must be shorter than session.timeout.ms",
