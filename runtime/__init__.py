@@ -13,7 +13,7 @@ from runtime.dsl.branched import Branched, BranchedKStream
 from runtime.dsl.builder import StreamsBuilder
 from runtime.dsl.cogrouped import CogroupedKStream, SessionWindowedCogroupedKStream, TimeWindowedCogroupedKStream
 from runtime.dsl.grouped import KGroupedStream, KGroupedTable
-from runtime.dsl.join_options import JoinWindows, StreamJoined
+from runtime.dsl.join_options import JoinWindows, StreamJoined, TableJoined
 from runtime.dsl.kstream import KStream
 from runtime.dsl.ktable import GlobalKTable, KTable
 from runtime.dsl.options import Consumed, Grouped, Joined, Materialized, Named, Produced, Repartitioned
@@ -189,6 +189,7 @@ __all__ = [
     "StreamsMetadata",
     "Suppressed",
     "SuspendReason",
+    "TableJoined",
     "TaskId",
     "TaskKind",
     "TaskMetadata",

@@ -139,3 +139,9 @@ class Change(NamedTuple):
 
     new: object
     old: object
+
+
+class OutOfOrder(Change):
+    """A change of a versioned table that is not the latest of its key in time (KIP-914; `isLatest` of Kafka Streams' `Change`)."""
+
+    __slots__ = ()

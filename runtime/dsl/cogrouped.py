@@ -76,7 +76,7 @@ class Cogroup(Generic[K, VR]):
             if closes_after is not None:
                 graph.closes_after(node, closes_after)
         merged = graph.operator(graph.name("COGROUPKSTREAM-MERGE-", given, "-cogroup-merge"), Cogrouped(suppliers[0]), names)
-        return KTable(graph, merged, *serdes, sources, store[0], how.name is not None)
+        return KTable(graph, merged, *serdes, sources, store[0], how.name is not None, versioned=how.versioned)
 
     def _parent(self, place: int, groups: Groups, store: str) -> tuple[str, frozenset[str]]:
         """The node above one stream's aggregate. All aggregates of this cogroup share its repartition topic."""
@@ -180,7 +180,7 @@ class SessionWindowedCogroupedKStream(Generic[K, VR]):
         gap, grace = windows.inactivity_gap, windows.grace_period_ms
 
         def make(node: str, store: str, aggregator: Callable[..., object], place: int) -> OperatorSupplier:
-            merger = checked(session_merger, node, *MERGER)
+            merger: Callable[..., object] = checked(session_merger, node, *MERGER)
             return SessionAggregate(store, gap, grace, checked(initializer, node), aggregator, merger, part=place)
 
         factory = session_store(store, how, inner, how.value, windows)

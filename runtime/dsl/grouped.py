@@ -156,4 +156,4 @@ class KGroupedTable(Generic[K, V]):
             )
         graph.topology.add_store_factory(store, key_value_store(store, how, key, value))
         graph.operator(name, supplier, (self._source,), (store,))
-        return KTable(graph, name, key, value, frozenset((self._source,)), store, how.name is not None)
+        return KTable(graph, name, key, value, frozenset((self._source,)), store, how.name is not None, versioned=how.versioned)

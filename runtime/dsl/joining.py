@@ -26,7 +26,7 @@ from runtime.serdes.join_sides import JoinKeySerde, JoinValuesSerde
 from runtime.serdes.serde import Serde
 from runtime.stores.base import EngineStore, StateStore, StoreBuilder
 from runtime.stores.suppliers import Builder, Stores, WindowSupplier
-from runtime.topology.topology import StoreFactory, required_serde
+from runtime.topology.topology import StoreFactory, resolved_serde
 from runtime.type_variables import KR, VO, VR, K, V
 
 S = TypeVar("S", bound=EngineStore)
@@ -87,7 +87,7 @@ def join_table(
     node = stream._below(
         "KSTREAM-LEFTJOIN-" if left else "KSTREAM-JOIN-",
         how.name,
-        lambda node: StreamTableJoin(table.node, joiner, left, takes_key(joiner, 2, node)),
+        lambda node: StreamTableJoin(table.node, joiner, left, takes_key(joiner, 2, node), table.has_history),
         *stores,
     )
     sources = stream._sources | table.sources
@@ -166,8 +166,8 @@ def _window_store(
     chosen = supplier or WindowSupplier(name, True, retention, size, retain_duplicates=True)
 
     def build(default_key: Serde | None, default_value: Serde | None) -> StoreBuilder[StateStore]:
-        key_serde = required_serde(key or default_key, "key", f"store {name}")
-        value_serde = required_serde(value or default_value, "value", f"store {name}")
+        key_serde = resolved_serde(key, default_key, "key", f"store {name}")
+        value_serde = resolved_serde(value, default_value, "value", f"store {name}")
         builder = Stores.window_store_builder(chosen, key_serde, value_serde)
         return _logged(builder, how, {} if supplier is not None else {"cleanup.policy": "delete"})
 
@@ -180,9 +180,9 @@ def _waiting_store(name: str, how: StreamJoined, key: Serde | None, left: Serde 
     supplier = Stores.persistent_key_value_store(name) if persistent else Stores.in_memory_key_value_store(name)
 
     def build(default_key: Serde | None, default_value: Serde | None) -> StoreBuilder[StateStore]:
-        key_serde = JoinKeySerde(required_serde(key or default_key, "key", f"store {name}"))
-        left_serde = required_serde(how.value or left or default_value, "value", f"store {name}")
-        right_serde = required_serde(how.other_value or right or default_value, "value", f"store {name}")
+        key_serde = JoinKeySerde(resolved_serde(key, default_key, "key", f"store {name}"))
+        left_serde = resolved_serde(how.value or left, default_value, "value", f"store {name}")
+        right_serde = resolved_serde(how.other_value or right, default_value, "value", f"store {name}")
         return _logged(Stores.key_value_store_builder(supplier, key_serde, JoinValuesSerde(left_serde, right_serde)), how, {})
 
     return build

@@ -10,10 +10,14 @@ from runtime.dsl.arity import checked, takes_key
 from runtime.dsl.graph import Graph, key_value_store
 from runtime.dsl.kstream import KStream
 from runtime.dsl.options import GroupedOrStr, Materialized, MaterializedOrStr, NamedOrStr, grouped_of, materialized_of
+from runtime.dsl.suppressed import Suppressed, buffer_store
+from runtime.dsl.table_joins import TableJoins
+from runtime.errors import TopologyError
 from runtime.operators.base import OperatorSupplier
+from runtime.operators.suppress import Suppress
 from runtime.operators.table import TableFilter, TableGroupBy, TableMapValues, TableSource, ToStream
 from runtime.serdes.serde import Serde
-from runtime.type_variables import KR, VR, K_co, V_co
+from runtime.type_variables import KR, VR, K, K_co, V, V_co
 
 if TYPE_CHECKING:
     from runtime.dsl.grouped import KGroupedTable
@@ -26,10 +30,12 @@ class TableRoot:
 
     store: str
     materialized: Materialized
+    from_topic: bool = True
+    """Only what changes something is told (KIP-557)."""
 
 
 @dataclass(frozen=True, slots=True)
-class KTable(Generic[K_co, V_co]):
+class KTable(TableJoins[K_co, V_co]):
     """A table of keys K and rows V; made by `StreamsBuilder.table` and by aggregations. Every method adds a node and returns a new table or
     stream."""
 
@@ -44,23 +50,40 @@ class KTable(Generic[K_co, V_co]):
     _queryable: bool = False
     _parent: KTable | None = None
     _root: TableRoot | None = None
+    _other: KTable | None = None
+    """The second parent of a join."""
+    _buffer: str | None = None
+    """The buffer of a suppressed table."""
+    versioned: bool = False
+    """Its rows are kept with their history, or computed from such ones: changes that are not the latest of their key are marked."""
 
     @property
     def queryable_store_name(self) -> str | None:
         """The store's name, if it was given one."""
         return self._store if self._queryable else None
 
+    @property
+    def has_history(self) -> bool:
+        """Whether its rows can be read as they were at a time."""
+        if self._store is not None:
+            return self.versioned
+        if self._root is not None:
+            return self._root.materialized.versioned
+        return self._other is None and self._parent is not None and self._parent.has_history
+
     def readable_stores(self) -> tuple[str, ...]:
         """The stores behind this table's rows; a table from a topic gets its store now."""
         if self._store is not None:
             return (self._store,)
         if self._parent is not None:
-            return self._parent.readable_stores()
+            others = () if self._other is None else self._other.readable_stores()
+            buffers = () if self._buffer is None else (self._buffer,)
+            return tuple(dict.fromkeys((*buffers, *self._parent.readable_stores(), *others)))
         assert self._root is not None, self.node
         topology = self._graph.topology
         if not topology.reads_store(self.node, self._root.store):
             topology.add_store_factory(self._root.store, key_value_store(self._root.store, self._root.materialized, self._key, self._value))
-            topology.replace_operator(self.node, TableSource(self._root.store), (self._root.store,))
+            topology.replace_operator(self.node, TableSource(self._root.store, self._root.from_topic), (self._root.store,))
         return (self._root.store,)
 
     def filter(
@@ -90,7 +113,7 @@ class KTable(Generic[K_co, V_co]):
         negate: bool,
     ) -> KTable[K_co, V_co]:
         def supplier(node: str, store: str | None) -> OperatorSupplier:
-            return TableFilter(checked(predicate, node, "key", "value"), store, negate)
+            return TableFilter(checked(predicate, node, "key", "value"), store, negate, self.versioned)
 
         return self._derived("KTABLE-FILTER-", supplier, self._value, named, materialized)
 
@@ -119,7 +142,7 @@ class KTable(Generic[K_co, V_co]):
         """`mapper(value)` or `mapper(key, value)` gives the new value of each row."""
 
         def supplier(node: str, store: str | None) -> OperatorSupplier:
-            return TableMapValues(mapper, takes_key(mapper, 1, node), store)
+            return TableMapValues(mapper, takes_key(mapper, 1, node), store, self.versioned)
 
         return self._derived("KTABLE-MAPVALUES-", supplier, None, named, materialized)
 
@@ -143,7 +166,8 @@ class KTable(Generic[K_co, V_co]):
             graph.store_name(prefix, how)  # draws a number for a store that there is not, as Kafka Streams does
         name = graph.name(prefix, named)
         graph.operator(name, supplier(name, store), (self.node,), () if store is None else (store,))
-        return KTable(graph, name, key, value, self.sources, store, store is not None, self)
+        versioned = self.versioned if materialized is None else how.versioned
+        return KTable(graph, name, key, value, self.sources, store, store is not None, self, versioned=versioned)
 
     @overload
     def to_stream(self, mapper: NamedOrStr = None, named: NamedOrStr = None) -> KStream[K_co, V_co]: ...
@@ -161,6 +185,11 @@ class KTable(Generic[K_co, V_co]):
         stream = KStream(self._graph, name, self._key, self._value, self.sources)
         return stream if mapper is None else stream.select_key(mapper)
 
+    def suppress(self, suppressed: Suppressed) -> KTable[K_co, V_co]:
+        """The table with changes that wait: `suppress(Suppressed.until_window_closes(Suppressed.BufferConfig.unbounded()))`. Raises
+        TopologyError for a versioned table, and where results of windows shall wait and there are none."""
+        return suppressed_table(self, self._graph, suppressed)
+
     def group_by(
         self, selector: Callable[[K_co, V_co], tuple[KR, VR] | None], grouped: GroupedOrStr[KR, VR] = None
     ) -> KGroupedTable[KR, VR]:
@@ -170,8 +199,23 @@ class KTable(Generic[K_co, V_co]):
         how = grouped_of(grouped)
         self.readable_stores()  # a change must carry the old row, for it to be taken out of its old group
         name = self._graph.name("KTABLE-SELECT-", how.name)
-        self._graph.operator(name, TableGroupBy(checked(selector, name, "key", "value")), (self.node,))
+        self._graph.operator(name, TableGroupBy(checked(selector, name, "key", "value"), self.versioned), (self.node,))
         return KGroupedTable(self._graph, name, how)
+
+
+def suppressed_table(table: KTable[K, V], graph: Graph, how: Suppressed) -> KTable[K, V]:
+    """`KTable.suppress`."""
+    if table.versioned:
+        raise TopologyError(f"table {table.node} is versioned: only tables without history can be suppressed")
+    name = how.name or graph.name("KTABLE-SUPPRESS-")
+    wait = graph.window_grace_ms(table.node) if how.wait_ms is None else how.wait_ms
+    buffer = graph.store_name("KTABLE-SUPPRESS-", Materialized(None if how.name is None else f"{how.name}-store"))
+    table.readable_stores()  # a change must carry the old row, for what downstream knows to be known
+    limits = how.buffer
+    graph.topology.add_store_factory(buffer, buffer_store(buffer, limits.logging, table._key, table._value))
+    supplier = Suppress(buffer, wait, how.wait_ms is None, limits.records, limits.bytes, limits.emits_early)
+    graph.operator(name, supplier, (table.node,), (buffer,))
+    return KTable(graph, name, table._key, table._value, table.sources, _parent=table, _buffer=buffer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,4 +234,4 @@ def table_from(graph: Graph, above: str, node: str, root: TableRoot, sources: fr
     if kept.name is None:
         return table
     table.readable_stores()
-    return replace(table, _store=root.store, _queryable=True)
+    return replace(table, _store=root.store, _queryable=True, versioned=kept.versioned)

@@ -15,7 +15,7 @@ from runtime.durations import Duration
 from runtime.errors import TopologyError
 from runtime.offset_reset import AutoOffsetReset
 from runtime.serdes.serde import Serde
-from runtime.stores.suppliers import KeyValueSupplier, SessionSupplier, WindowSupplier
+from runtime.stores.suppliers import KeyValueSupplier, SessionSupplier, VersionedSupplier, WindowSupplier
 from runtime.topology.nodes import Partitioner
 from runtime.type_variables import VO, K, V
 
@@ -122,7 +122,7 @@ class Materialized(Generic[K, V]):
     (of windows and sessions) is at least as long as they can change, which is the default. `store_type` is `rocksDB` or `in_memory`.
     """
 
-    store: str | KeyValueSupplier | WindowSupplier | SessionSupplier | None = None
+    store: str | KeyValueSupplier | WindowSupplier | SessionSupplier | VersionedSupplier | None = None
     _: KW_ONLY
     key: Serde[K] | None = None
     value: Serde[V] | None = None
@@ -138,9 +138,14 @@ class Materialized(Generic[K, V]):
             raise TopologyError(f"Materialized: store_type is rocksDB or in_memory, not {self.store_type!r}")
 
     @property
+    def versioned(self) -> bool:
+        """Whether the rows are kept with their history."""
+        return isinstance(self.store, VersionedSupplier)
+
+    @property
     def name(self) -> str | None:
         """The store's name, if it was given one."""
-        if isinstance(self.store, KeyValueSupplier | WindowSupplier | SessionSupplier):
+        if isinstance(self.store, KeyValueSupplier | WindowSupplier | SessionSupplier | VersionedSupplier):
             return self.store.name
         return self.store
 

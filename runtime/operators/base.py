@@ -14,8 +14,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import cast
 
-from runtime.operators.context import Forward, NodeContext, ValueGetter
+from runtime.operators.context import Forward, NodeContext, RowGetter, ValueGetter
 from runtime.record import Change
+from runtime.serdes.serde import Serde
 
 
 class OperatorSupplier(ABC):
@@ -26,6 +27,11 @@ class OperatorSupplier(ABC):
     @abstractmethod
     def build(self, context: NodeContext, forward: Forward) -> Forward:
         """The node's function. `forward` calls all children, in their order."""
+
+    def resolved(self, node: str, default_key: Serde | None, default_value: Serde | None) -> OperatorSupplier:
+        """This operator with the serdes that the configuration gives to those it was not given. Raises TopologyError for one that is
+        missing."""
+        return self
 
     def wants_old(self, wanted_below: bool) -> bool:
         """Whether the parent's changes should carry old values; `wanted_below`: whether a child of this node wants this node's."""
@@ -44,6 +50,16 @@ class OperatorSupplier(ABC):
 
         Raises TypeError if this node is no table.
         """
+        rows = context.rows(context.name)
+
+        def get(key: object) -> object:
+            row = rows(key, None)
+            return None if row is None else row[0]
+
+        return get
+
+    def row_getter(self, context: NodeContext, parent: RowGetter | None) -> RowGetter:
+        """As `value_getter`, but with the times of the rows; asked only of a table that has no store of its own."""
         raise TypeError(f"node {context.name} ({type(self).__name__}) is not a table")
 
 

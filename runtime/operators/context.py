@@ -29,6 +29,11 @@ Forward = Callable[[object, object, int], None]
 ValueGetter = Callable[[object], object]
 """The value a table has now for a key; None if it has none (Kafka Streams' `KTableValueGetter`)."""
 
+Row = tuple[object, int]
+"""A row's value and timestamp."""
+RowGetter = Callable[[object, "int | None"], "Row | None"]
+"""The row that a table has for a key: now (None), or as of a time in ms, which only versioned tables know."""
+
 
 class Collector(Protocol):
     """Where outputs go: the producer, or the test driver's log."""
@@ -176,7 +181,7 @@ class Hooks:
 class NodeContext:
     """What one node is built with."""
 
-    __slots__ = ("children", "gets_old", "getters", "hooks", "mark", "name", "plain_forward", "send_old", "stores", "task")
+    __slots__ = ("children", "gets_old", "getters", "hooks", "mark", "name", "plain_forward", "row_getters", "send_old", "stores", "task")
 
     def __init__(
         self,
@@ -190,6 +195,7 @@ class NodeContext:
         gets_old: bool = False,
         send_old: bool = False,
         getters: Callable[[str], ValueGetter] | None = None,
+        row_getters: Callable[[str], RowGetter] | None = None,
     ) -> None:
         self.name = name
         self.task = task
@@ -203,6 +209,7 @@ class NodeContext:
         self.send_old = send_old
         """For a table: its changes shall carry old values."""
         self.getters = getters
+        self.row_getters = row_getters
 
     def engine_store(self, name: str) -> EntryStore:
         """A store of entries, made by the engine. Raises InvalidStateStoreError if the user put another one in its place."""
@@ -216,3 +223,9 @@ class NodeContext:
         if self.getters is None:
             raise TopologyError(f"node {self.name} reads the table {table}, which is not in its sub-topology")
         return self.getters(table)
+
+    def rows(self, table: str) -> RowGetter:
+        """Reads the table that another node of this task is, with the times of its rows."""
+        if self.row_getters is None:
+            raise TopologyError(f"node {self.name} reads the table {table}, which is not in its sub-topology")
+        return self.row_getters(table)

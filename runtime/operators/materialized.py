@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, cast
 
 from runtime.operators.context import Forward, NodeContext, ValueGetter
-from runtime.record import Change, Headers
+from runtime.record import Change, Headers, OutOfOrder
 from runtime.stores.base import Entry, EntryStore, FlushRun
+from runtime.stores.versioned import NOT_PUT, VALID_TO_UNDEFINED, StagedVersionedStore
 
 KeyBytes = Callable[[object], bytes]
 
@@ -33,7 +34,7 @@ class Materialized(NamedTuple):
     """`entry.value` is the value; no need for `value_of`."""
     emit: Emit | None
     """None if the cache tells the children."""
-    store: EntryStore
+    store: EntryStore | StagedVersionedStore
 
 
 def change_emitter(context: NodeContext, forward: Forward) -> Emit:
@@ -59,6 +60,9 @@ def change_emitter(context: NodeContext, forward: Forward) -> Emit:
 def materialize(context: NodeContext, forward: Forward, store_name: str, listener: Callable[..., None] | None = None) -> Materialized:
     """Binds a node to its store, and the store's cache to the node's children; `listener` is what the cache calls if that is not simply
     to tell them."""
+    found = context.task.store(store_name)
+    if isinstance(found, StagedVersionedStore):
+        return _versioned(context, forward, found)
     store = context.engine_store(store_name)
     to_bytes = key_bytes(store)
     emit = change_emitter(context, forward)
@@ -70,6 +74,38 @@ def materialize(context: NodeContext, forward: Forward, store_name: str, listene
     else:
         store.set_flush_listener(None)
     return Materialized(to_bytes, store.entry, store.update, store.value_of, store.values_are_objects, None if cached else emit, store)
+
+
+def _versioned(context: NodeContext, forward: Forward, store: StagedVersionedStore) -> Materialized:
+    """A table with history: an update is a version of its own time, of which the children hear at once whether it is the latest one. A
+    version that is too old to be put is dropped and counted, and they hear nothing."""
+    latest, put, read, plain = store.latest, store.put_version, store.value_from, context.plain_forward
+    drop, send_old = context.task.dropped.add, context.send_old
+    valid_to = VALID_TO_UNDEFINED
+
+    def load(key: bytes) -> Entry:
+        row = latest(key)
+        return Entry(None, -1) if row is None else Entry(row[1], row[0])
+
+    def update(raw: bytes, key: object, entry: Entry, value: object, timestamp: int, headers: Headers | None) -> None:
+        nonlocal valid_to
+        valid_to = put(raw, value, timestamp)
+        if valid_to == NOT_PUT:
+            drop()
+
+    def value_of(entry: Entry) -> object:
+        return None if entry.value is None else read(cast(bytes, entry.value))
+
+    def emit(key: object, new: object, old: object, timestamp: int) -> None:
+        if valid_to == NOT_PUT:
+            return
+        if plain is not None:
+            plain(key, new, timestamp)
+        else:
+            change = Change if valid_to == VALID_TO_UNDEFINED else OutOfOrder
+            forward(key, change(new, old if send_old else None), timestamp)
+
+    return Materialized(cast(KeyBytes, store.key_to_bytes), load, update, value_of, False, emit, store)
 
 
 def materialize_silent(context: NodeContext, store_name: str) -> Materialized:
@@ -143,6 +179,10 @@ def flush_run(context: NodeContext, emit: Emit) -> FlushRun:
 
 def store_getter(context: NodeContext, store_name: str) -> ValueGetter:
     """Reads a table from its store, uncommitted updates included."""
+    found = context.task.store(store_name)
+    if isinstance(found, StagedVersionedStore):
+        versions = found.get
+        return lambda key: None if (version := versions(key)) is None else version.value
     store = context.engine_store(store_name)
     to_bytes, load, value_of = key_bytes(store), store.entry, store.value_of
 

@@ -12,10 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from runtime.operators.base import OperatorSupplier, of_changes
-from runtime.operators.context import Forward, NodeContext, ValueGetter
+from runtime.operators.context import Forward, NodeContext, RowGetter, ValueGetter
 from runtime.operators.materialized import materialize, store_getter
+from runtime.operators.rows import is_versioned
 from runtime.operators.stateless import as_pair
-from runtime.record import Change
+from runtime.record import Change, OutOfOrder
 
 Compute = Callable[[object, object], object]
 """The row's value in a derived table, from key and value; never asked about None."""
@@ -25,10 +26,12 @@ Compute = Callable[[object, object], object]
 class TableSource(OperatorSupplier):
     """The head of a table: turns a topic's records into changes. Records without a key are dropped and counted.
 
-    With a store, an update that changes nothing (same bytes, not older) is suppressed (KIP-557), and so is a tombstone for an absent key.
+    With a store, an update that changes nothing (same bytes, not older) is suppressed (KIP-557), and so is a tombstone for an absent key;
+    but not unless `only_changes`, nor with a versioned store, for which each is a version.
     """
 
     store_name: str | None
+    only_changes: bool = True
 
     def can_send_old(self, parent_can: bool) -> bool:
         return self.store_name is not None
@@ -38,7 +41,7 @@ class TableSource(OperatorSupplier):
             return _unmaterialized_source(context, forward)
         table = materialize(context, forward, self.store_name)
         to_bytes, load, update, value_of, objects, emit, store = table
-        value_to_bytes = store.value_to_bytes
+        value_to_bytes, only_changes = store.value_to_bytes, self.only_changes and not is_versioned(context, self.store_name)
         task, drop, send_old = context.task, context.task.dropped.add, context.send_old
 
         def update_table(key: object, value: object, timestamp: int) -> None:
@@ -48,7 +51,9 @@ class TableSource(OperatorSupplier):
             raw = to_bytes(key)
             entry = load(raw)
             stored = entry.value
-            if stored is None:
+            if not only_changes:
+                pass
+            elif stored is None:
                 if value is None:
                     return
             elif value is not None and timestamp >= entry.timestamp:
@@ -156,6 +161,17 @@ class _DerivedTable(OperatorSupplier):
 
         return get_computed
 
+    def row_getter(self, context: NodeContext, parent: RowGetter | None) -> RowGetter:
+        assert parent is not None, context.name
+        read, compute = parent, self._compute()
+
+        def get_computed(key: object, as_of: int | None) -> tuple[object, int] | None:
+            row = read(key, as_of)
+            value = None if row is None else compute(key, row[0])
+            return None if row is None or value is None else (value, row[1])
+
+        return get_computed
+
 
 @dataclass(frozen=True, slots=True)
 class TableFilter(_DerivedTable):
@@ -164,6 +180,8 @@ class TableFilter(_DerivedTable):
     predicate: Callable[..., object]
     store_name: str | None = None
     negate: bool = False
+    versioned: bool = False
+    """The table above is."""
 
     def _store_name(self) -> str | None:
         return self.store_name
@@ -173,19 +191,21 @@ class TableFilter(_DerivedTable):
         return lambda key, value: value if bool(predicate(key, value)) is not negate else None
 
     def _keeps_silent(self, context: NodeContext) -> bool:
-        return context.send_old or context.gets_old
+        return not self.versioned and (context.send_old or context.gets_old)
 
     def wants_old(self, wanted_below: bool) -> bool:
         return True
 
     def _build_computed(self, context: NodeContext, forward: Forward) -> Forward:
-        compute, gets_old, send_old = self._compute(), context.gets_old, context.send_old
+        compute, quiet, send_old, versioned = self._compute(), context.gets_old, context.send_old, self.versioned
 
         def filter_row(key: object, change: Change, timestamp: int) -> None:
             new, old = change
             new = None if new is None else compute(key, new)
             old = None if old is None else compute(key, old)
-            if new is not None or old is not None or not gets_old:
+            if versioned:  # each change is a version
+                forward(key, type(change)(new, old if send_old else None), timestamp)
+            elif new is not None or old is not None or not quiet:
                 forward(key, Change(new, old if send_old else None), timestamp)
 
         return of_changes(filter_row)
@@ -198,6 +218,8 @@ class TableMapValues(_DerivedTable):
     fn: Callable[..., object]
     with_key: bool = False
     store_name: str | None = None
+    versioned: bool = False
+    """The table above is."""
 
     def _store_name(self) -> str | None:
         return self.store_name
@@ -210,13 +232,13 @@ class TableMapValues(_DerivedTable):
         return wanted_below and self.store_name is None
 
     def _build_computed(self, context: NodeContext, forward: Forward) -> Forward:
-        compute, send_old = self._compute(), context.send_old
+        compute, send_old, versioned = self._compute(), context.send_old, self.versioned
 
         def map_row(key: object, change: Change, timestamp: int) -> None:
             new, old = change
             new = None if new is None else compute(key, new)
             old = compute(key, old) if send_old and old is not None else None
-            forward(key, Change(new, old), timestamp)
+            forward(key, type(change)(new, old) if versioned else Change(new, old), timestamp)
 
         return of_changes(map_row)
 
@@ -261,10 +283,12 @@ class TableGroupBy(OperatorSupplier):
     pair with None in it, leaves the row out.
 
     The old group hears of the old value before the new group hears of the new one; if they are the same, both go in one change, so
-    that the aggregate subtracts before it adds in one step (KIP-904).
+    that the aggregate subtracts before it adds in one step (KIP-904). A change of a versioned table that is not the latest of its row says
+    nothing to them (KIP-914).
     """
 
     selector: Callable[..., tuple[object, object] | None]
+    versioned: bool = False
 
     def wants_old(self, wanted_below: bool) -> bool:
         return True
@@ -273,7 +297,7 @@ class TableGroupBy(OperatorSupplier):
         return parent_can
 
     def build(self, context: NodeContext, forward: Forward) -> Forward:
-        select = self.selector
+        select, versioned = self.selector, self.versioned
 
         def pair(key: object, value: object) -> tuple[object, object] | None:
             found = None if value is None else select(key, value)
@@ -282,6 +306,8 @@ class TableGroupBy(OperatorSupplier):
             return None if found is None or found[0] is None or found[1] is None else found
 
         def regroup(key: object, change: Change, timestamp: int) -> None:
+            if versioned and type(change) is OutOfOrder:
+                return
             new, old = change
             old_pair, new_pair = pair(key, old), pair(key, new)
             if old_pair is not None and new_pair is not None and old_pair[0] == new_pair[0]:

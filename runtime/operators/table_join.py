@@ -30,8 +30,11 @@ class StreamTableJoin(OperatorSupplier):
     joiner: Joiner
     left: bool = False
     with_key: bool = False
+    versioned: bool = False
 
     def build(self, context: NodeContext, forward: Forward) -> Forward:
+        if self.versioned:
+            return self._build_as_of(context, forward)
         get, joiner, drop = context.getter(self.table), self.joiner, context.task.dropped.add
         join_with_key = _with_key(joiner, self.with_key)
 
@@ -60,6 +63,21 @@ class StreamTableJoin(OperatorSupplier):
         if self.left:
             return left_join
         return join_key if self.with_key else join
+
+    def _build_as_of(self, context: NodeContext, forward: Forward) -> Forward:
+        """With a versioned table: the row is that of the record's time."""
+        rows, drop, left = context.rows(self.table), context.task.dropped.add, self.left
+        join_one = _with_key(self.joiner, self.with_key)
+
+        def join(key: object, value: object, timestamp: int) -> None:
+            if value is None or (key is None and not left):
+                drop()
+                return
+            row = None if key is None else rows(key, timestamp)
+            if row is not None or left:
+                forward(key, join_one(key, value, None if row is None else row[0]), timestamp)
+
+        return join
 
 
 @dataclass(frozen=True, slots=True)

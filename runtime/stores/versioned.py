@@ -184,12 +184,23 @@ class StagedVersionedStore(BackedStore[VersionsBackend], VersionedReads):
         `PUT_RETURN_CODE_VALID_TO_UNDEFINED` for the latest version, `PUT_RETURN_CODE_NOT_PUT` if it was too old and dropped."""
         if timestamp < 0:
             raise ValueError(f"store {self.name}: a version's timestamp cannot be negative: {timestamp}")
-        data = self._reader.key_bytes(key)
+        return self.put_version(self._reader.key_bytes(key), value, timestamp)
+
+    def put_version(self, key: bytes, value: object, timestamp: int) -> int:
+        """`put` by a key's bytes."""
         if self._expired(timestamp):
             return NOT_PUT
         written = self._write_value(value) if value is not None else None
-        self._puts[data, timestamp] = written
-        return self._put(data, written, timestamp)
+        self._puts[key, timestamp] = written
+        return self._put(key, written, timestamp)
+
+    def latest(self, key: bytes) -> tuple[int, bytes] | None:
+        """Timestamp and written value of a key's latest version, None if there is none or it is a deletion."""
+        return self._latest(key)
+
+    def value_from(self, data: bytes) -> object:
+        """A written value as an object."""
+        return self._read_value(data)
 
     def delete(self, key: object, timestamp: int) -> VersionedRecord | None:
         """Deletes as of a moment (ms). Returns what was valid then, or None."""

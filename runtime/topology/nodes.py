@@ -24,22 +24,27 @@ TopicNameExtractor: TypeAlias = Callable[[K, V], str] | Callable[[K, V, RecordCo
 
 
 class PendingSerde(Serde):
-    """Stands for a serde around the configured default one, until the configuration is known (`Topology.resolved`)."""
+    """Stands for a serde around the configured default one, until the configuration is known (`Topology.resolved`). `of_key`: around that
+    of keys, although it may be one of values."""
 
-    __slots__ = ("wrap",)
+    __slots__ = ("of_key", "wrap")
 
-    def __init__(self, wrap: Callable[[Serde], Serde]) -> None:
+    def __init__(self, wrap: Callable[[Serde], Serde], *, of_key: bool = False) -> None:
         super().__init__(_never, _never, name="pending")
         self.wrap = wrap
+        self.of_key = of_key
 
 
 def _never(_topic: str, _headers: object, data: object) -> Never:
     raise AssertionError(f"a serde that waits for the configuration was asked for {data!r}")
 
 
-def wrapped(inner: Serde | None, wrap: Callable[[Serde], Serde]) -> Serde:
-    """`wrap(inner)`, or its promise where the inner serde will be the default one."""
-    return PendingSerde(wrap) if inner is None else wrap(inner)
+def wrapped(inner: Serde | None, wrap: Callable[[Serde], Serde], *, of_key: bool = False) -> Serde:
+    """`wrap(inner)`, or its promise where the inner serde will be the default one (of keys, if `of_key`) or around it."""
+    if isinstance(inner, PendingSerde):
+        promised = inner.wrap
+        return PendingSerde(lambda default: wrap(promised(default)), of_key=of_key)
+    return PendingSerde(wrap, of_key=of_key) if inner is None else wrap(inner)
 
 
 @dataclass(frozen=True, slots=True)

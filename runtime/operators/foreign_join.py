@@ -1,0 +1,243 @@
+"""Joins of two tables by a foreign key (KIP-213; Kafka Streams' `SubscriptionSendProcessorSupplier` and others of `foreignkeyjoin`).
+
+The right row of a left row lies in another partition, so the two talk over two topics:
+
+    left table ─► send ══ subscriptions ══► receive ─► answer ──┐
+                                               │ store          ├══ responses ══► resolve ─► result
+                                right table ─► tell ────────────┘                    └ reads the left table
+
+A left row subscribes to the right row of its foreign key, in a store beside the right table. It is answered at once, and again
+whenever the right row changes. Left rows change in the meantime, and two answers may come from two partitions in any order: so a
+subscription carries the hash of the left row, answers repeat it, and one whose hash is no longer the left row's is dropped and counted.
+
+What a change of the left row asks for is in `Instruction`. An inner join asks for nothing where the key had no result and has none; but
+whether the old foreign key had a partner is not known here, so a tombstone may come for a key that had no result, as in Kafka Streams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import cast
+
+from runtime.operators.base import OperatorSupplier, of_changes
+from runtime.operators.context import Forward, NodeContext
+from runtime.record import Change, OutOfOrder, ValueAndTimestamp
+from runtime.serdes.murmur3 import hash128
+from runtime.serdes.serde import Serde, Serializer
+from runtime.serdes.subscriptions import Instruction, Response, Subscription, foreign_prefix, primary_key_of, written
+from runtime.stores.key_value import StagedKeyValueStore
+
+Extractor = Callable[..., object]
+"""(value), or (key, value) with `with_key`, of a left row -> its foreign key, or None."""
+Joiner = Callable[..., object]
+"""(left, right), or (key, left, right) with `with_key`."""
+
+
+def _resolved(serde: Serde | None, default: Serde | None, what: str, node: str) -> Serde:
+    from runtime.topology.topology import resolved_serde
+
+    return resolved_serde(serde, default, what, f"node {node}")
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionSend(OperatorSupplier):
+    """Turns changes of the left table into subscriptions, by foreign key. `topic` is that of the subscriptions, without the application's
+    id. A row without a foreign key is dropped and counted by an inner join."""
+
+    extractor: Extractor
+    with_key: bool
+    left: bool
+    foreign_key: Serde | None
+    value: Serde | None
+    topic: str
+    versioned: bool
+
+    def resolved(self, node: str, default_key: Serde | None, default_value: Serde | None) -> OperatorSupplier:
+        key, value = _resolved(self.foreign_key, default_key, "key", node), _resolved(self.value, default_value, "value", node)
+        return replace(self, foreign_key=key, value=value)
+
+    def wants_old(self, wanted_below: bool) -> bool:
+        return True
+
+    def build(self, context: NodeContext, forward: Forward) -> Forward:
+        task, extract, versioned = context.task, self.extractor, self.versioned
+        partition, drop = task.task_id.partition, task.dropped.add
+        pseudo_topic = f"{task.application_id}-{self.topic}"
+        write_foreign = cast(Serde, self.foreign_key).serializer(f"{pseudo_topic}-fk", lambda: task.headers)
+        row_hash = _hasher(cast(Serde, self.value), pseudo_topic, context)
+        with_key, subscribe = self.with_key, _left_instructions if self.left else _inner_instructions
+
+        def foreign_key_of(key: object, value: object) -> object:
+            if value is None:
+                return None
+            return extract(key, value) if with_key else extract(value)
+
+        def send(key: object, change: Change, timestamp: int) -> None:
+            if versioned and type(change) is OutOfOrder:
+                drop()
+                return
+            new, old = change
+            if new is None and old is None:
+                return
+            old_key, new_key = foreign_key_of(key, old), foreign_key_of(key, new)
+            if new is not None and new_key is None and subscribe is _inner_instructions:
+                drop()
+            moved = old_key is not None and (new_key is None or write_foreign(new_key) != write_foreign(old_key))
+            hashed = None if new is None else row_hash(new)
+            for foreign_key, instruction in subscribe(new, old_key, new_key, moved):
+                forward(foreign_key, Subscription(hashed, instruction, key, partition), timestamp)
+
+        return of_changes(send)
+
+
+_Asked = list[tuple[object, Instruction]]
+
+
+def _inner_instructions(new: object, old_key: object, new_key: object, moved: bool) -> _Asked:
+    """What to ask of which foreign key; `moved`: the old one is to be left."""
+    if new is None or new_key is None:
+        return [(old_key, Instruction.DELETE_KEY_AND_PROPAGATE)] if old_key is not None else []
+    if not moved:
+        return [(new_key, Instruction.PROPAGATE_ONLY_IF_FK_VAL_AVAILABLE)]
+    return [(old_key, Instruction.DELETE_KEY_NO_PROPAGATE), (new_key, Instruction.PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE)]
+
+
+def _left_instructions(new: object, old_key: object, new_key: object, moved: bool) -> _Asked:
+    """As `_inner_instructions`. Every change is answered, so that there is always a result: also one without a foreign key."""
+    leave: _Asked = [(old_key, Instruction.DELETE_KEY_NO_PROPAGATE)] if moved else []
+    return [*leave, (new_key, Instruction.PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE)]
+
+
+def _hasher(value: Serde, pseudo_topic: str, context: NodeContext) -> Callable[[object], bytes]:
+    """The hash of a left row, by the bytes that its serde gives for the topic `<subscription topic>-vh`."""
+    task = context.task
+    write = value.serializer(f"{pseudo_topic}-vh", lambda: task.headers)
+    return lambda row: hash128(written(write(row)))
+
+
+@dataclass(frozen=True, slots=True)
+class _ByForeignKey(OperatorSupplier):
+    """What knows the keys of the store of subscriptions."""
+
+    store_name: str
+    foreign_key: Serde | None
+    primary_key: Serde | None
+    topic: str
+
+    def resolved(self, node: str, default_key: Serde | None, default_value: Serde | None) -> OperatorSupplier:
+        foreign, primary = (_resolved(serde, default_key, "key", node) for serde in (self.foreign_key, self.primary_key))
+        return replace(self, foreign_key=foreign, primary_key=primary)
+
+    def _store(self, context: NodeContext) -> StagedKeyValueStore:
+        store = context.engine_store(self.store_name)
+        assert isinstance(store, StagedKeyValueStore), self.store_name
+        return store
+
+    def _foreign(self, context: NodeContext) -> Serializer:
+        task = context.task
+        return cast(Serde, self.foreign_key).serializer(f"{task.application_id}-{self.topic}-fk", lambda: task.headers)
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionReceive(_ByForeignKey):
+    """Keeps subscriptions, and hands each on under both its keys."""
+
+    def build(self, context: NodeContext, forward: Forward) -> Forward:
+        task, store, write_foreign = context.task, self._store(context), self._foreign(context)
+        load, update, drop = store.entry, store.update, task.dropped.add
+        write_primary = cast(Serde, self.primary_key).serializer(f"{task.application_id}-{self.topic}-pk", lambda: task.headers)
+        deletions = (Instruction.DELETE_KEY_AND_PROPAGATE, Instruction.DELETE_KEY_NO_PROPAGATE)
+
+        def receive(foreign_key: object, value: object, timestamp: int) -> None:
+            subscription = cast(Subscription, value)
+            instruction = subscription.instruction
+            if foreign_key is None and instruction is not Instruction.PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE:
+                drop()
+                return
+            if foreign_key is not None:
+                raw = foreign_prefix(written(write_foreign(foreign_key))) + written(write_primary(subscription.primary_key))
+                kept = None if instruction in deletions else subscription
+                update(raw, raw, load(raw), kept, timestamp, task.headers)
+            forward(foreign_key, subscription, timestamp)
+
+        return receive
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionAnswer(OperatorSupplier):
+    """Answers a subscription with the row that the right table (the node `other`) has now."""
+
+    other: str
+
+    def build(self, context: NodeContext, forward: Forward) -> Forward:
+        rows = context.rows(self.other)
+
+        def answer(foreign_key: object, value: object, timestamp: int) -> None:
+            row_hash, instruction, primary_key, partition = cast(Subscription, value)
+            if instruction is Instruction.DELETE_KEY_NO_PROPAGATE:
+                return
+            row = None if foreign_key is None else rows(foreign_key, None)
+            if row is None and instruction is Instruction.PROPAGATE_ONLY_IF_FK_VAL_AVAILABLE:
+                return
+            told = None if row is None or instruction is Instruction.DELETE_KEY_AND_PROPAGATE else row[0]
+            forward(primary_key, Response(row_hash, told, partition), timestamp if row is None else max(timestamp, row[1]))
+
+        return answer
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignTell(_ByForeignKey):
+    """Tells all subscribers of a right row what it has become."""
+
+    versioned: bool
+
+    def wants_old(self, wanted_below: bool) -> bool:
+        return True
+
+    def build(self, context: NodeContext, forward: Forward) -> Forward:
+        task, store, write_foreign, versioned = context.task, self._store(context), self._foreign(context), self.versioned
+        scan, drop = store.prefix_scan, task.dropped.add
+        read_primary = cast(Serde, self.primary_key).deserializer(f"{task.application_id}-{self.topic}-pk", lambda: task.headers)
+
+        def tell(key: object, change: Change, timestamp: int) -> None:
+            if key is None or (versioned and type(change) is OutOfOrder):
+                drop()
+                return
+            for raw, kept in scan(foreign_prefix(written(write_foreign(key)))):
+                subscription = cast(Subscription, cast(ValueAndTimestamp, kept).value)
+                response = Response(subscription.hash, change[0], subscription.partition)
+                forward(read_primary(primary_key_of(cast(bytes, raw))), response, timestamp)
+
+        return of_changes(tell)
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseResolve(OperatorSupplier):
+    """Joins an answer with the left row (of the table that is the node `table`), if it is still the one that asked."""
+
+    table: str
+    joiner: Joiner
+    with_key: bool
+    left: bool
+    value: Serde | None
+    topic: str
+
+    def resolved(self, node: str, default_key: Serde | None, default_value: Serde | None) -> OperatorSupplier:
+        return replace(self, value=_resolved(self.value, default_value, "value", node))
+
+    def build(self, context: NodeContext, forward: Forward) -> Forward:
+        task, rows, joiner, with_key, left = context.task, context.rows(self.table), self.joiner, self.with_key, self.left
+        row_hash, drop = _hasher(cast(Serde, self.value), f"{task.application_id}-{self.topic}", context), task.dropped.add
+
+        def resolve(key: object, value: object, timestamp: int) -> None:
+            asked, other, _ = cast(Response, value)
+            row = rows(key, None)
+            if asked != (None if row is None else row_hash(row[0])):
+                drop()
+            elif row is None or (other is None and not left):
+                forward(key, None, timestamp)
+            else:
+                forward(key, joiner(key, row[0], other) if with_key else joiner(row[0], other), timestamp)
+
+        return resolve

@@ -1,0 +1,58 @@
+"""The rows of a table with their times, as joins of tables need them (Kafka Streams' `KTableValueGetter`, `KeyValueStoreWrapper`).
+
+A stream that is joined with a table needs a row's value alone and has a shorter way (`OperatorSupplier.value_getter`).
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from runtime.errors import InvalidStateStoreError
+from runtime.operators.context import NodeContext, Row, RowGetter
+from runtime.operators.materialized import key_bytes
+from runtime.record import Windowed
+from runtime.serdes.keys import pack_session_suffix, pack_window_suffix
+from runtime.stores.base import EntryStore
+from runtime.stores.session import StagedSessionStore
+from runtime.stores.versioned import StagedVersionedStore
+from runtime.stores.window import StagedWindowStore
+
+
+def is_versioned(context: NodeContext, store_name: str) -> bool:
+    """Whether a store of the task keeps the history of its rows."""
+    return isinstance(context.task.store(store_name), StagedVersionedStore)
+
+
+def store_rows(context: NodeContext, store_name: str) -> RowGetter:
+    """Reads rows from the store that keeps them, uncommitted updates included."""
+    store = context.task.store(store_name)
+    if isinstance(store, StagedVersionedStore):
+        return _versioned_rows(store)
+    if not isinstance(store, EntryStore):
+        raise InvalidStateStoreError(f"node {context.name}: a table's rows cannot be read from a store like {store_name!r}")
+    to_bytes, load, value_of = key_bytes(store), store.entry, store.value_of
+    windowed, session = isinstance(store, StagedWindowStore), isinstance(store, StagedSessionStore)
+
+    def get(key: object, as_of: int | None) -> Row | None:
+        if windowed:
+            inner, window = cast(Windowed, key)
+            raw = to_bytes(inner) + pack_window_suffix(window.start, 0)
+        elif session:
+            inner, window = cast(Windowed, key)
+            raw = to_bytes(inner) + pack_session_suffix(window.end, window.start)
+        else:
+            raw = to_bytes(key)
+        entry = load(raw)
+        return None if entry.value is None else (value_of(entry), entry.timestamp)
+
+    return get
+
+
+def _versioned_rows(store: StagedVersionedStore) -> RowGetter:
+    read = store.get
+
+    def get(key: object, as_of: int | None) -> Row | None:
+        version = read(key, as_of)
+        return None if version is None else (version.value, version.timestamp)
+
+    return get

@@ -1,0 +1,155 @@
+"""What travels between two tables that are joined by a foreign key, and the bytes of it.
+
+    subscription            version · instruction · hash of left row, 16 bytes · primary key · int32 partition    SubscriptionWrapperSerde
+    response                version · hash of left row, 16 bytes · right row                              SubscriptionResponseWrapperSerde
+    key in the store        int32 length of the foreign key · foreign key · primary key                           CombinedKeySchema
+
+On the right is the class of Kafka Streams that defines the layout. Where there is no hash (the left row is gone) the version's highest bit
+says so. Subscriptions of version 0, which have no partition, are read too.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from struct import Struct
+from typing import NamedTuple, cast
+
+from runtime.record import Headers
+from runtime.serdes.serde import CurrentHeaders, Deserializer, Serde, Serializer
+
+_NO_HASH = 0x80
+_HASH_BYTES = 16
+_INT32 = Struct(">i")
+_SUBSCRIPTION_VERSION, _RESPONSE_VERSION = 1, 0
+
+
+class Instruction(IntEnum):
+    """What the right side is to do with a subscription, and whether it answers."""
+
+    DELETE_KEY_NO_PROPAGATE = 0
+    DELETE_KEY_AND_PROPAGATE = 1
+    PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE = 2
+    PROPAGATE_ONLY_IF_FK_VAL_AVAILABLE = 3
+
+
+class Subscription(NamedTuple):
+    """A left row asks for the right row of its foreign key. `hash` is that of the left row, None if it is gone; `partition` that of the
+    left table's task, None if the message does not say."""
+
+    hash: bytes | None
+    instruction: Instruction
+    primary_key: object
+    partition: int | None
+
+
+class Response(NamedTuple):
+    """The right row, or None, for a left row of that hash. `partition` is not in the bytes: it says where they go."""
+
+    hash: bytes | None
+    value: object
+    partition: int | None = None
+
+
+class SubscriptionSerde(Serde):
+    """`Subscription`, around the serde of the primary key. That one is asked for the bytes of the topic `<subscription topic>-pk`, whether
+    the subscription stands on its topic or in the changelog of its store, whose names (without the application's id) are given here."""
+
+    __slots__ = ("_changelog", "_inner", "_topic")
+
+    def __init__(self, inner: Serde, topic: str, changelog: str) -> None:
+        super().__init__(self._write_with, self._read_with, declares=inner.declares, name=f"subscription({inner.name})")
+        self._inner, self._topic, self._changelog = inner, topic, changelog
+
+    def _key_topic(self, topic: str) -> str:
+        return f"{topic.removesuffix(self._changelog)}{self._topic}-pk" if topic.endswith(self._changelog) else f"{topic}-pk"
+
+    def serializer(self, topic: str, headers: CurrentHeaders | None = None) -> Serializer:
+        write = self._inner.serializer(self._key_topic(topic), headers)
+
+        def subscription(data: object) -> bytes:
+            row_hash, instruction, key, partition = cast(Subscription, data)
+            version = 0 if partition is None else _SUBSCRIPTION_VERSION
+            head = bytes((version | _NO_HASH, instruction)) if row_hash is None else bytes((version, instruction)) + row_hash
+            return head + written(write(key)) + (b"" if partition is None else _INT32.pack(partition))
+
+        return subscription
+
+    def deserializer(self, topic: str, headers: CurrentHeaders | None = None) -> Deserializer:
+        read = self._inner.deserializer(self._key_topic(topic), headers)
+
+        def subscription(data: bytes) -> object:
+            version, row_hash, rest = _head(data, 1, _SUBSCRIPTION_VERSION)
+            partition = None if version == 0 else _INT32.unpack_from(data, len(data) - _INT32.size)[0]
+            key = data[rest:] if partition is None else data[rest : -_INT32.size]
+            return Subscription(row_hash, Instruction(data[1]), read(key), partition)
+
+        return subscription
+
+    def _write_with(self, topic: str, headers: Headers | None, data: object) -> bytes | None:
+        return self.serializer(topic)(data)
+
+    def _read_with(self, topic: str, headers: Headers | None, data: bytes) -> object:
+        return self.deserializer(topic)(data)
+
+
+class ResponseSerde(Serde):
+    """`Response`, around the serde of the right table's rows."""
+
+    __slots__ = ("_inner",)
+
+    def __init__(self, inner: Serde) -> None:
+        super().__init__(self._write_with, self._read_with, declares=inner.declares, name=f"response({inner.name})")
+        self._inner = inner
+
+    def serializer(self, topic: str, headers: CurrentHeaders | None = None) -> Serializer:
+        write = self._inner.serializer(topic, headers)
+
+        def response(data: object) -> bytes:
+            row_hash, value, _ = cast(Response, data)
+            head = bytes((_RESPONSE_VERSION | _NO_HASH,)) if row_hash is None else bytes((_RESPONSE_VERSION,)) + row_hash
+            return head if value is None else head + (write(value) or b"")
+
+        return response
+
+    def deserializer(self, topic: str, headers: CurrentHeaders | None = None) -> Deserializer:
+        read = self._inner.deserializer(topic, headers)
+
+        def response(data: bytes) -> object:
+            _, row_hash, rest = _head(data, 0, _RESPONSE_VERSION)
+            return Response(row_hash, read(data[rest:]) if len(data) > rest else None)
+
+        return response
+
+    def _write_with(self, topic: str, headers: Headers | None, data: object) -> bytes | None:
+        return self.serializer(topic)(data)
+
+    def _read_with(self, topic: str, headers: Headers | None, data: bytes) -> object:
+        return self.deserializer(topic)(data)
+
+
+def foreign_prefix(foreign_key: bytes) -> bytes:
+    """What the keys of all subscriptions to one right row begin with in their store."""
+    return _INT32.pack(len(foreign_key)) + foreign_key
+
+
+def primary_key_of(store_key: bytes) -> bytes:
+    """The primary key's bytes in a subscription's key in its store."""
+    return store_key[_INT32.size + _INT32.unpack_from(store_key)[0] :]
+
+
+def written(data: bytes | None) -> bytes:
+    """Bytes of a key. Raises ValueError where a serde made null of it."""
+    if data is None:
+        raise ValueError("a serde made null of a key by which tables are joined")
+    return data
+
+
+def _head(data: bytes, extra: int, newest: int) -> tuple[int, bytes | None, int]:
+    """Version, hash and where the rest begins; `extra` bytes stand between version and hash. Raises ValueError for a version that is
+    newer than this code."""
+    version, start = data[0] & ~_NO_HASH, 1 + extra
+    if version > newest:
+        raise ValueError(f"a message of a foreign-key join has version {version}; this code reads versions up to {newest}")
+    if data[0] & _NO_HASH:
+        return version, None, start
+    return version, data[start : start + _HASH_BYTES], start + _HASH_BYTES
