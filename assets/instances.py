@@ -1,4 +1,4 @@
-"""The asset `instances`: one partition for each declared instance. Materialised means: it is wanted, and it runs.
+"""The asset `instances`: one partition for each instance that is declared or was asked for. Materialised means: it is wanted, and it runs.
 
 The run starts the process unless it lives, waits until it says RUNNING, records what somebody wants to know, and ends. The process is
 detached and lives on without Dagster; stopping it is a job.
@@ -8,27 +8,29 @@ import shlex
 
 import dagster as dg
 
-from orchestration.applications import Applications
 from orchestration.audit import now
 from orchestration.control_plane.models import Instance, Task
 from orchestration.dagster_alerts import INSTANCES
+from orchestration.instance_partitions import PARTITIONS
 from orchestration.operations import Started
 from orchestration.places import Places
 from orchestration.resources import PenstockResource
+from runtime.states import TaskKind
 
 GROUP = "streams"
 
 
-def instances_asset(applications: Applications) -> dg.AssetsDefinition:
-    """The asset over all instances that are declared."""
+def instances_asset() -> dg.AssetsDefinition:
+    """The asset over all instances."""
 
     @dg.asset(
         key=INSTANCES,
-        partitions_def=dg.StaticPartitionsDefinition(list(applications.instances)),
+        partitions_def=dg.DynamicPartitionsDefinition(name=PARTITIONS),
         group_name=GROUP,
         kinds={"kafka", "python"},
         description="Running instances of the applications in `streams.toml`, one partition each. Materialise one to start it; the jobs "
-        "`stop_instance`, `restart_instance`, `resume_task` and `skip_record` do the rest. The process outlives Dagster.",
+        "`scale_application`, `drain_instance`, `stop_instance`, `restart_instance`, `resume_task` and `skip_record` do the rest. The "
+        "process outlives Dagster.",
     )
     def instances(context: dg.AssetExecutionContext, penstock: PenstockResource) -> dg.MaterializeResult[None]:
         operations = penstock.operations
@@ -47,8 +49,11 @@ def instance_metadata(places: Places, started: Started) -> dict[str, dg.Metadata
         "pid": dg.MetadataValue.int(started.process.pid),
         "started_by_this_run": dg.MetadataValue.bool(started.started),
         "tasks": tasks_table(tasks, row),
+        "workers": dg.MetadataValue.int(len({task.worker for task in tasks}) or 1),
         "task_count": dg.MetadataValue.int(len(tasks)),
-        "lag": dg.MetadataValue.int(sum(task.lag or 0 for task in tasks)),
+        **{f"{kind.value.lower()}_tasks": dg.MetadataValue.int(sum(task.kind == kind.value for task in tasks)) for kind in TaskKind},
+        "lag": dg.MetadataValue.int(sum(task.lag or 0 for task in tasks if task.kind == TaskKind.ACTIVE.value)),
+        "records_to_learn": dg.MetadataValue.int(sum(task.lag or 0 for task in tasks if task.kind == TaskKind.LEARNER.value)),
         "log": dg.MetadataValue.path(str(places.log_path(row.name))),
         "state_folder": dg.MetadataValue.path(str(places.state_dir(row.name))),
         "next_command": dg.MetadataValue.md(f"`penstock status {shlex.quote(row.name)}`"),
@@ -61,16 +66,27 @@ def instance_metadata(places: Places, started: Started) -> dict[str, dg.Metadata
 
 
 def tasks_table(tasks: tuple[Task, ...], row: Instance) -> dg.TableMetadataValue:
-    """A row for each task of the instance."""
+    """A row for each task of the instance, copies included: of an active task `lag` is its input's, of a copy its changelogs'."""
     at = now()
-    columns = {"task": "string", "kind": "string", "state": "string", "lag": "int", "checkpoint_age_s": "float", "paused_at": "string"}
+    columns = {
+        "task": "string",
+        "worker": "int",
+        "kind": "string",
+        "state": "string",
+        "lag": "int",
+        "learned_percent": "float",
+        "checkpoint_age_s": "float",
+        "paused_at": "string",
+    }
     records = [
         dg.TableRecord(
             {
                 "task": task.task,
+                "worker": task.worker,
                 "kind": task.kind,
                 "state": task.state,
                 "lag": task.lag,
+                "learned_percent": learned_percent(task),
                 "checkpoint_age_s": None if task.checkpoint_at is None else round((at - task.checkpoint_at).total_seconds(), 1),
                 "paused_at": None if task.paused_topic is None else f"{task.paused_topic}-{task.paused_partition}@{task.paused_offset}",
             }
@@ -79,3 +95,10 @@ def tasks_table(tasks: tuple[Task, ...], row: Instance) -> dg.TableMetadataValue
     ]
     schema = dg.TableSchema(columns=[dg.TableColumn(name, kind) for name, kind in columns.items()])
     return dg.MetadataValue.table(records=records, schema=schema)
+
+
+def learned_percent(task: Task) -> float | None:
+    """How much of its changelogs a copy has read; None of an active task, and where the end is not known."""
+    if task.kind == TaskKind.ACTIVE.value or task.lag is None or not task.end_sum:
+        return None
+    return round(100 * (1 - task.lag / task.end_sum), 1)

@@ -2,7 +2,8 @@
 
     [applications.flight-board]                          # the application.id
     factory = "examples.flight_board.topology:build"     # a function without arguments that returns the Topology
-    instances = ["flight-board-1"]                       # one process each; names are unique over all applications
+    instances = 2                                        # so many: flight-board-1, flight-board-2; or their names, ["flight-board-1"].
+                                                         # One process each; names are unique over all applications
 
     [applications.flight-board.config]                   # keys of StreamsConfig; quoted, since they hold dots
     "bootstrap.servers" = "127.0.0.1:9092"               # the default: the embedded broker
@@ -52,6 +53,7 @@ from orchestration.declarations import Table, WrongDeclarationError
 from orchestration.policies import Freshness, HealthLimits, NotificationRule, PausedPolicy, RunBook, Severity
 from runtime.config import StreamsConfig
 from runtime.errors import StreamsConfigError
+from runtime.hosts import HostInfo
 
 __all__ = [
     "Application",
@@ -68,6 +70,8 @@ __all__ = [
 
 EMBEDDED_BROKER = "127.0.0.1:9092"
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"  # what may be a topic's name, a folder's and a partition key's at once
+_PORTS = ("metrics.port", "http.port")
+_MOST_INSTANCES = 1_000
 _FACTORY = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
 
 
@@ -92,10 +96,31 @@ class Application:
     freshness: Freshness = field(default_factory=Freshness)
     health: HealthLimits = field(default_factory=HealthLimits)
     tables: tuple[StateTable, ...] = ()
+    counted: bool = False
+    """True if a number of instances is declared, False if they are named one by one."""
 
     @property
     def bootstrap_servers(self) -> str:
         return str(self.config["bootstrap.servers"])
+
+    def number(self, instance: str) -> int | None:
+        """Which one it is, from 1: of those that are declared, or of more that somebody asked for by their number; None: neither."""
+        if instance in self.instances:
+            return self.instances.index(instance) + 1
+        digits = instance.removeprefix(f"{self.id}-")
+        return int(digits) if self.counted and digits != instance and digits.isdecimal() and digits[:1] != "0" else None
+
+    def config_of(self, instance: str) -> Mapping[str, str | int | float | bool]:
+        """The configuration of one instance. All of a machine are given the same, so the second listens on the port after the first one's,
+        and so on."""
+        behind = (self.number(instance) or 1) - 1
+        ports = {key: int(self.config[key]) + behind for key in _PORTS if int(self.config.get(key, 0))}
+        config = {**self.config, **ports}
+        server = self.config.get("application.server")
+        if server is not None:
+            first = HostInfo.build_from_endpoint(str(server))
+            config["application.server"] = str(HostInfo(first.host, first.port + behind))
+        return config
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +172,13 @@ class Applications:
         return tuple(instance for application in self.applications for instance in application.instances)
 
     def of_instance(self, instance: str) -> Application:
-        """Raises WrongDeclarationError with the names that are declared."""
+        """The application of an instance that is declared, or that is one more of a number. Raises WrongDeclarationError with the names
+        that are declared."""
         for application in self.applications:
             if instance in application.instances:
+                return application
+        for application in self.applications:
+            if application.number(instance) is not None:  # more than are declared, because somebody asked for so many
                 return application
         raise WrongDeclarationError(f"no instance {instance!r} is declared; declared are {_listed(self.instances)} (in {self.source})")
 
@@ -162,12 +191,18 @@ class Applications:
         raise WrongDeclarationError(f"no application {application_id!r} is declared; declared are {names} (in {self.source})")
 
 
+def numbered(application_id: str, count: int) -> tuple[str, ...]:
+    """The names of so many instances, where a number of them is declared."""
+    return tuple(f"{application_id}-{number}" for number in range(1, count + 1))
+
+
 def _application(table: Table) -> Application:
     application_id = table.own_name(_NAME)
     application = Application(
         id=application_id,
         factory=table.text("factory", pattern=_FACTORY, example="examples.flight_board.topology:build"),
-        instances=table.texts("instances", pattern=_NAME, example=f"{application_id}-1"),
+        instances=_instances(table, application_id),
+        counted=table.is_whole("instances"),
         config=_config(table, application_id),
         paused=PausedPolicy.read(table.table("paused")),
         freshness=Freshness.read(table.table("checkpoint-freshness")),
@@ -176,6 +211,13 @@ def _application(table: Table) -> Application:
     )
     table.reject_unknown()
     return application
+
+
+def _instances(table: Table, application_id: str) -> tuple[str, ...]:
+    if table.is_whole("instances"):
+        count = table.whole("instances", default=1, least=1, most=_MOST_INSTANCES)
+        return numbered(application_id, count)
+    return table.texts("instances", pattern=_NAME, example=f"{application_id}-1")
 
 
 def _config(table: Table, application_id: str) -> Mapping[str, str | int | float | bool]:

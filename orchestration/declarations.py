@@ -104,10 +104,16 @@ class Table:
             raise self.wrong((key,), f"{_shown(value)} is not one of {', '.join(map(repr, choices))}.{hint}")
         return str(value)
 
-    def whole(self, key: str, *, default: int, least: int) -> int:
+    def is_whole(self, key: str) -> bool:
+        """True if the key is a number."""
+        value = self._content.get(key)
+        return isinstance(value, int) and not isinstance(value, bool)
+
+    def whole(self, key: str, *, default: int, least: int, most: int | None = None) -> int:
         value = self._take(key, default)
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise self.wrong((key,), f"expected a whole number of at least {least}, found {_shown(value)}")
+        if not isinstance(value, int) or isinstance(value, bool) or value < least or (most is not None and value > most):
+            bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
+            raise self.wrong((key,), f"expected a whole number {bounds}, found {_shown(value)}")
         return value
 
     def reject_unknown(self) -> None:

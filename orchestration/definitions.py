@@ -16,14 +16,14 @@ from orchestration.jobs import JOBS
 from orchestration.places import Places
 from orchestration.resources import PenstockResource
 from sensors.global_recoveries import global_recoveries
-from sensors.instances import START_JOB, instances_that_should_run
+from sensors.instances import START_JOB, instances_no_longer_declared, instances_that_should_run
 from sensors.open_alerts import open_alerts
 from sensors.paused_tasks import paused_tasks
 
 
 def definitions(applications: Applications) -> dg.Definitions:
     """All definitions for what is declared."""
-    instances = instances_asset(applications)
+    instances = instances_asset()
     start_instances = dg.define_asset_job(
         START_JOB,
         selection=dg.AssetSelection.assets(instances) | dg.AssetSelection.checks_for_assets(instances),
@@ -35,7 +35,7 @@ def definitions(applications: Applications) -> dg.Definitions:
         asset_checks=[instances_health],
         jobs=[start_instances, *JOBS, instance_checks],
         schedules=[instance_checks_schedule],
-        sensors=[paused_tasks, global_recoveries, instances_that_should_run, open_alerts],
+        sensors=[paused_tasks, global_recoveries, instances_that_should_run, instances_no_longer_declared, open_alerts],
         resources={"penstock": PenstockResource()},
         executor=dg.in_process_executor,
     )

@@ -1,4 +1,4 @@
-"""The jobs: the run-books, and stopping an instance. Thin: the work is in `orchestration.run_books` and `operations`.
+"""The jobs: the run-books, scaling, and ending an instance. Thin: the work is in `orchestration.run_books` and `operations`.
 
 All run in the run's own process: they take a second of work, and a process for each step would take five. A run that was killed is started
 again with the same configuration (*Re-execute all* in the UI): what was done is found done.
@@ -10,7 +10,8 @@ from pydantic import Field
 from orchestration import dagster_alerts
 from orchestration.applications import Application
 from orchestration.control_plane.models import RunBookState
-from orchestration.operations import Operations
+from orchestration.instance_partitions import follow_instances
+from orchestration.operations import DRAIN_SECONDS, Operations
 from orchestration.resources import PenstockResource
 from orchestration.run_books import (
     RebuildGlobalStore,
@@ -41,6 +42,23 @@ class StopConfig(dg.Config):
     instance: str = Field(description="The name of a declared instance, for example flight-board-1")
     timeout_seconds: float = Field(default=60.0, description="How long a clean close may take")
     kill: bool = Field(default=False, description="End the process by force when the time is up")
+
+
+class ScaleConfig(dg.Config):
+    """How many instances of which application."""
+
+    application: str = Field(description="The application.id, for example flight-board")
+    instances: int = Field(description="How many shall run", ge=1)
+
+
+class DrainConfig(dg.Config):
+    """Which instance, and how long the others may take."""
+
+    instance: str = Field(description="The name of an instance, for example flight-board-2")
+    application: str = Field(default="", description="Its application.id; needed for one that is no longer declared")
+    timeout_seconds: float = Field(
+        default=DRAIN_SECONDS, description="After so long it hands over what the others have not learned yet", gt=0
+    )
 
 
 class RestartConfig(RunBookConfig):
@@ -125,6 +143,24 @@ def stop(context: dg.OpExecutionContext, config: StopConfig, penstock: PenstockR
 
 
 @dg.op
+def scale(context: dg.OpExecutionContext, config: ScaleConfig, penstock: PenstockResource) -> None:
+    """So many instances are wanted and run; the others have handed their tasks over and stay stopped. The asset's partitions follow."""
+    operations = penstock.operations
+    operations.scale(config.application, config.instances, actor=_actor(context), progress=context.log.info)
+    follow_instances(context.instance, operations)
+
+
+@dg.op
+def drain(context: dg.OpExecutionContext, config: DrainConfig, penstock: PenstockResource) -> None:
+    """The others learn the instance's tasks and take them over; then it ends and stays stopped."""
+    operations = penstock.operations
+    application = _named(penstock, config.application) if config.application else operations.applications.of_instance(config.instance)
+    ran = operations.drain(application, config.instance, actor=_actor(context), timeout_s=config.timeout_seconds, progress=context.log.info)
+    context.log.info(f"{config.instance} {'has handed its tasks over and ended' if ran else 'did not run'}")
+    follow_instances(context.instance, operations)
+
+
+@dg.op
 def restart(context: dg.OpExecutionContext, config: RestartConfig, penstock: PenstockResource) -> None:
     """The instance is closed cleanly and started again, with the code and configuration of now."""
     book = RestartInstance(penstock.operations, config.instance, _request(context, config), context.log.info)
@@ -202,6 +238,18 @@ def stop_instance() -> None:
 
 
 @dg.job(executor_def=dg.in_process_executor)
+def scale_application() -> None:
+    """Scale an application: so many instances run; tasks move as soon as their state is there, and others are drained."""
+    scale()
+
+
+@dg.job(executor_def=dg.in_process_executor)
+def drain_instance() -> None:
+    """Drain an instance: others learn its tasks and take them over, then it ends and stays stopped."""
+    drain()
+
+
+@dg.job(executor_def=dg.in_process_executor)
 def restart_instance() -> None:
     """Run-book: close an instance cleanly and start it again."""
     restart()
@@ -237,4 +285,14 @@ def approve_run_book() -> None:
     decide()
 
 
-JOBS = (stop_instance, restart_instance, resume_task, skip_record, replay_dead_letters, rebuild_global_store, approve_run_book)
+JOBS = (
+    scale_application,
+    drain_instance,
+    stop_instance,
+    restart_instance,
+    resume_task,
+    skip_record,
+    replay_dead_letters,
+    rebuild_global_store,
+    approve_run_book,
+)

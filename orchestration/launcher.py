@@ -151,7 +151,7 @@ class Launcher:
             "application": application.id,
             "instance": instance,
             "factory": application.factory,
-            "config": {**application.config, "state.dir": str(places.state_dir(instance))},
+            "config": {**application.config_of(instance), "state.dir": str(places.state_dir(instance))},
             "log_path": str(places.log_path(instance)),
         }
         _write(places.settings_path(instance), msgspec.json.format(msgspec.json.encode(settings)))
@@ -189,7 +189,8 @@ def _environment(root: Path) -> Mapping[str, str]:
 def _write(path: Path, data: bytes) -> None:
     """All of it or nothing: a reader never sees half a file."""
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    partial.write_bytes(data)
+    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:  # settings may hold passwords
+        file.write(data)
     partial.replace(path)
 
 

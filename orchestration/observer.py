@@ -48,17 +48,25 @@ class Picture:
         own = [member for member in self.members.values() if member.instance == instance]
         return max(own, key=lambda member: member.heartbeat_ms, default=None)
 
+    def workers(self, instance: str) -> list[Member]:
+        """What each worker of the instance last said of itself, by their numbers."""
+        newest: dict[int, Member] = {}
+        for member in sorted(self.members.values(), key=lambda member: member.heartbeat_ms):
+            if member.instance == instance:
+                newest[member.worker] = member
+        return [newest[number] for number in sorted(newest)]
+
     def instances(self, declared: Sequence[str] = ()) -> list[str]:
         """Those that are declared, in their order, then all others that the topic knows."""
         known = {*self.desired, *(member.instance for member in self.members.values())}
         return [*declared, *sorted(known - set(declared))]
 
     def reports(self) -> list[tuple[str, str, TaskReport]]:
-        """Task, instance and report, of the newest word of each instance; sorted by task, the active one first."""
+        """Task, instance and report, of the newest word of each worker; sorted by task, the active one first."""
         found = [
             (task, instance, report)
             for instance in self.instances()
-            if (member := self.member(instance)) is not None
+            for member in self.workers(instance)
             for task, report in member.tasks.items()
         ]
         return sorted(found, key=lambda entry: (_task_order(entry[0]), entry[2].kind is not TaskKind.ACTIVE, entry[1]))

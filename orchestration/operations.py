@@ -8,6 +8,7 @@ difference, which the sensor on instances mends. When no broker answers, a stop 
 from __future__ import annotations
 
 import logging
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,20 +16,27 @@ from dataclasses import dataclass
 from sqlalchemy import select
 
 from orchestration import audit, projection, supervision
-from orchestration.applications import Application, Applications
+from orchestration.applications import Application, Applications, numbered
 from orchestration.control_plane import ControlPlane
 from orchestration.control_plane.models import Instance, Task, from_ms, to_ms
 from orchestration.feed import Feed
 from orchestration.launcher import Launcher, LaunchError, Process
 from orchestration.places import Places
+from orchestration.tasks import RefusedError
 from runtime.coordination.commands import CommandClient
-from runtime.errors import BrokerUnavailableError
+from runtime.errors import BrokerUnavailableError, StreamsError
 from runtime.states import State, TaskState
 
 logger = logging.getLogger(__name__)
 
 START_SECONDS = 120.0
 STOP_SECONDS = 60.0
+DRAIN_SECONDS = 120.0
+"""How long the others may take to learn what an instance has that is drained."""
+_SCALED = "scaled by "
+"""Before the name of who wants an instance that is not declared."""
+_RETIRED = "retired by "
+"""Before the name of who drained an instance that was not declared any more: if it is declared again, that is a new decision."""
 _NOT_YET_RUNNING = (TaskState.CREATED.value, TaskState.RESTORING.value)
 _REPORT_SECONDS = 5.0
 
@@ -98,6 +106,101 @@ class Operations:
         except BrokerUnavailableError as error:
             logger.warning("%s: that it is to stand still is recorded on Kafka later: %s", name, error)
         return ran
+
+    def instances(self, application: Application) -> tuple[str, ...]:
+        """Those that are declared, and those beyond them that somebody asked for by `scale`."""
+        return (*application.instances, *(row.name for row in self._undeclared(application) if _is_scaled(row)))
+
+    def retired(self, application: Application) -> list[str]:
+        """Instances that are wanted and were taken out of `streams.toml`: they are to be drained."""
+        return [row.name for row in self._undeclared(application) if not _is_scaled(row)]
+
+    def _undeclared(self, application: Application) -> list[Instance]:
+        query = select(Instance).where(Instance.application == application.id, Instance.wanted.is_(True))
+        with self.control_plane.reading() as session:
+            rows = [row for row in session.scalars(query) if row.name not in application.instances]
+        return sorted(rows, key=lambda row: (application.number(row.name) or 0, row.name))
+
+    def follow_declaration(self, application: Application, *, actor: str) -> None:
+        """Where a number of instances is declared and the application runs: those that the number was raised by are wanted too. Nothing is
+        decided anew about an instance that somebody has stopped."""
+        if not application.counted:
+            return
+        rows = {name: self.look(name)[0] for name in application.instances}
+        if any(row.wanted for row in rows.values()):
+            for name, row in rows.items():
+                if row.wanted_at is None or (row.wanted_by or "").startswith(_RETIRED):
+                    self._want(application, name, True, actor)
+
+    def scale(self, application_id: str, count: int, *, actor: str, progress: Callable[[str], None] = lambda _: None) -> tuple[str, ...]:
+        """Makes the first `count` instances of an application wanted, starts them and waits until they are RUNNING; the others are drained,
+        the last one first. Gives their names. Safe to call again, also after it was killed.
+
+        More than are declared can be asked for where `streams.toml` declares a number. They stay until somebody asks for fewer.
+
+        Raises WrongDeclarationError, RefusedError (not so many are named), BrokerUnavailableError, LaunchError.
+        """
+        application = self.applications.named(application_id)
+        if count < 1:
+            raise RefusedError(f"{count} instances: at least 1; `penstock stop` stops all of them")
+        wanted = numbered(application.id, count) if application.counted else application.instances[:count]
+        if len(wanted) < count:
+            raise RefusedError(
+                f"{application.id} has {len(wanted)} instances, which streams.toml names one by one: add names there, "
+                "or declare their number"
+            )
+        for name in wanted:  # all of them first: whoever is killed from here on leaves the rest to the sensor
+            self._want(application, name, True, actor if name in application.instances else f"{_SCALED}{actor}")
+        for name in wanted:
+            started = self.start(name, actor=actor, progress=progress)
+            progress(f"{name} is {started.instance.state}")
+        known = {*self.instances(application), *self.retired(application)}
+        for name in sorted(known - set(wanted), key=lambda name: -(application.number(name) or 0)):
+            self.drain(application, name, actor=actor, progress=progress)
+        return tuple(wanted)
+
+    def drain(
+        self,
+        application: Application,
+        name: str,
+        *,
+        actor: str,
+        timeout_s: float = DRAIN_SECONDS,
+        progress: Callable[[str], None] = lambda _: None,
+    ) -> bool:
+        """Closes an instance for good: it is no longer wanted, goes on with its tasks until the others have learned them, hands them over,
+        and ends. After `timeout_s` it hands over what is left. False if it did not run.
+
+        It is asked through Kafka, so it may run on any machine. Raises BrokerUnavailableError, LaunchError (it has not ended in time).
+        """
+        self._want(application, name, False, actor if name in application.instances else f"{_RETIRED}{actor}")
+        with self.feed(application) as feed:
+            feed.step()  # a broker that is away shows here
+        self.publish_wanted(application)
+        process = self.launcher.running(name)
+        with CommandClient(application.id, application.bootstrap_servers, actor) as client:
+            here = socket.gethostname()
+            if not any(m.instance == name and not m.returns and (process or m.host != here) for m in client.members()):
+                return self._stop_process(application, name, actor, STOP_SECONDS, kill=False)  # it has no tasks, or died here
+            progress(f"{name} hands its tasks over")
+            try:
+                client.send("close", instance=name, args={"timeout_ms": int(timeout_s * 1000)})
+            except BrokerUnavailableError:
+                raise
+            except StreamsError as error:
+                if process is not None:
+                    raise LaunchError(f"instance {name} does not answer: {error}") from error
+                return False  # it is dead, and not yet fenced
+            self._await_end(client, name, process, timeout_s)
+        self._audit(application, name, actor, "instance drained", {"pid": process.pid if process else None})
+        return True
+
+    def _await_end(self, client: CommandClient, name: str, process: Process | None, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s + STOP_SECONDS
+        while process.alive if process is not None else any(member.instance == name for member in client.members()):
+            if time.monotonic() > deadline:
+                raise LaunchError(f"instance {name} is still closing after {timeout_s + STOP_SECONDS:g} s; its log tells what it waits for")
+            time.sleep(0.2)
 
     def close_for_restart(self, name: str, *, actor: str, timeout_s: float = STOP_SECONDS) -> bool:
         """Closes the process cleanly while the instance stays wanted: `start`, or the sensor, starts it anew. False if it did not run."""
@@ -192,3 +295,8 @@ class Operations:
     def _audit(self, application: Application, name: str, actor: str, action: str, detail: dict[str, object]) -> None:
         with self.control_plane.writing() as session:
             audit.record(session, actor, action, at=audit.now(), application=application.id, instance=name, detail=detail)
+
+
+def _is_scaled(row: Instance) -> bool:
+    """True for an instance that is not declared, and that somebody asked for by its number."""
+    return (row.wanted_by or "").startswith(_SCALED)

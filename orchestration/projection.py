@@ -10,11 +10,11 @@ for ever.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
 import msgspec
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
 
 from orchestration.control_plane.models import Checkpoint, Instance, Task, from_ms
@@ -143,26 +143,30 @@ def _apply_member(session: Session, application: str, member: records.Member) ->
         row.pid, row.started_at = member.pid, at
     if row.state_at is None or row.state_at <= at:
         row.state, row.state_at = member.state.value, at
-    _close_tasks(session, application, member.instance, at, keep=member.tasks)
+    _close_tasks(session, application, member.instance, at, Task.worker == member.worker, Task.task.not_in(list(member.tasks)))
     for task, report in member.tasks.items():
-        _apply_report(session, _task_row(session, application, task, member.instance, at), report, at)
+        _apply_report(session, _task_row(session, application, task, member.instance, at), report, member, at)
 
 
 def _apply_departure(session: Session, application: str, who: str) -> None:
-    """A worker left, or was fenced. `who` is `<instance>/<worker>/<incarnation>`; an incarnation older than the known one changes nothing."""
-    name, _, incarnation = who.rsplit("/", 2)
+    """A worker left, or was fenced. `who` is `<instance>/<worker>/<incarnation>`; what a later incarnation has stays as it is."""
+    name, worker, incarnation = who.rsplit("/", 2)
     row = session.get(Instance, (application, name), with_for_update=True)
-    if row is not None and str(row.incarnation) == incarnation and row.heartbeat_at is not None:
+    if row is None or row.heartbeat_at is None:
+        return
+    its_own = Task.incarnation == int(incarnation)
+    if row.incarnation == int(incarnation):
         row.member_id = None
-        _close_tasks(session, application, name, row.heartbeat_at)
+        its_own = its_own | Task.incarnation.is_(None)  # known by an event alone
+    _close_tasks(session, application, name, row.heartbeat_at, Task.worker == int(worker), its_own)
 
 
-def _close_tasks(session: Session, application: str, instance: str, at: datetime, keep: Iterable[str] = ()) -> None:
+def _close_tasks(session: Session, application: str, instance: str, at: datetime, *which: ColumnElement[bool]) -> None:
     """The instance has these tasks no longer. Where one was paused stays written down: it will be again, wherever it is opened next."""
     query = select(Task).where(
         Task.application == application,
         Task.instance == instance,
-        Task.task.not_in(list(keep)),
+        *which,
         Task.updated_at <= at,
         Task.state != TaskState.CLOSED.value,  # when it was closed stays written down: another instance's word since then is newer
     )
@@ -170,13 +174,14 @@ def _close_tasks(session: Session, application: str, instance: str, at: datetime
         task.state, task.updated_at = TaskState.CLOSED.value, at
 
 
-def _apply_report(session: Session, task: Task, report: records.TaskReport, at: datetime) -> None:
+def _apply_report(session: Session, task: Task, report: records.TaskReport, member: records.Member, at: datetime) -> None:
     if task.updated_at > at:
         return
     first_seen = task.offset_sum is None and report.checkpoint_ms is not None  # by a new database: when it moved is not known
     if task.offset_sum != report.offset_sum and not first_seen:
         task.moved_at = at
         task.first_moved_at = task.first_moved_at or at
+    task.worker, task.incarnation = member.worker, member.incarnation
     task.kind, task.state, task.lag = report.kind.value, report.state.value, report.lag
     task.offset_sum, task.end_sum, task.updated_at = report.offset_sum, report.end_sum, at
     if report.checkpoint_ms is not None:

@@ -1,9 +1,10 @@
-"""What should run and does not is started again."""
+"""What should run and does not is started again; what is declared anew is started, what is declared no more is drained."""
 
 import dagster as dg
 
 from orchestration import audit
 from orchestration.applications import Application, Applications
+from orchestration.instance_partitions import PARTITIONS, differences
 from orchestration.operations import Operations
 from orchestration.resources import PenstockResource
 from orchestration.supervision import examine_instance
@@ -11,13 +12,17 @@ from runtime.errors import BrokerUnavailableError
 from sensors.ticks import INTERVAL_SECONDS, for_each_application, skip_message
 
 START_JOB = "start_instances"
+DRAIN_JOB = "drain_instance"
+ACTOR = "sensor instances_that_should_run"
+_DRAIN_AGAIN_MINUTES = 5
 
 
 @dg.sensor(
     job_name=START_JOB,
     minimum_interval_seconds=INTERVAL_SECONDS,
     default_status=dg.DefaultSensorStatus.RUNNING,
-    description="Starts instances that should run and do not; one that keeps dying is started with growing patience.",
+    description="Starts instances that should run and do not; one that keeps dying is started with growing patience. Instances by which a "
+    "number in `streams.toml` was raised are started too.",
 )
 def instances_that_should_run(context: dg.SensorEvaluationContext, penstock: PenstockResource) -> dg.SensorResult:
     """A run for each instance to start: it materialises the instance's partition."""
@@ -26,8 +31,9 @@ def instances_that_should_run(context: dg.SensorEvaluationContext, penstock: Pen
     requests: list[dg.RunRequest] = []
 
     def act(application: Application) -> None:
+        operations.follow_declaration(application, actor=ACTOR)
         _publish(operations, application, context)
-        for name in application.instances:
+        for name in operations.instances(application):
             at = audit.now()
             with operations.control_plane.writing() as session:
                 verdict = examine_instance(session, application, name, operations.launcher, at)
@@ -39,7 +45,35 @@ def instances_that_should_run(context: dg.SensorEvaluationContext, penstock: Pen
 
     away = for_each_application(operations, act)
     reason = None if requests else skip_message(away, "; ".join(reasons) or _nothing_declared(operations.applications))
-    return dg.SensorResult(run_requests=requests, skip_reason=reason)
+    missing, surplus = differences(context.instance, operations)
+    changes: list[dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest] = []
+    if missing:
+        changes.append(dg.AddDynamicPartitionsRequest(PARTITIONS, missing))
+    if surplus:
+        changes.append(dg.DeleteDynamicPartitionsRequest(PARTITIONS, surplus))
+    return dg.SensorResult(run_requests=requests, skip_reason=reason, dynamic_partitions_requests=changes)
+
+
+@dg.sensor(
+    job_name=DRAIN_JOB,
+    minimum_interval_seconds=INTERVAL_SECONDS,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    description="Drains instances that were taken out of `streams.toml`: others learn their tasks, then they end.",
+)
+def instances_no_longer_declared(context: dg.SensorEvaluationContext, penstock: PenstockResource) -> dg.SensorResult:
+    """A run for each instance to drain; asked for again after some minutes, should the run have been killed."""
+    operations = penstock.operations
+    at = audit.now()
+    slot = at.replace(minute=at.minute // _DRAIN_AGAIN_MINUTES * _DRAIN_AGAIN_MINUTES).isoformat(timespec="minutes")
+    requests: list[dg.RunRequest] = []
+    for application in operations.applications.applications:
+        for name in operations.retired(application):
+            config = dg.RunConfig(ops={"drain": {"config": {"instance": name, "application": application.id}}})
+            tags = {"penstock/instance": name}
+            requests.append(dg.RunRequest(run_key=f"drain/{name}/{slot}", run_config=config, tags=tags))
+    return dg.SensorResult(
+        run_requests=requests, skip_reason=None if requests else "every instance that is wanted is declared, or was asked for"
+    )
 
 
 def _publish(operations: Operations, application: Application, context: dg.SensorEvaluationContext) -> None:

@@ -1,4 +1,4 @@
-"""`penstock start|stop|restart|pause|resume`: instances and their tasks."""
+"""`penstock start|stop|restart|scale|drain|pause|resume`: instances and their tasks."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 
 from orchestration import audit
-from orchestration.commands.common import Servers, err, explained, fail, named, out, project, task_id
+from orchestration.commands.common import Named, Servers, err, explained, fail, named, out, project, task_id
 from orchestration.commands.run_book import ApplicationName, TaskName
 from orchestration.control_plane.models import RunBookState
 from orchestration.launcher import Launcher
+from orchestration.operations import DRAIN_SECONDS
 from orchestration.places import Places
 from orchestration.run_books import Request, RestartInstance
 from orchestration.tasks import TaskCommands
@@ -51,6 +52,37 @@ def stop(
                 else:
                     ran = launcher.stop(name, timeout, kill=kill)
             out.print(f"{name} has {'closed' if ran else 'not been running'}")
+
+
+def scale(application: ApplicationName, instances: Annotated[int, typer.Argument(min=1, help="How many instances shall run.")]) -> None:
+    """Have so many instances of an application run. Tasks move as soon as their state is there; instances that are too many are drained.
+
+    Safe to repeat. More than `streams.toml` declares can be asked for where it declares a number.
+    """
+    with project() as operations:
+        names = operations.scale(
+            application, instances, actor=audit.this_user(), progress=lambda line: err.print(line, style="dim", markup=False)
+        )
+        out.print(f"{application} runs as {', '.join(names)}", markup=False)
+
+
+def drain(
+    instance: Annotated[str, typer.Argument(help="The name of an instance.")],
+    application: Named = None,
+    timeout: Annotated[
+        float, typer.Option(min=1, help="Seconds after which it hands over what the others have not learned yet.")
+    ] = DRAIN_SECONDS,
+) -> None:
+    """Close an instance for good: others learn its tasks and take them over first. It stays stopped until somebody starts it.
+
+    It is asked through Kafka, so it may run on any machine. `--application` names that of one that is no longer declared.
+    """
+    with project() as operations:
+        applications = operations.applications
+        owner = applications.of_instance(instance) if application is None else applications.named(application)
+        with err.status(f"Draining {instance} …"):
+            ran = operations.drain(owner, instance, actor=audit.this_user(), timeout_s=timeout)
+        out.print(f"{instance} has {'handed its tasks over and closed' if ran else 'not been running'}", markup=False)
 
 
 def restart(instances: Instances = None) -> None:

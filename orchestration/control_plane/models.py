@@ -97,6 +97,10 @@ class Task(Base):
     application: Mapped[str] = mapped_column(primary_key=True)
     task: Mapped[str] = mapped_column(primary_key=True)
     instance: Mapped[str] = mapped_column(primary_key=True)
+    worker: Mapped[int] = mapped_column(server_default="1")
+    """Which worker of the instance."""
+    incarnation: Mapped[int | None] = mapped_column(BigInteger)
+    """Of that worker."""
     kind: Mapped[str]
     state: Mapped[str]
     lag: Mapped[int | None] = mapped_column(BigInteger)

@@ -34,6 +34,10 @@ _LOCATION = """{ workspaceOrError { ... on PythonError { message } ... on Worksp
   locationOrLoadError { __typename ... on PythonError { message causes { message } } } } } } }"""
 _LAUNCH = """mutation($params: ExecutionParams!) { launchRun(executionParams: $params) { __typename
   ... on LaunchRunSuccess { run { runId } } ... on Error { message } ... on RunConfigValidationInvalid { errors { message } } } }"""
+_PARTITIONS = "instances"
+_ADD_PARTITION = """mutation($name: String!, $key: String!, $repository: RepositorySelector!) {
+  addDynamicPartition(partitionsDefName: $name, partitionKey: $key, repositorySelector: $repository) { __typename
+  ... on PythonError { message } ... on UnauthorizedError { message } } }"""
 _STATUS = "query($run: ID!) { runOrError(runId: $run) { __typename ... on Run { status } ... on Error { message } } }"
 _EVENTS = """query($run: ID!) { logsForRun(runId: $run) { ... on EventConnection { events { __typename
   ... on AssetCheckEvaluationEvent { evaluation { success checkName description assetKey { path } } }
@@ -125,7 +129,14 @@ class DagsterServer:
             self._process = None
 
     def launch(self, job: str, *, assets: Sequence[str] = (), partition: str | None = None) -> str:
-        """Launches a job, or of an asset job these assets alone, and of them one partition; the run's id. Raises DagsterError."""
+        """Launches a job, or of an asset job these assets alone, and of them one partition; the run's id. Raises DagsterError.
+
+        A partition that Dagster does not know yet, since no sensor has looked so far, is added."""
+        if partition is not None:
+            known = {"name": _PARTITIONS, "key": partition, "repository": _REPOSITORY}
+            added = _mapping(self.query(_ADD_PARTITION, known)["addDynamicPartition"])
+            if added["__typename"] not in ("AddDynamicPartitionSuccess", "DuplicateDynamicPartitionError"):
+                raise DagsterError(f"Dagster does not add partition {partition}: {added.get('message') or added['__typename']}")
         selector: dict[str, object] = {**_REPOSITORY, "jobName": job}
         if assets:
             selector["assetSelection"] = [{"path": [asset]} for asset in assets]

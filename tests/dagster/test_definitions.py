@@ -15,6 +15,8 @@ from orchestration.dagster_alerts import INSTANCES, NO_OPEN_ALERTS
 from orchestration.definitions import definitions
 from orchestration.health import DESCRIPTIONS
 from orchestration.health.checks import LIVENESS
+from orchestration.instance_partitions import follow_instances
+from orchestration.operations import Operations
 
 ROOT = Path(__file__).parents[2]
 DECLARED = '[applications.a]\nfactory = "m:f"\ninstances = ["a-1", "a-2"]\n'
@@ -34,18 +36,28 @@ def defs() -> dg.Definitions:
     return definitions(Applications.parse(DECLARED, Path("streams.toml")))
 
 
-def test_there_is_a_partition_for_each_declared_instance(defs: dg.Definitions) -> None:
+def test_the_partitions_follow_the_instances(defs: dg.Definitions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "streams.toml"
+    monkeypatch.setenv("PENSTOCK_STREAMS", str(path))
+    monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "home"))
     asset = defs.resolve_assets_def(INSTANCES)
     assert asset.partitions_def is not None
-    assert list(asset.partitions_def.get_partition_keys()) == ["a-1", "a-2"]
+    with dg.DagsterInstance.ephemeral() as dagster:
+        for declared, wanted in (('["a-1", "a-2"]', ["a-1", "a-2"]), ("3", ["a-1", "a-2", "a-3"]), ('["a-2"]', ["a-2"])):
+            path.write_text(f'[applications.a]\nfactory = "m:f"\ninstances = {declared}\n')
+            follow_instances(dagster, Operations.find())
+            assert sorted(asset.partitions_def.get_partition_keys(dynamic_partitions_store=dagster)) == wanted
 
 
 def test_jobs_sensors_schedule_and_checks_are_there_and_run_by_default(defs: dg.Definitions) -> None:
     repository = defs.get_repository_def()
     run_books = {"restart_instance", "resume_task", "skip_record", "replay_dead_letters", "rebuild_global_store", "approve_run_book"}
-    assert {"start_instances", "stop_instance", "instance_checks", *run_books} <= set(repository.job_names)
+    assert {"start_instances", "stop_instance", "scale_application", "drain_instance", "instance_checks", *run_books} <= set(
+        repository.job_names
+    )
     assert {sensor.name: sensor.default_status for sensor in repository.sensor_defs} == dict.fromkeys(
-        ("paused_tasks", "global_recoveries", "instances_that_should_run", "open_alerts"), dg.DefaultSensorStatus.RUNNING
+        ("paused_tasks", "global_recoveries", "instances_that_should_run", "instances_no_longer_declared", "open_alerts"),
+        dg.DefaultSensorStatus.RUNNING,
     )
     assert all(sensor.minimum_interval_seconds == 5 for sensor in repository.sensor_defs), "a death is seen within 15 s, by three looks"
     assert [schedule.default_status for schedule in repository.schedule_defs] == [dg.DefaultScheduleStatus.RUNNING]

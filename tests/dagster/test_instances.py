@@ -19,6 +19,7 @@ from orchestration.control_plane import ControlPlane
 from orchestration.control_plane.models import Alert, AlertState, AuditEntry, RunBookRun, RunBookState, StepState, Task
 from orchestration.dead_letter import dead_letter_topic
 from orchestration.definitions import definitions
+from orchestration.instance_partitions import follow_instances
 from orchestration.launcher import LaunchError
 from orchestration.operations import Operations
 from orchestration.resources import PenstockResource
@@ -45,6 +46,7 @@ def first(project: Project) -> str:
 @pytest.fixture
 def dagster(project: Project) -> Iterator[dg.DagsterInstance]:
     with dg.DagsterInstance.ephemeral() as instance:
+        follow_instances(instance, project.operations)
         yield instance
 
 
@@ -110,7 +112,7 @@ def count_of(project: Project, expected: int) -> Callable[[], bool]:
 def test_materialising_the_asset_starts_the_instance_and_tells_what_one_wants_to_know(
     project: Project, first: str, dagster: dg.DagsterInstance
 ) -> None:
-    asset = instances_asset(project.operations.applications)
+    asset = instances_asset()
     result = dg.materialize([asset], partition_key=first, instance=dagster, resources={"penstock": PenstockResource()})
     (materialised,) = result.asset_materializations_for_node("instances")
     shown = materialised.metadata

@@ -76,6 +76,48 @@ def test_nothing_declared_is_right() -> None:
     assert parse("").instances == ()
 
 
+COUNTED = """
+[applications.a]
+factory = "m:f"
+instances = 3
+
+[applications.a.config]
+"http.port" = 8080
+"metrics.port" = "9100"
+"application.server" = "host:80"
+"""
+
+
+def test_a_number_of_instances_names_them() -> None:
+    declared = parse(COUNTED)
+    (application,) = declared.applications
+    assert application.instances == ("a-1", "a-2", "a-3") and application.counted
+    assert [application.number(name) for name in ("a-1", "a-3", "a-4", "a-0", "a-x", "b-1", "a-01")] == [1, 3, 4, None, None, None, None]
+    assert declared.of_instance("a-4") is application
+    with pytest.raises(WrongDeclarationError, match="no instance 'b-1' is declared; declared are a-1, a-2, a-3"):
+        declared.of_instance("b-1")
+
+
+def test_instances_of_one_machine_listen_on_ports_one_after_the_other() -> None:
+    (application,) = parse(COUNTED).applications
+    for name, behind in (("a-1", 0), ("a-3", 2), ("a-7", 6)):
+        config = application.config_of(name)
+        assert (config["http.port"], config["metrics.port"], config["application.server"]) == (
+            8080 + behind,
+            9100 + behind,
+            f"host:{80 + behind}",
+        )
+    (plain,) = parse(RIGHT).applications
+    assert plain.config_of("flight-board-2") == plain.config and not plain.counted
+    assert plain.number("flight-board-2") == 2 and plain.number("flight-board-3") is None
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "1001"])
+def test_a_number_of_instances_has_bounds(count: str) -> None:
+    with pytest.raises(WrongDeclarationError, match=r"line 4: applications\.a\.instances: expected a whole number from 1 to 1000, found"):
+        parse(COUNTED.replace("instances = 3", f"instances = {count}"))
+
+
 HEAD = '[applications.a]\nfactory = "m:f"\ninstances = ["a-1"]\n'
 
 

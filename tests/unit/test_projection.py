@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from orchestration import projection
@@ -138,3 +139,29 @@ def test_records_that_cannot_be_read_are_left_out(control_plane: ControlPlane) -
         projection.store_coordination(session, "a", b"member/a-1/1", b"nonsense")
         projection.store_coordination(session, "a", b"of a later version", b"{}")
         assert projection.store_events(session, "a", 4, [b"nonsense", None]) == 4
+
+
+def test_the_workers_of_an_instance_each_have_their_tasks(control_plane: ControlPlane) -> None:
+    first = member(1_000, t0_0=report(TaskState.RUNNING), t0_1=report(TaskState.RUNNING))
+    second = msgspec.structs.replace(member(1_001, incarnation=2, t0_2=report(TaskState.RUNNING)), worker=2)
+    coordinate(control_plane, first)
+    coordinate(control_plane, second)
+    assert [(task(control_plane, f"0_{n}").state, task(control_plane, f"0_{n}").worker) for n in range(3)] == [
+        ("RUNNING", 1),
+        ("RUNNING", 1),
+        ("RUNNING", 2),
+    ]
+    coordinate(control_plane, msgspec.structs.replace(member(2_000, t0_0=report(TaskState.RUNNING))))
+    coordinate(control_plane, msgspec.structs.replace(second, tasks={**second.tasks, "0_1": report(TaskState.RUNNING)}, heartbeat_ms=2_001))
+    assert [task(control_plane, f"0_{n}").worker for n in range(3)] == [1, 2, 2]
+    coordinate(control_plane, second.key)
+    assert [task(control_plane, f"0_{n}").state for n in range(3)] == ["RUNNING", "CLOSED", "CLOSED"]
+
+
+def test_the_end_of_an_earlier_incarnation_leaves_the_tasks_of_a_later_one_alone(control_plane: ControlPlane) -> None:
+    coordinate(control_plane, member(1_000, incarnation=1, t0_0=report(TaskState.RUNNING)))
+    coordinate(control_plane, member(2_000, incarnation=2, t0_0=report(TaskState.RUNNING)))
+    coordinate(control_plane, b"member/a-1/1/1")
+    assert task(control_plane).state == "RUNNING"
+    coordinate(control_plane, b"member/a-1/1/2")
+    assert task(control_plane).state == "CLOSED"

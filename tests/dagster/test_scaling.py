@@ -1,0 +1,171 @@
+"""Scaling under the control plane: by a number in `streams.toml`, by a job, by a command; draining. Real processes on a real broker."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import dagster as dg
+import pytest
+from sqlalchemy import select
+
+from assets.instances import instance_metadata, learned_percent
+from orchestration.applications import Applications
+from orchestration.control_plane.models import Alert, AuditEntry, Task
+from orchestration.definitions import definitions
+from orchestration.instance_partitions import PARTITIONS, follow_instances
+from orchestration.observer import Observer
+from orchestration.operations import Operations
+from orchestration.tasks import RefusedError
+from runtime.states import TaskKind
+from sensors.instances import instances_no_longer_declared, instances_that_should_run
+from tests.dagster.telling import Project
+from tests.dagster.test_commands import penstock
+from tests.dagster.test_instances import run, tick
+from tests.support import wait_until
+
+
+@pytest.fixture
+def counted(project: Project) -> Project:
+    """The project's application, declared by a number: one instance. Its input has four partitions."""
+    for end, partitions in (("in", 4), ("out", 1)):
+        project.broker.create_topic(f"{project.application.id}-{end}", partitions, exact=True)
+    declare(project, 1)
+    return project
+
+
+@pytest.fixture
+def dagster(counted: Project) -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as instance:
+        follow_instances(instance, counted.operations)
+        yield instance
+
+
+def declare(project: Project, count: int) -> None:
+    """Edits `streams.toml`."""
+    path = project.operations.places.streams_toml
+    lines = [f"instances = {count}" if line.startswith("instances = ") else line for line in path.read_text().splitlines()]
+    path.write_text("\n".join(lines))
+    project.operations = Operations(project.operations.places, Applications.read(path), project.control_plane)
+
+
+def name(project: Project, number: int) -> str:
+    return f"{project.application.id}-{number}"
+
+
+def lives(project: Project) -> list[int]:
+    """Which instances have a process."""
+    return [number for number in range(1, 5) if project.operations.launcher.running(name(project, number))]
+
+
+def wanted(project: Project) -> list[str]:
+    """What should run, as Kafka has it."""
+    picture = Observer(project.application.id, project.broker.bootstrap_servers).look()
+    return sorted(instance for instance, desired in picture.desired.items() if desired.running)
+
+
+def tasks(project: Project) -> dict[str, int]:
+    """How many tasks each instance runs, as Kafka has it."""
+    picture = Observer(project.application.id, project.broker.bootstrap_servers).look()
+    found: dict[str, int] = {}
+    for _, instance, report in picture.reports():
+        found[instance] = found.get(instance, 0) + (report.kind.value == "ACTIVE" and report.state.value == "RUNNING")
+    return found
+
+
+def run_by(project: Project, *shares: int) -> None:
+    """Waits until the instances that there are run so many tasks."""
+    wait_until(lambda: sorted(tasks(project).values()) == sorted(shares), 30, f"shares of {shares}")
+
+
+def test_a_job_scales_out_and_in_and_may_be_run_again(counted: Project, dagster: dg.DagsterInstance) -> None:
+    """Three are more than are declared. Who is too many hands its tasks over and stays stopped."""
+    job = definitions(counted.operations.applications).resolve_job_def("scale_application")
+
+    def scale(instances: int) -> None:
+        config = dg.RunConfig(ops={"scale": {"config": {"application": counted.application.id, "instances": instances}}})
+        assert job.execute_in_process(run_config=config, instance=dagster).success
+
+    names = [name(counted, number) for number in (1, 2, 3)]
+    for _ in range(2):
+        scale(3)
+        assert (lives(counted), wanted(counted), sorted(dagster.get_dynamic_partitions(PARTITIONS))) == ([1, 2, 3], names, names)
+    run_by(counted, 1, 1, 2)
+    assert tick(counted, instances_that_should_run, dagster).run_requests == []
+    assert tick(counted, instances_no_longer_declared, dagster).run_requests == [], "somebody asked for it"
+    scale(1)
+    assert (lives(counted), wanted(counted), dagster.get_dynamic_partitions(PARTITIONS)) == ([1], names[:1], names[:1])
+    run_by(counted, 4)
+    assert tick(counted, instances_that_should_run, dagster).run_requests == []
+    with counted.control_plane.reading() as session:
+        actions = [entry.action for entry in session.scalars(select(AuditEntry)) if entry.instance == names[2]]
+        assert [alert.kind for alert in session.scalars(select(Alert))] == []
+    assert actions == ["instance wanted", "instance started", "instance not wanted", "instance drained"]
+
+
+def test_a_raised_number_in_the_file_starts_instances_and_a_lower_one_drains_them(counted: Project, dagster: dg.DagsterInstance) -> None:
+    one, two = name(counted, 1), name(counted, 2)
+    declare(counted, 2)
+    assert tick(counted, instances_that_should_run, dagster).run_requests == [], "nobody wants the application to run"
+    declare(counted, 1)
+    counted.operations.start(one, actor="ann")
+    declare(counted, 2)
+    found = tick(counted, instances_that_should_run, dagster)
+    (request,) = found.run_requests or []
+    (added,) = found.dynamic_partitions_requests or []
+    assert (request.partition_key, list(added.partition_keys)) == (two, [two])
+    follow_instances(dagster, counted.operations)
+    assert run(counted, request, "start_instances", dagster).success
+    run_by(counted, 2, 2)
+    declare(counted, 1)
+    (drain,) = tick(counted, instances_no_longer_declared, dagster).run_requests or []
+    assert run(counted, drain, "drain_instance", dagster).success
+    assert (lives(counted), wanted(counted), dagster.get_dynamic_partitions(PARTITIONS)) == ([1], [one], [one])
+    run_by(counted, 4)
+    assert tick(counted, instances_no_longer_declared, dagster).run_requests == []
+    declare(counted, 2)
+    (again,) = tick(counted, instances_that_should_run, dagster).run_requests or []
+    assert again.partition_key == two, "declared again, it is wanted again"
+    counted.operations.stop(two, actor="ann")
+    assert tick(counted, instances_that_should_run, dagster).run_requests == [], "but not against somebody's will"
+
+
+def test_the_commands_scale_and_drain_and_a_dead_instance_beyond_the_declared_ones_is_started_again(
+    counted: Project, dagster: dg.DagsterInstance
+) -> None:
+    one, two = name(counted, 1), name(counted, 2)
+    assert f"{counted.application.id} runs as {one}, {two}" in penstock("scale", counted.application.id, "2")
+    run_by(counted, 2, 2)
+    shown = instance_metadata(counted.operations.places, counted.operations.start(one, actor="ann"))
+    numbers = {key: shown[key].value for key in ("workers", "active_tasks", "standby_tasks", "learner_tasks", "records_to_learn")}
+    assert numbers == {"workers": 1, "active_tasks": 2, "standby_tasks": 0, "learner_tasks": 0, "records_to_learn": 0}
+    assert f"{one} has handed its tasks over and closed" in penstock("drain", one)
+    assert lives(counted) == [2]
+    run_by(counted, 4)
+    assert f"{one} has not been running" in penstock("drain", one)
+    assert "no instance 'nobody' is declared" in penstock("drain", "nobody", status=1)
+    killed = counted.operations.launcher.running(two)
+    assert killed is not None
+    os.kill(killed.pid, signal.SIGKILL)
+    wait_until(lambda: not killed.alive, 10, "its death")
+    (request,) = tick(counted, instances_that_should_run, dagster).run_requests or []
+    assert request.partition_key == two
+    with counted.control_plane.reading() as session:
+        assert [(alert.kind, alert.instance) for alert in session.scalars(select(Alert))] == [("INSTANCE_DIED", two)]
+    assert f"{two} has not been running" in penstock("drain", two)
+
+
+def test_the_progress_of_a_copy_is_told_in_percent() -> None:
+    def told(kind: TaskKind, lag: int | None, end: int | None) -> float | None:
+        return learned_percent(Task(kind=kind.value, lag=lag, end_sum=end))
+
+    assert [told(TaskKind.LEARNER, lag, 200) for lag in (200, 150, 0)] == [0.0, 25.0, 100.0]
+    assert (told(TaskKind.ACTIVE, 5, 10), told(TaskKind.LEARNER, None, 10), told(TaskKind.STANDBY, 0, 0)) == (None, None, None)
+
+
+def test_instances_that_are_named_one_by_one_are_scaled_among_their_names(project: Project) -> None:
+    with pytest.raises(RefusedError, match=r"has 2 instances, which streams\.toml names one by one"):
+        project.operations.scale(project.application.id, 3, actor="ann")
+    with pytest.raises(RefusedError, match="at least 1"):
+        project.operations.scale(project.application.id, 0, actor="ann")
