@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
-from runtime.commit.order import ChangelogRow
+from runtime.commit.order import ChangelogRow, ChangelogRows
 from runtime.ids import Partition, TaskId
+from runtime.record import Headers
 
 
 class LoggedStore(Protocol):
@@ -21,6 +22,9 @@ class LoggedStore(Protocol):
 
     @property
     def logging_enabled(self) -> bool: ...
+
+    @property
+    def changelog_headers(self) -> Headers | None: ...
 
     def changelog_records(self) -> Iterator[ChangelogRow]: ...
 
@@ -41,9 +45,9 @@ class ChangelogWriter:
         """Changelog partition by store name."""
         return {store.name: partition for partition, store in self._logged}
 
-    def pending(self) -> Iterator[tuple[Partition, list[ChangelogRow]]]:
+    def pending(self) -> Iterator[ChangelogRows]:
         """The updates since the last commit, for each changelog that has any."""
         for partition, store in self._logged:
             rows = list(store.changelog_records())
             if rows:
-                yield partition, rows
+                yield ChangelogRows(partition, rows, store.changelog_headers)

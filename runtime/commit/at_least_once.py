@@ -99,11 +99,11 @@ class AtLeastOnce:
                 self._refuse(Output(topic, key, value, timestamp, headers, partition), error, origin)
                 return
 
-    def send_changelog(self, partition: Partition, rows: list[tuple[bytes, bytes | None, int]]) -> None:
-        """Writes changelog records."""
+    def send_changelog(self, partition: Partition, rows: list[tuple[bytes, bytes | None, int]], headers: Headers | None = None) -> None:
+        """Writes changelog records; tombstones have no headers."""
         self._changelogs.add(partition.topic)
         for key, value, timestamp in rows:
-            self.send(partition.topic, key, value, timestamp, None, partition.number)
+            self.send(partition.topic, key, value, timestamp, None if value is None else headers, partition.number)
 
     def _refuse(self, output: Output, error: KafkaException, origin: Origin) -> None:
         """Returns if the output is left out."""

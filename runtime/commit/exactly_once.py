@@ -90,19 +90,24 @@ class ExactlyOnce:
                 self._refused(error, Output(topic, key, value, timestamp, headers, partition))
                 return
 
-    def send_changelog(self, partition: Partition, rows: list[tuple[bytes, bytes | None, int]]) -> None:
-        """Adds changelog records. The offset of the last one is learnt from its delivery report, so only that one has a callback."""
+    def send_changelog(self, partition: Partition, rows: list[tuple[bytes, bytes | None, int]], headers: Headers | None = None) -> None:
+        """Adds changelog records; tombstones have no headers. The offset of the last one is learnt from its delivery report, so only that
+        one has a callback."""
         if not rows:
             return
         self._sent = True
         topic, number = partition
         if self._watching:
             for key, value, timestamp in rows:
-                self._send_watched(Output(topic, key, value, timestamp, None, number), is_changelog=True)
+                self._send_watched(Output(topic, key, value, timestamp, None if value is None else headers, number), is_changelog=True)
             return
         produce = self._produce
         last = rows.pop()
+        of_last = None if last[1] is None else headers
         for row in rows:
+            if headers is not None:
+                self.send(topic, row[0], row[1], row[2], None if row[1] is None else headers, number)
+                continue
             try:
                 produce(topic, row[1], row[0], number, None, None, row[2] or 1)
             except BufferError:
@@ -112,12 +117,12 @@ class ExactlyOnce:
         rows.append(last)
         while True:
             try:
-                produce(topic, last[1], last[0], number, self._delivered, None, last[2] or 1)
+                produce(topic, last[1], last[0], number, self._delivered, None, last[2] or 1, of_last)  # type: ignore[arg-type]  # as above
                 return
             except BufferError:
                 serve(self._transactions.producer.poll, POLL_SECONDS)
             except KafkaException as error:
-                self._refused(error, Output(topic, last[0], last[1], last[2], None, number))
+                self._refused(error, Output(topic, last[0], last[1], last[2], of_last, number))
                 return
 
     def _refused(self, error: KafkaException, output: Output) -> None:

@@ -16,7 +16,7 @@ transaction costs the broker as much for one task as for all).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from runtime.commit.compare_and_set import CompareAndSet
 from runtime.commit.metadata import OffsetAndMetadata
@@ -29,6 +29,14 @@ ChangelogRow = tuple[bytes, bytes | None, int]
 """Key, value (None is a tombstone), timestamp in ms."""
 
 
+class ChangelogRows(NamedTuple):
+    """What is to be written to one changelog; `headers` are those of every record that is no tombstone."""
+
+    partition: Partition
+    rows: list[ChangelogRow]
+    headers: Headers | None = None
+
+
 class Transport(Protocol):
     """A way to the broker: `ExactlyOnce` or `AtLeastOnce`."""
 
@@ -36,7 +44,7 @@ class Transport(Protocol):
         self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers | None, partition: int | None
     ) -> None: ...
 
-    def send_changelog(self, partition: Partition, rows: list[ChangelogRow]) -> None: ...
+    def send_changelog(self, partition: Partition, rows: list[ChangelogRow], headers: Headers | None) -> None: ...
 
     def send_offsets(self, offsets: Mapping[Partition, OffsetAndMetadata]) -> None: ...
 
@@ -59,7 +67,7 @@ class Committable(Protocol):
 
     def flush_caches(self) -> None: ...
 
-    def pending_changelogs(self) -> Iterable[tuple[Partition, list[ChangelogRow]]]: ...
+    def pending_changelogs(self) -> Iterable[ChangelogRows]: ...
 
     def offsets_to_commit(self) -> Mapping[Partition, OffsetAndMetadata]: ...
 
@@ -86,8 +94,8 @@ class Commit:
         for task in tasks:
             task.flush_caches()
         for task in tasks:
-            for partition, rows in task.pending_changelogs():
-                self._transport.send_changelog(partition, rows)
+            for changelog in task.pending_changelogs():
+                self._transport.send_changelog(*changelog)
         offsets = [task.offsets_to_commit() for task in tasks]
         everything = {partition: at for of_task in offsets for partition, at in of_task.items()}
         if not everything and not extra and not self._transport.pending and not self._events:

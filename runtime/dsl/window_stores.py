@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TypeVar
+
 from runtime.dsl.graph import configured, store_factory
 from runtime.dsl.options import Materialized
 from runtime.dsl.windows import SessionWindows, SlidingWindows, Windows
@@ -9,10 +12,14 @@ from runtime.durations import to_ms
 from runtime.errors import TopologyError
 from runtime.serdes import session_windowed, time_windowed
 from runtime.serdes.serde import Serde
-from runtime.stores.suppliers import SessionSupplier, Stores, WindowSupplier
+from runtime.stores.base import EngineStore
+from runtime.stores.settings import SessionSettings, WindowSettings
+from runtime.stores.suppliers import Builder, SessionSupplier, Stores, WindowSupplier
 from runtime.topology.nodes import wrapped
 from runtime.topology.topology import StoreFactory
 from runtime.type_variables import K
+
+S = TypeVar("S", bound=EngineStore)
 
 
 def window_store(
@@ -35,9 +42,13 @@ def window_store(
     if supplier.window_size_ms != max(size, 1):
         raise TopologyError(f"store {name}: its windows are of {supplier.window_size_ms} ms, those of the aggregate of {size} ms")
     _check(name, supplier.retention_ms, least, why)
-    chosen = supplier
+    chosen, longer = supplier, size + 1 if isinstance(windows, SlidingWindows) else 0
     return store_factory(
-        name, materialized, key, value, lambda k, v: configured(Stores.timestamped_window_store_builder(chosen, k, v), materialized)
+        name,
+        materialized,
+        key,
+        value,
+        lambda k, v: _longer(configured(Stores.timestamped_window_store_builder(chosen, k, v), materialized), longer),
     )
 
 
@@ -52,7 +63,17 @@ def session_store(name: str, materialized: Materialized, key: Serde | None, valu
         raise TopologyError(f"store {name}: a table of sessions needs a session store, not a {type(supplier).__name__}")
     _check(name, supplier.retention_ms, least, why)
     chosen = supplier
-    return store_factory(name, materialized, key, value, lambda k, v: configured(Stores.session_store_builder(chosen, k, v), materialized))
+    return store_factory(
+        name, materialized, key, value, lambda k, v: _longer(configured(Stores.session_store_builder(chosen, k, v), materialized), 1)
+    )
+
+
+def _longer(builder: Builder[S], longer_ms: int) -> Builder[S]:
+    """A store whose windows can be read somewhat longer than its retention says: as long as they can change, or new ones be made from them.
+    (Kafka Streams keeps them too short by so much; mostly they are in its cache yet.)"""
+    times = builder.settings.times
+    assert isinstance(times, WindowSettings | SessionSettings)
+    return replace(builder, settings=replace(builder.settings, times=replace(times, longer_ms=longer_ms)))
 
 
 def _retention_ms(name: str, materialized: Materialized, least: int, why: str) -> int:

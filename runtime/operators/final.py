@@ -21,6 +21,8 @@ from runtime.record import Windowed
 from runtime.tasks.punctuation import NEVER
 
 _EMITTED = "emitted.until"
+Order = bytes | tuple[bytes, bytes]
+"""What windows of one time are sorted by."""
 
 
 class OpenWindows:
@@ -42,7 +44,7 @@ class OpenWindows:
         "first",
     )
 
-    def __init__(self, context: NodeContext, table: Materialized, emit: Emit, order: Callable[[bytes], object]) -> None:
+    def __init__(self, context: NodeContext, table: Materialized, emit: Emit, order: Callable[[bytes], Order]) -> None:
         task = context.task
         of_node = {"task_id": str(task.task_id), "processor_node_id": context.name}
         self._counter = task.metrics.counter("window-aggregate-final-emit-total", NODE, **of_node)

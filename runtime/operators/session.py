@@ -20,7 +20,7 @@ from runtime.operators.aggregate import Aggregator, Initializer
 from runtime.operators.base import OperatorSupplier
 from runtime.operators.context import Forward, NodeContext, ValueGetter
 from runtime.operators.drops import Drops
-from runtime.operators.final import OpenWindows
+from runtime.operators.final import OpenWindows, Order
 from runtime.operators.kept_time import keep_time, kept_time
 from runtime.operators.materialized import Emit, Materialized, change_emitter, key_bytes, materialize, materialize_silent
 from runtime.operators.windowed import observed_name
@@ -153,12 +153,12 @@ class SessionAggregate(OperatorSupplier):
         return get
 
 
-def _by_start(store_key: bytes) -> object:
+def _by_start(store_key: bytes) -> Order:
     """Sessions of one end come by start, then by key, as in Kafka Streams' `TimeFirstSessionKeySchema`."""
     return store_key[-8:], store_key[:-SESSION_SUFFIX]
 
 
-def _by_key(store_key: bytes) -> object:
+def _by_key(store_key: bytes) -> Order:
     """In memory they come by key (`InMemorySessionStore`)."""
     return store_key[:-SESSION_SUFFIX], store_key[-8:]
 

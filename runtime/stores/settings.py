@@ -50,28 +50,31 @@ class SegmentSettings:
 
 @dataclass(frozen=True, slots=True)
 class WindowSettings:
-    """Times of a window store, in ms. `retain_duplicates`: several values of one key and time are kept side by side."""
+    """Times of a window store, in ms. `retain_duplicates`: several values of one key and time are kept side by side. `longer_ms`: how much
+    longer than the retention a window can be read, by who makes new ones from it."""
 
     size_ms: int
     retention_ms: int
     retain_duplicates: bool = False
+    longer_ms: int = 0
 
     @property
     def segments(self) -> SegmentSettings:
         """Segments of window starts."""
-        return SegmentSettings(self.retention_ms, segment_ms(self.retention_ms), WINDOW_SUFFIX)
+        return SegmentSettings(self.retention_ms + self.longer_ms, segment_ms(self.retention_ms), WINDOW_SUFFIX)
 
 
 @dataclass(frozen=True, slots=True)
 class SessionSettings:
-    """Times of a session store, in ms."""
+    """Times of a session store, in ms; `longer_ms` as of windows."""
 
     retention_ms: int
+    longer_ms: int = 0
 
     @property
     def segments(self) -> SegmentSettings:
         """Segments of session ends."""
-        return SegmentSettings(self.retention_ms, segment_ms(self.retention_ms), SESSION_SUFFIX)
+        return SegmentSettings(self.retention_ms + self.longer_ms, segment_ms(self.retention_ms), SESSION_SUFFIX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,8 @@ class StoreSettings:
     caching: bool = False
     logging: bool = True
     logging_config: Mapping[str, str] = field(default_factory=dict)
+    buffer: bool = False
+    """It holds changes that wait (`buffer.py`)."""
 
     def changelog_config(self) -> dict[str, str]:
         """Topic settings as Kafka Streams makes them (`InternalTopicConfig`): windows and sessions are deleted after their retention,
@@ -134,7 +139,7 @@ class StoreSettings:
             case VersionSettings():
                 return "versioned"
             case None:
-                return "key_value"
+                return "buffer" if self.buffer else "key_value"
 
     def folder(self, task_dir: Path) -> Path:
         """Where the store's files are, as in Kafka Streams: `<task>/rocksdb/<store>`."""

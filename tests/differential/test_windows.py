@@ -102,7 +102,7 @@ def sliding_count(builder: StreamsBuilder) -> None:
 
 
 def sliding_uncached(builder: StreamsBuilder) -> None:
-    out(grouped(builder).windowed_by(SLIDING).aggregate(initial, added, Materialized(value=S, caching=False)), S)
+    out(grouped(builder).windowed_by(SLIDING).aggregate(initial, added, Materialized(value=S, caching=False, retention=HOUR)), S)
 
 
 def sliding_reduce(builder: StreamsBuilder) -> None:
@@ -124,7 +124,7 @@ def session_count(builder: StreamsBuilder) -> None:
 
 
 def session_uncached(builder: StreamsBuilder) -> None:
-    out(grouped(builder).windowed_by(SESSIONS).count(Materialized("s", caching=False)), L, SESSION)
+    out(grouped(builder).windowed_by(SESSIONS).count(Materialized("s", caching=False, retention=HOUR)), L, SESSION)
 
 
 def session_reduce(builder: StreamsBuilder) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from runtime.commit.compare_and_set import CompareAndSet
 from runtime.commit.metadata import OffsetAndMetadata, decode_partition_time, encode_partition_time
-from runtime.commit.order import ChangelogRow, Commit
+from runtime.commit.order import ChangelogRow, ChangelogRows, Commit
 from runtime.errors import TaskMigratedError, TransactionAbortedError
 from runtime.events import EventKind, EventSink
 from runtime.ids import NextOffset, Partition
@@ -32,7 +32,7 @@ class Log:
         self.steps.append(f"send {topic}")
         self.pending = True
 
-    def send_changelog(self, partition: Partition, rows: list[ChangelogRow]) -> None:
+    def send_changelog(self, partition: Partition, rows: list[ChangelogRow], headers: Headers | None) -> None:
         self.steps.append(f"changelog {partition} {len(rows)}")
 
     def send_offsets(self, offsets: Mapping[Partition, OffsetAndMetadata]) -> None:
@@ -65,8 +65,8 @@ class Task:
     def flush_caches(self) -> None:
         self.log.steps.append(f"flush {self.name}")
 
-    def pending_changelogs(self) -> Iterable[tuple[Partition, list[ChangelogRow]]]:
-        yield Partition(f"log-{self.name}", 0), [(b"k", b"v", 1)]
+    def pending_changelogs(self) -> Iterable[ChangelogRows]:
+        yield ChangelogRows(Partition(f"log-{self.name}", 0), [(b"k", b"v", 1)])
 
     def offsets_to_commit(self) -> Mapping[Partition, OffsetAndMetadata]:
         return {} if self.offset is None else {Partition(self.name, 0): OffsetAndMetadata(self.offset, "")}

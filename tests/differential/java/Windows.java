@@ -94,7 +94,7 @@ final class Windows {
     static void slidingUncached(final StreamsBuilder builder) {
         out(grouped(builder).windowedBy(SLIDING).aggregate(
             () -> ">", (key, value, total) -> total + value,
-            Materialized.<String, String, WindowStore<Bytes, byte[]>>with(null, Serdes.String()).withCachingDisabled()), Serdes.String());
+            Materialized.<String, String, WindowStore<Bytes, byte[]>>with(null, Serdes.String()).withCachingDisabled().withRetention(Duration.ofHours(1))), Serdes.String());
     }
 
     static void slidingReduce(final StreamsBuilder builder) {
@@ -115,7 +115,7 @@ final class Windows {
     }
 
     static void sessionUncached(final StreamsBuilder builder) {
-        sessions(grouped(builder).windowedBy(SESSIONS).count(Windows.<Long>sessionStore().withCachingDisabled()), Serdes.Long());
+        sessions(grouped(builder).windowedBy(SESSIONS).count(Windows.<Long>sessionStore().withCachingDisabled().withRetention(Duration.ofHours(1))), Serdes.Long());
     }
 
     static void sessionReduce(final StreamsBuilder builder) {

@@ -1,0 +1,133 @@
+"""Suppression: a table whose changes wait (Kafka Streams' `KTableSuppressProcessor`, KIP-328).
+
+A change goes into a buffer, where it takes the place of the one of its key that waits there. It leaves when stream time has moved on by
+the duration since the time that orders it: that of the first record that waited, or the end of its window. When more waits than the limits
+allow, the oldest goes out early, or the application stops. Stream time here is the largest time of a change that this node has seen, kept
+with the buffer.
+
+What goes out is a change from what downstream last heard of the key. (Kafka Streams sends the value before the last change, also if that
+never went out; an aggregate of the suppressed table then subtracts what it never added.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+from runtime.errors import InvalidStateStoreError, StreamsError
+from runtime.metrics import NODE, STATE
+from runtime.operators.base import OperatorSupplier, of_changes
+from runtime.operators.context import Forward, NodeContext, Row, RowGetter, ValueGetter
+from runtime.operators.kept_time import OBSERVED_TIME, keep_time, kept_time
+from runtime.operators.materialized import change_emitter
+from runtime.record import Change, Windowed
+from runtime.stores.buffer import ChangeBuffer
+from runtime.stores.buffer_format import Origin
+
+UNLIMITED = 2**63 - 1
+_UNKNOWN_TIME = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Suppress(OperatorSupplier):
+    """`suppress` of a table. `by_window_end`: changes are ordered by the end of their key's window, and deletions of windows are dropped,
+    because nothing of them went out before. `emit_early`: what to do when the limits are exceeded; else the node raises."""
+
+    buffer_name: str
+    wait_ms: int
+    by_window_end: bool = False
+    max_records: int = UNLIMITED
+    max_bytes: int = UNLIMITED
+    emit_early: bool = False
+
+    def wants_old(self, wanted_below: bool) -> bool:
+        return True
+
+    def can_send_old(self, parent_can: bool) -> bool:
+        return parent_can
+
+    def build(self, context: NodeContext, forward: Forward) -> Forward:
+        buffer, task = self._buffer(context), context.task
+        of_node = {"task_id": str(task.task_id), "processor_node_id": context.name}
+        of_buffer = {"task_id": str(task.task_id), "in_memory_suppression_state_id": self.buffer_name}
+        emitted = task.metrics.counter("suppression-emit-total", NODE, **of_node)
+        counts = task.metrics.latency("suppression-buffer-count", STATE, **of_buffer)
+        sizes = task.metrics.latency("suppression-buffer-size", STATE, **of_buffer)
+
+        def watch(count: int, size: int) -> None:
+            counts.record(count)
+            sizes.record(size)
+
+        buffer.counts_bytes = self.max_bytes < UNLIMITED
+        buffer.load(watch)
+        observed = kept_time(buffer, OBSERVED_TIME)
+        keep_time(context, buffer, OBSERVED_TIME, lambda: observed)
+        emit, put, evict = change_emitter(context, forward), buffer.put, buffer.evict
+        wait, by_window_end, max_records, max_bytes = self.wait_ms, self.by_window_end, self.max_records, self.max_bytes
+        limited = max_records < UNLIMITED or max_bytes < UNLIMITED
+
+        def send() -> None:
+            """The change at the front goes out, as what it was when it came in."""
+            key, new, old, timestamp, origin = evict()
+            if new is None and by_window_end:
+                return
+            current = Origin(task.topic, task.partition, task.offset, task.headers)
+            task.topic, task.partition, task.offset, task.headers = origin
+            try:
+                emit(key, new, old, timestamp)
+            finally:
+                task.topic, task.partition, task.offset, task.headers = current
+            emitted.add()
+
+        def suppress(key: object, change: Change, timestamp: int) -> None:
+            nonlocal observed
+            if timestamp > observed:
+                observed = timestamp
+            time = cast("Windowed", key).window.end if by_window_end else timestamp
+            put(time, key, change[0], change[1], timestamp, Origin(task.topic, task.partition, task.offset, task.headers))
+            expiry = observed - wait
+            while buffer.first <= expiry:
+                send()
+            if limited:
+                while len(buffer) > max_records or buffer.size > max_bytes:
+                    if not self.emit_early:
+                        raise StreamsError(
+                            f"{context.name} buffer exceeded its max capacity. Currently [{len(buffer)}/{max_records}] records and "
+                            f"[{buffer.size}/{max_bytes}] bytes."
+                        )
+                    send()
+
+        return of_changes(suppress)
+
+    def _buffer(self, context: NodeContext) -> ChangeBuffer:
+        buffer = context.task.store(self.buffer_name)
+        if not isinstance(buffer, ChangeBuffer):
+            raise InvalidStateStoreError(f"node {context.name}: store {self.buffer_name!r} is no buffer of changes")
+        return buffer
+
+    def value_getter(self, context: NodeContext, parent: ValueGetter | None) -> ValueGetter:
+        """What downstream knows: of a key that waits, what it heard last; else the row itself."""
+        prior = self._buffer(context).prior
+        if parent is None:
+            raise TypeError(f"node {context.name} suppresses no table")
+        row = parent
+
+        def get(key: object) -> object:
+            waiting = prior(key)
+            return row(key) if waiting is None else waiting[0]
+
+        return get
+
+    def row_getter(self, context: NodeContext, parent: RowGetter | None) -> RowGetter:
+        prior = self._buffer(context).prior
+        if parent is None:
+            raise TypeError(f"node {context.name} suppresses no table")
+        rows = parent
+
+        def get(key: object, as_of: int | None) -> Row | None:
+            waiting = prior(key)
+            if waiting is None:
+                return rows(key, as_of)
+            return None if waiting[0] is None else (waiting[0], _UNKNOWN_TIME)
+
+        return get

@@ -1,0 +1,215 @@
+"""The buffer of a suppression: changes of a table that wait, ordered by time (Kafka Streams' `InMemoryTimeOrderedKeyValueChangeBuffer`).
+
+A key is in it once. A later change takes the place of the one that waits, and keeps its place in the order; what downstream last heard of
+the key (`prior`) stays too. Changes leave from the front only, so the order is a heap.
+
+The changelog has what waits, in Kafka Streams' own bytes (`buffer_format.py`), written once per key and commit, and a tombstone for what
+left. Other than there, the committed content is in RocksDB too: a restart reads it from the disk, and without a changelog nothing is lost.
+All that waits is also in memory, as objects where the serde is immutable, as bytes otherwise.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from runtime.errors import InvalidStateStoreError, StreamsError
+from runtime.ids import NextOffset, Partition
+from runtime.record import Headers
+from runtime.stores.backed import UPDATE_BYTES, BackedStore
+from runtime.stores.backend import KeyValueBackend
+from runtime.stores.base import ChangelogRecord, CommittedView, StoreContext
+from runtime.stores.buffer_format import CHANGELOG_HEADERS, BufferValue, Origin, memory_size
+from runtime.stores.rocks import RocksBackend
+from runtime.stores.settings import StoreSettings
+from runtime.tasks.punctuation import NEVER
+
+
+class Waiting:
+    """A change in the buffer; `prior`, `old` and `new` are staged values. `size` is its part of the buffer's size in bytes."""
+
+    __slots__ = ("key", "new", "old", "origin", "prior", "size", "time", "timestamp")
+
+    def __init__(self, key: object, time: int, prior: object) -> None:
+        self.key = key
+        self.time = time
+        self.prior = prior
+        self.old: object = None
+        self.new: object = None
+        self.timestamp = 0
+        self.origin = Origin("", -1, -1, None)
+        self.size = 0
+
+
+class Evicted(NamedTuple):
+    """A change that has left the buffer. `old` is what downstream last heard of the key."""
+
+    key: object
+    new: object
+    old: object
+    timestamp: int
+    origin: Origin
+
+
+class ChangeBuffer(BackedStore[KeyValueBackend]):
+    """The store of one suppression. `load` comes before the first `put` or `evict` of a life."""
+
+    changelog_headers: Headers | None = CHANGELOG_HEADERS
+
+    def __init__(self, settings: StoreSettings) -> None:
+        super().__init__(settings)
+        self.counts_bytes = False
+        """True: sizes are known at every put, because somebody limits them; else as of the last commit."""
+        self.first = NEVER
+        """The time in ms of the change at the front; NEVER if nothing waits."""
+        self.size = 0
+        """Bytes that wait, counted as Kafka Streams does."""
+        self._watcher: Callable[[int, int], None] | None = None
+        self._reset_staging()
+
+    def _open_backend(self, directory: Path, context: StoreContext) -> KeyValueBackend:
+        return RocksBackend(self._settings.folder(directory), self._settings.family, context.memory, context.task_id)
+
+    def _reset_staging(self) -> None:
+        self._waiting: dict[bytes, Waiting] = {}
+        self._order: list[tuple[int, bytes]] = []
+        self._changed: dict[bytes, int] = {}
+        self._prepared: list[ChangelogRecord] | None = None
+        self._uncommitted_bytes = 0
+        self._loaded = False
+        self._staged_meta = {}
+        self.first, self.size = NEVER, 0
+
+    def _forget(self) -> None:
+        self._reset_staging()
+
+    # --- use ----------------------------------------------------------------------------------------------------------------
+
+    def load(self, watcher: Callable[[int, int], None] | None = None) -> None:
+        """Takes what was committed into memory. `watcher` hears of the number of changes and their bytes at each commit."""
+        self._watcher = watcher
+        if self._loaded:
+            return
+        read = self._read_value
+        held = read if self._encode is None else bytes
+        for raw, data in self._opened().range(None, None):
+            value = BufferValue.from_bytes(data)
+            prior, old, new = (None if part is None else held(part) for part in (value.prior, value.old, value.new))
+            waiting = self._waiting[raw] = Waiting(None, value.time, prior)
+            waiting.old, waiting.new, waiting.timestamp, waiting.origin = old, new, value.timestamp, value.origin
+            waiting.size = memory_size(raw, value)
+            self.size += waiting.size
+            self._order.append((value.time, raw))
+        heapq.heapify(self._order)
+        self.first = self._order[0][0] if self._order else NEVER
+        self._loaded = True
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def put(self, time: int, key: object, new: object, old: object, timestamp: int, origin: Origin) -> None:
+        """A change; `time` orders it, unless the key waits already. All times in ms."""
+        encode = self._encode
+        if encode is not None:
+            new = None if new is None else encode(new)
+            old = None if old is None else encode(old)
+        raw = self._reader.key_bytes(key)
+        waiting = self._waiting.get(raw)
+        if waiting is None:
+            waiting = self._waiting[raw] = Waiting(key, time, old)
+            heapq.heappush(self._order, (time, raw))
+            self.first = self._order[0][0]
+        waiting.old, waiting.new, waiting.timestamp, waiting.origin = old, new, timestamp, origin
+        if raw not in self._changed:
+            self._uncommitted_bytes += 2 * UPDATE_BYTES + len(raw)
+        self._changed[raw] = timestamp
+        if self.counts_bytes:
+            self._count(raw, waiting, self._value(waiting))
+
+    def evict(self) -> Evicted:
+        """Takes the change at the front out of the buffer."""
+        _, raw = heapq.heappop(self._order)
+        waiting = self._waiting.pop(raw)
+        self.first = self._order[0][0] if self._order else NEVER
+        self.size -= waiting.size
+        self._changed[raw] = waiting.timestamp
+        key = self._read_key(raw) if waiting.key is None else waiting.key
+        return Evicted(key, self._object(waiting.new), self._object(waiting.prior), waiting.timestamp, waiting.origin)
+
+    def prior(self, key: object) -> tuple[object] | None:
+        """What downstream last heard of a key that waits; None if it does not wait."""
+        waiting = self._waiting.get(self._reader.key_bytes(key))
+        return None if waiting is None else (self._object(waiting.prior),)
+
+    def _object(self, staged: object) -> object:
+        return staged if staged is None or self._encode is None else self._read_value(staged)  # type: ignore[arg-type]  # staged as bytes
+
+    def _value(self, waiting: Waiting) -> BufferValue:
+        """What is written of a change."""
+        parts = (waiting.prior, waiting.old, waiting.new)
+        if self._encode is None:
+            write = self._write_value
+            prior, old, new = (None if part is None else write(part) for part in parts)
+        else:
+            prior, old, new = parts  # type: ignore[assignment]  # staged as bytes
+        return BufferValue(prior, old, new, waiting.timestamp, waiting.origin, waiting.time)
+
+    def _count(self, raw: bytes, waiting: Waiting, value: BufferValue) -> None:
+        size = memory_size(raw, value)
+        self.size += size - waiting.size
+        waiting.size = size
+
+    # --- commit -------------------------------------------------------------------------------------------------------------
+
+    def changelog_records(self) -> Iterator[ChangelogRecord]:
+        self._prepared = self._prepare()
+        return iter(self._prepared)
+
+    def _prepare(self) -> list[ChangelogRecord]:
+        records: list[ChangelogRecord] = []
+        for raw, timestamp in self._changed.items():
+            waiting = self._waiting.get(raw)
+            if waiting is None:
+                records.append((raw, None, timestamp))
+                continue
+            value = self._value(waiting)
+            self._count(raw, waiting, value)
+            records.append((raw, value.to_bytes(), timestamp))
+        return records
+
+    def commit(self, offsets: Mapping[Partition, NextOffset]) -> None:
+        moved = {partition: offset for partition, offset in offsets.items() if self._offsets.get(partition) != offset}
+        if not (moved or self._changed or self._staged_meta):
+            self._prepared = None
+            return
+        prepared = self._prepared if self._prepared is not None else self._prepare()
+        if len(prepared) != len(self._changed):
+            raise StreamsError(f"store {self.name} was changed after its changelog records were taken: they would not be on the changelog")
+        self._opened().write([(raw, data) for raw, data, _ in prepared], moved, self._staged_meta)
+        self._changed.clear()
+        self._staged_meta.clear()
+        self._prepared, self._uncommitted_bytes = None, 0
+        self._offsets.update(moved)
+        if self._watcher is not None:
+            self._watcher(len(self._waiting), self.size)
+
+    def rollback(self) -> None:
+        self._opened()
+        self._reset_staging()
+
+    def restore(self, records: Sequence[ChangelogRecord], offsets: Mapping[Partition, NextOffset]) -> None:
+        if self._changed:
+            raise StreamsError(f"store {self.name} was to be restored while it holds {len(self._changed)} uncommitted changes")
+        meta = dict(self._staged_meta)
+        self._opened().write([(raw, data) for raw, data, _ in records], offsets, meta)
+        self._reset_staging()
+        self._offsets.update(offsets)
+
+    @property
+    def approximate_num_uncommitted_bytes(self) -> int:
+        return self._uncommitted_bytes
+
+    def query_view(self, *, timestamped: bool = False) -> CommittedView:
+        raise InvalidStateStoreError(f"store {self.name!r} is the buffer of a suppression: it cannot be queried")
