@@ -44,6 +44,7 @@ class PartitionQueue:
         "buffered",
         "dropped",
         "failure",
+        "idle_since",
         "next_offset",
         "partition",
         "partition_time",
@@ -62,6 +63,8 @@ class PartitionQueue:
         self.buffered = 0
         self.at_end = False
         """True when the broker said that nothing more is there, and nothing has come since."""
+        self.idle_since: int | None = None
+        """Since when it has been known to be empty, here and on the broker, ms of the monotonic clock."""
         self.failure: Failure | None = None
         self.dropped = 0
         """Records dropped for a negative timestamp since somebody last looked."""
@@ -220,22 +223,25 @@ class TaskQueues:
     def _smallest(self, limit: int, now_ms: int) -> Run | None:
         first: PartitionQueue | None = None
         smallest = following = _LATE
-        waits = empty = False
+        waits = False
         for queue in self._all:
             timestamp = queue.head_timestamp()
             if timestamp is None:
                 if queue.failure is not None:
                     return None
-                empty = True
-                waits = waits or not queue.at_end
-            elif queue.stop_before is not None and queue.stopped:
+                waits = self._is_waited_for(queue, now_ms) or waits
+                continue
+            queue.idle_since = None
+            if queue.stop_before is not None and queue.stopped:
                 return None
-            elif timestamp < smallest:
+            if timestamp < smallest:
                 first, smallest, following = queue, timestamp, smallest
             else:
                 following = min(following, timestamp)
-        if first is None or not self._ready(empty, waits, now_ms):
+        if first is None or waits:
+            self._idle_since = now_ms if waits and self._idle_since is None else self._idle_since
             return None
+        self._idle_since = None
         batch = first.head()
         if batch is None:
             return None
@@ -245,16 +251,17 @@ class TaskQueues:
             stop = _up_to(batch.timestamps, row, stop, following)
         return Run(first, batch, row, stop)
 
-    def _ready(self, empty: bool, waits: bool, now_ms: int) -> bool:
-        """KIP-695: an empty partition that may have more on the broker is waited for; one that has not, for `max.task.idle.ms`."""
-        if not empty:
-            self._idle_since = None
-            return True
+    def _is_waited_for(self, queue: PartitionQueue, now_ms: int) -> bool:
+        """KIP-695: an empty partition that may have more on the broker is waited for; one that has not, for `max.task.idle.ms` since that
+        became known."""
         if self._idle_ms < 0:
+            return False
+        if not queue.at_end:
+            queue.idle_since = None
             return True
-        if self._idle_since is None:
-            self._idle_since = now_ms
-        return not waits and now_ms - self._idle_since >= self._idle_ms
+        if queue.idle_since is None:
+            queue.idle_since = now_ms
+        return now_ms - queue.idle_since < self._idle_ms
 
 
 _LATE = 1 << 63

@@ -94,6 +94,38 @@ def test_new_records_end_the_wait() -> None:
     assert queues.idle_since == 1001
 
 
+def test_max_task_idle_begins_when_the_broker_is_known_to_have_no_more() -> None:
+    left, right = queue("left"), queue("right")
+    queues = TaskQueues([left, right], 100)
+    left.add([Raw(0, time=5)])
+    assert drain(queues, now_ms=1000) == []
+    right.reached_end(0)
+    assert drain(queues, now_ms=1150) == []
+    assert queues.idle_since == 1000
+    assert drain(queues, now_ms=1250) == [("left", 0)]
+
+
+def test_max_task_idle_counts_for_each_partition_of_its_own() -> None:
+    left, middle, right = queue("left"), queue("middle"), queue("right")
+    queues = TaskQueues([left, middle, right], 100)
+    left.add([Raw(0, time=5), Raw(1, time=9)])
+    middle.add([Raw(0, time=6)])
+    middle.reached_end(1)
+    right.reached_end(0)
+    assert drain(queues, now_ms=1000) == []
+    assert drain(queues, now_ms=1100) == [("left", 0), ("middle", 0)]  # then `middle` is empty too, since a moment
+    assert drain(queues, now_ms=1150) == []
+    assert drain(queues, now_ms=1200) == [("left", 1)]
+
+
+def test_without_max_task_idle_nothing_is_waited_for() -> None:
+    left, right = queue("left"), queue("right")
+    queues = TaskQueues([left, right], -1)
+    left.add([Raw(0, time=5)])
+    assert drain(queues) == [("left", 0)]
+    assert queues.idle_since is None
+
+
 def test_rule_16_a_bad_record_is_met_only_when_it_is_the_head() -> None:
     one = queue()
     queues = TaskQueues([one], 0)
