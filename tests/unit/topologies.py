@@ -9,6 +9,7 @@ from datetime import timedelta
 from runtime import (
     Branched,
     Consumed,
+    EmitStrategy,
     Grouped,
     Joined,
     Materialized,
@@ -18,10 +19,14 @@ from runtime import (
     ProcessorSupplier,
     Produced,
     Repartitioned,
+    SessionWindows,
+    SlidingWindows,
     Stores,
     StreamsBuilder,
+    Suppressed,
     TimeWindows,
     Topology,
+    UnlimitedWindows,
     serdes,
 )
 from runtime.stores import EngineStore, StoreBuilder
@@ -45,6 +50,18 @@ def first(left: object, _right: object) -> object:
 
 def always(_key: object, _value: object) -> bool:
     return True
+
+
+def by_value(_key: object, value: object) -> object:
+    return value
+
+
+def itself(value: object) -> object:
+    return value
+
+
+def merge(_key: object, one: object, _other: object) -> object:
+    return one
 
 
 def nothing() -> None:
@@ -243,6 +260,48 @@ def fan_out(b: StreamsBuilder) -> None:
     s.filter(always).to("late")
 
 
+def sessions_and_sliding_windows(b: StreamsBuilder) -> None:
+    s = b.stream("in")
+    sliding = SlidingWindows.of_time_difference_with_no_grace(timedelta(minutes=5))
+    sessions = SessionWindows.of_inactivity_gap_with_no_grace(timedelta(minutes=5))
+    g = s.group_by(second)
+    g.windowed_by(sliding).count()
+    g.windowed_by(sliding).count(Materialized(value=serdes.LONG))
+    g.windowed_by(sliding).reduce(first, "sliding", "slid")
+    g.windowed_by(sessions).count()
+    g.windowed_by(sessions).count(Materialized(value=serdes.LONG))
+    g.windowed_by(sessions).emit_strategy(EmitStrategy.on_window_close()).reduce(first, "visits")
+    g.windowed_by(sessions).aggregate(nothing, aggregate, merge, Materialized("sessions")).to_stream().to("out")
+    s.group_by_key().windowed_by(UnlimitedWindows.of()).count("ever")
+
+
+def cogroups(b: StreamsBuilder) -> None:
+    g = b.stream("a").group_by_key()
+    h = b.stream("b").group_by(second)
+    i = b.stream("c").group_by(second, "by-c")
+    both = g.cogroup(aggregate).cogroup(h, aggregate)
+    both.aggregate(nothing)
+    both.cogroup(i, aggregate).aggregate(nothing, "all", "totals").to_stream().to("out")
+    hour = timedelta(hours=1)
+    h.cogroup(aggregate).windowed_by(TimeWindows.of_size_with_no_grace(hour)).aggregate(nothing)
+    g.cogroup(aggregate).windowed_by(SlidingWindows.of_time_difference_with_no_grace(hour)).aggregate(nothing, "slide")
+    g.cogroup(aggregate).windowed_by(SessionWindows.of_inactivity_gap_with_no_grace(hour)).aggregate(nothing, merge)
+
+
+def suppressed(b: StreamsBuilder) -> None:
+    s, t = b.stream("in"), b.table("table")
+    second, hour, unbounded = timedelta(seconds=1), timedelta(hours=1), Suppressed.BufferConfig.unbounded()
+    t.suppress(Suppressed.until_time_limit(second, unbounded)).to_stream().to("a")
+    few = Suppressed.until_time_limit(second, Suppressed.BufferConfig.max_records(1)).with_name("few")
+    t.filter(always).suppress(few).map_values(itself)
+    closes = Suppressed.until_window_closes(unbounded)
+    hourly = s.group_by_key().windowed_by(TimeWindows.of_size_with_no_grace(hour)).count()
+    hourly.suppress(closes).to_stream().to("b")
+    visits = s.group_by(by_value).windowed_by(SessionWindows.of_inactivity_gap_with_no_grace(hour)).count(Materialized("visits"))
+    visits.map_values(itself).suppress(closes.with_name("final")).to_stream().to("c")
+    s.join(t.suppress(Suppressed.until_time_limit(second, unbounded)), first).to("d")
+
+
 def by_hand() -> Topology:
     topology = Topology()
     topology.add_source("source", ["in-1", "in-2"])
@@ -256,6 +315,9 @@ def by_hand() -> Topology:
 
 
 DEFINITIONS: dict[str, Callable[[StreamsBuilder], None]] = {
+    "sessions and sliding windows": sessions_and_sliding_windows,
+    "cogroups": cogroups,
+    "suppressed": suppressed,
     "stateless": stateless,
     "counts": counts,
     "group_by": group_by,

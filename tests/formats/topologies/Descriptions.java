@@ -8,7 +8,9 @@ import org.apache.kafka.streams.KeyValue;
 import org.apache.kafka.streams.StreamsBuilder;
 import org.apache.kafka.streams.Topology;
 import org.apache.kafka.streams.kstream.Branched;
+import org.apache.kafka.streams.kstream.CogroupedKStream;
 import org.apache.kafka.streams.kstream.Consumed;
+import org.apache.kafka.streams.kstream.EmitStrategy;
 import org.apache.kafka.streams.kstream.GlobalKTable;
 import org.apache.kafka.streams.kstream.Grouped;
 import org.apache.kafka.streams.kstream.Joined;
@@ -21,7 +23,11 @@ import org.apache.kafka.streams.kstream.Named;
 import org.apache.kafka.streams.kstream.Printed;
 import org.apache.kafka.streams.kstream.Produced;
 import org.apache.kafka.streams.kstream.Repartitioned;
+import org.apache.kafka.streams.kstream.SessionWindows;
+import org.apache.kafka.streams.kstream.SlidingWindows;
+import org.apache.kafka.streams.kstream.Suppressed;
 import org.apache.kafka.streams.kstream.TimeWindows;
+import org.apache.kafka.streams.kstream.UnlimitedWindows;
 import org.apache.kafka.streams.processor.api.FixedKeyProcessor;
 import org.apache.kafka.streams.processor.api.FixedKeyRecord;
 import org.apache.kafka.streams.processor.api.Processor;
@@ -208,6 +214,42 @@ public class Descriptions {
             s.filter((k, v) -> true).filter((k, v) -> true).filter((k, v) -> true).foreach((k, v) -> { });
             s.to("archive");
             s.filter((k, v) -> true).to("late");
+        });
+        print("sessions and sliding windows", b -> {
+            final KStream<Object, Object> s = b.stream("in");
+            final SlidingWindows sliding = SlidingWindows.ofTimeDifferenceWithNoGrace(Duration.ofMinutes(5));
+            final SessionWindows sessions = SessionWindows.ofInactivityGapWithNoGrace(Duration.ofMinutes(5));
+            final KGroupedStream<Object, Object> g = s.groupBy((k, v) -> v);
+            g.windowedBy(sliding).count();
+            g.windowedBy(sliding).count(Materialized.with(null, Serdes.Long()));
+            g.windowedBy(sliding).reduce((l, r) -> l, Named.as("sliding"), Materialized.as("slid"));
+            g.windowedBy(sessions).count();
+            g.windowedBy(sessions).count(Materialized.with(null, Serdes.Long()));
+            g.windowedBy(sessions).emitStrategy(EmitStrategy.onWindowClose()).reduce((l, r) -> l, Named.as("visits"));
+            g.windowedBy(sessions).aggregate(() -> null, (k, v, x) -> x, (k, l, r) -> l, Materialized.as("sessions")).toStream().to("out");
+            s.groupByKey().windowedBy(UnlimitedWindows.of()).count(Named.as("ever"));
+        });
+        print("cogroups", b -> {
+            final KGroupedStream<Object, Object> g = b.stream("a").groupByKey();
+            final KGroupedStream<Object, Object> h = b.stream("b").groupBy((k, v) -> v);
+            final KGroupedStream<Object, Object> i = b.stream("c").groupBy((k, v) -> v, Grouped.as("by-c"));
+            final CogroupedKStream<Object, Object> both = g.<Object>cogroup((k, v, x) -> x).cogroup(h, (k, v, x) -> x);
+            both.aggregate(() -> null);
+            both.cogroup(i, (k, v, x) -> x).aggregate(() -> null, Named.as("all"), Materialized.as("totals")).toStream().to("out");
+            h.<Object>cogroup((k, v, x) -> x).windowedBy(TimeWindows.ofSizeWithNoGrace(Duration.ofHours(1))).aggregate(() -> null);
+            g.<Object>cogroup((k, v, x) -> x).windowedBy(SlidingWindows.ofTimeDifferenceWithNoGrace(Duration.ofHours(1))).aggregate(() -> null, Named.as("slide"));
+            g.<Object>cogroup((k, v, x) -> x).windowedBy(SessionWindows.ofInactivityGapWithNoGrace(Duration.ofHours(1))).aggregate(() -> null, (k, l, r) -> l);
+        });
+        print("suppressed", b -> {
+            final KStream<Object, Object> s = b.stream("in");
+            final KTable<Object, Object> t = b.table("table");
+            t.suppress(Suppressed.untilTimeLimit(Duration.ofSeconds(1), Suppressed.BufferConfig.unbounded())).toStream().to("a");
+            t.filter((k, v) -> true).suppress(Suppressed.untilTimeLimit(Duration.ofSeconds(1), Suppressed.BufferConfig.maxRecords(1)).withName("few")).mapValues(v -> v);
+            s.groupByKey().windowedBy(TimeWindows.ofSizeWithNoGrace(Duration.ofHours(1))).count()
+                .suppress(Suppressed.untilWindowCloses(Suppressed.BufferConfig.unbounded())).toStream().to("b");
+            s.groupBy((k, v) -> v).windowedBy(SessionWindows.ofInactivityGapWithNoGrace(Duration.ofHours(1))).count(Materialized.as("visits")).mapValues(v -> v)
+                .suppress(Suppressed.untilWindowCloses(Suppressed.BufferConfig.unbounded()).withName("final")).toStream().to("c");
+            s.join(t.suppress(Suppressed.untilTimeLimit(Duration.ofSeconds(1), Suppressed.BufferConfig.unbounded())), (l, r) -> l).to("d");
         });
         final Topology t = new Topology();
         t.addSource("source", "in-1", "in-2");
