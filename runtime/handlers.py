@@ -95,7 +95,8 @@ class ProcessingExceptionHandler:
         """Called once before the first use."""
 
     def handle(self, context: ErrorHandlerContext, record: ConsumerRecord, exception: Exception) -> ProcessingHandlerResponse:
-        """`record` is the input record, decoded; `exception` is what the user's code raised."""
+        """`record` is the input record, decoded; `exception` is what the user's code raised. In a punctuator there is no record: its topic
+        is empty and its offset -1, and PAUSE is FAIL."""
         raise NotImplementedError
 
 
@@ -118,6 +119,8 @@ class ProductionExceptionHandler:
 
 
 def _where(context: ErrorHandlerContext) -> str:
+    if context.offset < 0:
+        return f"task {context.task_id}, a punctuator"
     return f"task {context.task_id}, record {context.topic}-{context.partition}@{context.offset}"
 
 

@@ -213,6 +213,12 @@ def error_context(message: RawMessage, task: TaskId, node: str | None = None) ->
     )
 
 
+def punctuation_context(task: TaskId, timestamp: int, node: str | None) -> tuple[ErrorHandlerContext, ConsumerRecord]:
+    """Where an error in a punctuator happened, which no record is behind."""
+    context = ErrorHandlerContext("", -1, -1, timestamp, None, task, node, None, None)
+    return context, ConsumerRecord("", -1, -1, timestamp, None, None, None)
+
+
 def judge(handler: DeserializationExceptionHandler, failure: Failure, task: TaskId) -> DeserializationHandlerResponse:
     """Asks the handler. Raises StreamsError if it raises itself or answers with something else than a response."""
     cause = failure.error.__cause__

@@ -16,13 +16,13 @@ from dataclasses import replace
 
 from runtime.changelog.staleness import mark_at_end
 from runtime.changelog.writer import ChangelogWriter
-from runtime.commit.metadata import OffsetAndMetadata, decode_partition_time, encode_partition_time
+from runtime.commit.metadata import OffsetAndMetadata, decode_partition_time, decode_processors, encode_partition_time
 from runtime.commit.order import ChangelogRows
 from runtime.errors import ProcessingError, StreamsError, TransactionAbortedError
 from runtime.handlers import DeserializationHandlerResponse, ProcessingHandlerResponse
 from runtime.ids import NextOffset, Partition
 from runtime.intake.queues import PartitionQueue, Run, TaskQueues
-from runtime.intake.verdict import Batch, RawMessage, error_context, judge
+from runtime.intake.verdict import Batch, RawMessage, error_context, judge, punctuation_context
 from runtime.metrics import TASK
 from runtime.states import TaskState, check_task_move
 from runtime.stores.base import EngineStore
@@ -152,7 +152,10 @@ class ActiveTask:
 
     def _compile(self) -> None:
         context = self.plan.context(self.stores, self.stream_time)
-        self._pipeline = compile_pipeline(self.plan.subtopology, context)
+        for at in self.committed_offsets.values():
+            for name, time in decode_processors(at.metadata).items():
+                context.carried[name] = max(time, context.carried.get(name, -1))
+        self._pipeline = compile_pipeline(self.plan.subtopology, context, self._goes_on)
         self._context = context
         self._become_current()
         self._pipeline.init()
@@ -355,6 +358,14 @@ class ActiveTask:
             self._dirty = True
         return ran
 
+    def _goes_on(self, error: ProcessingError) -> bool:
+        """The handler decides about a punctuator too (KIP-1033). There is no record that the task could pause before: PAUSE is FAIL."""
+        context, record = punctuation_context(self.id, self._context.timestamp, error.node)
+        if self._incidents.ask_processing(context, record, error) is not ProcessingHandlerResponse.CONTINUE:
+            return False
+        self._incidents.dropped(self.id, 1)
+        return True
+
     # -- commit ----------------------------------------------------------------------------------------------------------------
 
     @property
@@ -383,13 +394,13 @@ class ActiveTask:
         """The next offset to process of each partition where it moved since the last commit; at a pause, of every partition."""
         if self.queues is None:
             return {}
-        pausing = self.pause_wanted is not None
+        pausing, carried = self.pause_wanted is not None, self._context.carried
         offsets: dict[Partition, OffsetAndMetadata] = {}
         for queue in self.queues:
             known = self.committed_offsets.get(queue.partition)
             first = self._dirty or queue.next_offset > queue.start  # state is never committed without an offset for every input
             if pausing or (queue.next_offset != known.offset if known else first):
-                offsets[queue.partition] = OffsetAndMetadata(queue.next_offset, encode_partition_time(queue.partition_time))
+                offsets[queue.partition] = OffsetAndMetadata(queue.next_offset, encode_partition_time(queue.partition_time, carried))
         return offsets
 
     def committed(self, offsets: Mapping[Partition, OffsetAndMetadata], changelog_ends: Mapping[Partition, NextOffset]) -> None:

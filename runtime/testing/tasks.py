@@ -21,7 +21,7 @@ from runtime.handlers import (
     make_handler,
 )
 from runtime.ids import NextOffset, Partition, TaskId
-from runtime.intake.verdict import Batch, Decoder, error_context, judge, raw_record
+from runtime.intake.verdict import Batch, Decoder, error_context, judge, punctuation_context, raw_record
 from runtime.metrics import Metrics
 from runtime.operators.context import TaskContext
 from runtime.record import Headers
@@ -152,7 +152,7 @@ class DriverTask:
         self._deserialization = around.deserialization_handler()
         self._processing = around.processing_handler()
         self._offsets: dict[Partition, NextOffset] = {}
-        self._pipeline: Pipeline = compile_pipeline(part, self._context)
+        self._pipeline: Pipeline = compile_pipeline(part, self._context, self._goes_on)
 
     @property
     def topics(self) -> list[str]:
@@ -207,6 +207,15 @@ class DriverTask:
         """Runs the punctuators that are due, then commits."""
         if self._pipeline.punctuate(now_ms):
             self.commit()
+
+    def _goes_on(self, error: ProcessingError) -> bool:
+        if not isinstance(error.__cause__, Exception):
+            return False
+        context, record = punctuation_context(self.id, self._context.timestamp, error.node)
+        if self._processing.handle(context, record, error.__cause__) is not ProcessingHandlerResponse.CONTINUE:
+            return False
+        self._context.dropped.add()
+        return True
 
     def commit(self) -> None:
         """Caches, changelogs, stores: the order of a real commit."""

@@ -50,16 +50,24 @@ _NOT_THE_USERS = (
 )
 """Errors of the engine's own, which pass through a chain as they are."""
 
+GoesOn = Callable[[ProcessingError], bool]
+"""Whether a task goes on although a punctuator failed; `__cause__` is what it raised."""
+
+
+def _never(_error: ProcessingError) -> bool:
+    return False
+
 
 class Pipeline:
     """The compiled chains of one task. Lives from (re)start to close or abort; used by one thread."""
 
-    def __init__(self, subtopology: SubTopology, context: TaskContext) -> None:
-        """Builds all nodes; stores must be open.
+    def __init__(self, subtopology: SubTopology, context: TaskContext, goes_on: GoesOn = _never) -> None:
+        """Builds all nodes; stores must be open. `goes_on` is asked about a punctuator that failed.
 
         Raises TopologyError, InvalidStateStoreError, or ProcessingError where a supplier of the user's raises.
         """
         self.context = context
+        self._goes_on = goes_on
         self._codes: dict[CodeType, str] = {}
         self._hooks = Hooks(self._named)
         assembly = Assembly(subtopology, context, self._hooks)
@@ -194,12 +202,18 @@ class Pipeline:
 
     def _punctuate(self, queue: PunctuationQueue, now_ms: int) -> int:
         self._no_record()
-        try:
-            return queue.punctuate(now_ms)
-        except _NOT_THE_USERS:
-            raise
-        except Exception as error:
-            raise self._error(error, "in a punctuator") from error
+        ran = 0
+        while True:
+            try:
+                return ran + queue.punctuate(now_ms)
+            except _NOT_THE_USERS:
+                raise
+            except Exception as error:
+                failure = self._error(error, "in a punctuator")
+                failure.__cause__ = error
+                if not self._goes_on(failure):
+                    raise failure from error
+                ran += 1  # the others that are due follow
 
     def flush_caches(self) -> None:
         """Forwards everything that caches hold back, parents before children, until none holds anything; then lets nodes write what
@@ -260,9 +274,9 @@ class Pipeline:
         )
 
 
-def compile_pipeline(subtopology: SubTopology, context: TaskContext) -> Pipeline:
+def compile_pipeline(subtopology: SubTopology, context: TaskContext, goes_on: GoesOn = _never) -> Pipeline:
     """The task's pipeline; its stores must be open. `init()` comes after their restore.
 
     Raises TopologyError, InvalidStateStoreError, or ProcessingError where a supplier of the user's raises.
     """
-    return Pipeline(subtopology, context)
+    return Pipeline(subtopology, context, goes_on)

@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from runtime import serdes
+from runtime import Consumed, LogAndContinueProcessingExceptionHandler, Produced, StreamsBuilder, serdes
 from runtime.errors import ProcessingError, StreamsError
 from runtime.ids import TaskId
 from runtime.operators.processor import (
@@ -24,6 +24,7 @@ from runtime.operators.processor import (
 )
 from runtime.record import FixedKeyRecord, Record
 from runtime.stores import EngineStore, KeyValueStore, Stores
+from runtime.testing import TopologyTestDriver
 from runtime.topology.topology import Topology
 from tests.unit.pipelines import Compiled
 
@@ -348,3 +349,29 @@ def test_a_supplier_that_fails_or_makes_no_processor_is_named(tmp_path: Path) ->
         Compiled(topology(fail), tmp_path)
     with pytest.raises(StreamsError, match="mine made a str, which has no method process"):
         Compiled(topology(cast(Callable[[], AnyProcessor], lambda: "nothing")), tmp_path)
+
+
+class Ticking(Processor[str, str, str, str]):
+    """Raises in the first of two punctuators that are due together."""
+
+    def init(self, context: ProcessorContext[str, str]) -> None:
+        self.context = context
+        context.schedule(10, PunctuationType.STREAM_TIME, lambda now: print(1 // 0))
+        context.schedule(10, PunctuationType.STREAM_TIME, lambda now: context.forward(Record("tick", str(now), now)))
+
+    def process(self, record: Record[str, str]) -> None:
+        self.context.forward(record)
+
+
+def test_the_processing_handler_decides_about_a_punctuator() -> None:
+    """KIP-1033: with CONTINUE the others that are due run, and the records behind."""
+    builder = StreamsBuilder()
+    builder.stream("in", Consumed(S, value=S)).process(Ticking).to("out", Produced(S, value=S))
+    config = {"processing.exception.handler": LogAndContinueProcessingExceptionHandler}
+    with TopologyTestDriver(builder.build(), config) as driver:
+        driver.create_input_topic("in", S, S).pipe_key_value_list([("a", "1"), ("a", "2")], 5, 10)
+        assert driver.create_output_topic("out", S, S).read_key_values_to_list() == [("a", "1"), ("tick", "5"), ("a", "2"), ("tick", "15")]
+        [dropped] = [value for name, value in driver.metrics().items() if name.name == "dropped-records-total"]
+        assert dropped == 2
+    with TopologyTestDriver(builder.build()) as driver, pytest.raises(ProcessingError, match="in a punctuator: ZeroDivisionError"):
+        driver.create_input_topic("in", S, S).pipe_input("a", "1", 5)
