@@ -46,15 +46,15 @@ class StreamCount(_Aggregate):
     store_name: str
 
     def build(self, context: NodeContext, forward: Forward) -> Forward:
-        to_bytes, load, update, value_of, objects, emit, _ = materialize(context, forward, self.store_name)
-        task, drop = context.task, context.task.dropped.add
+        to_bytes, load, update, value_of, objects, emit, store = materialize(context, forward, self.store_name)
+        task, drop, find = context.task, context.task.dropped.add, store.find
 
         def count_cached(key: object, value: object, timestamp: int) -> None:
             if key is None or value is None:
                 drop()
                 return
             raw = to_bytes(key)
-            entry = load(raw)
+            entry = find(raw) or load(raw)
             old = entry.value
             if old is None:
                 update(raw, key, entry, 1, timestamp, task.headers)
@@ -67,12 +67,13 @@ class StreamCount(_Aggregate):
                 drop()
                 return
             raw = to_bytes(key)
-            entry = load(raw)
+            entry = find(raw) or load(raw)
             old = entry.value if objects else value_of(entry)
             new = 1
             if old is not None:
                 new = old + 1  # type: ignore[operator]  # a count is an int
-                timestamp = max(timestamp, entry.timestamp)
+                if entry.timestamp > timestamp:
+                    timestamp = entry.timestamp
             update(raw, key, entry, new, timestamp, task.headers)
             if emit is not None:
                 emit(key, new, old, timestamp)
@@ -89,16 +90,16 @@ class StreamAggregate(_Aggregate):
     aggregator: Aggregator
 
     def build(self, context: NodeContext, forward: Forward) -> Forward:
-        to_bytes, load, update, value_of, objects, emit, _ = materialize(context, forward, self.store_name)
+        to_bytes, load, update, value_of, objects, emit, store = materialize(context, forward, self.store_name)
         initializer, aggregator, send_old = self.initializer, self.aggregator, context.send_old
-        task, drop = context.task, context.task.dropped.add
+        task, drop, find = context.task, context.task.dropped.add, store.find
 
         def aggregate(key: object, value: object, timestamp: int) -> None:
             if key is None or value is None:
                 drop()
                 return
             raw = to_bytes(key)
-            entry = load(raw)
+            entry = find(raw) or load(raw)
             old = entry.value if objects else value_of(entry)
             at = timestamp
             if old is None:

@@ -84,12 +84,13 @@ class WindowAggregate(OperatorSupplier):
         to_bytes, load, update, value_of, objects, emit, store = table
         initializer, aggregator, task, drops = self.initializer, self.aggregator, context.task, Drops(context)
         size, advance, grace, send_old = windows.size_ms, windows.advance_ms, windows.grace_period_ms, context.send_old
-        suffix = pack_window_suffix
+        suffix, find = pack_window_suffix, store.find
+        window = Window(0, size)  # the last one: most records belong to the same as the one before
         observed = kept_time(store, observed_name(self.part))
         keep_time(context, store, observed_name(self.part), lambda: observed)
 
         def aggregate(key: object, value: object, timestamp: int) -> None:
-            nonlocal observed
+            nonlocal observed, window
             if key is None or value is None:
                 drops.null()
                 return
@@ -105,7 +106,7 @@ class WindowAggregate(OperatorSupplier):
                     start += advance
                     continue
                 raw = raw_key + suffix(start, 0)
-                entry = load(raw)
+                entry = find(raw) or load(raw)
                 old = entry.value if objects else value_of(entry)
                 at = timestamp
                 if old is None:
@@ -117,7 +118,9 @@ class WindowAggregate(OperatorSupplier):
                 # A window that is updated again needs no new key object.
                 windowed = entry.key
                 if windowed is None:
-                    windowed = Windowed(key, Window(start, start + size))
+                    if window[0] != start:
+                        window = Window(start, start + size)
+                    windowed = Windowed(key, window)
                 if emit is not None:
                     before = (old if objects else value_of(entry)) if send_old else None
                     update(raw, windowed, entry, new, at, task.headers)

@@ -12,7 +12,7 @@ from runtime.errors import InvalidStateStoreError
 from runtime.ids import NextOffset, Partition, TaskId
 from runtime.stores.backend import SegmentedSource
 from runtime.stores.budget import StoreMemory
-from runtime.stores.rocks import SEGMENT, RocksStore
+from runtime.stores.rocks import BY_KEY, SEGMENT, RocksStore
 from runtime.stores.rocks_shared import SharedSegments, SharedVersions
 from runtime.stores.settings import SegmentSettings
 
@@ -101,7 +101,7 @@ class RocksSegments(RocksStore):
 
     def _add(self, batch: WriteBatch, entries: Iterable[tuple[bytes, bytes | None]]) -> None:
         put, delete, route, time = batch.put, batch.delete, self._route, self._time
-        for key, value in entries:
+        for key, value in sorted(entries, key=BY_KEY):
             start = key[time]
             handle = route.get(start)
             if handle is None:

@@ -108,6 +108,8 @@ class StagedSegmentedStore(StagedStore[SegmentedBackend], SegmentedReads):
         self._time = StreamTime()
         self._committed_time = StreamTime()
         self._first_segment = 0
+        self._last_time = b""
+        """The time, as in a store key, that the last new entry had: stream time is not before it."""
         self._times_of: dict[bytes, list[bytes]] = {}
         self._older_times: dict[bytes, list[bytes]] = {}
         self._times_complete = False
@@ -166,6 +168,7 @@ class StagedSegmentedStore(StagedStore[SegmentedBackend], SegmentedReads):
     def _forget_times(self) -> None:
         self._times_of, self._older_times = {}, {}
         self._times_complete = self._opened().is_empty() and not self._uncommitted
+        self._last_time = b""
 
     def _put(self, key: bytes, value: object, timestamp: int) -> None:
         """A put of the user's, beside the operators'."""
@@ -189,13 +192,15 @@ class StagedSegmentedStore(StagedStore[SegmentedBackend], SegmentedReads):
     # --- writes -------------------------------------------------------------------------------------------------------------
 
     def update(self, key: bytes, key_object: object, entry: Entry, value: object, timestamp: int, headers: Headers | None) -> None:
-        if not entry.uncommitted:  # an entry that is staged had its time looked at in this commit
-            time = int.from_bytes(key[self._time_at], "big", signed=True)
+        # An entry that is staged had its time looked at in this commit; and most are of the time of the one before.
+        if not entry.uncommitted and (stored := key[self._time_at]) != self._last_time:
+            time = int.from_bytes(stored, "big", signed=True)
             if time > self._time.now:
                 self._time.now = time
             elif time <= self._time.now - self._retention:
                 self.expired_records += 1
                 return
+            self._last_time = stored
         super().update(key, key_object, entry, value, timestamp, headers)
 
     def _key_object(self, key: bytes) -> object:
