@@ -6,6 +6,7 @@ import hashlib
 import json
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,12 +39,15 @@ def compiled(javac: str) -> Path:
     content = b"\0".join([libraries.encode(), *(path.read_bytes() for path in sources)])
     folder = cache_dir() / "java" / f"differential-{hashlib.sha256(content).hexdigest()[:12]}"
     if not folder.is_dir():
-        partial = Path(f"{folder}.partial")
-        shutil.rmtree(partial, ignore_errors=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(dir=folder.parent))  # somebody else may be compiling the same
         command = [javac, "--release", _RELEASE, "-nowarn", "-cp", libraries, "-d", str(partial), *map(str, sources)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"javac:\n{done.stderr}"
-        partial.rename(folder)
+        try:
+            partial.rename(folder)
+        except OSError:  # it was there first
+            shutil.rmtree(partial)
     return folder
 
 
