@@ -1,7 +1,9 @@
-"""The text kept with a committed offset: a partition's time, in Kafka Streams' own layout (`TopicPartitionMetadata`).
+"""The text kept with a committed offset: a partition's time and the times of processors, in Kafka Streams' own layout
+(`TopicPartitionMetadata`, `ProcessorMetadata`).
 
-base64 of: byte 2 (version), int64 partition time in ms; what processors of Kafka Streams add would follow. `kafka-consumer-groups
---reset-offsets` erases it, so the stores keep the time too, and the larger of both is taken (rules.md, 17).
+base64 of: byte 2 (version), int64 partition time in ms; then, if a processor keeps a time, int32 n and n times (int32 length, UTF-8 name,
+int64 time in ms). `kafka-consumer-groups --reset-offsets` erases it, so the stores keep these times too, and the larger of both is taken
+(rules.md, 17). Who loses the stores finds them here: a store that is restored from its changelog has no times.
 """
 
 from __future__ import annotations
@@ -9,15 +11,54 @@ from __future__ import annotations
 import base64
 import binascii
 import struct
+from collections.abc import Mapping
 from typing import NamedTuple
 
 _VERSION = 2
 _LAYOUT = struct.Struct(">bq")
+_INT = struct.Struct(">i")
+_LONG = struct.Struct(">q")
+_MOST_BYTES = 2_500
+"""Of the times of processors; brokers take 4096 characters (`offset.metadata.max.bytes`)."""
 
 
-def encode_partition_time(partition_time: int) -> str:
-    """`partition_time` in ms; -1 where no record was seen."""
-    return base64.b64encode(_LAYOUT.pack(_VERSION, partition_time)).decode("ascii")
+def encode_partition_time(partition_time: int, processors: Mapping[str, int] | None = None) -> str:
+    """`partition_time` in ms; -1 where no record was seen. `processors`: times by name, as many as there is room for, the shortest names
+    first."""
+    data = _LAYOUT.pack(_VERSION, partition_time)
+    if processors:
+        data += _encode_processors(processors)
+    return base64.b64encode(data).decode("ascii")
+
+
+def _encode_processors(processors: Mapping[str, int]) -> bytes:
+    rows, size = list[bytes](), 0
+    for name in sorted(processors, key=len):
+        encoded = name.encode()
+        size += _INT.size + len(encoded) + _LONG.size
+        if size > _MOST_BYTES:
+            break
+        rows.append(_INT.pack(len(encoded)) + encoded + _LONG.pack(processors[name]))
+    return _INT.pack(len(rows)) + b"".join(rows)
+
+
+def decode_processors(metadata: str | None) -> dict[str, int]:
+    """Times of processors in ms by name; none for anything that does not hold them."""
+    if not metadata:
+        return {}
+    try:
+        data = base64.b64decode(metadata, validate=True)
+        found, at = dict[str, int](), _LAYOUT.size + _INT.size
+        if data[:1] != bytes([_VERSION]) or len(data) < at:
+            return {}
+        for _ in range(_INT.unpack_from(data, _LAYOUT.size)[0]):
+            name_at = at + _INT.size
+            at = name_at + _INT.unpack_from(data, at)[0]
+            found[data[name_at:at].decode()] = int(_LONG.unpack_from(data, at)[0])
+            at += _LONG.size
+    except (binascii.Error, struct.error, ValueError):
+        return {}
+    return found
 
 
 def decode_partition_time(metadata: str | None) -> int:

@@ -79,6 +79,7 @@ class TaskContext:
 
     __slots__ = (
         "application_id",
+        "carried",
         "clock",
         "collector",
         "commit_requested",
@@ -127,6 +128,8 @@ class TaskContext:
         self.state_dir = state_dir
         self.stream_time = stream_time
         self.emit_interval_ms = emit_interval_ms
+        self.carried: dict[str, int] = {}
+        """Times of nodes (ms, by name) that go with the committed offsets."""
         self.shared: dict[str, object] = {}
         """What nodes of this task have in common, by a name of theirs (`share`)."""
         self.topic = ""

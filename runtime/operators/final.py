@@ -15,12 +15,11 @@ from collections.abc import Callable
 
 from runtime.metrics import NODE
 from runtime.operators.context import NodeContext
-from runtime.operators.kept_time import keep_time, kept_time
+from runtime.operators.kept_time import EMITTED_TIME, keep_time, kept_time
 from runtime.operators.materialized import Emit, Materialized
 from runtime.record import Windowed
 from runtime.tasks.punctuation import NEVER
 
-_EMITTED = "emitted.until"
 Order = bytes | tuple[bytes, bytes]
 """What windows of one time are sorted by."""
 
@@ -55,9 +54,9 @@ class OpenWindows:
         self._ends: list[int] = []
         self.first = NEVER
         """The time in ms by which the first open window is known; NEVER if there is none."""
-        self.emitted = kept_time(table.store, _EMITTED)
+        self.emitted = kept_time(context, table.store, EMITTED_TIME)
         """Windows that were closed at this stream time less grace are out; -1 before the first."""
-        keep_time(context, table.store, _EMITTED, lambda: self.emitted)
+        keep_time(context, table.store, EMITTED_TIME, lambda: self.emitted)
 
     def add(self, time: int, store_key: bytes, windowed: Windowed) -> None:
         """A window that may be new. `time` orders it among the open ones: the start of windows of one size, the end of sessions."""

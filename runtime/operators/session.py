@@ -55,7 +55,7 @@ class SessionAggregate(OperatorSupplier):
         suffixes, task, drops, send_old = store.suffixes, context.task, Drops(context), context.send_old
         initializer, aggregator, merger = self.initializer, self.aggregator, self.merger
         gap, grace = self.gap_ms, self.grace_ms
-        observed = kept_time(store, observed_name(self.part))
+        observed = kept_time(context, store, observed_name(self.part))
         keep_time(context, store, observed_name(self.part), lambda: observed)
 
         def tell(windowed: Windowed, new: object, old: object, end: int) -> None:

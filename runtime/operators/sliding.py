@@ -49,7 +49,7 @@ class SlidingAggregate(OperatorSupplier):
             raise InvalidStateStoreError(f"node {context.name}: store {self.store_name!r} keeps no windows")
         initializer, aggregator, task, drops = self.initializer, self.aggregator, context.task, Drops(context)
         difference, grace, send_old, suffixes = self.difference_ms, self.grace_ms, context.send_old, store.suffixes
-        observed = kept_time(store, observed_name(self.part))
+        observed = kept_time(context, store, observed_name(self.part))
         keep_time(context, store, observed_name(self.part), lambda: observed)
 
         def put(key: object, raw: bytes, start: int, entry: Entry, value: object, timestamp: int) -> None:

@@ -60,7 +60,7 @@ class Suppress(OperatorSupplier):
 
         buffer.counts_bytes = self.max_bytes < UNLIMITED
         buffer.load(watch)
-        observed = kept_time(buffer, OBSERVED_TIME)
+        observed = kept_time(context, buffer, OBSERVED_TIME)
         keep_time(context, buffer, OBSERVED_TIME, lambda: observed)
         emit, put, evict = change_emitter(context, forward), buffer.put, buffer.evict
         wait, by_window_end, max_records, max_bytes = self.wait_ms, self.by_window_end, self.max_records, self.max_bytes

@@ -86,7 +86,7 @@ class WindowAggregate(OperatorSupplier):
         size, advance, grace, send_old = windows.size_ms, windows.advance_ms, windows.grace_period_ms, context.send_old
         suffix, find = pack_window_suffix, store.find
         window = Window(0, size)  # the last one: most records belong to the same as the one before
-        observed = kept_time(store, observed_name(self.part))
+        observed = kept_time(context, store, observed_name(self.part))
         keep_time(context, store, observed_name(self.part), lambda: observed)
 
         def aggregate(key: object, value: object, timestamp: int) -> None:
@@ -140,7 +140,7 @@ class WindowAggregate(OperatorSupplier):
         to_bytes, load, update, value_of, _, emit, store = table
         initializer, aggregator, task, drops = self.initializer, self.aggregator, context.task, Drops(context)
         grace, send_old = windows.grace_period_ms, context.send_old
-        observed = kept_time(store, observed_name(self.part))
+        observed = kept_time(context, store, observed_name(self.part))
         keep_time(context, store, observed_name(self.part), lambda: observed)
 
         def aggregate(key: object, value: object, timestamp: int) -> None:

@@ -64,6 +64,8 @@ class ActiveTask:
         self.stores: dict[str, EngineStore] = {}
         self.queues: TaskQueues | None = None
         self.stream_time = -1
+        self.was_caught_up = False
+        """True for one that was a whole copy when it became active: it misses a moment at most."""
         self.committed_ms = 0
         self.checkpoint_ms: int | None = None
         self._checkpointed: int | None = None
@@ -97,7 +99,7 @@ class ActiveTask:
     def take_over(self, follower: FollowerTask) -> None:
         """In place of `open`: the stores of a standby or learner, open as they are. CREATED → RESTORING."""
         self.plan = replace(self.plan, lock=follower.plan.lock)
-        self.stores = follower.hand_over()
+        self.stores, self.was_caught_up = follower.hand_over(), follower.caught_up
         follower.record_time = self._record_time
         self.checkpoint_ms, self._checkpointed = follower.checkpoint_ms, follower.checkpoint_position
         self._writer = ChangelogWriter(self.plan.application_id, self.id, list(self.stores.values()))
