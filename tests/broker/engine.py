@@ -40,7 +40,7 @@ def count_topology(source: str, output: str, *, caching: bool = True) -> Topolog
     return builder.build()
 
 
-def client(broker: Kafka, topology: Topology, application_id: str, state_dir: Path, **settings: object) -> KafkaStreams:
+def client(broker: Kafka, topology: Topology | str, application_id: str, state_dir: Path, **settings: object) -> KafkaStreams:
     """A client that is not started."""
     config: dict[str, object] = {
         "application.id": application_id,

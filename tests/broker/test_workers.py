@@ -1,0 +1,389 @@
+"""Workers in processes of their own: several in one instance, asked as one, killed, frozen, added and removed (docs/workers.md)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import pytest
+
+from runtime.client import KafkaStreams, StreamThreadExceptionResponse
+from runtime.coordination.commands import CommandClient
+from runtime.coordination.records import Member
+from runtime.errors import InvalidStateStoreError, StreamsConfigError, StreamsError
+from runtime.ids import Partition
+from runtime.states import State
+from runtime.worker.remote import ProcessWorker
+from tests.broker.engine import client, reaches
+from tests.broker.instances import ROOT, members
+from tests.broker.worker_apps import counts
+from tests.support import Kafka, wait_until
+
+APPS = "tests.broker.worker_apps"
+SESSION = {"session.timeout.ms": 10_000, "heartbeat.interval.ms": 1_000}
+
+
+@dataclass
+class App:
+    """An application of two workers in one instance, run by this process."""
+
+    broker: Kafka
+    id: str
+    folder: Path
+    source: str
+    output: str
+    sent: dict[str, int] = field(default_factory=dict)
+
+    @contextmanager
+    def running(self, factory: str = "counts", workers: int = 2, **settings: object) -> Iterator[KafkaStreams]:
+        with self.client(factory, workers, **settings) as streams:
+            streams.start()
+            reaches(streams, State.RUNNING, 60)
+            yield streams
+
+    def client(self, factory: str = "counts", workers: int = 2, **settings: object) -> KafkaStreams:
+        wanted = {**SESSION, "num.stream.threads": workers, **settings}
+        return client(self.broker, f"{APPS}:{factory}", self.id, self.folder, **wanted)
+
+    def count(self, records: int, keys: int = 20) -> None:
+        self.broker.produce(self.source, [(f"k{number % keys}", "v") for number in range(records)])
+        for number in range(records):
+            key = f"k{number % keys}"
+            self.sent[key] = self.sent.get(key, 0) + 1
+
+    def each_update_came_once(self, seconds: float = 45) -> None:
+        wanted = {key.encode(): list(range(1, times + 1)) for key, times in self.sent.items()}
+
+        def updates() -> dict[bytes, list[int]]:
+            found: dict[bytes, list[int]] = {}
+            for record in self.broker.consume(self.output):
+                found.setdefault(record.key or b"", []).append(int.from_bytes(record.value or b"", "big"))
+            return found
+
+        wait_until(lambda: sum(map(len, updates().values())) >= sum(self.sent.values()), seconds, "all updates")
+        assert updates() == wanted
+
+
+@pytest.fixture
+def app(broker: Kafka, application_id: str, state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> App:
+    source, output = broker.create_topic("in", 4), broker.create_topic("out", 4)
+    for name, value in {"TEST_SOURCE": source, "TEST_OUTPUT": output, "TEST_FOLDER": str(state_dir)}.items():
+        monkeypatch.setenv(name, value)
+    return App(broker, application_id, state_dir, source, output)
+
+
+def processes(streams: KafkaStreams) -> dict[int, int]:
+    """Process ids by the number of the worker."""
+    return {worker.number: worker.pid for worker in streams._crew.workers if isinstance(worker, ProcessWorker)}
+
+
+def tasks(streams: KafkaStreams) -> dict[str, set[str]]:
+    """What each worker runs, by the end of its name."""
+    return {
+        thread.thread_name.rpartition("-")[2]: {str(task.task_id) for task in thread.active_tasks if task.state.value == "RUNNING"}
+        for thread in streams.metadata_for_local_threads()
+    }
+
+
+def share(streams: KafkaStreams, sizes: list[int], seconds: float = 40) -> None:
+    """Waits until the workers run so many tasks each."""
+    wait_until(lambda: sorted(map(len, tasks(streams).values())) == sizes, seconds, f"{sizes} tasks")
+
+
+class Restores:
+    """A restore listener: how many records each restore read."""
+
+    def __init__(self) -> None:
+        self.ended: list[int] = []
+
+    def on_restore_start(self, partition: Partition, store: str, start: int, end: int) -> None: ...
+
+    def on_batch_restored(self, partition: Partition, store: str, batch_end: int, records: int) -> None: ...
+
+    def on_restore_end(self, partition: Partition, store: str, total: int) -> None:
+        self.ended.append(total)
+
+    def on_restore_suspended(self, partition: Partition, store: str, total: int) -> None: ...
+
+
+def test_two_workers_are_asked_as_one(app: App) -> None:
+    with app.running() as streams:
+        share(streams, [2, 2])
+        app.count(2_000)
+        app.each_update_came_once()
+        store = streams.store("counts")
+        wait_until(lambda: store.get("k3") == 100, what="the commit of the stores")
+        assert store.get("nobody") is None
+        assert dict(store.all()) == {f"k{number}": 100 for number in range(20)}  # type: ignore[call-overload]
+        assert sorted(key for key, _ in store.range("k1", "k11")) == ["k1", "k10", "k11"]  # type: ignore[type-var]
+        assert store.approximate_num_entries() == 20
+        with pytest.raises(InvalidStateStoreError, match=r"store 'nothing' is unknown or not on this client \(stores here: counts\)"):
+            streams.store("nothing")
+        with pytest.raises(InvalidStateStoreError, match="is a key-value store: use get, range, all or prefix_scan"):
+            store.fetch_all(0, 1)
+        lags = streams.all_local_store_partition_lags()["counts"]
+        assert set(lags) == {0, 1, 2, 3} and not any(lag.offset_lag for lag in lags.values())
+        commits = {dict(name.tags)["thread-id"]: value for name, value in streams.metrics().items() if name.name == "commit-total"}
+        assert len(commits) == 2 and all(commits.values())
+        assert [value for name, value in streams.metrics().items() if name.name == "alive-stream-threads"] == [2]
+        known = _members(app)
+        assert len({member.instance for member in known}) == 1 and {member.worker for member in known} == {1, 2}
+        assert {member.pid for member in known} == {os.getpid()}, "signals for the instance go to its main process"
+    assert streams.state is State.NOT_RUNNING
+    assert not members(app.broker, app.id), "all have left"
+
+
+def _members(app: App) -> list[Member]:
+    with CommandClient(app.id, app.broker.bootstrap_servers, "test") as commands:
+        return commands.members()
+
+
+def test_iterations_over_workers_come_in_pieces_and_may_be_left(app: App) -> None:
+    with app.running() as streams:
+        app.count(6_000, keys=6_000)
+        store = streams.store("counts")
+        wait_until(lambda: store.approximate_num_entries() == 6_000, what="all keys")
+        assert len(dict(store.all())) == 6_000  # type: ignore[call-overload]
+        rows = store.all()
+        next(rows)
+        del rows
+        assert len({key for key, _ in store.reverse_all()}) == 6_000
+
+
+def test_a_worker_that_is_killed_is_missed_for_a_moment(app: App) -> None:
+    """Not for the session's time-out, after which alone the group takes its successor in."""
+    with app.running() as streams:
+        share(streams, [2, 2])
+        app.count(400)
+        app.each_update_came_once()
+        killed = processes(streams)[1]  # the first to begin leads
+        os.kill(killed, signal.SIGKILL)
+        at = time.monotonic()
+        app.count(400)
+        app.each_update_came_once()
+        gap = time.monotonic() - at
+        assert gap < 5, f"output stood still for {gap:.1f} s"
+        share(streams, [2, 2])
+        assert processes(streams)[1] != killed
+        app.count(400)
+        app.each_update_came_once()
+        assert streams.failure is None
+
+
+def test_workers_come_and_go_and_tasks_move_without_restoring(app: App) -> None:
+    restores = Restores()
+    streams = app.client()
+    streams.set_global_state_restore_listener(restores)
+    with streams:
+        streams.start()
+        reaches(streams, State.RUNNING, 60)
+        app.count(2_000)
+        app.each_update_came_once()
+        share(streams, [2, 2])
+        assert str(streams.add_stream_thread()).endswith("-StreamThread-3")
+        share(streams, [1, 1, 2])
+        app.count(2_000)
+        app.each_update_came_once()
+        assert str(streams.remove_stream_thread(30_000)).endswith("-StreamThread-3")
+        share(streams, [2, 2])
+        assert str(streams.remove_stream_thread(30_000)).endswith("-StreamThread-2")
+        share(streams, [4])
+        app.count(2_000)
+        app.each_update_came_once()
+        assert sum(restores.ended) == 0, f"records were restored: {restores.ended}"
+    assert streams.add_stream_thread() is None
+    assert streams.remove_stream_thread() is None
+
+
+def test_pausing_reaches_all_workers_and_those_that_come_later(app: App) -> None:
+    with app.running() as streams:
+        share(streams, [2, 2])
+        streams.pause()
+        streams.add_stream_thread()
+        share(streams, [1, 1, 2])
+        app.count(100)
+        time.sleep(1)
+        assert not app.broker.consume(app.output)
+        assert streams.resume()
+        app.each_update_came_once()
+
+
+def test_rule_7_a_worker_that_hangs_is_ended_and_replaced(app: App, caplog: pytest.LogCaptureFixture) -> None:
+    with app.running("troubled_copy", **{"max.poll.interval.ms": 10_000, "session.timeout.ms": 6_000}) as streams:
+        before = processes(streams)
+        app.broker.produce(app.source, [("a", "1"), ("a", "hang"), ("b", "2"), ("a", "3")])
+        wait_until(lambda: len(app.broker.consume(app.output)) == 4, 60, "all records")
+        assert len(set(before.values()) - set(processes(streams).values())) == 1, "one of the two was replaced"
+    text = caplog.text
+    assert "no progress for" in text and "worker_apps.py" in text, "the stack that hangs is in the log"
+
+
+def test_the_handler_of_failures_is_asked_in_the_main_process(app: App) -> None:
+    asked: list[BaseException] = []
+
+    def decide(error: BaseException) -> StreamThreadExceptionResponse:
+        asked.append(error)
+        return StreamThreadExceptionResponse.REPLACE_THREAD
+
+    streams = app.client("troubled_copy")
+    streams.set_uncaught_exception_handler(decide)
+    with streams:
+        streams.start()
+        reaches(streams, State.RUNNING, 60)
+        app.broker.produce(app.source, [("a", "1"), ("a", "fail once"), ("a", "2")])
+        wait_until(lambda: len(app.broker.consume(app.output)) == 3, 60, "all records")
+    [error] = asked
+    assert isinstance(error, StreamsError) and isinstance(error.__cause__, ValueError)
+
+
+def test_a_worker_that_fails_for_good_ends_the_client(app: App, caplog: pytest.LogCaptureFixture) -> None:
+    with app.running("troubled_copy") as streams:
+        children = list(processes(streams).values())
+        app.broker.produce(app.source, [("a", "fail")])
+        assert streams.wait_for(State.ERROR, 60_000)
+        assert isinstance(streams.failure, StreamsError) and "cannot go on" in str(streams.failure)
+        wait_until(lambda: not any(psutil.pid_exists(pid) for pid in children), 5, "the end of the workers")
+    assert "the stream thread of" in caplog.text and "trouble" in caplog.text, "the worker's log is this process's, its trace too"
+
+
+def test_each_worker_has_the_global_tables_and_a_query_reads_one(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = app.broker.create_topic("names", config={"cleanup.policy": "compact"})
+    monkeypatch.setenv("TEST_NAMES", names)
+    app.broker.produce(names, [(f"k{number}", f"name {number}") for number in range(20)])
+    with app.running("with_names") as streams:
+        share(streams, [2, 2])
+        app.count(100)
+        wait_until(lambda: len(app.broker.consume(app.output)) == 100, what="all joined")
+        assert len(list(streams.store("names").all())) == 20, "not once per worker"
+    root = app.folder / app.id
+    assert (root / "global").is_dir() and (root / "global-2").is_dir()
+    with app.running("with_names", workers=1):
+        assert not (root / "global-2").exists(), "the copy of a worker that is no more is removed"
+
+
+def test_a_command_to_an_instance_reaches_all_of_its_workers(app: App) -> None:
+    with app.running(**{"client.id": "one"}) as streams:
+        share(streams, [2, 2])
+        app.count(100)
+        app.each_update_came_once()
+        with CommandClient(app.id, app.broker.bootstrap_servers, "test") as commands:
+            result = commands.send("snapshot", instance="one", args={"snapshot_id": "first"})
+            assert result.ok and sorted(result.data["tasks"]) == ["0_0", "0_1", "0_2", "0_3"]  # type: ignore[call-overload]
+            assert commands.send("close", instance="one", args={"timeout_ms": 20_000}).ok
+        assert streams.wait_for(State.NOT_RUNNING, 30_000)
+
+
+def test_a_ready_made_topology_cannot_have_workers(app: App) -> None:
+    with pytest.raises(StreamsConfigError, match=r"num\.stream\.threads above 1: each worker is a process of its own"):
+        client(app.broker, counts(), app.id, app.folder, **{"num.stream.threads": 2})
+    with client(app.broker, counts(), app.id, app.folder) as streams, pytest.raises(StreamsConfigError, match="name of a function"):
+        streams.add_stream_thread()
+
+
+class Instance:
+    """An instance as a process, at the head of a process group, as under a terminal."""
+
+    def __init__(self, app: App, factory: str = "counts", **settings: object) -> None:
+        self.log = app.folder / "instance.log"
+        config = {
+            "bootstrap.servers": app.broker.bootstrap_servers,
+            "state.dir": str(app.folder),
+            "num.stream.threads": 2,
+            **SESSION,
+            **settings,
+        }
+        path = app.folder / "instance.json"
+        told = {"application": app.id, "instance": "one", "factory": f"{APPS}:{factory}", "config": config, "log_path": str(self.log)}
+        path.write_text(json.dumps(told))
+        command = [sys.executable, "-m", "runtime.instance", "--config", str(path)]
+        self.process = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
+
+    @property
+    def workers(self) -> list[psutil.Process]:
+        """The workers that there are, of this and of former main processes."""
+        return [
+            each
+            for each in psutil.process_iter()
+            if str(self.log.parent) in _environment(each) and "runtime.worker.process" in each.cmdline()
+        ]
+
+    def runs(self) -> None:
+        wait_until(lambda: "to RUNNING" in self.text, 60, "RUNNING")
+
+    @property
+    def text(self) -> str:
+        return self.log.read_text() if self.log.exists() else ""
+
+    def lines(self) -> list[dict[str, str]]:
+        return [json.loads(line) for line in self.text.splitlines()]
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for worker in self.workers:
+            worker.kill()
+
+
+def _environment(process: psutil.Process) -> str:
+    try:
+        return process.environ().get("TEST_FOLDER", "")
+    except psutil.Error:
+        return ""
+
+
+@pytest.fixture
+def instance(app: App) -> Iterator[Callable[..., Instance]]:
+    made: list[Instance] = []
+
+    def make(**settings: object) -> Instance:
+        made.append(Instance(app, **settings))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.end()
+
+
+def test_ctrl_c_closes_an_instance_as_one_program(app: App, instance: Callable[..., Instance]) -> None:
+    one = instance()
+    one.runs()
+    app.count(100)
+    app.each_update_came_once()
+    workers = one.workers
+    assert len(workers) == 2
+    os.killpg(one.process.pid, signal.SIGINT)  # what a terminal does
+    for worker in workers:
+        worker.send_signal(signal.SIGTERM)  # what a service manager may do: the main process alone decides
+    assert one.process.wait(30) == 0
+    assert "closed cleanly" in one.text.splitlines()[-1]
+    assert not any(worker.is_running() for worker in workers)
+    assert "killed" not in one.text and "died" not in one.text
+    told = {line["worker"] for line in one.lines() if "worker" in line}
+    assert told == {"one-StreamThread-1", "one-StreamThread-2"}, "the log is one, and says of whom"
+
+
+def test_workers_do_not_outlive_a_main_process_that_is_killed(app: App, instance: Callable[..., Instance]) -> None:
+    one = instance()
+    one.runs()
+    app.count(400)
+    app.each_update_came_once()
+    frozen, other = one.workers
+    frozen.send_signal(signal.SIGSTOP)
+    one.process.kill()
+    again = instance()
+    killed = time.monotonic()
+    wait_until(lambda: not frozen.is_running() and not other.is_running(), 12, "the end of the workers, also of the frozen one")
+    assert time.monotonic() - killed < 8
+    app.count(400)
+    app.each_update_came_once(60)
+    again.process.terminate()
+    assert again.process.wait(30) == 0
