@@ -4,6 +4,7 @@ The run starts the process unless it lives, waits until it says RUNNING, records
 detached and lives on without Dagster; stopping it is a job.
 """
 
+import base64
 import shlex
 
 import dagster as dg
@@ -11,10 +12,14 @@ import dagster as dg
 from orchestration.audit import now
 from orchestration.control_plane.models import Instance, Task
 from orchestration.dagster_alerts import INSTANCES
+from orchestration.drawing import parse, svg
+from orchestration.drawing.live import newest_text, notes
 from orchestration.instance_partitions import PARTITIONS
+from orchestration.observer import Observer, Picture
 from orchestration.operations import Started
 from orchestration.places import Places
 from orchestration.resources import PenstockResource
+from runtime.errors import StreamsError
 from runtime.states import TaskKind
 
 GROUP = "streams"
@@ -35,7 +40,13 @@ def instances_asset() -> dg.AssetsDefinition:
     def instances(context: dg.AssetExecutionContext, penstock: PenstockResource) -> dg.MaterializeResult[None]:
         operations = penstock.operations
         started = operations.start(context.partition_key, actor=f"dagster run {context.run.run_id[:8]}", progress=context.log.info)
-        return dg.MaterializeResult(metadata=instance_metadata(operations.places, started))
+        metadata = instance_metadata(operations.places, started)
+        application = operations.applications.of_instance(context.partition_key)
+        try:
+            metadata |= topology_metadata(Observer(application.id, application.bootstrap_servers).look())
+        except StreamsError as error:
+            context.log.warning(f"the instance runs, but its topology cannot be shown: {error}")
+        return dg.MaterializeResult(metadata=metadata)
 
     return instances
 
@@ -63,6 +74,15 @@ def instance_metadata(places: Places, started: Started) -> dict[str, dg.Metadata
     if row.metrics_port:
         metadata["metrics"] = dg.MetadataValue.url(f"http://127.0.0.1:{row.metrics_port}/metrics")
     return metadata
+
+
+def topology_metadata(picture: Picture) -> dict[str, dg.MetadataValue]:
+    """The topology that the application runs, as a picture in the page; `penstock topology` draws the same, with rates."""
+    text = newest_text(picture)
+    if text is None:
+        return {}
+    drawn = base64.b64encode(svg(parse(text, notes(picture))).encode()).decode()
+    return {"topology": dg.MetadataValue.md(f"![topology of {picture.application}](data:image/svg+xml;base64,{drawn})")}
 
 
 def tasks_table(tasks: tuple[Task, ...], row: Instance) -> dg.TableMetadataValue:

@@ -41,6 +41,11 @@ def test_start_look_skip_and_stop(project: Project) -> None:
     assert f"{name} is RUNNING (started" in penstock("start", name)
     assert f"{name} is RUNNING (ran already" in penstock("start", name)
     assert "RUNNING" in penstock("status", name)
+    assert f'(["{application.id}-in"]):::topic' in penstock("topology", application.id, "--no-rates")
+    assert "tasks, 0 records/s" in penstock("topology", application.id, "--format", "svg")
+    assert "Sub-topology: 0" in penstock(
+        "topology", application.id, "--format", "text", "--bootstrap-servers", application.bootstrap_servers
+    )
     assert f"task 0_0 is not paused; `penstock tasks {application.id}`" in penstock("skip", application.id, "0_0", "--yes", status=1)
     assert f"task 0_1 paused by {name}" in penstock("pause", application.id, "0_1")
     assert f"task 0_1 resumed by {name}" in penstock("resume", application.id, "0_1")

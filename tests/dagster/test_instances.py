@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -122,6 +123,9 @@ def test_materialising_the_asset_starts_the_instance_and_tells_what_one_wants_to
     assert project.operations.places.log_path(first).exists()
     assert shown["state_folder"].value == str(project.operations.places.state_dir(first))
     assert f"penstock status {first}" in str(shown["next_command"].value)
+    kind, picture = str(shown["topology"].value).removesuffix(")").split(";base64,")
+    assert kind.endswith("(data:image/svg+xml")
+    assert f"{project.application.id}-in" in base64.b64decode(picture).decode()
     table = shown["tasks"]
     assert isinstance(table, dg.TableMetadataValue)
     assert [(record.data["task"], record.data["state"]) for record in table.records] == [("0_0", "RUNNING"), ("0_1", "RUNNING")]
