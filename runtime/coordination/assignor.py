@@ -23,8 +23,8 @@ class Candidate:
     """A member as the assignor sees it. `name` is unique and orders ties; `instance` names whose state directory it uses.
     `positions`: tasks of which it has state, with the sum of their changelog offsets. `capacity`: how many workers it counts for.
     `follows`: tasks whose changelogs it reads into a copy; `learns`: those of them that it reads as a learner; `caught_up`: those that it
-    has read as good as whole. `leaves`: it is to be given nothing more, and to be rid of what it runs. `rack` (`client.rack`) and `tags`
-    (`client.tag.*`) say where it is."""
+    has read as good as whole. `leaves`: it is to be given nothing more, and to be rid of what it runs. `inherits`: tasks that are on their
+    way to it, which it runs as far as others are concerned. `rack` (`client.rack`) and `tags` (`client.tag.*`) say where it is."""
 
     name: str
     running: frozenset[TaskId] = frozenset()
@@ -35,6 +35,7 @@ class Candidate:
     caught_up: frozenset[TaskId] = frozenset()
     leaves: bool = False
     instance: str = ""
+    inherits: frozenset[TaskId] = frozenset()
     rack: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
 

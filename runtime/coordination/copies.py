@@ -73,6 +73,9 @@ def _readier(
     task: TaskId, wanted: Candidate, members: list[Candidate], target: Mapping[str, frozenset[TaskId]], rules: CopyRules
 ) -> str | None:
     """Who should run a task until the wanted owner has caught up; None if that may have it now, or nobody is better."""
+    heir = next((member for member in members if task in member.inherits and not member.leaves), None)
+    if heir is not None:
+        return None if heir is wanted else heir.name  # one hand-over at a time
     newest = max(_position(member, task) for member in members)
 
     def ready(member: Candidate) -> bool:

@@ -38,6 +38,7 @@ def as_instances(workers: Collection[Candidate]) -> list[Candidate]:
                 follows - _all(worker.follows - worker.learns for worker in mine),
                 _all(worker.caught_up for worker in mine),
                 all(worker.leaves for worker in mine),
+                inherits=_all(worker.inherits for worker in mine),
                 rack=mine[0].rack,
                 tags=mine[0].tags,
             )

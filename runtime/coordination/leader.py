@@ -48,6 +48,8 @@ from runtime.topics import TopicLayout, coordination_topic
 logger = logging.getLogger(__name__)
 
 FENCE_SECONDS = 30.0
+REJOIN_MS = 5_000
+"""How long the group may take beyond the old session's end to take in a worker that was killed and is back."""
 REST = 4
 """The worker does other things for so many times as long as an assignment took to be thought out."""
 GUARD_OFFSET = OffsetAndMetadata(0, "")
@@ -113,7 +115,7 @@ class Leader:
         self._liveness.look()
         dead = self._dead()
         fenced = [who for who in dead if self._fenced(who)]
-        if not self._prepared() or self._racks.rules() is None:
+        if not self._prepared() or self._racks.rules() is None or not self._begun():
             return
         if self._written_after is not None and self._registry.epoch <= self._written_after:
             return  # written, and not yet read back
@@ -180,6 +182,14 @@ class Leader:
             self._drop_producer()
         return self._caught_up
 
+    def _begun(self) -> bool:
+        """True once there is an assignment, or all members of the group have announced themselves. In a log that is empty because its topic
+        was deleted, who is not there yet may run tasks that nobody else knows of."""
+        if self._registry.assignment is not None:
+            return True
+        everybody = self._liveness.everybody
+        return everybody is not None and everybody <= {known.member.member_id for known in self._registry.members.values()}
+
     # -- who is alive ------------------------------------------------------------------------------------------------------------
 
     def _dead(self) -> list[str]:
@@ -235,20 +245,22 @@ class Leader:
         live = {key: known for key, known in live.items() if known.member.topology_hash == first.member.topology_hash}
         reserved = self._reserved(live)
         tasks = sorted(task for task in self._layout.tasks if str(task) not in reserved)
-        candidates = [self._candidate(key, known) for key, known in sorted(live.items())]
+        heirs = self._heirs(live)
+        candidates = [self._candidate(key, known, heirs) for key, known in sorted(live.items())]
         wanted = place(candidates, tasks, dataclasses.replace(self._copy_rules, racks=self._racks.rules() or RackRules()))
         follows = {candidate.name: candidate.follows for candidate in candidates}
-        grants = [self._grant(known, wanted, follows[key], fenced) for key, known in sorted(live.items())]
+        orphans = {task for who in dead for task in registry.members[who].held}
+        grants = [self._grant(known, wanted, follows[key], orphans, fenced) for key, known in sorted(live.items())]
         granted = {task for grant in grants for task in grant.active}
-        heirs = {str(task): who for who, mine in sorted(wanted.active.items()) for task in sorted(mine) if str(task) not in granted}
+        next_heirs = {str(task): who for who, mine in sorted(wanted.active.items()) for task in sorted(mine) if str(task) not in granted}
         revoking = {
             key: sorted(known.held - {str(task) for task in wanted.active[key]})
             for key, known in sorted(live.items())
             if known.held - {str(task) for task in wanted.active[key]}
         }
-        return Assignment(leader=self._name, grants=grants, revoking=revoking, heirs=heirs, reserved=reserved)
+        return Assignment(leader=self._name, grants=grants, revoking=revoking, heirs=next_heirs, reserved=reserved)
 
-    def _grant(self, known: Known, wanted: Placement, follows: frozenset[TaskId], fenced: set[str]) -> Grant:
+    def _grant(self, known: Known, wanted: Placement, follows: frozenset[TaskId], orphans: set[str], fenced: set[str]) -> Grant:
         """What a member may have now of what it is wanted to have: nothing that another may still run, and nothing of which a worker of
         its own instance may still have the folder open."""
         member, who = known.member, known.member.who
@@ -258,8 +270,10 @@ class Leader:
             return self._registry.is_free(str(task), who, others)
 
         active = {task for task in wanted.active[who] if self._registry.is_free(str(task), who, fenced)}
-        # A copy that is about to become active is kept until its former owner has let go.
-        learner = wanted.learner[who] | (wanted.active[who] - active) & follows
+        # A copy that is about to become active is kept until its former owner has let go; and while a dead one is fenced, which takes up
+        # to a second, its heir restores already.
+        soon = wanted.active[who] - active
+        learner = wanted.learner[who] | {task for task in soon & self._layout.stateful if task in follows or str(task) in orphans}
         return Grant(
             member_id=member.member_id,
             incarnation=member.incarnation,
@@ -277,7 +291,6 @@ class Leader:
             return frozenset()
         place = member.instance, member.worker
         own = {task for grant in assignment.grants if grant.who == member.who for task in grant.active}
-        own |= {task for task, heir in assignment.heirs.items() if heir == member.who and self._registry.is_free(task, heir)}
         former = {task for grant in assignment.grants if (grant.instance, grant.worker) == place for task in grant.active}
         for known in self._registry.members.values():
             if (known.member.instance, known.member.worker) == place:
@@ -287,7 +300,8 @@ class Leader:
 
     def _reserved(self, live: Mapping[str, Known]) -> dict[str, Reserved]:
         """Tasks that are kept for a worker that said it would return, from when it says so until its time is up (rules.md, 4), or its
-        instance is back with fewer workers."""
+        instance is back with fewer workers; and tasks with state whose owner was killed and is back, but has to wait until the group takes
+        it in, which is when the old session is over. Where another has a whole copy, that one runs the task."""
         registry, now_ms = self._registry, self._clock.wall_ms()
         here = {(known.member.instance, known.member.worker) for known in live.values()}
         workers = {known.member.instance: known.member.workers for known in live.values()}
@@ -296,16 +310,33 @@ class Leader:
             return (instance, worker) not in here and worker <= workers.get(instance, worker)
 
         before = registry.assignment.reserved if registry.assignment is not None else {}
-        reserved = {task: kept for task, kept in before.items() if kept.until_ms > now_ms and away(kept.instance, kept.worker)}
+        reserved = {task: kept for task, kept in before.items() if away(kept.instance, kept.worker)}
+        for who, death in registry.deaths.items():
+            back = death.by.rpartition("/")[0] == who.rpartition("/")[0]  # told by the next incarnation of the same worker
+            if back and who in registry.members and away(death.instance, death.worker):
+                until_ms = death.at_ms + self._config.integer("session.timeout.ms") + REJOIN_MS
+                kept = Reserved(instance=death.instance, worker=death.worker, until_ms=until_ms)
+                tasks = self._before(registry.members[who].member) & self._layout.stateful
+                reserved.update((str(task), kept) for task in tasks)
         grace_ms = self._config.integer("restart.grace.ms")
         for known in registry.members.values():
             member = known.member
-            if member.returns and away(member.instance, member.worker) and member.heartbeat_ms + grace_ms > now_ms:
+            if member.returns and away(member.instance, member.worker):
                 kept = Reserved(instance=member.instance, worker=member.worker, until_ms=member.heartbeat_ms + grace_ms)
                 reserved.update((str(task), kept) for task in self._before(member))
-        return reserved
+        ready = {task for known in live.values() for task, report in known.member.tasks.items() if report.caught_up}
+        return {task: kept for task, kept in reserved.items() if kept.until_ms > now_ms and task not in ready}
 
-    def _candidate(self, who: str, known: Known) -> Candidate:
+    def _heirs(self, live: Mapping[str, Known]) -> dict[TaskId, str]:
+        """Tasks that are on their way, and to whom: granted, or promised, and not yet reported as active there. What was decided about such
+        a one is not thought over: it would be on its way for ever."""
+        assignment = self._registry.assignment
+        if assignment is None:
+            return {}
+        given = {task: grant.who for grant in assignment.grants for task in grant.active} | assignment.heirs
+        return {TaskId.parse(task): who for task, who in given.items() if who in live and task not in live[who].member.active}
+
+    def _candidate(self, who: str, known: Known, heirs: Mapping[TaskId, str]) -> Candidate:
         """A member as the assignor sees it. What is on its disk, a sibling that died a moment ago may have told."""
         member = known.member
         positions: dict[TaskId, int] = {}
@@ -319,15 +350,18 @@ class Leader:
         def of_kind(*kinds: TaskKind) -> frozenset[TaskId]:
             return frozenset(task for task, report in reports.items() if report.kind in kinds)
 
+        inherits = frozenset(task for task, heir in heirs.items() if heir == who)
+        running = frozenset(task for task in self._before(member) | of_kind(TaskKind.ACTIVE) if heirs.get(task, who) == who)
         return Candidate(
             who,
-            self._before(member) | of_kind(TaskKind.ACTIVE),
+            running | inherits,
             positions,
             follows=of_kind(TaskKind.STANDBY, TaskKind.LEARNER),
             learns=of_kind(TaskKind.LEARNER),
             caught_up=frozenset(task for task, report in reports.items() if report.caught_up),
             leaves=member.leaves,
             instance=member.instance,
+            inherits=inherits,
             rack=member.rack,
             tags=member.tags,
         )

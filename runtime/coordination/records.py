@@ -61,8 +61,9 @@ class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
 class TaskReport(msgspec.Struct, frozen=True, kw_only=True):
     """A task that a worker has open. `offset_sum`: sum of the committed next offsets of its input; `end_sum`: of the ends; `lag`: records
     between them, None while an end is unknown. Of standbys and learners, the same of its changelogs. `position`: sum of the next offsets
-    of its stores' changelogs, in every kind. `caught_up`: a standby or learner that may become active now (rules.md, 25).
-    `checkpoint_ms`: wall-clock time of the last checkpoint, ms. `restore`: of an active task that is being restored."""
+    of its stores' changelogs, in every kind. `caught_up`: a standby or learner that may become active now (rules.md, 25), or an active that
+    processes or misses no more than such a one. `checkpoint_ms`: wall-clock time of the last checkpoint, ms. `restore`: of an active task
+    that is being restored."""
 
     kind: TaskKind
     state: TaskState

@@ -30,8 +30,9 @@ class Followers:
         self._acceptable_lag = acceptable_lag
         self._recently_ms = recently_ms
         self._tasks: dict[TaskId, FollowerTask] = {}
-        self._ends: dict[TaskId, tuple[int, int]] = {}
-        """By task: a monotonic time in ms, and the sum of its changelogs' ends then; renewed every `recently_ms`."""
+        self._ends: dict[TaskId, tuple[int, int, int]] = {}
+        """By task: the sums of its changelogs' ends at two moments, and the monotonic time of the later one in ms; renewed every half
+        `recently_ms`, so that the earlier one is always a while ago."""
         self.changed = False
         """Set when a task came, went, changed its kind or caught up; whoever publishes that resets it."""
 
@@ -117,10 +118,12 @@ class Followers:
         if lag is None:
             return False
         end = task.position + lag
-        since_ms, before = self._ends.setdefault(task.id, (now_ms, end))
-        if now_ms - since_ms >= self._recently_ms:
-            self._ends[task.id] = (now_ms, end)
-        return lag <= max(self._acceptable_lag, end - before)
+        earlier, later, since_ms = self._ends.get(task.id, (end, end, now_ms))
+        if now_ms - since_ms >= self._recently_ms // 2:
+            earlier, later, since_ms = later, end, now_ms
+        self._ends[task.id] = earlier, later, since_ms
+        limit = max(self._acceptable_lag, end - earlier)
+        return lag <= (2 * limit if task.caught_up else limit)  # so that it does not come and go with every commit
 
     def lag(self, task: TaskId) -> int | None:
         """Records that a task is behind its changelogs; None until that is known."""

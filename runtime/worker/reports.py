@@ -5,7 +5,7 @@ from __future__ import annotations
 from runtime.changelog.progress import TaskProgress
 from runtime.coordination import PausedAt, RestoreReport, TaskReport
 from runtime.intake.reader import Reader
-from runtime.states import TaskKind
+from runtime.states import TaskKind, TaskState
 from runtime.tasks.active import ActiveTask
 from runtime.tasks.follower import FollowerTask
 from runtime.tasks.incidents import PausePoint
@@ -22,6 +22,7 @@ def active_report(task: ActiveTask, reader: Reader, restore: TaskProgress | None
         end_sum=sum(info.ends.values()),
         lag=info.lag,
         position=task.position,
+        caught_up=task.was_caught_up or task.state in (TaskState.RUNNING, TaskState.PAUSED),
         checkpoint_ms=task.checkpoint_ms,
         paused=None if task.paused_at is None else _paused_at(task.paused_at),
         restore=None if restore is None else _restore(restore),
