@@ -75,6 +75,7 @@ from runtime.operators.processor import (
     Punctuator,
     RecordMetadata,
 )
+from runtime.operators.transform_values import TransformerContext, ValueTransformerWithKey, ValueTransformerWithKeySupplier
 from runtime.record import FixedKeyRecord, Record, RecordContext, SessionWindow, ValueAndTimestamp, VersionedRecord, Window, Windowed
 from runtime.states import TaskKind, TaskState
 from runtime.stores import (
@@ -201,9 +202,12 @@ __all__ = [
     "TopicPartition",
     "Topology",
     "TopologyError",
+    "TransformerContext",
     "UnlimitedWindows",
     "UsePartitionTimeOnInvalidTimestamp",
     "ValueAndTimestamp",
+    "ValueTransformerWithKey",
+    "ValueTransformerWithKeySupplier",
     "VersionedKeyValueStore",
     "VersionedRecord",
     "WallclockTimestampExtractor",

@@ -76,7 +76,7 @@ class Cogroup(Generic[K, VR]):
             if closes_after is not None:
                 graph.closes_after(node, closes_after)
         merged = graph.operator(graph.name("COGROUPKSTREAM-MERGE-", given, "-cogroup-merge"), Cogrouped(suppliers[0]), names)
-        return KTable(graph, merged, *serdes, sources, store[0], how.name is not None, versioned=how.versioned)
+        return KTable(graph, merged, *serdes, sources, store[0], how.name is not None, versioned=how.versioned, history=how.history_ms)
 
     def _parent(self, place: int, groups: Groups, store: str) -> tuple[str, frozenset[str]]:
         """The node above one stream's aggregate. All aggregates of this cogroup share its repartition topic."""

@@ -156,4 +156,14 @@ class KGroupedTable(Generic[K, V]):
             )
         graph.topology.add_store_factory(store, key_value_store(store, how, key, value))
         graph.operator(name, supplier, (self._source,), (store,))
-        return KTable(graph, name, key, value, frozenset((self._source,)), store, how.name is not None, versioned=how.versioned)
+        return KTable(
+            graph,
+            name,
+            key,
+            value,
+            frozenset((self._source,)),
+            store,
+            how.name is not None,
+            versioned=how.versioned,
+            history=how.history_ms,
+        )

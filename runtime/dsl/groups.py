@@ -82,4 +82,13 @@ class Groups(Generic[K, V]):
         above, sources = self.parent(store[0])
         self.graph.topology.add_store_factory(*store)
         self.graph.operator(name, supplier, (above,), store[:1])
-        return KTable(self.graph, name, *serdes, sources, store[0], materialized.name is not None, versioned=materialized.versioned)
+        return KTable(
+            self.graph,
+            name,
+            *serdes,
+            sources,
+            store[0],
+            materialized.name is not None,
+            versioned=materialized.versioned,
+            history=materialized.history_ms,
+        )

@@ -15,14 +15,17 @@ from runtime.dsl.graph import Graph, Repartition
 from runtime.dsl.join_options import JoinWindows, StreamJoined, StreamJoinedOrStr, stream_joined_of
 from runtime.dsl.kstream import KStream
 from runtime.dsl.ktable import GlobalKTable, KTable
-from runtime.dsl.options import JoinedOrStr, NamedOrStr, joined_of
+from runtime.dsl.options import Joined, JoinedOrStr, NamedOrStr, joined_of
 from runtime.dsl.stream_base import KEY_AND_VALUE
+from runtime.durations import to_ms
 from runtime.errors import TopologyError
 from runtime.operators.base import OperatorSupplier
+from runtime.operators.grace_join import StreamTableGraceJoin
 from runtime.operators.stateless import PassThrough
 from runtime.operators.stream_join import StreamJoin, StreamWindowed
 from runtime.operators.table_join import StreamGlobalTableJoin, StreamTableJoin
 from runtime.serdes.join_sides import JoinKeySerde, JoinValuesSerde
+from runtime.serdes.primitive import BYTES
 from runtime.serdes.serde import Serde
 from runtime.stores.base import EngineStore, StateStore, StoreBuilder
 from runtime.stores.suppliers import Builder, Stores, WindowSupplier
@@ -84,15 +87,36 @@ def join_table(
     if left:
         graph.let_keyless_through(stream._node)
     stores = table.readable_stores()
-    node = stream._below(
-        "KSTREAM-LEFTJOIN-" if left else "KSTREAM-JOIN-",
-        how.name,
-        lambda node: StreamTableJoin(table.node, joiner, left, takes_key(joiner, 2, node), table.has_history),
-        *stores,
-    )
+    name = graph.name("KSTREAM-LEFTJOIN-" if left else "KSTREAM-JOIN-", how.name)
+    supplier = StreamTableJoin(table.node, joiner, left, takes_key(joiner, 2, name), table.history_ms is not None)
+    if how.grace_period is None:
+        node = graph.operator(name, supplier, (stream._node,), stores)
+    else:
+        node = _join_after_grace(graph, stream, table, name, supplier, stores, how)
     sources = stream._sources | table.sources
     graph.topology.copartition(sources)
     return stream._stream(node, how.key or stream._key, None, sources, False)
+
+
+def _join_after_grace(
+    graph: Graph,
+    stream: KStream[K, V],
+    table: KTable[K, VO],
+    name: str,
+    join: StreamTableJoin,
+    stores: tuple[str, ...],
+    how: Joined[K, V, VO],
+) -> str:
+    """The node of a join whose records wait; returns its name."""
+    grace, history, buffer = to_ms(how.grace_period or 0, "the grace period"), table.history_ms, f"{name}-Buffer"
+    if history is None:
+        raise TopologyError(f"node {name}: a join with a grace period needs a versioned table (Materialized with a versioned supplier)")
+    if history < grace:
+        raise TopologyError(f"node {name}: the table's history retention of {history} ms is shorter than the grace period, {grace} ms")
+    supplier = Stores.persistent_key_value_store(buffer)
+    graph.topology.add_store_factory(buffer, lambda _key, _value: Stores.key_value_store_builder(supplier, BYTES, BYTES))
+    waiting = StreamTableGraceJoin(join, buffer, grace, how.key or stream._key, how.value or stream._value)
+    return graph.operator(name, waiting, (stream._node,), (*stores, buffer))
 
 
 def join_global_table(

@@ -16,6 +16,7 @@ from runtime.errors import TopologyError
 from runtime.operators.base import OperatorSupplier
 from runtime.operators.suppress import Suppress
 from runtime.operators.table import TableFilter, TableGroupBy, TableMapValues, TableSource, ToStream
+from runtime.operators.transform_values import MakesValueTransformer, TableTransformValues
 from runtime.serdes.serde import Serde
 from runtime.type_variables import KR, VR, K, K_co, V, V_co
 
@@ -56,6 +57,8 @@ class KTable(TableJoins[K_co, V_co]):
     """The buffer of a suppressed table."""
     versioned: bool = False
     """Its rows are kept with their history, or computed from such ones: changes that are not the latest of their key are marked."""
+    history: int | None = None
+    """For how long its own store keeps older rows, in ms."""
 
     @property
     def queryable_store_name(self) -> str | None:
@@ -63,13 +66,19 @@ class KTable(TableJoins[K_co, V_co]):
         return self._store if self._queryable else None
 
     @property
-    def has_history(self) -> bool:
-        """Whether its rows can be read as they were at a time."""
-        if self._store is not None:
-            return self.versioned
-        if self._root is not None:
-            return self._root.materialized.versioned
-        return self._other is None and self._parent is not None and self._parent.has_history
+    def history_ms(self) -> int | None:
+        """For how long its rows can be read as they were, in ms; None: only as they are now."""
+        if self._store is not None or self._parent is None or self._other is not None:
+            return self.history
+        return self._parent.history_ms
+
+    def _tells_old(self) -> bool:
+        """Whether, as far as the topology is defined by now, its changes can carry old values."""
+        if self._store is not None or self._other is not None:
+            return True
+        if self._parent is not None:
+            return self._parent._tells_old()
+        return self._root is not None and self._graph.topology.reads_store(self.node, self._root.store)
 
     def readable_stores(self) -> tuple[str, ...]:
         """The stores behind this table's rows; a table from a topic gets its store now."""
@@ -113,7 +122,7 @@ class KTable(TableJoins[K_co, V_co]):
         negate: bool,
     ) -> KTable[K_co, V_co]:
         def supplier(node: str, store: str | None) -> OperatorSupplier:
-            return TableFilter(checked(predicate, node, "key", "value"), store, negate, self.versioned)
+            return TableFilter(checked(predicate, node, "key", "value"), store, negate, self.versioned, self._tells_old())
 
         return self._derived("KTABLE-FILTER-", supplier, self._value, named, materialized)
 
@@ -167,7 +176,29 @@ class KTable(TableJoins[K_co, V_co]):
         name = graph.name(prefix, named)
         graph.operator(name, supplier(name, store), (self.node,), () if store is None else (store,))
         versioned = self.versioned if materialized is None else how.versioned
-        return KTable(graph, name, key, value, self.sources, store, store is not None, self, versioned=versioned)
+        return KTable(graph, name, key, value, self.sources, store, store is not None, self, versioned=versioned, history=how.history_ms)
+
+    def transform_values(
+        self,
+        transformer_supplier: MakesValueTransformer[K_co, V_co, VR],
+        *state_store_names: str,
+        materialized: MaterializedOrStr[K_co, VR] = None,
+        named: NamedOrStr = None,
+    ) -> KTable[K_co, VR]:
+        """`map_values` by a `ValueTransformerWithKey`, which may use stores (connected by their names, or brought by the supplier) and is
+        called for deletions too. A table that it makes has a store only where `materialized` names one."""
+        graph, how = self._graph, materialized_of(materialized)
+        store, key = how.name, how.key or self._key
+        if store is not None:
+            graph.topology.add_store_factory(store, key_value_store(store, how, key, how.value))
+        name = graph.name("KTABLE-TRANSFORMVALUES-", named)
+        brought = [builder.name for builder in graph.topology.add_stores_of(transformer_supplier)]
+        supplier = TableTransformValues(transformer_supplier, store, self.versioned)
+        stores = (*(() if store is None else (store,)), *brought, *state_store_names)
+        graph.operator(name, supplier, (self.node,), stores)
+        versioned = self.versioned if materialized is None else how.versioned
+        table = KTable(graph, name, key, how.value, self.sources, store, store is not None, self)
+        return replace(table, versioned=versioned, history=how.history_ms)
 
     @overload
     def to_stream(self, mapper: NamedOrStr = None, named: NamedOrStr = None) -> KStream[K_co, V_co]: ...
@@ -234,4 +265,4 @@ def table_from(graph: Graph, above: str, node: str, root: TableRoot, sources: fr
     if kept.name is None:
         return table
     table.readable_stores()
-    return replace(table, _store=root.store, _queryable=True, versioned=kept.versioned)
+    return replace(table, _store=root.store, _queryable=True, versioned=kept.versioned, history=kept.history_ms)

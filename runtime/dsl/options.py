@@ -85,13 +85,15 @@ class Grouped(Generic[K, V]):
 @dataclass(frozen=True, slots=True)
 class Joined(Generic[K, V, VO]):
     """How a stream is joined with a table: serdes of the stream's key and value and of the table's value; the name of a
-    repartition topic."""
+    repartition topic. With a `grace_period`, records wait for that long in stream time before they are joined with the row of their time,
+    so that rows may be late; the table must be versioned, with a history of at least that length."""
 
     key: Serde[K] | None = None
     _: KW_ONLY
     value: Serde[V] | None = None
     other_value: Serde[VO] | None = None
     name: str | None = None
+    grace_period: Duration | None = None
 
     def __post_init__(self) -> None:
         check_serdes(self, self.key, self.value, self.other_value)
@@ -141,6 +143,11 @@ class Materialized(Generic[K, V]):
     def versioned(self) -> bool:
         """Whether the rows are kept with their history."""
         return isinstance(self.store, VersionedSupplier)
+
+    @property
+    def history_ms(self) -> int | None:
+        """For how long an older row can be read, if the rows are kept with their history."""
+        return self.store.history_retention_ms if isinstance(self.store, VersionedSupplier) else None
 
     @property
     def name(self) -> str | None:

@@ -50,4 +50,16 @@ def join_tables(
     if store is not None:
         graph.topology.add_store_factory(store, key_value_store(store, how, key, how.value))
     graph.operator(merge, TableJoinMerge(store), (this_name, other_name), () if store is None else (store,))
-    return KTable(graph, merge, key, how.value, sources, store, how.name is not None, left, _other=right, versioned=how.versioned)
+    return KTable(
+        graph,
+        merge,
+        key,
+        how.value,
+        sources,
+        store,
+        how.name is not None,
+        left,
+        _other=right,
+        versioned=how.versioned,
+        history=how.history_ms,
+    )

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from runtime.operators.base import OperatorSupplier, of_changes
 from runtime.operators.context import Forward, NodeContext, ValueGetter
-from runtime.operators.materialized import materialize, store_getter
+from runtime.operators.materialized import finder, materialize, store_getter
 from runtime.record import Change
 
 Initializer = Callable[[], object]
@@ -47,7 +47,7 @@ class StreamCount(_Aggregate):
 
     def build(self, context: NodeContext, forward: Forward) -> Forward:
         to_bytes, load, update, value_of, objects, emit, store = materialize(context, forward, self.store_name)
-        task, drop, find = context.task, context.task.dropped.add, store.find
+        task, drop, find = context.task, context.task.dropped.add, finder(store)
 
         def count_cached(key: object, value: object, timestamp: int) -> None:
             if key is None or value is None:
@@ -92,7 +92,7 @@ class StreamAggregate(_Aggregate):
     def build(self, context: NodeContext, forward: Forward) -> Forward:
         to_bytes, load, update, value_of, objects, emit, store = materialize(context, forward, self.store_name)
         initializer, aggregator, send_old = self.initializer, self.aggregator, context.send_old
-        task, drop, find = context.task, context.task.dropped.add, store.find
+        task, drop, find = context.task, context.task.dropped.add, finder(store)
 
         def aggregate(key: object, value: object, timestamp: int) -> None:
             if key is None or value is None:

@@ -3,7 +3,8 @@
 
 What comes in and goes out is a `Change`. A derived table without a store of its own is computed from its parent when somebody joins
 with it (value getters). When old values are to be had, a filter says nothing about rows that neither passed before nor pass now;
-when they are not (a source table without a store), it sends a tombstone for each row that does not pass, as Kafka Streams does.
+when they are not (a source table that had no store when the filter was defined), it sends a tombstone for each row that does not
+pass, as Kafka Streams does.
 """
 
 from __future__ import annotations
@@ -182,6 +183,8 @@ class TableFilter(_DerivedTable):
     negate: bool = False
     versioned: bool = False
     """The table above is."""
+    eager: bool = True
+    """Old values are asked for even if nothing below wants them; otherwise only then."""
 
     def _store_name(self) -> str | None:
         return self.store_name
@@ -191,18 +194,19 @@ class TableFilter(_DerivedTable):
         return lambda key, value: value if bool(predicate(key, value)) is not negate else None
 
     def _keeps_silent(self, context: NodeContext) -> bool:
-        return not self.versioned and (context.send_old or context.gets_old)
+        return not self.versioned and (context.send_old or (self.eager and context.gets_old))
 
     def wants_old(self, wanted_below: bool) -> bool:
-        return True
+        return wanted_below or self.eager
 
     def _build_computed(self, context: NodeContext, forward: Forward) -> Forward:
-        compute, quiet, send_old, versioned = self._compute(), context.gets_old, context.send_old, self.versioned
+        compute, send_old, versioned = self._compute(), context.send_old, self.versioned
+        quiet = context.gets_old and (self.eager or send_old)
 
         def filter_row(key: object, change: Change, timestamp: int) -> None:
             new, old = change
             new = None if new is None else compute(key, new)
-            old = None if old is None else compute(key, old)
+            old = compute(key, old) if quiet and old is not None else None
             if versioned:  # each change is a version
                 forward(key, type(change)(new, old if send_old else None), timestamp)
             elif new is not None or old is not None or not quiet:

@@ -19,7 +19,7 @@ from runtime.operators.context import Forward, NodeContext, ValueGetter
 from runtime.operators.drops import Drops
 from runtime.operators.final import OpenWindows
 from runtime.operators.kept_time import OBSERVED_TIME, keep_time, kept_time
-from runtime.operators.materialized import Materialized, change_emitter, key_bytes, materialize, materialize_silent
+from runtime.operators.materialized import Materialized, change_emitter, finder, key_bytes, materialize, materialize_silent
 from runtime.record import Window, Windowed
 from runtime.serdes.keys import WINDOW_SUFFIX, pack_window_suffix
 from runtime.stores.window import StagedWindowStore
@@ -84,7 +84,7 @@ class WindowAggregate(OperatorSupplier):
         to_bytes, load, update, value_of, objects, emit, store = table
         initializer, aggregator, task, drops = self.initializer, self.aggregator, context.task, Drops(context)
         size, advance, grace, send_old = windows.size_ms, windows.advance_ms, windows.grace_period_ms, context.send_old
-        suffix, find = pack_window_suffix, store.find
+        suffix, find = pack_window_suffix, finder(store)
         window = Window(0, size)  # the last one: most records belong to the same as the one before
         observed = kept_time(context, store, observed_name(self.part))
         keep_time(context, store, observed_name(self.part), lambda: observed)

@@ -33,6 +33,7 @@ from runtime.errors import (
 )
 from runtime.operators.context import Forward, Hooks, TaskContext
 from runtime.operators.processor import UserProcessor
+from runtime.operators.transform_values import TableTransformValues
 from runtime.record import Headers
 from runtime.stores.base import EntryStore
 from runtime.tasks.punctuation import NEVER, PunctuationQueue
@@ -82,7 +83,7 @@ class Pipeline:
         self._hooks.init.sort(key=lambda hook: order[hook[0]])
         self._hooks.close.sort(key=lambda hook: order[hook[0]])
         self._caches: list[EntryStore] = [store for _, store in sorted(self._hooks.caches, key=lambda cache: order[cache[0]])]
-        self._follows_time = any(isinstance(node.supplier, UserProcessor) for node in subtopology.processors)
+        self._follows_time = any(isinstance(node.supplier, UserProcessor | TableTransformValues) for node in subtopology.processors)
 
     # -- life ------------------------------------------------------------------------------------------------------------------
 

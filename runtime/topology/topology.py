@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 
@@ -89,10 +89,15 @@ class Topology:
 
     def add_user_processor(self, name: str, supplier: UserProcessor, parents: Iterable[str], stores: Iterable[str] = ()) -> Topology:
         """The same, of either kind, with the stores that its supplier brings."""
-        brought = stores_of(supplier.supplier)
+        brought = self.add_stores_of(supplier.supplier)
+        return self.add_operator(name, supplier, parents, (*(builder.name for builder in brought), *stores))
+
+    def add_stores_of(self, supplier: object) -> Sequence[StoreBuilder[StateStore]]:
+        """Adds the stores that a supplier of the user's brings; returns their builders."""
+        brought = stores_of(supplier)
         for builder in brought:
             self.add_state_store(builder)
-        return self.add_operator(name, supplier, parents, (*(builder.name for builder in brought), *stores))
+        return brought
 
     def add_operator(self, name: str, supplier: OperatorSupplier, parents: Iterable[str], stores: Iterable[str] = ()) -> Topology:
         """Adds an operator of the DSL below `parents`."""

@@ -1,0 +1,155 @@
+"""`transform_values` of a table: its rows are computed by an object of the user's that may keep state (Kafka Streams'
+`KTableTransformValues`).
+
+Other than the function of `map_values`, a transformer is called for deletions too, with None. When somebody joins with the table and it
+has no store of its own, a transformer of its own computes the row that is asked for.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, NoReturn, Protocol, TypeAlias
+
+from runtime.errors import StreamsError
+from runtime.operators.base import OperatorSupplier, no_children, of_changes
+from runtime.operators.context import Forward, NodeContext, Row, RowGetter
+from runtime.operators.materialized import materialize
+from runtime.operators.processor import ConnectedStoreProvider, ProcessorContext
+from runtime.record import Change, Headers
+from runtime.type_variables import VR, K, KIn_contra, V, V_co, VIn_contra
+
+
+class TransformerContext(ProcessorContext[object, object]):
+    """What a transformer may ask of its task. Rows are what it returns: it cannot forward."""
+
+    __slots__ = ()
+
+    @property
+    def timestamp(self) -> int:
+        """The time of the change that is being transformed, ms since the epoch."""
+        return self._task.timestamp
+
+    @property
+    def headers(self) -> Headers:
+        """The headers of the record behind it; a copy."""
+        return list(self._task.headers or ())
+
+    def forward(self, record: object, child_name: str | None = None) -> NoReturn:
+        """Raises StreamsError."""
+        raise StreamsError(f"node {self._node.name}: a ValueTransformerWithKey returns its row; it cannot forward")
+
+
+class ValueTransformerWithKey(Generic[KIn_contra, VIn_contra, V_co]):
+    """Computes the rows of a table. One instance for each task, made by the supplier; used by one thread."""
+
+    def init(self, context: TransformerContext) -> None:
+        """Called once before the first row; stores are restored by then."""
+
+    def transform(self, read_only_key: KIn_contra, value: VIn_contra | None) -> V_co | None:
+        """The new row's value; `value` and the result are None for no row."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Called when the task stops, or goes back to its last commit."""
+
+
+class AnyValueTransformer(Protocol[KIn_contra, VIn_contra, V_co]):
+    """What the engine needs of a transformer: `ValueTransformerWithKey` or anything with its methods."""
+
+    def init(self, context: TransformerContext) -> None: ...
+
+    def transform(self, read_only_key: KIn_contra, value: VIn_contra | None) -> V_co | None: ...
+
+    def close(self) -> None: ...
+
+
+class ValueTransformerWithKeySupplier(ConnectedStoreProvider, ABC, Generic[KIn_contra, VIn_contra, V_co]):
+    """Makes transformers, and brings their stores. (One that needs no stores may be a `ValueTransformerWithKey` class, or any function that
+    makes one.)"""
+
+    @abstractmethod
+    def get(self) -> AnyValueTransformer[KIn_contra, VIn_contra, V_co]:
+        """A new transformer, each time."""
+
+    def __call__(self) -> AnyValueTransformer[KIn_contra, VIn_contra, V_co]:
+        return self.get()
+
+
+MakesValueTransformer: TypeAlias = Callable[[], AnyValueTransformer[K, V, VR]]
+"""A `ValueTransformerWithKey` class, a supplier, or a callable that makes a new transformer each time."""
+
+Transform = Callable[[object, object], object]
+
+
+@dataclass(frozen=True, slots=True)
+class TableTransformValues(OperatorSupplier):
+    """`transform_values`; `versioned`: the table above is."""
+
+    supplier: MakesValueTransformer
+    store_name: str | None = None
+    versioned: bool = False
+
+    def wants_old(self, wanted_below: bool) -> bool:
+        return wanted_below and self.store_name is None
+
+    def can_send_old(self, parent_can: bool) -> bool:
+        return parent_can or self.store_name is not None
+
+    def _transformer(self, context: NodeContext) -> Transform:
+        transformer = self.supplier()
+        if not hasattr(transformer, "transform"):
+            raise StreamsError(f"the supplier of {context.name} made a {type(transformer).__name__}, which has no method transform")
+        init, close = getattr(transformer, "init", None), getattr(transformer, "close", None)
+        if init is not None:
+            api = TransformerContext(context, no_children)
+            context.hooks.init.append((context.name, lambda: init(api)))
+        if close is not None:
+            context.hooks.close.append((context.name, close))
+        return transformer.transform
+
+    def build(self, context: NodeContext, forward: Forward) -> Forward:
+        if self.store_name is not None:
+            return self._build_stored(context, forward, self.store_name)
+        transform, task, send_old, versioned = self._transformer(context), context.task, context.send_old, self.versioned
+
+        def transform_row(key: object, change: Change, timestamp: int) -> None:
+            task.timestamp = timestamp
+            new = transform(key, change[0])
+            old = transform(key, change[1]) if send_old else None
+            forward(key, type(change)(new, old) if versioned else Change(new, old), timestamp)
+
+        return of_changes(transform_row)
+
+    def _build_stored(self, context: NodeContext, forward: Forward, store_name: str) -> Forward:
+        to_bytes, load, update, value_of, _, emit, _ = materialize(context, forward, store_name)
+        transform, task = self._transformer(context), context.task
+
+        def store_transformed(key: object, change: Change, timestamp: int) -> None:
+            task.timestamp = timestamp
+            new = transform(key, change[0])
+            raw = to_bytes(key)
+            entry = load(raw)
+            old = None if emit is None else value_of(entry)
+            update(raw, key, entry, new, timestamp, task.headers)
+            if emit is not None:
+                emit(key, new, old, timestamp)
+
+        return of_changes(store_transformed)
+
+    def row_getter(self, context: NodeContext, parent: RowGetter | None) -> RowGetter:
+        assert parent is not None, context.name
+        read, transform, task = parent, self._transformer(context), context.task
+
+        def get_transformed(key: object, as_of: int | None) -> Row | None:
+            value, timestamp = read(key, as_of) or (None, -1)
+            now = task.topic, task.partition, task.offset, task.timestamp
+            task.topic, task.partition, task.offset, task.timestamp = "", -1, -1, timestamp
+            try:
+                result = transform(key, value)
+            finally:
+                task.topic, task.partition, task.offset, task.timestamp = now
+            return None if result is None else (result, timestamp)
+
+        return get_transformed
