@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from benchmarks.updates import EachOnce, Load, Watch
 from runtime.coordination.records import Assignment, Member, Record, Tombstone
 from runtime.dsl.builder import StreamsBuilder
 from runtime.dsl.options import Consumed, Grouped, Materialized, Produced
+from runtime.errors import BrokerUnavailableError
 from runtime.serdes import BYTES, LONG
 from runtime.topology.topology import Topology
 from tests.broker.instances import Application, application, coordination_log
@@ -59,6 +60,20 @@ class Fleet:
         """Waits until outputs come that were read after now, of every partition."""
         since = time.monotonic()
         wait_until(lambda: all(times and times[-1] > since for times in self.watch.times), seconds, "outputs of all partitions")
+
+    def shared_evenly(self, names: Collection[str], seconds: float = 90) -> None:
+        """Waits until these instances, and no others, run all tasks, each as many as the others within one."""
+
+        def evenly() -> bool:
+            try:
+                reports = self.app.reports()
+            except BrokerUnavailableError:
+                return False  # it has much to do
+            counts = [len(tasks) for tasks in reports.values()]
+            running = {state for tasks in reports.values() for state in tasks.values()} == {"RUNNING"}
+            return running and set(reports) == set(names) and sum(counts) == len(self.watch.times) and max(counts) - min(counts) <= 1
+
+        wait_until(evenly, seconds, f"an even share at each of {', '.join(names)}")
 
     def log(self) -> list[tuple[int, Record]]:
         return coordination_log(self.app.broker, self.app.id)

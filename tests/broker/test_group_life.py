@@ -8,8 +8,11 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -22,7 +25,7 @@ from runtime.events import EventKind
 from runtime.topics import coordination_topic
 from tests.broker.engine import events
 from tests.broker.fleets import Fleet, fleet
-from tests.broker.instances import SESSION, copies
+from tests.broker.instances import ROOT, SESSION, copies
 from tests.broker.network import Proxy, TwoSidedBroker
 from tests.support import Kafka, wait_until
 
@@ -51,18 +54,6 @@ def two_running(fleet: Fleet) -> None:
     fleet.app.becomes({"a": 4})
     fleet.app.start("b")
     fleet.app.becomes({"a": 2, "b": 2})
-
-
-def shared_evenly(fleet: Fleet, names: str) -> None:
-    """Waits until these instances run all tasks, each as many as the others within one."""
-
-    def evenly() -> bool:
-        reports = fleet.app.reports()
-        counts = [len(tasks) for tasks in reports.values()]
-        running = {state for tasks in reports.values() for state in tasks.values()} == {"RUNNING"}
-        return running and set(reports) == set(names) and sum(counts) == len(fleet.watch.times) and max(counts) - min(counts) <= 1
-
-    wait_until(evenly, 90, f"an even share at each of {names}")
 
 
 # -- restarts ------------------------------------------------------------------------------------------------------------------
@@ -290,5 +281,36 @@ def test_six_instances_of_which_two_die_one_leaves_and_two_come(broker: Kafka, a
             commands.send("close", instance="c")
         found.app.start("g")
         found.app.start("h")
-        shared_evenly(found, "befgh")
+        found.shared_evenly("befgh")
         assert not [each for each in events(broker, application_id) if each.kind is EventKind.TASK_CORRUPTED]
+
+
+def test_fifty_members_of_which_ten_die_at_once_the_leader_among_them_and_ten_come(
+    broker: Kafka, application_id: str, tmp_path: Path
+) -> None:
+    """Real members with tasks that do next to nothing, ten in a process."""
+    with ExitStack() as ended, fleet(broker, application_id, tmp_path, partitions=100, factory="copy", rate=200) as found:
+        environment = {
+            **os.environ,
+            "TEST_APPLICATION": application_id,
+            "TEST_SERVERS": broker.bootstrap_servers,
+            "TEST_SOURCE": found.app.source,
+            "TEST_OUTPUT": found.app.output,
+        }
+
+        def ten(letter: str) -> subprocess.Popen[bytes]:
+            command = [sys.executable, "-m", "tests.broker.crowd", str(tmp_path), *(f"{letter}{number}" for number in range(10))]
+            process = subprocess.Popen(command, cwd=ROOT, env=environment)
+            ended.callback(process.wait)
+            ended.callback(process.kill)
+            return process
+
+        processes = {letter: ten(letter) for letter in "abcde"}
+        found.shared_evenly([f"{letter}{number}" for letter in processes for number in range(10)])
+        leader = next(record.leader for _, record in reversed(found.log()) if isinstance(record, Assignment))
+        processes.pop(leader[0]).kill()
+        found.shared_evenly([f"{letter}{number}" for letter in processes for number in range(10)])
+        found.goes_on()
+        processes["f"] = ten("f")
+        found.shared_evenly([f"{letter}{number}" for letter in processes for number in range(10)])
+        found.goes_on()

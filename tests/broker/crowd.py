@@ -1,0 +1,39 @@
+"""Many members in few processes: `python -m tests.broker.crowd FOLDER NAME…` runs a client for each name, each with a worker of its own.
+
+They are full members: a group membership, a reader of the coordination topic, a transactional producer, tasks. What they do is next to
+nothing, so that dozens fit on one machine. Application, broker and topics come from the environment. It runs until it is killed.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+from runtime.client import KafkaStreams
+from tests.broker.fleets import copy
+
+
+def main(folder: Path, names: list[str]) -> None:
+    """Starts the clients, and waits."""
+    logging.basicConfig(filename=folder / f"{names[0]}.log", level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    topology = copy()
+    for name in names:
+        settings: dict[str, object] = {
+            "application.id": os.environ["TEST_APPLICATION"],
+            "bootstrap.servers": os.environ["TEST_SERVERS"],
+            "client.id": name,
+            "state.dir": str(folder / name),
+            # So many on two cores have pauses, and hundreds of transactions a second would be a test of the broker.
+            "session.timeout.ms": 6_000,
+            "heartbeat.interval.ms": 1_500,
+            "commit.interval.ms": 2_000,
+        }
+        KafkaStreams(topology, settings).start()
+    signal.pause()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])
