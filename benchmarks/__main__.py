@@ -2,7 +2,7 @@
 
 import typer
 
-from benchmarks import checkpoints, commits, gaps, restore, run
+from benchmarks import assign, checkpoints, commits, gaps, restore, run
 
 app = typer.Typer(add_completion=False)
 app.callback(invoke_without_command=True)(run.main)
@@ -10,5 +10,6 @@ app.command("restore")(restore.main)
 app.command("checkpoints")(checkpoints.main)
 app.command("commits")(commits.main)
 app.command("gaps")(gaps.main)
+app.command("assign")(assign.main)
 
 app(prog_name="python -m benchmarks")

@@ -73,8 +73,8 @@ def test_who_is_alone_or_comes_back_does_not_ask_others() -> None:
         assert not leaving.asked
 
 
-def member(instance: str, worker: int = 1, **more: bool) -> Member:
-    return Member(instance=instance, worker=worker, incarnation=1, transactional_id="t", host="h", pid=1, **more)
+def member(instance: str, worker: int = 1, leaves: bool = False, returns: bool = False) -> Member:
+    return Member(instance=instance, worker=worker, incarnation=1, transactional_id="t", host="h", pid=1, leaves=leaves, returns=returns)
 
 
 @pytest.mark.parametrize(
