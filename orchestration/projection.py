@@ -135,17 +135,22 @@ def _apply_desired(session: Session, application: str, desired: records.Desired)
 def _apply_member(session: Session, application: str, member: records.Member) -> None:
     row = instance_row(session, application, member.instance)
     at = from_ms(member.heartbeat_ms)
-    if row.heartbeat_at is not None and row.heartbeat_at > at:
-        return
+    if row.heartbeat_at is None or row.heartbeat_at <= at:
+        _apply_process(row, member, at)
+    # Of several workers each tells of its own tasks, and what they write at the same moment comes in any order.
+    _close_tasks(session, application, member.instance, at, Task.worker == member.worker, Task.task.not_in(list(member.tasks)))
+    for task, report in member.tasks.items():
+        _apply_report(session, _task_row(session, application, task, member.instance, at), report, member, at)
+
+
+def _apply_process(row: Instance, member: records.Member, at: datetime) -> None:
     row.heartbeat_at, row.member_id, row.incarnation = at, member.member_id, member.incarnation
     row.host, row.log_path, row.state_dir, row.metrics_port = member.host, member.log_path, member.state_dir, member.metrics_port or None
     if row.pid != member.pid:
         row.pid, row.started_at = member.pid, at
-    if row.state_at is None or row.state_at <= at:
+    alone = member.workers == 1  # the state of an instance with several workers is that of all of them, which its events tell
+    if row.state_at is None or (alone and row.state_at <= at):
         row.state, row.state_at = member.state.value, at
-    _close_tasks(session, application, member.instance, at, Task.worker == member.worker, Task.task.not_in(list(member.tasks)))
-    for task, report in member.tasks.items():
-        _apply_report(session, _task_row(session, application, task, member.instance, at), report, member, at)
 
 
 def _apply_departure(session: Session, application: str, who: str) -> None:

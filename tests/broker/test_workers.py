@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +28,7 @@ from tests.broker.instances import ROOT, members
 from tests.broker.worker_apps import counts
 from tests.support import Kafka, wait_until
 
+Settings = Mapping[str, object]
 APPS = "tests.broker.worker_apps"
 SESSION = {"session.timeout.ms": 10_000, "heartbeat.interval.ms": 1_000}
 
@@ -44,14 +45,14 @@ class App:
     sent: dict[str, int] = field(default_factory=dict)
 
     @contextmanager
-    def running(self, factory: str = "counts", workers: int = 2, **settings: object) -> Iterator[KafkaStreams]:
-        with self.client(factory, workers, **settings) as streams:
+    def running(self, factory: str = "counts", workers: int = 2, settings: Settings | None = None) -> Iterator[KafkaStreams]:
+        with self.client(factory, workers, settings) as streams:
             streams.start()
             reaches(streams, State.RUNNING, 60)
             yield streams
 
-    def client(self, factory: str = "counts", workers: int = 2, **settings: object) -> KafkaStreams:
-        wanted = {**SESSION, "num.stream.threads": workers, **settings}
+    def client(self, factory: str = "counts", workers: int = 2, settings: Settings | None = None) -> KafkaStreams:
+        wanted = {**SESSION, "num.stream.threads": workers, **(settings or {})}
         return client(self.broker, f"{APPS}:{factory}", self.id, self.folder, **wanted)
 
     def count(self, records: int, keys: int = 20) -> None:
@@ -123,7 +124,7 @@ def test_two_workers_are_asked_as_one(app: App) -> None:
         store = streams.store("counts")
         wait_until(lambda: store.get("k3") == 100, what="the commit of the stores")
         assert store.get("nobody") is None
-        assert dict(store.all()) == {f"k{number}": 100 for number in range(20)}  # type: ignore[call-overload]
+        assert dict(store.all()) == {f"k{number}": 100 for number in range(20)}
         assert sorted(key for key, _ in store.range("k1", "k11")) == ["k1", "k10", "k11"]  # type: ignore[type-var]
         assert store.approximate_num_entries() == 20
         with pytest.raises(InvalidStateStoreError, match=r"store 'nothing' is unknown or not on this client \(stores here: counts\)"):
@@ -152,7 +153,7 @@ def test_iterations_over_workers_come_in_pieces_and_may_be_left(app: App) -> Non
         app.count(6_000, keys=6_000)
         store = streams.store("counts")
         wait_until(lambda: store.approximate_num_entries() == 6_000, what="all keys")
-        assert len(dict(store.all())) == 6_000  # type: ignore[call-overload]
+        assert len(dict(store.all())) == 6_000
         rows = store.all()
         next(rows)
         del rows
@@ -218,7 +219,7 @@ def test_pausing_reaches_all_workers_and_those_that_come_later(app: App) -> None
 
 
 def test_rule_7_a_worker_that_hangs_is_ended_and_replaced(app: App, caplog: pytest.LogCaptureFixture) -> None:
-    with app.running("troubled_copy", **{"max.poll.interval.ms": 10_000, "session.timeout.ms": 6_000}) as streams:
+    with app.running("troubled_copy", settings={"max.poll.interval.ms": 10_000, "session.timeout.ms": 6_000}) as streams:
         before = processes(streams)
         app.broker.produce(app.source, [("a", "1"), ("a", "hang"), ("b", "2"), ("a", "3")])
         wait_until(lambda: len(app.broker.consume(app.output)) == 4, 60, "all records")
@@ -271,7 +272,7 @@ def test_each_worker_has_the_global_tables_and_a_query_reads_one(app: App, monke
 
 
 def test_a_command_to_an_instance_reaches_all_of_its_workers(app: App) -> None:
-    with app.running(**{"client.id": "one"}) as streams:
+    with app.running(settings={"client.id": "one"}) as streams:
         share(streams, [2, 2])
         app.count(100)
         app.each_update_came_once()
@@ -292,17 +293,16 @@ def test_a_ready_made_topology_cannot_have_workers(app: App) -> None:
 class Instance:
     """An instance as a process, at the head of a process group, as under a terminal."""
 
-    def __init__(self, app: App, factory: str = "counts", **settings: object) -> None:
+    def __init__(self, app: App) -> None:
         self.log = app.folder / "instance.log"
         config = {
             "bootstrap.servers": app.broker.bootstrap_servers,
             "state.dir": str(app.folder),
             "num.stream.threads": 2,
             **SESSION,
-            **settings,
         }
         path = app.folder / "instance.json"
-        told = {"application": app.id, "instance": "one", "factory": f"{APPS}:{factory}", "config": config, "log_path": str(self.log)}
+        told = {"application": app.id, "instance": "one", "factory": f"{APPS}:counts", "config": config, "log_path": str(self.log)}
         path.write_text(json.dumps(told))
         command = [sys.executable, "-m", "runtime.instance", "--config", str(path)]
         self.process = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
@@ -341,11 +341,11 @@ def _environment(process: psutil.Process) -> str:
 
 
 @pytest.fixture
-def instance(app: App) -> Iterator[Callable[..., Instance]]:
+def instance(app: App) -> Iterator[Callable[[], Instance]]:
     made: list[Instance] = []
 
-    def make(**settings: object) -> Instance:
-        made.append(Instance(app, **settings))
+    def make() -> Instance:
+        made.append(Instance(app))
         return made[-1]
 
     yield make
@@ -353,7 +353,7 @@ def instance(app: App) -> Iterator[Callable[..., Instance]]:
         each.end()
 
 
-def test_ctrl_c_closes_an_instance_as_one_program(app: App, instance: Callable[..., Instance]) -> None:
+def test_ctrl_c_closes_an_instance_as_one_program(app: App, instance: Callable[[], Instance]) -> None:
     one = instance()
     one.runs()
     app.count(100)
@@ -371,7 +371,7 @@ def test_ctrl_c_closes_an_instance_as_one_program(app: App, instance: Callable[.
     assert told == {"one-StreamThread-1", "one-StreamThread-2"}, "the log is one, and says of whom"
 
 
-def test_workers_do_not_outlive_a_main_process_that_is_killed(app: App, instance: Callable[..., Instance]) -> None:
+def test_workers_do_not_outlive_a_main_process_that_is_killed(app: App, instance: Callable[[], Instance]) -> None:
     one = instance()
     one.runs()
     app.count(400)

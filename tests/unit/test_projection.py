@@ -158,6 +158,20 @@ def test_the_workers_of_an_instance_each_have_their_tasks(control_plane: Control
     assert [task(control_plane, f"0_{n}").state for n in range(3)] == ["RUNNING", "CLOSED", "CLOSED"]
 
 
+def test_what_two_workers_write_at_the_same_moment_may_come_in_any_order(control_plane: ControlPlane) -> None:
+    first, second = member(1_000, t0_0=report(TaskState.RUNNING)), member(999, t0_1=report(TaskState.RUNNING))
+    coordinate(control_plane, msgspec.structs.replace(first, workers=2))
+    coordinate(control_plane, msgspec.structs.replace(second, worker=2, workers=2, state=State.RESTORING))
+    assert task(control_plane, "0_1").state == "RUNNING"
+
+
+def test_the_state_of_an_instance_with_several_workers_is_what_its_events_say(control_plane: ControlPlane) -> None:
+    coordinate(control_plane, msgspec.structs.replace(member(1_000), workers=2))
+    tell(control_plane, 1_001, EventKind.INSTANCE_STATE, {"old": "RUNNING", "new": "RESTORING", "pid": 7}, task=None)
+    coordinate(control_plane, msgspec.structs.replace(member(1_002), workers=2))
+    assert instance(control_plane).state == "RESTORING", "though this worker itself is RUNNING"
+
+
 def test_the_end_of_an_earlier_incarnation_leaves_the_tasks_of_a_later_one_alone(control_plane: ControlPlane) -> None:
     coordinate(control_plane, member(1_000, incarnation=1, t0_0=report(TaskState.RUNNING)))
     coordinate(control_plane, member(2_000, incarnation=2, t0_0=report(TaskState.RUNNING)))
