@@ -108,8 +108,8 @@ TableJoinedOrStr: TypeAlias = TableJoined | str | None
 
 
 def stream_joined_of(joined: StreamJoinedOrStr[K, V, VO]) -> StreamJoined[K, V, VO]:
-    """A name alone, or nothing, as `StreamJoined`."""
-    return joined if isinstance(joined, StreamJoined) else StreamJoined(name=name_of(joined))
+    """The stores' name alone (as Kafka Streams' `StreamJoined.as`), or nothing, as `StreamJoined`."""
+    return joined if isinstance(joined, StreamJoined) else StreamJoined(store_name=name_of(joined))
 
 
 def table_joined_of(joined: TableJoinedOrStr) -> TableJoined:

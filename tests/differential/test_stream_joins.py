@@ -30,7 +30,7 @@ def streams(builder: StreamsBuilder) -> tuple[KStream, KStream]:
 def inner_streams(builder: StreamsBuilder) -> None:
     left, right = streams(builder)
     left.join(right, both, WINDOWS).to("out")
-    left.join(right, with_key, ASYMMETRIC, StreamJoined(name="named")).to("asymmetric")
+    left.join(right, with_key, ASYMMETRIC, "named").to("asymmetric")
     left.join(right, with_key, ONLY_AFTER).to("after")
 
 

@@ -12,6 +12,7 @@ from runtime import (
     EmitStrategy,
     Grouped,
     Joined,
+    JoinWindows,
     Materialized,
     Named,
     Printed,
@@ -22,11 +23,14 @@ from runtime import (
     SessionWindows,
     SlidingWindows,
     Stores,
+    StreamJoined,
     StreamsBuilder,
     Suppressed,
+    TableJoined,
     TimeWindows,
     Topology,
     UnlimitedWindows,
+    ValueTransformerWithKey,
     serdes,
 )
 from runtime.stores import EngineStore, StoreBuilder
@@ -302,6 +306,72 @@ def suppressed(b: StreamsBuilder) -> None:
     s.join(t.suppress(Suppressed.until_time_limit(second, unbounded)), first).to("d")
 
 
+def stream_joins(b: StreamsBuilder) -> None:
+    left, right, w = b.stream("left"), b.stream("right"), JoinWindows.of_time_difference_with_no_grace(timedelta(minutes=5))
+    left.join(right, first, w).to("a")
+    left.left_join(right, first, w).to("b")
+    left.outer_join(right, first, w).to("c")
+    left.join(right, first, w, "inner").to("d")
+    left.left_join(right, first, w, StreamJoined(name="left", store_name="left-stores")).to("e")
+    left.outer_join(right, first, w, StreamJoined(name="outer", store_name="outer-stores")).to("f")
+    minutes = timedelta(minutes=10)
+    stores: StreamJoined = StreamJoined(
+        this_store=Stores.in_memory_window_store("this", minutes, minutes, True),
+        other_store=Stores.in_memory_window_store("other", minutes, minutes, True),
+    )
+    left.outer_join(right, first, w, stores).to("g")
+    left.join(left, first, w).to("h")
+
+
+def repartitioned_stream_joins(b: StreamsBuilder) -> None:
+    left, right = b.stream("left").select_key(by_value), b.stream("right").map(pair)
+    w = JoinWindows.of_time_difference_with_no_grace(timedelta(minutes=5))
+    left.left_join(right, first, w).to("a")
+    left.join(right, first, w, StreamJoined(name="joined")).to("b")
+    left.outer_join(b.stream("third"), first, w).to("c")
+
+
+def table_joins(b: StreamsBuilder) -> None:
+    left, right = b.table("left"), b.table("right")
+    joined = left.join(right, first)
+    left.left_join(right, first, "named").to_stream().to("a")
+    left.outer_join(right, first, Materialized("kept")).to_stream().to("b")
+    left.filter(always).outer_join(right.map_values(itself), first, Materialized()).to_stream().to("c")
+    left.join(right, first, "both", Materialized("both-store")).to_stream().to("d")
+    joined.left_join(b.table("third"), first).to_stream().to("e")
+    b.stream("stream").join(joined, first).to("f")
+
+
+def foreign_key_joins(b: StreamsBuilder) -> None:
+    left, right = b.table("left"), b.table("right")
+    left.join(right, itself, first).to_stream().to("a")
+    left.left_join(right, first, first, "named").to_stream().to("b")
+    left.left_join(right.map_values(itself), itself, first, TableJoined(name="kept"), "store").to_stream().to("c")
+    left.join(left, itself, first, Materialized()).filter(always).group_by(pair).count()
+
+
+def versioned_tables(b: StreamsBuilder) -> None:
+    hour, minutes = timedelta(hours=1), timedelta(minutes=5)
+    table = b.table("table", None, Materialized(Stores.persistent_versioned_key_value_store("rows", hour)))
+    stream = b.stream("stream")
+    stream.join(table, first, Joined(grace_period=minutes)).to("a")
+    stream.left_join(table.filter(always), first, Joined(name="named", grace_period=minutes)).to("b")
+    table.group_by(pair).count(Materialized(Stores.persistent_versioned_key_value_store("counts", hour)))
+
+
+class Keep(ValueTransformerWithKey):
+    def transform(self, read_only_key: object, value: object) -> object:
+        return value
+
+
+def transformed_tables(b: StreamsBuilder) -> None:
+    b.add_state_store(_store("seen"))
+    table = b.table("in")
+    table.transform_values(Keep, "seen").to_stream().to("a")
+    table.transform_values(Keep, "seen", materialized="kept", named="named").to_stream().to("b")
+    b.stream("stream").join(table.transform_values(Keep, materialized=Materialized()), first).to("c")
+
+
 def by_hand() -> Topology:
     topology = Topology()
     topology.add_source("source", ["in-1", "in-2"])
@@ -318,6 +388,12 @@ DEFINITIONS: dict[str, Callable[[StreamsBuilder], None]] = {
     "sessions and sliding windows": sessions_and_sliding_windows,
     "cogroups": cogroups,
     "suppressed": suppressed,
+    "stream joins": stream_joins,
+    "repartitioned stream joins": repartitioned_stream_joins,
+    "table joins": table_joins,
+    "foreign-key joins": foreign_key_joins,
+    "versioned tables": versioned_tables,
+    "transformed tables": transformed_tables,
     "stateless": stateless,
     "counts": counts,
     "group_by": group_by,

@@ -4,6 +4,7 @@ import java.util.Set;
 import java.util.function.Consumer;
 import java.util.regex.Pattern;
 import org.apache.kafka.common.serialization.Serdes;
+import org.apache.kafka.common.utils.Bytes;
 import org.apache.kafka.streams.KeyValue;
 import org.apache.kafka.streams.StreamsBuilder;
 import org.apache.kafka.streams.Topology;
@@ -13,6 +14,7 @@ import org.apache.kafka.streams.kstream.Consumed;
 import org.apache.kafka.streams.kstream.EmitStrategy;
 import org.apache.kafka.streams.kstream.GlobalKTable;
 import org.apache.kafka.streams.kstream.Grouped;
+import org.apache.kafka.streams.kstream.JoinWindows;
 import org.apache.kafka.streams.kstream.Joined;
 import org.apache.kafka.streams.kstream.KGroupedStream;
 import org.apache.kafka.streams.kstream.KGroupedTable;
@@ -25,15 +27,20 @@ import org.apache.kafka.streams.kstream.Produced;
 import org.apache.kafka.streams.kstream.Repartitioned;
 import org.apache.kafka.streams.kstream.SessionWindows;
 import org.apache.kafka.streams.kstream.SlidingWindows;
+import org.apache.kafka.streams.kstream.StreamJoined;
 import org.apache.kafka.streams.kstream.Suppressed;
+import org.apache.kafka.streams.kstream.TableJoined;
 import org.apache.kafka.streams.kstream.TimeWindows;
 import org.apache.kafka.streams.kstream.UnlimitedWindows;
+import org.apache.kafka.streams.kstream.ValueTransformerWithKey;
+import org.apache.kafka.streams.processor.ProcessorContext;
 import org.apache.kafka.streams.processor.api.FixedKeyProcessor;
 import org.apache.kafka.streams.processor.api.FixedKeyRecord;
 import org.apache.kafka.streams.processor.api.Processor;
 import org.apache.kafka.streams.processor.api.ProcessorSupplier;
 import org.apache.kafka.streams.processor.api.Record;
 import org.apache.kafka.streams.state.StoreBuilder;
+import org.apache.kafka.streams.state.KeyValueStore;
 import org.apache.kafka.streams.state.Stores;
 
 /**
@@ -53,6 +60,16 @@ public class Descriptions {
     record Bringing(StoreBuilder<?> store) implements ProcessorSupplier<Object, Object, Object, Object> {
         public Processor<Object, Object, Object, Object> get() { return new Drop(); }
         public Set<StoreBuilder<?>> stores() { return Set.of(store); }
+    }
+
+    static final class Keep implements ValueTransformerWithKey<Object, Object, Object> {
+        public void init(final ProcessorContext context) { }
+
+        public Object transform(final Object key, final Object value) {
+            return value;
+        }
+
+        public void close() { }
     }
 
     static void print(final String name, final Consumer<StreamsBuilder> define) {
@@ -250,6 +267,61 @@ public class Descriptions {
             s.groupBy((k, v) -> v).windowedBy(SessionWindows.ofInactivityGapWithNoGrace(Duration.ofHours(1))).count(Materialized.as("visits")).mapValues(v -> v)
                 .suppress(Suppressed.untilWindowCloses(Suppressed.BufferConfig.unbounded()).withName("final")).toStream().to("c");
             s.join(t.suppress(Suppressed.untilTimeLimit(Duration.ofSeconds(1), Suppressed.BufferConfig.unbounded())), (l, r) -> l).to("d");
+        });
+        print("stream joins", b -> {
+            final KStream<Object, Object> l = b.stream("left");
+            final KStream<Object, Object> r = b.stream("right");
+            final JoinWindows w = JoinWindows.ofTimeDifferenceWithNoGrace(Duration.ofMinutes(5));
+            l.join(r, (x, y) -> x, w).to("a");
+            l.leftJoin(r, (x, y) -> x, w).to("b");
+            l.outerJoin(r, (x, y) -> x, w).to("c");
+            l.join(r, (x, y) -> x, w, StreamJoined.as("inner")).to("d");
+            l.leftJoin(r, (x, y) -> x, w, StreamJoined.<Object, Object, Object>with(null, null, null).withName("left").withStoreName("left-stores")).to("e");
+            l.outerJoin(r, (x, y) -> x, w, StreamJoined.<Object, Object, Object>with(null, null, null).withName("outer").withStoreName("outer-stores")).to("f");
+            l.outerJoin(r, (x, y) -> x, w, StreamJoined.with(Stores.inMemoryWindowStore("this", Duration.ofMinutes(10), Duration.ofMinutes(10), true),
+                Stores.inMemoryWindowStore("other", Duration.ofMinutes(10), Duration.ofMinutes(10), true))).to("g");
+            l.join(l, (x, y) -> x, w).to("h");
+        });
+        print("repartitioned stream joins", b -> {
+            final KStream<Object, Object> l = b.stream("left").selectKey((k, v) -> v);
+            final KStream<Object, Object> r = b.stream("right").map((k, v) -> KeyValue.pair(k, v));
+            final JoinWindows w = JoinWindows.ofTimeDifferenceWithNoGrace(Duration.ofMinutes(5));
+            l.leftJoin(r, (x, y) -> x, w).to("a");
+            l.join(r, (x, y) -> x, w, StreamJoined.<Object, Object, Object>with(null, null, null).withName("joined")).to("b");
+            l.outerJoin(b.stream("third"), (x, y) -> x, w).to("c");
+        });
+        print("table joins", b -> {
+            final KTable<Object, Object> l = b.table("left");
+            final KTable<Object, Object> r = b.table("right");
+            final KTable<Object, Object> j = l.join(r, (x, y) -> x);
+            l.leftJoin(r, (x, y) -> x, Named.as("named")).toStream().to("a");
+            l.outerJoin(r, (x, y) -> x, Materialized.as("kept")).toStream().to("b");
+            l.filter((k, v) -> true).outerJoin(r.mapValues(v -> v), (x, y) -> x, Materialized.with(null, null)).toStream().to("c");
+            l.join(r, (x, y) -> x, Named.as("both"), Materialized.as("both-store")).toStream().to("d");
+            j.leftJoin(b.table("third"), (x, y) -> x).toStream().to("e");
+            b.stream("stream").join(j, (x, y) -> x).to("f");
+        });
+        print("foreign-key joins", b -> {
+            final KTable<Object, Object> l = b.table("left");
+            final KTable<Object, Object> r = b.table("right");
+            l.join(r, v -> v, (x, y) -> x).toStream().to("a");
+            l.leftJoin(r, (k, v) -> k, (x, y) -> x, TableJoined.as("named")).toStream().to("b");
+            l.leftJoin(r.mapValues(v -> v), v -> v, (x, y) -> x, TableJoined.as("kept"), Materialized.as("store")).toStream().to("c");
+            l.join(l, v -> v, (x, y) -> x, Materialized.with(null, null)).filter((k, v) -> true).groupBy((k, v) -> KeyValue.pair(k, v)).count();
+        });
+        print("versioned tables", b -> {
+            final KTable<Object, Object> t = b.table("table", Materialized.as(Stores.persistentVersionedKeyValueStore("rows", Duration.ofHours(1))));
+            final KStream<Object, Object> s = b.stream("stream");
+            s.join(t, (x, y) -> x, Joined.with(null, null, null, null, Duration.ofMinutes(5))).to("a");
+            s.leftJoin(t.filter((k, v) -> true), (x, y) -> x, Joined.with(null, null, null, "named", Duration.ofMinutes(5))).to("b");
+            t.groupBy((k, v) -> KeyValue.pair(k, v)).count(Materialized.as(Stores.persistentVersionedKeyValueStore("counts", Duration.ofHours(1))));
+        });
+        print("transformed tables", b -> {
+            b.addStateStore(Stores.keyValueStoreBuilder(Stores.inMemoryKeyValueStore("seen"), Serdes.String(), Serdes.String()));
+            final KTable<Object, Object> t = b.table("in");
+            t.transformValues(() -> new Keep(), "seen").toStream().to("a");
+            t.transformValues(() -> new Keep(), Materialized.<Object, Object, KeyValueStore<Bytes, byte[]>>as("kept"), Named.as("named"), "seen").toStream().to("b");
+            b.stream("stream").join(t.transformValues(() -> new Keep(), Materialized.with(null, null)), (x, y) -> x).to("c");
         });
         final Topology t = new Topology();
         t.addSource("source", "in-1", "in-2");
