@@ -10,8 +10,9 @@ from pydantic import Field
 from orchestration import dagster_alerts
 from orchestration.applications import Application
 from orchestration.control_plane.models import RunBookState
+from orchestration.draining import DRAIN_SECONDS
 from orchestration.instance_partitions import follow_instances
-from orchestration.operations import DRAIN_SECONDS, Operations
+from orchestration.operations import Operations
 from orchestration.resources import PenstockResource
 from orchestration.run_books import (
     RebuildGlobalStore,

@@ -8,7 +8,6 @@ difference, which the sensor on instances mends. When no broker answers, a stop 
 from __future__ import annotations
 
 import logging
-import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,20 +18,19 @@ from orchestration import audit, projection, supervision
 from orchestration.applications import Application, Applications, numbered
 from orchestration.control_plane import ControlPlane
 from orchestration.control_plane.models import Instance, Task, from_ms, to_ms
+from orchestration.draining import DRAIN_SECONDS, drain
 from orchestration.feed import Feed
 from orchestration.launcher import Launcher, LaunchError, Process
 from orchestration.places import Places
 from orchestration.tasks import RefusedError
 from runtime.coordination.commands import CommandClient
-from runtime.errors import BrokerUnavailableError, StreamsError
+from runtime.errors import BrokerUnavailableError
 from runtime.states import State, TaskState
 
 logger = logging.getLogger(__name__)
 
 START_SECONDS = 120.0
 STOP_SECONDS = 60.0
-DRAIN_SECONDS = 120.0
-"""How long the others may take to learn what an instance has that is drained."""
 _SCALED = "scaled by "
 """Before the name of who wants an instance that is not declared."""
 _RETIRED = "retired by "
@@ -178,29 +176,11 @@ class Operations:
             feed.step()  # a broker that is away shows here
         self.publish_wanted(application)
         process = self.launcher.running(name)
-        with CommandClient(application.id, application.bootstrap_servers, actor) as client:
-            here = socket.gethostname()
-            if not any(m.instance == name and not m.returns and (process or m.host != here) for m in client.members()):
-                return self._stop_process(application, name, actor, STOP_SECONDS, kill=False)  # it has no tasks, or died here
-            progress(f"{name} hands its tasks over")
-            try:
-                client.send("close", instance=name, args={"timeout_ms": int(timeout_s * 1000)})
-            except BrokerUnavailableError:
-                raise
-            except StreamsError as error:
-                if process is not None:
-                    raise LaunchError(f"instance {name} does not answer: {error}") from error
-                return False  # it is dead, and not yet fenced
-            self._await_end(client, name, process, timeout_s)
+        progress(f"{name} hands its tasks over")
+        if not drain(application, name, process, actor=actor, timeout_s=timeout_s):
+            return self._stop_process(application, name, actor, STOP_SECONDS, kill=False)
         self._audit(application, name, actor, "instance drained", {"pid": process.pid if process else None})
         return True
-
-    def _await_end(self, client: CommandClient, name: str, process: Process | None, timeout_s: float) -> None:
-        deadline = time.monotonic() + timeout_s + STOP_SECONDS
-        while process.alive if process is not None else any(member.instance == name for member in client.members()):
-            if time.monotonic() > deadline:
-                raise LaunchError(f"instance {name} is still closing after {timeout_s + STOP_SECONDS:g} s; its log tells what it waits for")
-            time.sleep(0.2)
 
     def close_for_restart(self, name: str, *, actor: str, timeout_s: float = STOP_SECONDS) -> bool:
         """Closes the process cleanly while the instance stays wanted: `start`, or the sensor, starts it anew. False if it did not run."""

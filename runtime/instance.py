@@ -6,7 +6,8 @@ The file is JSON, written by whoever starts the process (`orchestration/launcher
      "config": {"bootstrap.servers": "127.0.0.1:9092", …}, "log_path": "…/flight-board-1.log"}
 
 `factory` names a function without arguments that returns the `Topology`. `application` and `instance` become `application.id` and
-`client.id`. SIGTERM and SIGINT close the instance cleanly and keep its tasks reserved for its return (rules.md, 4).
+`client.id`. `${NAME}` in `instance`, `log_path` and the configuration's texts is read from the environment. SIGTERM and SIGINT close the
+instance cleanly and keep its tasks reserved for its return (rules.md, 4).
 
 Exit status: 0 closed cleanly, 1 failed while running, 2 wrong configuration or topology, 3 the state directory cannot be used or is
 held by another process, 4 no progress for `max.poll.interval.ms` (the log then ends with the stacks of all threads). What went wrong is
@@ -29,6 +30,7 @@ import msgspec
 
 from runtime import logs
 from runtime.client import KafkaStreams
+from runtime.environment import filled_in
 from runtime.errors import StateDirectoryError, StreamsConfigError, StreamsError, TopologyError
 from runtime.states import State
 
@@ -48,11 +50,18 @@ class InstanceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     @classmethod
     def read(cls, path: Path) -> InstanceSettings:
-        """Raises StreamsConfigError naming the file and the field that is wrong."""
+        """Raises StreamsConfigError naming the file and the field that is wrong, or the variable that is not set."""
         try:
-            return msgspec.json.decode(path.read_bytes(), type=cls)
+            read = msgspec.json.decode(path.read_bytes(), type=cls)
         except (OSError, msgspec.DecodeError) as error:
             raise StreamsConfigError(f"{path}: {error}") from error
+        texts = {key: filled_in(value, f"{path}, {key}") for key, value in read.config.items() if isinstance(value, str)}
+        return msgspec.structs.replace(
+            read,
+            instance=filled_in(read.instance, f"{path}, instance"),
+            config={**read.config, **texts},
+            log_path=None if read.log_path is None else filled_in(read.log_path, f"{path}, log_path"),
+        )
 
     def streams_config(self) -> dict[str, object]:
         return {**self.config, "application.id": self.application, "client.id": self.instance}

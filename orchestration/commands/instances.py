@@ -8,14 +8,17 @@ from typing import Annotated
 import typer
 
 from orchestration import audit
+from orchestration.applications import Application
 from orchestration.commands.common import Named, Servers, err, explained, fail, named, out, project, task_id
 from orchestration.commands.run_book import ApplicationName, TaskName
 from orchestration.control_plane.models import RunBookState
+from orchestration.draining import DRAIN_SECONDS
+from orchestration.draining import drain as drain_through_kafka
 from orchestration.launcher import Launcher
-from orchestration.operations import DRAIN_SECONDS
 from orchestration.places import Places
 from orchestration.run_books import Request, RestartInstance
 from orchestration.tasks import TaskCommands
+from runtime.coordination.commands import CommandClient
 from runtime.ids import TaskId
 
 Instances = Annotated[list[str] | None, typer.Argument(help="Names from streams.toml. Default: all of them.")]
@@ -72,17 +75,33 @@ def drain(
     timeout: Annotated[
         float, typer.Option(min=1, help="Seconds after which it hands over what the others have not learned yet.")
     ] = DRAIN_SECONDS,
+    bootstrap_servers: Servers = None,
 ) -> None:
     """Close an instance for good: others learn its tasks and take them over first. It stays stopped until somebody starts it.
 
     It is asked through Kafka, so it may run on any machine. `--application` names that of one that is no longer declared.
+    With `--bootstrap-servers` too, neither streams.toml nor the database is needed.
     """
+    if bootstrap_servers is not None:
+        if application is None:
+            raise typer.BadParameter("--bootstrap-servers needs to know which application: add --application")
+        _drain_elsewhere(named(application, bootstrap_servers), instance, timeout)
+        return
     with project() as operations:
         applications = operations.applications
         owner = applications.of_instance(instance) if application is None else applications.named(application)
         with err.status(f"Draining {instance} …"):
             ran = operations.drain(owner, instance, actor=audit.this_user(), timeout_s=timeout)
         out.print(f"{instance} has {'handed its tasks over and closed' if ran else 'not been running'}", markup=False)
+
+
+def _drain_elsewhere(application: Application, instance: str, timeout: float) -> None:
+    with explained(), err.status(f"Draining {instance} …"):
+        actor = audit.this_user()
+        with CommandClient(application.id, application.bootstrap_servers, actor) as client:
+            client.want(instance, False)
+        ran = drain_through_kafka(application, instance, Launcher(Places.find()).running(instance), actor=actor, timeout_s=timeout)
+    out.print(f"{instance} has {'handed its tasks over and closed' if ran else 'not been running'}", markup=False)
 
 
 def restart(instances: Instances = None) -> None:

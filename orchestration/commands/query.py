@@ -14,6 +14,7 @@ import typer
 
 from orchestration.commands.common import Json, Servers, err, explained, named, out, print_json, table
 from orchestration.observer import Observer
+from runtime.environment import filled_in
 from runtime.errors import StreamsError
 
 _SECONDS = 10.0
@@ -68,7 +69,7 @@ def _instances(application: str, servers: str | None, url: str | None, token: st
     addresses = list(dict.fromkeys(f"http://{member.application_server}" for member in newest if member.application_server))
     if not addresses:
         raise StreamsError(f"no instance of {application} tells its address: set http.port (and application.server) and restart them")
-    return addresses, token or (None if own is None else str(own))
+    return addresses, token or (None if own is None else filled_in(str(own), "http.token"))
 
 
 def _answer(asked: Sequence[str], store: str, parameters: dict[str, str], token: str | None) -> dict[str, object]:

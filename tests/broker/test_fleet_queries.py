@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
 from urllib.error import HTTPError, URLError
@@ -111,16 +112,24 @@ def value(streams: KafkaStreams, key: str, more: str = "") -> object:
     return body["value"] if status == 200 else None
 
 
-def is_whole(streams: KafkaStreams) -> bool:
-    return all(value(streams, key) == int(key[1:]) + 1 for key in KEYS)
+def is_whole(streams: KafkaStreams, more: str = "") -> bool:
+    return all(value(streams, key, more) == int(key[1:]) + 1 for key in KEYS)
+
+
+def knows(streams: KafkaStreams, instances: int) -> bool:
+    return len(streams.metadata_for_all_streams_clients()) == instances
+
+
+def has_no_lag(streams: KafkaStreams, key: str) -> bool:
+    return get(streams, f"/stores/counts/get?key={key}&stale=true")[1]["lag"] == 0
 
 
 def test_every_instance_finds_the_owner_of_every_key(fleet: Callable[..., Fleet]) -> None:
     instances = fleet().running("a", "b", "c")
     by_host = {at(streams): streams for streams in instances}
     for asked in instances:
-        wait_until(lambda asked=asked: len(asked.metadata_for_all_streams_clients()) == 3, what="a fleet of three")
-        wait_until(lambda asked=asked: is_whole(asked), what="all counts")
+        wait_until(partial(knows, asked, 3), what="a fleet of three")
+        wait_until(partial(is_whole, asked), what="all counts")
     for key in KEYS:
         [found] = {asked.query_metadata_for_key("counts", key, serdes.STRING) for asked in instances}
         assert found.partition == partition_for(key.encode(), PARTITIONS) and found.standby_hosts == frozenset()
@@ -204,14 +213,14 @@ def test_a_client_that_waits_for_its_first_tasks_knows_nobody(broker: Kafka, top
 def test_standbys_answer_for_who_does_not_mind_their_age(fleet: Callable[..., Fleet]) -> None:
     first, second = fleet(**{"num.standby.replicas": 1, "acceptable.recovery.lag": 0}).running("a", "b")
     for asked in (first, second):
-        wait_until(lambda asked=asked: all(value(asked, key, "&stale=true") == int(key[1:]) + 1 for key in KEYS), what="copies")
+        wait_until(partial(is_whole, asked, "&stale=true"), what="copies")
         for key in KEYS:
             metadata = asked.query_metadata_for_key("counts", key)
             assert {metadata.active_host, *metadata.standby_hosts} == {at(first), at(second)}
             status, body = get(asked, f"/stores/counts/get?key={key}&stale=true")
             assert (status, body["kind"]) == (200, "ACTIVE" if metadata.active_host == at(asked) else "STANDBY")
         copy = next(key for key in KEYS if asked.query_metadata_for_key("counts", key).active_host != at(asked))
-        wait_until(lambda asked=asked, copy=copy: get(asked, f"/stores/counts/get?key={copy}&stale=true")[1]["lag"] == 0, what="a lag of 0")
+        wait_until(partial(has_no_lag, asked, copy), what="a lag of 0")
         assert asked.store("counts").get(copy) is None
         assert asked.store(StoreQueryParameters("counts").enable_stale_stores()).get(copy) == int(copy[1:]) + 1
         assert all(metadata.standby_state_store_names == {"counts"} for metadata in asked.metadata_for_all_streams_clients())

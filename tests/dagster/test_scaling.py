@@ -154,6 +154,8 @@ def test_the_commands_scale_and_drain_and_a_dead_instance_beyond_the_declared_on
     with counted.control_plane.reading() as session:
         assert [(alert.kind, alert.instance) for alert in session.scalars(select(Alert))] == [("INSTANCE_DIED", two)]
     assert f"{two} has not been running" in penstock("drain", two)
+    here = ("--application", counted.application.id, "-b", counted.broker.bootstrap_servers)
+    assert f"{two} has not been running" in penstock("drain", two, *here)
 
 
 def test_the_progress_of_a_copy_is_told_in_percent() -> None:
