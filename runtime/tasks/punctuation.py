@@ -7,8 +7,8 @@ current time, and is next due at the first multiple after it.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
 
 NEVER = 1 << 62
@@ -38,14 +38,62 @@ class Cancellable:
         self.cancelled = True
 
 
+@dataclass(slots=True)
+class _Schedule:
+    due: int
+    interval_ms: int
+    punctuator: Punctuator
+    handle: Cancellable
+
+
+class _Heap:
+    """Java's `PriorityQueue`, by time alone: punctuators that are due at the same time come in the order in which they come there.
+    (`heapq` moves equal ones about in another way.)"""
+
+    __slots__ = ("_rows",)
+
+    def __init__(self) -> None:
+        self._rows: list[_Schedule] = []
+
+    @property
+    def due(self) -> int:
+        return self._rows[0].due if self._rows else NEVER
+
+    def add(self, schedule: _Schedule) -> None:
+        rows = self._rows
+        rows.append(schedule)
+        at = len(rows) - 1
+        while at and schedule.due < rows[(at - 1) // 2].due:
+            rows[at] = rows[(at - 1) // 2]
+            at = (at - 1) // 2
+        rows[at] = schedule
+
+    def pop(self) -> _Schedule:
+        rows = self._rows
+        first, last, at = rows[0], rows.pop(), 0
+        if not rows:
+            return first
+        while (below := 2 * at + 1) < len(rows):
+            if below + 1 < len(rows) and rows[below + 1].due < rows[below].due:
+                below += 1
+            if last.due <= rows[below].due:
+                break
+            rows[at] = rows[below]
+            at = below
+        rows[at] = last
+        return first
+
+    def clear(self) -> None:
+        self._rows.clear()
+
+
 class PunctuationQueue:
     """The schedules of one task that follow one clock. `due` is the time in ms of the next one, NEVER if there is none."""
 
-    __slots__ = ("_heap", "_number", "due")
+    __slots__ = ("_heap", "due")
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, int, Punctuator, Cancellable]] = []
-        self._number = 0
+        self._heap = _Heap()
         self.due = NEVER
 
     def schedule(self, first: int, interval_ms: int, punctuator: Punctuator) -> Cancellable:
@@ -53,10 +101,8 @@ class PunctuationQueue:
         if interval_ms < 1:
             raise ValueError(f"the interval of a punctuator is at least 1 ms, not {interval_ms}")
         handle = Cancellable()
-        # The number keeps schedules that are due at the same time in the order in which they were made.
-        self._number += 1
-        heapq.heappush(self._heap, (first, self._number, interval_ms, punctuator, handle))
-        self.due = self._heap[0][0]
+        self._heap.add(_Schedule(first, interval_ms, punctuator, handle))
+        self.due = self._heap.due
         return handle
 
     def schedule_anchored(self, start: int, interval_ms: int, punctuator: Punctuator, now_ms: int) -> Cancellable:
@@ -66,26 +112,23 @@ class PunctuationQueue:
         return self.schedule(start, interval_ms, punctuator)
 
     def punctuate(self, now_ms: int) -> int:
-        """Calls what is due at `now_ms`. Returns how many punctuators ran."""
-        ran = 0
-        heap = self._heap
+        """Calls what is due at `now_ms`. Returns how many punctuators ran. One that raises keeps its place in the schedule."""
+        ran, heap = 0, self._heap
         try:
-            while heap and heap[0][0] <= now_ms:
-                due, number, interval, punctuator, handle = heapq.heappop(heap)
-                if not handle.cancelled:
-                    # The next time is known before the call, so that a punctuator that raises keeps its place.
-                    heapq.heappush(heap, (_following(due, interval, now_ms), number, interval, punctuator, handle))
-                    punctuator(now_ms)
-                    ran += 1
+            while heap.due <= now_ms:
+                schedule = heap.pop()
+                if schedule.handle.cancelled:
+                    continue
+                try:
+                    schedule.punctuator(now_ms)
+                finally:
+                    if not schedule.handle.cancelled:
+                        schedule.due = _following(schedule.due, schedule.interval_ms, now_ms)
+                        heap.add(schedule)
+                ran += 1
         finally:
-            self._drop_cancelled()
+            self.due = heap.due
         return ran
-
-    def _drop_cancelled(self) -> None:
-        heap = self._heap
-        while heap and heap[0][4].cancelled:
-            heapq.heappop(heap)
-        self.due = heap[0][0] if heap else NEVER
 
     def clear(self) -> None:
         """Forgets all schedules."""
