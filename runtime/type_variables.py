@@ -38,3 +38,15 @@ else:
     K_contra, KIn_contra, VIn_contra, KOut_contra, VOut_contra = (
         TypeVar(name, contravariant=True) for name in ("K_contra", "KIn_contra", "VIn_contra", "KOut_contra", "VOut_contra")
     )
+
+
+class Subscripted:
+    """A base of frozen, slotted, generic dataclasses, so that `Consumed[str, Flight](…)` is `Consumed(…)` at run time. (`typing` sets an
+    attribute on what such a call makes; what the dataclass raises then is a TypeError instead of the AttributeError that it expects.)"""
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:
+
+        def __class_getitem__(cls, types):
+            return cls

@@ -11,14 +11,14 @@ from runtime.dsl.options import name_of
 from runtime.dsl.stream_base import KEY_AND_VALUE
 from runtime.errors import TopologyError
 from runtime.operators.stateless import PassThrough, Split
-from runtime.type_variables import K, V
+from runtime.type_variables import K, Subscripted, V
 
 if TYPE_CHECKING:
     from runtime.dsl.kstream import KStream
 
 
 @dataclass(frozen=True, slots=True)
-class Branched(Generic[K, V]):
+class Branched(Subscripted, Generic[K, V]):
     """What becomes of a branch. `name` is put behind the name of the split. With `function`, what it makes of the branch takes the branch's
     place among the results (None: nothing does); with `consumer`, the branch is handed to it and is no result."""
 

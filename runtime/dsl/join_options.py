@@ -12,7 +12,7 @@ from runtime.durations import Duration, to_ms
 from runtime.errors import TopologyError
 from runtime.serdes.serde import Serde
 from runtime.stores.suppliers import WindowSupplier
-from runtime.type_variables import VO, K, V
+from runtime.type_variables import VO, K, Subscripted, V
 
 KeyPartitioner: TypeAlias = Callable[[str, object, object, int], int | None]
 """`(topic, key, None, number of partitions) -> partition`; None leaves it to the default."""
@@ -64,7 +64,7 @@ def _signed_ms(duration: Duration) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class StreamJoined(Generic[K, V, VO]):
+class StreamJoined(Subscripted, Generic[K, V, VO]):
     """How two streams are joined: serdes of the key, of the left value and of the right value.
 
     `name` is that of the nodes and of repartition topics (`<name>-left`, `<name>-right`); `store_name` that of the stores and their

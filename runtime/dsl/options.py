@@ -17,7 +17,7 @@ from runtime.offset_reset import AutoOffsetReset
 from runtime.serdes.serde import Serde
 from runtime.stores.suppliers import KeyValueSupplier, SessionSupplier, VersionedSupplier, WindowSupplier
 from runtime.topology.nodes import Partitioner
-from runtime.type_variables import VO, K, V
+from runtime.type_variables import VO, K, Subscripted, V
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
@@ -40,7 +40,7 @@ class Named:
 
 
 @dataclass(frozen=True, slots=True)
-class Consumed(Generic[K, V]):
+class Consumed(Subscripted, Generic[K, V]):
     """How a topic is read. `offset_reset_policy`: an `AutoOffsetReset`, or `earliest`, `latest`, `none`, `by_duration:PT1H`;
     None is `auto.offset.reset`.    `timestamp_extractor` as in `runtime.timestamps`."""
 
@@ -56,7 +56,7 @@ class Consumed(Generic[K, V]):
 
 
 @dataclass(frozen=True, slots=True)
-class Produced(Generic[K, V]):
+class Produced(Subscripted, Generic[K, V]):
     """How a topic is written. `partitioner(topic, key, value, partitions)` chooses the partition; None is the key's murmur2 hash."""
 
     key: Serde[K] | None = None
@@ -70,7 +70,7 @@ class Produced(Generic[K, V]):
 
 
 @dataclass(frozen=True, slots=True)
-class Grouped(Generic[K, V]):
+class Grouped(Subscripted, Generic[K, V]):
     """How records are grouped. The name is that of the repartition topic, if one is needed: `<application.id>-<name>-repartition`."""
 
     key: Serde[K] | None = None
@@ -83,7 +83,7 @@ class Grouped(Generic[K, V]):
 
 
 @dataclass(frozen=True, slots=True)
-class Joined(Generic[K, V, VO]):
+class Joined(Subscripted, Generic[K, V, VO]):
     """How a stream is joined with a table: serdes of the stream's key and value and of the table's value; the name of a
     repartition topic. With a `grace_period`, records wait for that long in stream time before they are joined with the row of their time,
     so that rows may be late; the table must be versioned, with a history of at least that length."""
@@ -100,7 +100,7 @@ class Joined(Generic[K, V, VO]):
 
 
 @dataclass(frozen=True, slots=True)
-class Repartitioned(Generic[K, V]):
+class Repartitioned(Subscripted, Generic[K, V]):
     """How a stream goes through a topic of its own. `partitions` None: as many as flow into it."""
 
     name: str | None = None
@@ -117,7 +117,7 @@ class Repartitioned(Generic[K, V]):
 
 
 @dataclass(frozen=True, slots=True)
-class Materialized(Generic[K, V]):
+class Materialized(Subscripted, Generic[K, V]):
     """How a table is kept. `store` is the store's name, or a supplier made by `Stores`; without it the name is generated.
 
     `caching`: updates of a key are folded until the next commit. `logging`: True, False, or settings of the changelog topic. `retention`

@@ -9,11 +9,11 @@ from typing import Generic
 
 from runtime.dsl.options import name_of
 from runtime.errors import TopologyError
-from runtime.type_variables import K, V
+from runtime.type_variables import K, Subscripted, V
 
 
 @dataclass(frozen=True, slots=True)
-class Printed(Generic[K, V]):
+class Printed(Subscripted, Generic[K, V]):
     """Where and how records are printed: a line `[label]: text` for each. Made by `to_sys_out` and `to_file`.
 
     `label` is by default the name of the node above; `key_value_mapper(key, value)` gives the text, by default `key, value`; `name` is the

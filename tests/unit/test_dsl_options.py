@@ -10,12 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime import (
+    Branched,
     Consumed,
     Grouped,
     Joined,
     Materialized,
     Named,
     Produced,
+    Record,
     Repartitioned,
     Stores,
     StreamsBuilder,
@@ -196,9 +198,7 @@ def test_windows_hold_their_records_and_no_other(size: int, data: st.DataObject)
     advance, timestamp = data.draw(st.integers(1, size)), data.draw(st.integers(0, 5000))
     windows = TimeWindows.of_size_with_no_grace(size).advance_by(advance)
     every = range(0, timestamp + size, windows.advance_ms)
-    assert list(windows.windows_for(timestamp)) == [
-        start for start in every if start <= timestamp < start + size
-    ]
+    assert list(windows.windows_for(timestamp)) == [start for start in every if start <= timestamp < start + size]
 
 
 # -- stores --------------------------------------------------------------------------------------------------------------------
@@ -344,3 +344,11 @@ def test_partitions_of_a_repartition_topic() -> None:
     assert (wide.name, wide.partitions) == ("app-wide-repartition", 12)
     with pytest.raises(TopologyError, match="partitions must be at least 1, not 0"):
         Repartitioned(partitions=0)
+
+
+def test_options_may_be_built_with_their_types() -> None:
+    assert Consumed[str, str](serdes.STRING, value=serdes.STRING) == Consumed(serdes.STRING, value=serdes.STRING)
+    assert Materialized[str, int]("counts") == Materialized("counts")
+    assert Branched[str, str]("late").name == "late"
+    assert Joined[str, str, str](serdes.STRING).key is serdes.STRING
+    assert Record[str, int]("a", 1) == Record("a", 1)
