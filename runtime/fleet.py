@@ -126,6 +126,14 @@ class StreamsMetadataState:
             return 0
         return max((fleet.partitions.get(topic, 0) for topic in self._parts[store.subtopology].source_topics), default=0)
 
+    def owners(self, store: KnownStore) -> list[HostInfo]:
+        """Who has each part of a store, by partition; none of a global one, and as long as the topics are not known."""
+        index = self._index()
+        if index is None or store.subtopology is None:
+            return []
+        owners = (index.owners.get(str(TaskId(store.subtopology, number))) for number in range(self.partitions(store)))
+        return [HostInfo.unavailable() if owner is None else host_of(owner) for owner in owners]
+
     def _of_partition(self, index: _Index, subtopology: int, partition: int) -> KeyQueryMetadata:
         task = str(TaskId(subtopology, partition))
         owner, copies = index.owners.get(task), _hosts(index.copies.get(task, ()))

@@ -250,9 +250,8 @@ class Routes:
     def _elsewhere(self, store: KnownStore, here: Iterable[Part]) -> list[dict[str, object]]:
         """The partitions that are not among those here, and who has them; null while nobody has."""
         mine = {part.partition for part in here}
-        numbers = set(range(self._places.partitions(store))) - mine
-        owners = {number: self._places.of_partition(store.name, number).active_host for number in sorted(numbers)}
-        return [{"partition": number, "owner": _address(owner)} for number, owner in owners.items()]
+        owners = enumerate(self._places.owners(store))
+        return [{"partition": number, "owner": _address(owner)} for number, owner in owners if number not in mine]
 
     def _part(self, store: KnownStore, partition: int, stale: bool, target: str) -> Part:
         """The part with a partition, if it is here. Raises Refusal: it is elsewhere (307), or nowhere for the moment (503)."""

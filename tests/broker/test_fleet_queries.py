@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -9,12 +10,15 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
+from typing import cast
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 import msgspec
 import pytest
+from typer.testing import CliRunner, Result
 
+from orchestration.cli import app
 from orchestration.embedded.ports import free_port
 from runtime import Consumed, HostInfo, KafkaStreams, KeyQueryMetadata, Materialized, StoreQueryParameters, StreamsBuilder, Topology, serdes
 from runtime.errors import InvalidStateStoreError, StreamsError
@@ -149,6 +153,62 @@ def test_every_instance_finds_the_owner_of_every_key(fleet: Callable[..., Fleet]
         rows = get(asked, "/stores/counts/range?limit=1000")[1]["rows"]
         whole.update((row["key"], row["value"]) for row in rows)  # type: ignore[attr-defined]
     assert whole == {key: int(key[1:]) + 1 for key in KEYS}
+
+
+def penstock(*arguments: str, status: int = 0) -> str:
+    """Runs a command; gives what it printed."""
+    result: Result = CliRunner().invoke(app, arguments, env={"COLUMNS": "200"})
+    assert result.exit_code == status, (result.output, result.exception)
+    return result.output
+
+
+def test_the_command_finds_an_instance_through_kafka_and_the_owner_through_it(
+    broker: Kafka, application_id: str, fleet: Callable[..., Fleet]
+) -> None:
+    instances = fleet().running("a", "b")
+    for asked in instances:
+        wait_until(partial(is_whole, asked), what="all counts")
+    for key in KEYS[:8]:
+        assert penstock("query", application_id, "counts", key, "-b", broker.bootstrap_servers, "--token", TOKEN).startswith(
+            f"{int(key[1:]) + 1}\n"
+        )
+    here = ("--url", f"http://{at(instances[0])}", "--token", TOKEN)
+    found = json.loads(penstock("query", application_id, "counts", KEYS[7], "--stale", "--json", *here))
+    assert (found["value"], found["kind"], found["partition"]) == (8, "ACTIVE", partition_for(KEYS[7].encode(), PARTITIONS))
+    assert penstock("query", application_id, "places", '"EWR"', "--format", "json", *here).startswith('"Newark"')
+    assert penstock("query", application_id, "counts", "nobody", *here).startswith("null")
+    assert "store 'count' is unknown" in penstock("query", application_id, "count", "x", *here, status=1)
+    assert "the token is missing or wrong" in penstock("query", application_id, "counts", "x", "-b", broker.bootstrap_servers, status=1)
+    assert "no instance answers: http://127.0.0.1:1" in penstock(
+        "query", application_id, "counts", "x", "--url", "http://127.0.0.1:1", status=1
+    )
+
+
+def test_the_endpoint_of_an_instance_answers_for_all_of_its_workers(
+    broker: Kafka, topic: Topic, application_id: str, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The workers are processes; the endpoint is their parent's."""
+    source = topic("in", partitions=PARTITIONS)
+    monkeypatch.setenv("TEST_SOURCE", source)
+    monkeypatch.setenv("TEST_OUTPUT", topic("out"))
+    broker.produce(source, [(key, "v") for key in KEYS for _ in range(int(key[1:]) + 1)])
+    settings: dict[str, object] = {"num.stream.threads": 2, "http.port": free_port(), "http.token": TOKEN, "session.timeout.ms": 10_000}
+    with client(broker, "tests.broker.worker_apps:counts", application_id, state_dir, **settings) as streams:
+        streams.start()
+        reaches(streams, State.RUNNING, 60)
+        wait_until(partial(is_whole, streams), what="all counts")
+        wait_until(lambda: sorted(len(thread["tasks"]) for thread in listed(streams, "/tasks")) == [3, 3], what="two workers")  # type: ignore[arg-type]
+        rows = get(streams, "/stores/counts/range?limit=1000")[1]
+        assert {row["key"]: row["value"] for row in rows["rows"]} == {key: int(key[1:]) + 1 for key in KEYS}  # type: ignore[attr-defined]
+        assert rows["elsewhere"] == [] and len(rows["parts"]) == PARTITIONS  # type: ignore[arg-type]
+        assert {streams.query_metadata_for_key("counts", key).active_host for key in KEYS} == {at(streams)}
+        [everyone] = streams.metadata_for_all_streams_clients()
+        assert len(everyone.topic_partitions) == PARTITIONS
+
+
+def listed(streams: KafkaStreams, path: str) -> list[dict[str, object]]:
+    """An answer that is a list."""
+    return cast(list[dict[str, object]], get(streams, path)[1])
 
 
 @contextmanager

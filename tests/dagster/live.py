@@ -24,6 +24,7 @@ _WHY = """
 query ($id: ID!) { runOrError(runId: $id) { ... on Run { eventConnection { events {
   __typename ... on ErrorEvent { error { message cause { message cause { message } } } } } } } } }"""
 _RUNS = "query ($job: String!) { runsOrError(filter: {pipelineName: $job}) { ... on Runs { results { runId status } } } }"
+_PARTITIONS = '{ assetNodeOrError(assetKey: {path: ["instances"]}) { ... on AssetNode { partitionKeys } } }'
 _SENSORS = """
 { sensorsOrError(repositorySelector: {repositoryName: "__repository__", repositoryLocationName: "penstock"}) {
     ... on Sensors { results { name sensorState { status } } } ... on PythonError { message } } }"""
@@ -70,7 +71,9 @@ class LiveDagster:
         return found
 
     def launch(self, job: str, *, partition: str | None = None) -> str:
-        """Launches a job as the UI does, waits for its success, returns the run's id."""
+        """Launches a job as the UI does, once the sensor has added the partition; waits for its success, returns the run's id."""
+        if partition is not None:
+            wait_until(lambda: partition in self.partitions(), 60, f"partition {partition}")
         tags = [] if partition is None else [{"key": "dagster/partition", "value": partition}]
         selector = {"repositoryName": "__repository__", "repositoryLocationName": "penstock", "pipelineName": job}
         params = {"selector": selector, "mode": "default", "runConfigData": {}, "executionMetadata": {"tags": tags}}
@@ -79,6 +82,11 @@ class LiveDagster:
         ended = wait_until(lambda: self._ended(run_id), 120, f"the end of {job}")
         assert ended == "SUCCESS", self.ask(_WHY, id=run_id)
         return run_id
+
+    def partitions(self) -> list[str]:
+        """The partitions of the asset `instances`."""
+        found: list[str] = self.ask(_PARTITIONS)["assetNodeOrError"]["partitionKeys"]
+        return found
 
     def runs(self, job: str) -> list[str]:
         """The states of a job's runs."""
