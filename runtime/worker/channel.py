@@ -220,8 +220,12 @@ class Channel:
         """Hangs up when all that was said is on its way, or after `FLUSH_SECONDS`."""
         self._outgoing.put(None)
         self._writer.join(FLUSH_SECONDS)
+        self.hang_up()
+        self._socket.close()
+
+    def hang_up(self) -> None:
+        """Ends `serve`, as if the other side were gone."""
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
             logger.debug("the other side had hung up")
-        self._socket.close()

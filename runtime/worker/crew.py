@@ -14,6 +14,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
@@ -33,6 +34,7 @@ from runtime.worker.stream_worker import StreamWorker
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.5
+FROZEN_MS = 3_000
 FAILED_STOP_MS = 10_000
 """How long the others may take to close when one has failed for good."""
 
@@ -211,7 +213,9 @@ class Crew:
             self._owner.failing(error)
         with self._lock:
             self._workers.pop(worker.number, None)
-            self._leaving.discard(worker.number)
+            if leaving:
+                self._leaving.discard(worker.number)
+                self._restarts.forget(worker.number)
             self._lock.notify_all()
         if died or error is not None:
             self._announce(worker)
@@ -247,6 +251,7 @@ class Crew:
             with self._lock:
                 if not self._stopping:
                     self._due_ms[worker.number] = now_ms + wait_ms
+            self.later(self._begin_due)
         self._owner.workers_changed()
 
     def _give_up(self, error: BaseException) -> None:
@@ -268,25 +273,35 @@ class Crew:
 
     def _supervise(self) -> None:
         """Does what processes tell, and looks after them, until all is over."""
-        look_at_ms = 0
+        looked_ms = self._clock.monotonic_ms()
         while not self._over:
-            now_ms = self._clock.monotonic_ms()
-            if now_ms >= look_at_ms:
-                look_at_ms = now_ms + int(LOOK_SECONDS * 1000)
-                self._look(now_ms)
+            passed_ms = self._clock.monotonic_ms() - looked_ms
+            if passed_ms >= LOOK_SECONDS * 1000:
+                looked_ms += passed_ms
+                self._do(partial(self._look, passed_ms))
             try:
                 job = self._jobs.get(timeout=LOOK_SECONDS)
             except Empty:
                 continue
-            try:
-                job()
-            except Exception:
-                logger.exception("a listener, or the supervision of a worker, has failed")
+            self._do(job)
 
-    def _look(self, now_ms: int) -> None:
-        for worker in self.workers:
-            if isinstance(worker, ProcessWorker):
-                worker.look()
+    def _do(self, job: Callable[[], None]) -> None:
+        try:
+            job()
+        except Exception:
+            logger.exception("a listener, or the supervision of a worker, has failed")
+
+    def _look(self, passed_ms: int) -> None:
+        """`passed_ms`: since the last look. After a pause of this process itself (Ctrl-Z) what the workers said meanwhile is to be read
+        before it is judged that they say nothing."""
+        if passed_ms < FROZEN_MS:
+            for worker in self.workers:
+                if isinstance(worker, ProcessWorker):
+                    worker.look()
+        self._begin_due()
+
+    def _begin_due(self) -> None:
+        now_ms = self._clock.monotonic_ms()
         with self._lock:
             due = [number for number, due_ms in self._due_ms.items() if now_ms >= due_ms]
             for number in due:

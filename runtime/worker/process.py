@@ -95,7 +95,7 @@ def main() -> int:
     service.begin(worker, channel)
     over = threading.Event()
     threading.Thread(target=_listen, args=(channel, worker, over), name="instance", daemon=True).start()
-    threading.Thread(target=_beat, args=(channel, worker), name="pulse", daemon=True).start()
+    threading.Thread(target=_beat, args=(channel, worker, begin.seat.pid), name="pulse", daemon=True).start()
     failure: Failure | None = None
     try:
         worker.run()
@@ -153,11 +153,15 @@ def _standby_listener(channel: Channel) -> StandbyUpdateListener:
     return listener
 
 
-def _beat(channel: Channel, worker: Worker) -> None:
-    """Says that the process lives, as long as it does."""
+def _beat(channel: Channel, worker: Worker, parent: int) -> None:
+    """Says that the process lives, as long as it does. The main process's end of the socket may be open in a process that it has forked, so
+    it is looked for itself, too."""
     pause = threading.Event()
     while not pause.wait(PULSE_SECONDS):
         channel.tell(Pulse(worker.idle_ms))
+        if os.getppid() != parent:
+            channel.hang_up()
+            return
 
 
 def _listen(channel: Channel, worker: Worker, over: threading.Event) -> None:

@@ -163,6 +163,9 @@ class ProcessWorker:
         (user code hangs; the group goes by heartbeats, and would never drop it: rules.md, 7)."""
         if self._killed or self._last_word is not None:
             return
+        if self._process.poll() is not None:
+            self._channel.hang_up()  # its end of the socket may be open in a process that user code has forked
+            return
         now_ms = self._clock.monotonic_ms()
         if self._heard_ms is None:
             if now_ms - self._started_ms > max(BEGIN_MS, self._silent_ms):

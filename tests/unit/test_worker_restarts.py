@@ -1,0 +1,211 @@
+"""When workers that have died are begun again, and what a crew makes of it (`runtime/worker/restarts.py`, `crew.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+
+import pytest
+
+from runtime.coordination.fleet import Fleet
+from runtime.metrics import MetricName
+from runtime.states import State
+from runtime.testing import ManualClock
+from runtime.worker.calls import Call, Stop
+from runtime.worker.crew import Crew
+from runtime.worker.found import Found
+from runtime.worker.queries import StoreQueryParameters
+from runtime.worker.restarts import HEALTHY_MS, LONGEST_WAIT_MS, MOST_DEATHS, Restarts
+from runtime.worker.view import WorkerMetadata
+from tests.support import wait_until
+
+
+def test_the_first_death_is_answered_at_once_and_the_next_ones_later_and_later() -> None:
+    restarts = Restarts(max_poll_ms=1_000)
+    restarts.begun(1, 0)
+    assert [restarts.failed(1, 10) for _ in range(8)] == [0, 1_000, 2_000, 4_000, 8_000, 16_000, LONGEST_WAIT_MS, LONGEST_WAIT_MS]
+    assert restarts.failed(2, 10) == 0, "each worker has a history of its own"
+
+
+def test_a_worker_that_has_lived_for_a_while_begins_from_the_first() -> None:
+    restarts = Restarts(max_poll_ms=1_000)
+    restarts.begun(1, 0)
+    restarts.failed(1, 10)
+    restarts.failed(1, 20)
+    restarts.begun(1, 1_000)
+    assert restarts.failed(1, 1_000 + HEALTHY_MS) == 0
+    assert restarts.failures(1) == 1
+
+
+def test_a_worker_that_hangs_at_every_start_is_not_taken_for_healthy() -> None:
+    """It lives as long as it takes to see that it hangs."""
+    restarts = Restarts(max_poll_ms=300_000)
+    restarts.begun(1, 0)
+    restarts.failed(1, 301_000)
+    restarts.begun(1, 301_000)
+    assert restarts.failed(1, 602_000) > 0
+
+
+class Fake:
+    """A worker that does what the test says."""
+
+    idle_ms = 0
+    may_be_asked = True
+
+    def __init__(self, number: int, halted: bool, crew: Crew) -> None:
+        self.number, self.name, self.halted = number, f"one-StreamThread-{number}", halted
+        self.state = State.CREATED
+        self.incarnation: int | None = number * 100
+        self.asked: list[tuple[Call, tuple[object, ...]]] = []
+        self.stops: list[Stop] = []
+        self._crew = crew
+
+    def start(self) -> None:
+        self.move(State.RUNNING)
+
+    def move(self, state: State) -> None:
+        self.state = state
+
+    def ends(self, error: BaseException | None = None, *, died: bool = False) -> None:
+        self._crew.ended(self, error, died=died)
+
+    def request_stop(self, stop: Stop) -> None:
+        self.stops.append(stop)
+
+    def ask(self, call: Call, *arguments: object) -> Future[object]:
+        self.asked.append((call, arguments))
+        answer: Future[object] = Future()
+        answer.set_result(None)
+        return answer
+
+    def tell_state(self, old: State, new: State) -> None: ...
+
+    def metadata(self) -> WorkerMetadata:
+        return WorkerMetadata(self.state, ())
+
+    def find(self, parameters: StoreQueryParameters) -> Callable[[], Found]:
+        return lambda: Found(())
+
+    def fleet(self) -> Fleet | None:
+        return None
+
+    def metrics(self) -> Mapping[MetricName, float]:
+        return {}
+
+    def join(self, timeout_s: float | None) -> None: ...
+
+
+class Owner:
+    """A client that notes what it is told."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.crew = Crew(self, self.clock, 1_000)
+        self.made: list[Fake] = []
+        self.replace = False
+        self.failed: list[BaseException] = []
+        self.over: list[BaseException | None] = []
+
+    def begin(self, count: int) -> list[Fake]:
+        self.crew.recruit(count, self._make)
+        self.crew.start(lambda: None)
+        wait_until(lambda: len(self.crew.workers) == count, 5)
+        return list(self.made)
+
+    def _make(self, number: int, halted: bool) -> Fake:
+        self.made.append(Fake(number, halted, self.crew))
+        return self.made[-1]
+
+    def workers_changed(self) -> None: ...
+
+    def close_wanted(self, timeout_ms: int | None) -> None: ...
+
+    def shall_replace(self, error: BaseException) -> bool:
+        return self.replace
+
+    def failing(self, error: BaseException) -> None:
+        self.failed.append(error)
+
+    def all_ended(self, error: BaseException | None) -> None:
+        self.over.append(error)
+
+    def numbers(self) -> list[int]:
+        return [worker.number for worker in self.crew.workers]
+
+
+@pytest.fixture
+def owner() -> Owner:
+    return Owner()
+
+
+def test_a_death_is_announced_by_a_sibling_and_the_worker_is_begun_again(owner: Owner) -> None:
+    first, second = owner.begin(2)
+    second.ends(died=True)
+    assert first.asked == [(Call.ANNOUNCE_DEATH, (2, 200))]
+    wait_until(lambda: owner.numbers() == [1, 2], 5, "the second, again")
+    assert len(owner.made) == 3 and not owner.failed
+
+
+def test_a_worker_that_dies_again_and_again_ends_the_client(owner: Owner) -> None:
+    first, _ = owner.begin(2)
+    for deaths in range(1, MOST_DEATHS + 1):
+        owner.made[-1].ends(died=True)
+        if deaths < MOST_DEATHS:
+            owner.clock.advance(LONGEST_WAIT_MS)
+            wait_until(lambda deaths=deaths: len(owner.made) == 2 + deaths, 5, "another start")  # type: ignore[misc]
+    assert [str(error) for error in owner.failed] == ["one-StreamThread-2 has died 6 times in a row: the log says of what"]
+    assert len(first.stops) == 1 and not owner.over, "the others close in order"
+    first.ends()
+    assert owner.over == owner.failed
+
+
+def test_a_failure_is_the_handlers_to_judge(owner: Owner) -> None:
+    first, second = owner.begin(2)
+    owner.replace = True
+    first.ends(ValueError("once"))
+    wait_until(lambda: owner.numbers() == [1, 2], 5, "the first, again")
+    owner.replace = False
+    error = ValueError("twice")
+    owner.made[-1].ends(error)
+    assert owner.failed == [error] and second.stops
+    second.ends()
+    assert owner.over == [error]
+
+
+def test_nobody_is_begun_again_while_the_client_closes(owner: Owner) -> None:
+    first, second = owner.begin(2)
+    owner.crew.request_stop(Stop(1_000))
+    first.ends(died=True)
+    second.ends()
+    assert owner.over == [None] and len(owner.made) == 2 and not owner.failed
+
+
+def test_the_state_is_the_union_of_the_workers(owner: Owner) -> None:
+    first, second = owner.begin(2)
+    seen = [owner.crew.state]
+    second.move(State.REBALANCING)
+    seen.append(owner.crew.state)
+    first.move(State.RESTORING)
+    seen.append(owner.crew.state)
+    assert seen == [State.RUNNING, State.REBALANCING, State.RESTORING]
+
+
+def test_numbers_are_used_again_and_who_is_added_to_a_paused_client_is_paused(owner: Owner) -> None:
+    first, second = owner.begin(2)
+    owner.crew.halt(True, owner.crew.workers)
+    assert first.asked == second.asked == [(Call.PAUSE_ALL, ())]
+    assert owner.crew.add() == "one-StreamThread-3"
+    assert owner.made[-1].halted
+    second.ends(died=True)
+    first.ends(died=True)
+    assert owner.crew.add() == "one-StreamThread-4", "those that are about to be begun again keep theirs"
+
+
+def test_who_is_removed_is_the_last_one_and_its_siblings_are_its_heirs(owner: Owner) -> None:
+    _, second = owner.begin(2)
+    with pytest.raises(TimeoutError, match="one-StreamThread-2 did not stop within 10 ms"):
+        owner.crew.remove(10)
+    assert second.stops == [Stop(10, siblings_stay=True)]
+    second.ends()
+    assert owner.numbers() == [1]
+    assert not owner.over, "a client may be without workers, and is given some again"
