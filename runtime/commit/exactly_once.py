@@ -224,10 +224,10 @@ class ExactlyOnce:
 
         Raises TransactionAbortedError (nothing of it is visible, `abort()` is due) or TaskMigratedError.
         """
-        guard = self._guard()
+        # The guard goes first: it is refused if the group begins a new generation between these two, which costs a rollback.
+        self._transactions.send_offsets(self._guard_offset, self._guard())
         if offsets:
             self._transactions.send_offsets(offsets)  # answered while the outputs are still on their way
-        self._transactions.send_offsets(self._guard_offset, guard)
         self._transactions.flush()
         self._transactions.commit()
         self._sent = False

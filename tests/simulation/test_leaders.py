@@ -277,6 +277,23 @@ def test_a_deputy_s_death_is_told_of_by_the_next() -> None:
     assert last.running == {str(task) for task in TASKS}
 
 
+def test_a_leader_that_died_before_it_wrote_anything_is_stood_in_for_too() -> None:
+    """The log names the leader before it, who has left."""
+    world = World()
+    left, dead, deputy = (Worker(world, name, 1) for name in ("b/1", "a/1", "a/2"))
+    settle(left, dead, deputy)
+    world.group.remove(left.member_id)
+    world.rebalance()
+    world.log.append((left.registry.members[left.name].key, None))
+    dead.hear()
+    assert dead.leads
+    dead.alive = False
+    deputy.hear()
+    deputy.announce(dead)
+    settle(deputy)
+    assert deputy.running == {str(task) for task in TASKS}
+
+
 def test_a_deputy_cannot_write_when_the_group_has_chosen_a_leader() -> None:
     """Its guard is of the generation before, also if it has not heard of the new one."""
     world = World()
