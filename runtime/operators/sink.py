@@ -82,6 +82,9 @@ def _unwritable(
     return unwritable
 
 
+_NOWHERE = ("", -1, -1)
+
+
 def _always(topic: str) -> Extractor:
     return lambda key, value, context: topic
 
@@ -116,7 +119,8 @@ def _general_sink(
     bound: dict[str, Writers] = {}
 
     def send_record(key: object, value: object, timestamp: int) -> None:
-        topic = extract(key, value, RecordContext(task.topic, task.partition, task.offset, timestamp, task.headers or []))
+        at = (task.topic, task.partition, task.offset) if task.offset >= 0 else _NOWHERE
+        topic = extract(key, value, RecordContext(*at, timestamp, task.headers or []))
         if not isinstance(topic, str):
             raise StreamsError(f"the function that chooses the topic returned {topic!r}, which is no topic's name")
         known = bound.get(topic)

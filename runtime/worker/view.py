@@ -21,7 +21,7 @@ from runtime.worker.queries import StoreQueryParameters
 
 @dataclass(frozen=True, slots=True)
 class TaskInfo:
-    """One task. `committed` and `ends` are next offsets, `ends` as of the last fetch; `idle_since_ms` is monotonic time, None if the task
+    """One task. `committed` and `ends` are next offsets, `ends` as of the last fetch; `idle_since_ms` is wall-clock time, None if the task
     does not wait for input of an empty partition."""
 
     task_id: TaskId
@@ -60,10 +60,16 @@ def task_info(task: ActiveTask, reader: Reader) -> TaskInfo:
         partitions=task.inputs,
         committed={partition: at.offset for partition, at in task.committed_offsets.items()},
         ends=ends,
-        idle_since_ms=None if task.queues is None else task.queues.idle_since,
+        idle_since_ms=_idle_since(task),
         paused=task.paused_at,
         checkpoint_ms=task.checkpoint_ms,
     )
+
+
+def _idle_since(task: ActiveTask) -> int | None:
+    since = None if task.queues is None else task.queues.idle_since
+    clock = task.plan.clock
+    return None if since is None else clock.wall_ms() - (clock.monotonic_ms() - since)
 
 
 def follower_info(task: FollowerTask) -> TaskInfo:

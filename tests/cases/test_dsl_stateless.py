@@ -318,3 +318,19 @@ def test_all_windows_of_a_key_go_where_the_key_goes(tmp_path: Path) -> None:
     compiled.run(*((Windowed("a", Window(start, start + 10)), "x", start) for start in range(0, 100, 10)))
     assert {sent[5] for sent in compiled.outputs.sent if sent[0] == "out"} == {murmur2(b"a") & 0x7FFFFFFF & 3}
     assert {sent[5] for sent in compiled.outputs.sent if sent[0] == "whole"} == {None}
+
+
+def test_what_comes_out_of_a_cache_has_no_place_in_the_input(tmp_path: Path) -> None:
+    seen: list[RecordContext] = []
+
+    def choose(key: str, count: int, context: RecordContext) -> str:
+        seen.append(context)
+        return "out"
+
+    builder = StreamsBuilder()
+    builder.stream("in", STRINGS).group_by_key().count(Materialized("n")).to_stream().to(choose)
+    compiled = Compiled(builder.build(), tmp_path)
+    compiled.run(("a", "x", 7, [("h", b"1")]))
+    assert not seen
+    compiled.pipeline.flush_caches()
+    assert seen == [RecordContext("", -1, -1, 7, [("h", b"1")])]
