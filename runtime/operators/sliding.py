@@ -71,14 +71,21 @@ class SlidingAggregate(OperatorSupplier):
             if emit is not None:
                 emit(windowed, value, before, timestamp)
 
-        def take(key: object, value: object, timestamp: int, raw: bytes, start: int, held: Entry | None) -> None:
-            """The record joins a window; `held` is what it begins with if it is a new one, None: nothing."""
+        def take(key: object, value: object, timestamp: int, raw: bytes, start: int) -> None:
+            """The record joins a window that is there."""
+            entry = load(raw + pack_window_suffix(start, 0))
+            add(key, value, timestamp, raw, start, entry, entry)
+
+        def begin(key: object, value: object, timestamp: int, raw: bytes, start: int, held: Entry | None = None) -> None:
+            """The record begins a window, with the aggregate `held`. (It may have made the same window a moment before.)"""
+            add(key, value, timestamp, raw, start, load(raw + pack_window_suffix(start, 0)), held)
+
+        def add(key: object, value: object, timestamp: int, raw: bytes, start: int, entry: Entry, held: Entry | None) -> None:
             if start + difference < observed - grace:
                 drops.late(timestamp, f"[{start},{start + difference}]", observed - grace, observed)
                 return
-            entry = load(raw + pack_window_suffix(start, 0))
-            old = value_of(entry if entry.value is not None or held is None else held)
-            at = timestamp if entry.value is None else max(timestamp, entry.timestamp)
+            old = None if held is None else value_of(held)
+            at = max(timestamp, entry.timestamp) if held is entry else timestamp
             new = aggregator(key, value, initializer() if old is None else old)
             # As in Kafka Streams, a deletion that a cache tells of has the record's own time.
             put(key, raw, start, entry, new, timestamp if new is None and emit is None else at)
@@ -93,14 +100,14 @@ class SlidingAggregate(OperatorSupplier):
             for start in sorted(starts):
                 if 0 < start <= timestamp:
                     right = _copy(load(raw + pack_window_suffix(start, 0)))
-                    take(key, value, timestamp, raw, start, None)
+                    take(key, value, timestamp, raw, start)
             if right is None and combined is not None and combined.timestamp > timestamp:
                 right = _copy(combined)
             if timestamp + 1 not in starts and right is not None and right.timestamp > timestamp:
                 put(key, raw, timestamp + 1, load(raw + pack_window_suffix(timestamp + 1, 0)), value_of(right), right.timestamp)
             if combined is not None and combined.timestamp < timestamp and combined.timestamp + 1 not in starts:
-                take(key, value, timestamp, raw, combined.timestamp + 1, None)
-            take(key, value, timestamp, raw, 0, None)
+                begin(key, value, timestamp, raw, combined.timestamp + 1)
+            take(key, value, timestamp, raw, 0)
 
         def aggregate(key: object, value: object, timestamp: int) -> None:
             nonlocal observed
@@ -140,10 +147,10 @@ class SlidingAggregate(OperatorSupplier):
                 if end > timestamp:
                     if right is None:
                         right = _copy(entry)
-                    take(key, value, timestamp, raw, start, None)
+                    take(key, value, timestamp, raw, start)
                 elif end == timestamp:
                     left_made = True
-                    take(key, value, timestamp, raw, start, None)
+                    take(key, value, timestamp, raw, start)
                     if latest >= timestamp:
                         return  # another record of the same time has made all windows
                     previous = latest
@@ -151,9 +158,9 @@ class SlidingAggregate(OperatorSupplier):
                     left, previous = _copy(entry), latest
                     break
             if previous >= 0 and previous + 1 not in starts and previous + 1 + difference >= timestamp:
-                take(key, value, timestamp, raw, previous + 1, None)
+                begin(key, value, timestamp, raw, previous + 1)
             if not left_made:
-                take(key, value, timestamp, raw, timestamp - difference, left if timestamp - difference <= previous else None)
+                begin(key, value, timestamp, raw, timestamp - difference, left if timestamp - difference <= previous else None)
             if timestamp + 1 not in starts and right is not None and right.timestamp > timestamp:
                 put(key, raw, timestamp + 1, load(raw + pack_window_suffix(timestamp + 1, 0)), value_of(right), right.timestamp)
 

@@ -11,6 +11,7 @@ from runtime.record import Record
 from runtime.serdes import Serde
 from runtime.testing import TopologyTestDriver
 from runtime.topology.topology import Topology
+from tests.cases.restarting import State, restart
 
 Row = tuple[object, object, int]
 """Key, value, timestamp in ms."""
@@ -32,12 +33,14 @@ class Case:
     config: Mapping[str, object] = field(default_factory=dict)
 
 
-def outcome(case: Case) -> tuple[dict[str, list[Row]], int]:
-    """What the topology of a case puts out, and how many records it dropped."""
+def outcome(case: Case, state: State | None = None) -> tuple[dict[str, list[Row]], int]:
+    """What the topology of a case puts out, and how many records it dropped. With `state` the application restarts before each record."""
     strings = (serdes.STRING, serdes.STRING)
     with TopologyTestDriver(case.build(), case.config, 0) as driver:
         inputs = {topic: driver.create_input_topic(topic, *case.serdes.get(topic, strings)) for topic, _, _, _ in case.given}
         for topic, key, value, timestamp in case.given:
+            if state is not None:
+                restart(driver, state)
             inputs[topic].pipe_input(key, value, timestamp)
         found: dict[str, list[Row]] = {}
         for topic in case.expected:
@@ -52,8 +55,8 @@ def row(record: Record) -> Row:
     return record.key, record.value, record.timestamp
 
 
-def check(case: Case) -> None:
-    """Runs the case. Fails where outputs or the number of dropped records are others than expected."""
-    found, dropped = outcome(case)
+def check(case: Case, state: State | None = None) -> None:
+    """Runs the case, `state` as in `outcome`. Fails where outputs or the number of dropped records are others than expected."""
+    found, dropped = outcome(case, state)
     assert found == {topic: list(rows) for topic, rows in case.expected.items()}
     assert dropped == case.dropped
