@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from runtime.changelog.checkpoint import read_checkpoint
-from runtime.coordination.records import Assignment, Member, TaskReport
+from runtime.coordination.records import Assignment, Death, Member, TaskReport
 from runtime.events import EventKind
 from runtime.states import State, TaskKind
 from tests.broker.engine import client, count_topology, counts_become, events, reaches
@@ -196,3 +196,46 @@ def test_rule_4_a_client_that_closes_for_good_goes_on_until_others_have_learned_
                     granted = {task for grant in record.grants if grant.instance == "two" for task in grant.active}
                     assert granted <= learned, "granted before it was learned"
         assert learned == {"0_0", "0_1"}
+
+
+def test_a_killed_instance_that_is_back_at_once_does_not_make_its_standby_wait_for_its_session(app: Application) -> None:
+    """The group lets it in when its old session is over; it says itself that the old process is dead, and the standby runs its tasks."""
+    app.settings["session.timeout.ms"] = 45_000
+    app.start("a")
+    app.becomes({"a": 4})
+    app.start("b")
+    app.becomes({"a": 2, "b": 2})
+    app.produce(RECORDS // 2, KEYS)
+    standbys_have_caught_up(app, {"a": 2, "b": 2})
+    app.kill("b")
+    app.start("b")
+    app.becomes({"a": 4}, 25)
+    app.produce(RECORDS // 2, KEYS)
+    app.each_update_came_once(RECORDS, KEYS)
+    deaths = [record for _, record in coordination_log(app.broker, app.id) if isinstance(record, Death)]
+    assert {(death.instance, death.by.partition("/")[0]) for death in deaths} == {("b", "b")}
+
+
+def test_an_instance_that_cannot_open_its_state_is_given_nothing_and_disturbs_nobody(
+    broker: Kafka, topic: Callable[..., str], application_id: str, tmp_path: Path
+) -> None:
+    """It is to learn before it is to run anything, so it fails with a copy, while the tasks go on where they are."""
+    source, output = topic("in", partitions=2), topic("out", partitions=2)
+    topology = count_topology(source, output)
+    broken = tmp_path / "2" / application_id
+    broken.mkdir(parents=True)
+    for task in ("0_0", "0_1"):
+        (broken / task).write_text("a file where a folder belongs")
+    with client(broker, topology, application_id, tmp_path / "1", **{"client.id": "one"}) as first:
+        first.start()
+        reaches(first, State.RUNNING)
+        broker.produce(source, [(f"k{number % KEYS}", "v") for number in range(RECORDS)])
+        counts_become(broker, output, {f"k{number}": RECORDS // KEYS for number in range(KEYS)})
+        with client(broker, topology, application_id, tmp_path / "2", **{"client.id": "two"}) as second:
+            second.start()
+            assert second.wait_for(State.ERROR, 30_000)
+        broker.produce(source, [(f"k{number % KEYS}", "v") for number in range(RECORDS)])
+        counts_become(broker, output, {f"k{number}": 2 * RECORDS // KEYS for number in range(KEYS)})
+        assert sum(len(thread.active_tasks) for thread in first.metadata_for_local_threads()) == 2
+    granted = [grant for _, record in coordination_log(broker, application_id) if isinstance(record, Assignment) for grant in record.grants]
+    assert not any(grant.active for grant in granted if grant.instance == "two")
