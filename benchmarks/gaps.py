@@ -113,7 +113,7 @@ class Life:
             self.folder,
             f"benchmarks.gap_programs:{'count' if self.keys else 'copy'}",
             {"GAPS_INPUT": source, "GAPS_OUTPUT": output},
-            {"commit.interval.ms": COMMIT_MS, "session.timeout.ms": SESSION_MS, "heartbeat.interval.ms": SESSION_MS // 4},
+            {"commit.interval.ms": COMMIT_MS, "session.timeout.ms": SESSION_MS},
         )
         keys = self.keys or STATELESS_KEYS
         check = EachOnce(keys)
