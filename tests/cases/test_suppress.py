@@ -254,7 +254,7 @@ def test_metrics_tell_how_much_waits_and_what_went_out() -> None:
 def test_values_that_can_be_changed_wait_as_they_were() -> None:
     def define(builder: StreamsBuilder) -> KTable:
         counted = builder.stream("in", Consumed(S, value=S)).group_by_key()
-        total = counted.aggregate(dict, lambda k, v, seen: {**seen, v: True}, Materialized("seen", value=J))
+        total = counted.aggregate(dict[str, bool], lambda k, v, seen: {**seen, v: True}, Materialized("seen", value=J))
         return total.suppress(Suppressed.until_time_limit(5, UNBOUNDED))
 
     check(

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 import pytest
 
-from runtime import serdes
+from runtime import EmitStrategy, Materialized, StreamsBuilder, TimeWindows, TopologyError, UnlimitedWindows, serdes
+from runtime.dsl.options import Consumed, Produced
+from runtime.metrics import NODE
 from runtime.operators.base import OperatorSupplier
 from runtime.operators.table import ToStream
 from runtime.operators.windowed import WindowAggregate, window_count, window_reduce
 from runtime.record import Window, Windowed
 from runtime.serdes import Serde
 from runtime.stores import EngineStore, StoreBuilder
+from runtime.testing import TopologyTestDriver
 from runtime.topology.topology import Topology
 from tests.cases.building import L, S, Windows, chain, piped, window
 from tests.cases.case import Case, check
+from tests.cases.restarting import State, restart
 
 TUMBLING = Windows(10, 10, 5)
 HOPPING = Windows(10, 4, 0)
@@ -96,9 +101,139 @@ def windows(caching: bool) -> list[Case]:
     ]
 
 
-CASES = [*windows(True), *windows(False)]
+def on_close(windows: TimeWindows, *, kept: Materialized[str, int]) -> Callable[[], Topology]:
+    def build() -> Topology:
+        builder = StreamsBuilder()
+        windowed = builder.stream("in", Consumed(S, value=S)).group_by_key().windowed_by(windows)
+        table = windowed.emit_strategy(EmitStrategy.on_window_close()).count(kept)
+        table.to_stream().to("out", Produced(value=L))
+        return builder.build()
+
+    return build
+
+
+def closing(how: str, kept: Materialized[str, int]) -> list[Case]:
+    return [
+        Case(
+            f"on window close: each window once, when stream time has passed its end and grace; by start, then key ({how})",
+            on_close(TimeWindows.of_size_and_grace(10, 5), kept=kept),
+            # 10 closes at 15; the late 3 is in time, the next one is not.
+            piped(("b", "x", 1), ("a", "x", 8), ("a", "x", 14), ("a", "x", 3), ("c", "x", 15), ("a", "x", 4), ("a", "x", 25)),
+            {"out": [(at("a", 0), 2, 8), (at("b", 0), 1, 1), (at("a", 10), 1, 14), (at("c", 10), 1, 15)]},
+            WINDOWED,
+            dropped=1,
+        ),
+        Case(
+            f"on window close: no window is forgotten when stream time jumps far ahead ({how})",
+            on_close(TimeWindows.of_size_with_no_grace(10).advance_by(5), kept=kept),
+            piped(("a", "x", 7), ("b", "x", 1_000_000), ("b", "x", 1_000_007)),
+            {"out": [(at("a", 0), 1, 7), (at("a", 5), 1, 7), (at("b", 999_995), 1, 1_000_000)]},
+            WINDOWED,
+        ),
+    ]
+
+
+def everything() -> Topology:
+    builder = StreamsBuilder()
+    table = builder.stream("in", Consumed(S, value=S)).group_by_key().windowed_by(UnlimitedWindows.of().start_on(5)).count()
+    table.to_stream(lambda key, count: f"{key.key}@{key.window.start}-{key.window.end}").to("out", Produced(S, value=L))
+    return builder.build()
+
+
+class Weekdays:
+    """Windows of a user's own: [0, 7), [7, 12), again and again; 2 ms of grace."""
+
+    size_ms = 7
+    grace_period_ms = 2
+
+    def windows_for(self, timestamp: int) -> dict[int, Window]:
+        week, day = divmod(timestamp, 12)
+        start, end = (0, 7) if day < 7 else (7, 12)
+        return {week * 12 + start: Window(week * 12 + start, week * 12 + end)}
+
+
+def weekdays() -> Topology:
+    builder = StreamsBuilder()
+    table = builder.stream("in", Consumed(S, value=S)).group_by_key().windowed_by(Weekdays()).count(Materialized("w", caching=False))
+    table.to_stream(lambda key, count: f"{key.key}@{key.window.start}-{key.window.end}").to("out", Produced(S, value=L))
+    return builder.build()
+
+
+OTHERS = [
+    Case(
+        "one window without an end; what is before its start belongs to none and is not dropped",
+        everything,
+        piped(("a", "x", 4), ("a", "x", 5), ("a", "x", 9_999), ("a", "x", 6)),
+        {"out": [("a@5-9223372036854775807", count, timestamp) for count, timestamp in ((1, 5), (2, 9_999), (3, 9_999))]},
+        {"out": (S, L)},
+    ),
+    Case(
+        "windows of a user's own",
+        weekdays,
+        piped(("a", "x", 1), ("a", "x", 8), ("a", "x", 2), ("a", "x", 9), ("a", "x", 3), ("a", "x", 19)),
+        {"out": [("a@0-7", 1, 1), ("a@7-12", 1, 8), ("a@0-7", 2, 2), ("a@7-12", 2, 9), ("a@19-24", 1, 19)]},
+        {"out": (S, L)},
+        dropped=1,
+    ),
+]
+CASES = [
+    *windows(True),
+    *windows(False),
+    *closing("caching", Materialized("w")),
+    *closing("in memory", Materialized("w", store_type="in_memory", caching=False)),
+    *OTHERS,
+]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_case(case: Case) -> None:
     check(case)
+
+
+@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_restarts_change_nothing(case: Case, state: State) -> None:
+    check(case, state)
+
+
+def test_who_is_dropped_is_counted_with_the_reason_and_told(caplog: pytest.LogCaptureFixture) -> None:
+    topology = windowed(window_count("w", TUMBLING), window("w", TUMBLING))()
+    with TopologyTestDriver(topology, None, 0) as driver:
+        source = driver.create_input_topic("in", S, S)
+        for key, value, timestamp in (("a", "x", 30), (None, "x", 31), ("a", None, 32), ("a", "x", 9), ("a", "x", 15)):
+            source.pipe_input(key, value, timestamp)
+        found = {
+            dict(name.tags)["reason"]: value for name, value in driver.metrics().items() if name.name == "dropped-records-by-reason-total"
+        }
+        (group,) = {name.group for name in driver.metrics() if name.name == "dropped-records-by-reason-total"}
+    assert (found, group) == ({"null-key-or-value": 2, "expired-window": 2}, NODE)
+    told = [record.message for record in caplog.records]
+    assert "task 0_0, node node-0: skipped 1 records due to null key or value. topic=[in] partition=[0] offset=[2]" in told
+    assert (
+        "task 0_0, node node-0: skipped 1 records for expired windows. topic=[in] partition=[0] offset=[3] timestamp=[9] window=[0,10) "
+        "expiration=[25] streamTime=[30]"
+    ) in told
+
+
+def test_results_on_close_come_at_most_once_a_second_of_wall_clock_time() -> None:
+    supplier = window_count("w", Windows(10, 10, 0), on_close=True)
+    with TopologyTestDriver(windowed(supplier, window("w", Windows(10, 10, 0)))(), None, 0) as driver:
+        (task,) = driver._tasks
+        task._context.emit_interval_ms = 1_000
+        restart(driver, State.KEPT)  # built anew, with the interval
+        source, out = driver.create_input_topic("in", S, S), driver.create_output_topic("out", *WINDOWED["out"])
+        for timestamp in (1, 11, 21):
+            source.pipe_input("a", "x", timestamp)
+        assert out.read_key_values_to_list() == [(at("a", 0), 1)]
+        driver.advance_wall_clock_time(1_000)
+        source.pipe_input("a", "x", 22)
+        assert out.read_key_values_to_list() == [(at("a", 10), 1)]
+
+
+def test_only_windows_that_close_have_results_on_close() -> None:
+    grouped = StreamsBuilder().stream("in").group_by_key()
+    with pytest.raises(TopologyError, match="results on window close: UnlimitedWindows do not close"):
+        grouped.windowed_by(UnlimitedWindows.of()).emit_strategy(EmitStrategy.on_window_close())
+    with pytest.raises(TopologyError, match="has no time zone"):
+        UnlimitedWindows.of().start_on(datetime(2013, 1, 1))
+    assert UnlimitedWindows.of().start_on(datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)).start_ms == 1_000
