@@ -129,10 +129,9 @@ class Coordination:
         if self._life.over():
             self._reconnect()
         self._life.start()
-        disk = {str(task): self._position(task) for task in self._directory.tasks_on_disk()}
         self._member = msgspec.structs.replace(
             member,
-            disk=disk,
+            disk=self._disk(),
             topology_hash=self._topology.hash,
             state=State.REBALANCING,
             rack=self._config.client_rack,
@@ -143,6 +142,15 @@ class Coordination:
         if not self._joined or self._membership.lost:
             self._membership.join()
             self._joined = True
+
+    def _disk(self) -> dict[str, int]:
+        return {str(task): self._position(task) for task in self._directory.tasks_on_disk()}
+
+    def look_at_disk(self) -> None:
+        """Tells which tasks have state on the disk, if others than before have: folders are removed when they are old."""
+        disk = self._disk()
+        if self._member is not None and self._announced and disk.keys() != self._member.disk.keys():
+            self._announce(disk=disk)
 
     def _position(self, task: TaskId) -> int:
         try:

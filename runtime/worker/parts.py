@@ -466,6 +466,7 @@ class Parts:
         """The state of tasks that are elsewhere is removed when nothing was written to it for a while: until then they may come back."""
         owned = [*(task.id for task in self.tasks.all()), *(task.id for task in self.followers.all())]
         self._directory.clean(owned, self._config.integer("state.cleanup.delay.ms"), self._clock.wall_ms())
+        self._coordination.look_at_disk()
 
     def _purge(self) -> None:
         """What has been processed of repartition topics is deleted (Kafka Streams' purge): nobody else reads them."""
