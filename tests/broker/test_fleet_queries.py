@@ -21,6 +21,7 @@ from typer.testing import CliRunner, Result
 from orchestration.cli import app
 from orchestration.embedded.ports import free_port
 from runtime import Consumed, HostInfo, KafkaStreams, KeyQueryMetadata, Materialized, StoreQueryParameters, StreamsBuilder, Topology, serdes
+from runtime.changelog.log_reader import LogReader, Poll
 from runtime.errors import InvalidStateStoreError, StreamsError
 from runtime.serdes.murmur2 import partition_for
 from runtime.states import State
@@ -44,9 +45,12 @@ def counts(source: str, places: str) -> Topology:
 class Fleet:
     """Instances of one application, in this process."""
 
-    def __init__(self, broker: Kafka, topology: Topology, application_id: str, folder: Path, settings: dict[str, object]) -> None:
+    def __init__(
+        self, broker: Kafka, topology: Topology, application_id: str, folder: Path, settings: dict[str, object], source: str
+    ) -> None:
         self._broker, self._topology, self._application, self._folder = broker, topology, application_id, folder
         self._settings = settings
+        self.source = source
         self.instances: dict[str, KafkaStreams] = {}
 
     def start(self, name: str, **settings: object) -> KafkaStreams:
@@ -82,7 +86,7 @@ def fleet(broker: Kafka, topic: Topic, application_id: str, state_dir: Path) -> 
             source, places = topic("in", partitions=PARTITIONS), topic("places", config={"cleanup.policy": "compact"})
             broker.produce(source, [(key, "v") for key in KEYS for _ in range(int(key[1:]) + 1)])
             broker.produce(places, [("EWR", "Newark")])
-            made = Fleet(broker, counts(source, places), application_id, state_dir, settings)
+            made = Fleet(broker, counts(source, places), application_id, state_dir, settings, source)
             stack.callback(made.close)
             return made
 
@@ -254,6 +258,30 @@ def test_answers_are_right_or_missing_while_tasks_move_to_a_newcomer_and_back(fl
     assert wrong == []
     with pytest.raises(StreamsError, match="the client is not running"):
         second.query_metadata_for_key("counts", KEYS[0])
+
+
+def test_an_instance_that_is_drained_answers_until_its_tasks_are_elsewhere(
+    broker: Kafka, fleet: Callable[..., Fleet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others learn nothing for a while: they read no changelog."""
+    made = fleet(**{"acceptable.recovery.lag": 0})
+    first, second = made.running("a", "b")
+    wait_until(partial(is_whole, second), what="all counts")
+    go_on, real = threading.Event(), LogReader.poll
+    monkeypatch.setattr(LogReader, "poll", lambda self, timeout: real(self, timeout) if go_on.is_set() else Poll())
+    own = [key for key in KEYS if first.query_metadata_for_key("counts", key).active_host == at(second)]
+    broker.produce(made.source, [(key, "v") for key in KEYS])
+    wait_until(lambda: all(value(first, key) == int(key[1:]) + 2 for key in own), what="the last counts")
+    closing = threading.Thread(target=second.close, args=(60_000,))
+    closing.start()
+    wait_until(lambda: second.state is State.PENDING_SHUTDOWN, what="the drain")
+    wait_until(lambda: any(thread.learner_tasks for thread in first.metadata_for_local_threads()), what="learners")
+    assert [value(streams, key) for key in own for streams in (first, second)] == [int(key[1:]) + 2 for key in own for _ in range(2)]
+    assert get(second, "/ready") == (503, {"ready": False, "state": "PENDING_SHUTDOWN"}) and get(second, "/health")[0] == 200
+    go_on.set()
+    closing.join()
+    assert second.state is State.NOT_RUNNING
+    wait_until(lambda: all(value(first, key) == int(key[1:]) + 2 for key in KEYS), what="all counts from who is left")
 
 
 def test_a_client_that_waits_for_its_first_tasks_knows_nobody(broker: Kafka, topic: Topic, application_id: str, state_dir: Path) -> None:
