@@ -146,6 +146,47 @@ def test_a_follower_applies_what_is_written_and_is_never_complete(copies: Copies
     assert calls[-1] == ("suspended", "counts", 4, 5, SuspendReason.PROMOTED)
 
 
+def test_a_follower_that_becomes_active_is_read_on_to_the_end_as_it_was_then(copies: Copies, topic: Callable[..., str]) -> None:
+    """The store stays open, nothing is read twice, and what others follow is read meanwhile."""
+    name, other = topic("changelog", config=COMPACT), topic("changelog", config=COMPACT)
+    copies.kafka.produce(name, [("a", "1")], partition=0)
+    store, beside = copies.follow(name), copies.follow(other, OTHER)
+    copies.until(lambda: content(store) == {"a": "1"}, "the first record")
+    copies.kafka.produce(name, [("a", "2"), ("b", "1")], partition=0)
+    copies.restorer.promote(TASK, [(store, copies.changelog(name))])
+    assert copies.restorer.following == {OTHER} and copies.restorer.restoring == {TASK}
+    done = copies.until(lambda: not copies.restorer.restoring, "its end")
+    assert done == [TASK]
+    assert content(store) == {"a": "2", "b": "1"}
+    assert store.committed_offset(Partition(name, 0)) == 3
+    copies.kafka.produce(name, [("a", "3")], partition=0)
+    copies.kafka.produce(other, [("x", "1")], partition=0)
+    copies.until(lambda: content(beside) == {"x": "1"}, "the other, which goes on")
+    assert content(store) == {"a": "2", "b": "1"}, "it reads on after its end"
+    assert ("suspended", "counts", 0, 1, SuspendReason.PROMOTED) in copies.listener.calls
+
+
+def test_a_follower_at_the_end_is_active_at_once(copies: Copies, topic: Callable[..., str]) -> None:
+    name = topic("changelog", config=COMPACT)
+    copies.kafka.produce(name, [("a", "1")], partition=0)
+    store = copies.follow(name)
+    copies.until(lambda: content(store) == {"a": "1"}, "the record")
+    copies.restorer.promote(TASK, [(store, copies.changelog(name))])
+    assert copies.restorer.step(0) == [TASK]
+
+
+def test_a_follower_of_a_changelog_that_was_made_anew_is_restored_from_its_start(copies: Copies, topic: Callable[..., str]) -> None:
+    name = topic("changelog", config=COMPACT)
+    copies.kafka.produce(name, [("a", "1"), ("b", "1")], partition=0)
+    store = copies.follow(name)
+    copies.until(lambda: content(store) == {"a": "1", "b": "1"}, "the records")
+    create_anew(copies.kafka, name, 1, COMPACT)
+    copies.kafka.produce(name, [("c", "1")], partition=0)
+    copies.restorer.promote(TASK, [(store, copies.changelog(name))])
+    copies.until(lambda: not copies.restorer.restoring, "its end")
+    assert content(store) == {"c": "1"}
+
+
 def test_a_follower_goes_on_where_its_store_was(copies: Copies, topic: Callable[..., str]) -> None:
     name = topic("changelog", config=COMPACT)
     copies.kafka.produce(name, [("a", "1"), ("b", "1")], partition=0)
