@@ -16,22 +16,25 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import shutil
 import uuid
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
 
 from runtime.errors import StateDirectoryError, StateDirectoryLockedError, StreamsError
 from runtime.ids import TaskId
-from runtime.stores.locks import FILE_MODE, LOCK_FILE, FolderLock, SharedLock, unusable
+from runtime.stores.locks import FILE_MODE, FOLDER_MODE, LOCK_FILE, FolderLock, SharedLock, unusable
 
 logger = logging.getLogger(__name__)
 
 _METADATA = "kafka-streams-process-metadata"
-_MODE = 0o750
 _OTHERS = 0o027
 """What others must not be allowed, and the group not to write."""
 _GLOBAL = "global"
+_ASIDE = ".removed-"
+"""Begins the name of a task's folder that is being removed."""
 FORMER_WORKERS_SECONDS = 15.0
 """How long workers may take to end when their main process is gone, and a bit more."""
 
@@ -59,6 +62,8 @@ class StateDirectory:
         try:
             self._keep_others_out()
             self._process_id = self._read_or_make_process_id()
+            for left in self.path.glob(f"{_ASIDE}*"):  # by a process that was killed
+                self._remove(left)
         except OSError as error:
             self.unlock()
             raise unusable(f"the state directory ({self.path})", error) from error
@@ -134,7 +139,7 @@ class StateDirectory:
             if not path.is_dir():
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.mkdir(exist_ok=True)
-                path.chmod(_MODE)
+                path.chmod(FOLDER_MODE)
         except OSError as error:
             raise unusable(f"the folder {path}", error) from error
         return path
@@ -157,12 +162,27 @@ class StateDirectory:
 
     def wipe_task(self, task: TaskId) -> None:
         """Removes a task's folder, if there is one. Raises StateDirectoryLockedError where the task is in use, StateDirectoryError."""
-        if not (self.path / str(task)).is_dir():
-            return
+        self._wipe_task(task, lambda: True)
+
+    def _wipe_task(self, task: TaskId, still: Callable[[], bool]) -> bool:
+        """True if it was removed. `still` is asked with the lock held. The folder is put aside first: whoever wants to open the task from
+        then on, in another process perhaps, makes a new one, and not the one that is being emptied."""
+        folder = self.path / str(task)
+        if not folder.is_dir():
+            return False
         lock = self.task_lock(task)
         lock.acquire()
         try:
-            self._remove(self.path / str(task))
+            if not still():
+                return False
+            aside = self.path / f"{_ASIDE}{task}-{os.getpid()}"
+            self._remove(aside)
+            try:
+                folder.rename(aside)
+            except OSError as error:
+                raise StateDirectoryError(f"the folder {folder} cannot be removed: {error}") from error
+            self._remove(aside)
+            return True
         finally:
             lock.release()
 
@@ -172,11 +192,16 @@ class StateDirectory:
 
         `now_ms` is wall-clock time. Returns the tasks that were removed. Raises StateDirectoryError.
         """
-        idle = [task for task in self.tasks_on_disk() if task not in keep and now_ms - _last_written_ms(self.path / str(task)) >= idle_ms]
+
+        def idle(task: TaskId) -> bool:
+            written_ms = _last_written_ms(self.path / str(task))
+            return written_ms is not None and now_ms - written_ms >= idle_ms
+
         removed = []
-        for task in idle:
+        for task in self.tasks_on_disk():
             try:
-                self.wipe_task(task)
+                if task in keep or not idle(task) or not self._wipe_task(task, partial(idle, task)):
+                    continue
             except StateDirectoryLockedError as error:
                 logger.debug("not removed: %s", error)
                 continue
@@ -201,8 +226,16 @@ def _task(path: Path) -> TaskId | None:
 
 
 def _has_content(path: Path) -> bool:
-    return any(each.name != LOCK_FILE for each in path.iterdir())
+    try:
+        return any(each.name != LOCK_FILE for each in path.iterdir())
+    except FileNotFoundError:  # another worker has removed it
+        return False
 
 
-def _last_written_ms(path: Path) -> int:
-    return max(each.stat().st_mtime_ns for each in (path, *path.rglob("*")) if each.name != LOCK_FILE) // 1_000_000
+def _last_written_ms(path: Path) -> int | None:
+    """Of what is in a task's folder. None for one that changes while it is looked at: it is in use, or another worker removes it."""
+    try:
+        times = [each.stat().st_mtime_ns for each in path.rglob("*") if each.name != LOCK_FILE]
+    except FileNotFoundError:
+        return None
+    return max(times) // 1_000_000 if times else None

@@ -18,6 +18,7 @@ from runtime.errors import StateDirectoryError, StateDirectoryLockedError
 LOCK_FILE = ".lock"
 WORKERS_FILE = ".workers"
 FILE_MODE = 0o640
+FOLDER_MODE = 0o750
 _LOOK_SECONDS = 0.05
 """There is no waiting for a lock with a time-out: it is looked at."""
 _WAYS_OUT = {
@@ -75,8 +76,9 @@ class FolderLock:
         self._descriptor = descriptor
 
     def _open(self) -> int:
-        """The lock file, locked."""
+        """The lock file, locked. A folder that another process has removed meanwhile is made again."""
         try:
+            self._folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
             descriptor = os.open(self._folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         except OSError as error:
             raise unusable(f"{self._what} ({self._folder})", error) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -17,6 +18,9 @@ from runtime.changelog.checkpoint import write_checkpoint
 from runtime.errors import StateDirectoryError, StateDirectoryLockedError, StreamsError
 from runtime.ids import NextOffset, Partition, TaskId
 from runtime.stores.directory import StateDirectory
+from runtime.stores.locks import FolderLock, SharedLock
+from runtime.testing import ManualClock
+from runtime.worker.lock_waits import LockWaits
 from tests.support import without_root
 
 HOLD = """
@@ -237,3 +241,95 @@ def test_who_locked_a_folder_that_is_being_removed_locks_the_new_one(directory: 
     with pytest.raises(StateDirectoryLockedError):
         directory.task_lock(TaskId(0, 0)).acquire()
     lock.release()
+
+
+def test_a_folder_that_another_worker_removes_between_two_looks_is_made_again(directory: StateDirectory) -> None:
+    folder = directory.task_directory(TaskId(0, 0))
+    lock = directory.task_lock(TaskId(0, 0))
+    StateDirectory(directory.path.parent, "app").wipe_task(TaskId(0, 0))
+    assert not folder.exists()
+    lock.acquire()
+    assert folder.is_dir() and folder.stat().st_mode & 0o777 == 0o750
+
+
+def test_a_task_is_put_aside_before_it_is_removed(directory: StateDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who opens it meanwhile must not find a folder that is being emptied."""
+    _idle_task(directory, TaskId(0, 0))
+    seen: list[list[str]] = []
+    remove = shutil.rmtree
+
+    def rmtree(path: Path) -> None:
+        seen.append(sorted(each.name for each in directory.path.iterdir() if each.is_dir()))
+        remove(path)
+
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
+    directory.wipe_task(TaskId(0, 0))
+    assert [f".removed-0_0-{os.getpid()}"] in seen
+    assert directory.tasks_on_disk() == [] and not list(directory.path.glob(".removed*"))
+
+
+def test_a_task_that_was_written_to_while_the_cleaner_looked_stays(directory: StateDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    _idle_task(directory, TaskId(0, 0))
+    lock = directory.task_lock(TaskId(0, 0))
+    acquire = FolderLock.acquire
+
+    def late(self: FolderLock) -> None:
+        (directory.path / "0_0" / "written").touch()  # by a sibling, which has let go again
+        acquire(self)
+
+    now_ms = (directory.path / "0_0").stat().st_mtime_ns // 1_000_000 + 600_000
+    monkeypatch.setattr(FolderLock, "acquire", late)
+    os.utime(directory.path / "0_0", (0, 0))
+    for each in (directory.path / "0_0").rglob("*"):
+        os.utime(each, (0, 0))
+    assert directory.clean(set(), 600_001, now_ms) == []
+    lock.release()
+
+
+def test_what_a_killed_process_left_of_a_removal_is_removed(tmp_path: Path) -> None:
+    left = tmp_path / "app" / ".removed-0_1-123"
+    (left / "rocksdb").mkdir(parents=True)
+    StateDirectory(tmp_path, "app").lock()
+    assert not left.exists()
+
+
+def test_copies_of_global_stores_of_workers_that_are_no_more_are_removed(directory: StateDirectory) -> None:
+    folders = [directory.global_directory(number) for number in (1, 2, 3)]
+    assert [folder.name for folder in folders] == ["global", "global-2", "global-3"]
+    directory.remove_global_copies(above=2)
+    assert [folder.exists() for folder in folders] == [True, True, False]
+    directory.wipe()
+    assert not any(folder.exists() for folder in folders)
+
+
+def test_the_next_client_waits_for_the_workers_of_one_that_is_gone(directory: StateDirectory) -> None:
+    directory.lock()
+    share = SharedLock(directory.path, "the state directory")
+    other = SharedLock(directory.path, "the state directory")
+    share.acquire()
+    other.acquire()
+    with pytest.raises(StateDirectoryLockedError, match="in use by workers of a process that is gone"):
+        share.await_none(0.1)
+    for lock in (share, other):
+        assert lock._descriptor is not None
+        os.close(lock._descriptor)  # as the end of its process does
+    share.await_none(0.1)
+
+
+def test_who_finds_a_task_locked_waits_for_a_while(caplog: pytest.LogCaptureFixture) -> None:
+    clock = ManualClock()
+    waits = LockWaits(clock)
+    busy = StateDirectoryLockedError("task 0_0 is in use by process 7")
+    caplog.set_level("INFO")
+    waits.wait(TaskId(0, 0), busy)
+    assert not caplog.records, "a moment is nothing"
+    clock.advance(2_000)
+    waits.wait(TaskId(0, 0), busy)
+    waits.wait(TaskId(0, 0), busy)
+    assert len(caplog.records) == 1
+    waits.over(TaskId(0, 0))
+    clock.advance(59_000)
+    waits.wait(TaskId(0, 0), busy)
+    clock.advance(60_000)
+    with pytest.raises(StateDirectoryLockedError):
+        waits.wait(TaskId(0, 0), busy)
