@@ -151,7 +151,7 @@ def test_rule_22_a_dead_member_s_tombstone_stands_in_the_transaction_that_grants
     offset, assignment = log[death - 1]
     assert isinstance(assignment, Assignment) and offset + 1 == log[death][0], "assignment and tombstone do not stand together"
     assert theirs <= set(assignment.grants[0].active)
-    alive = next(place for place, (_, record) in enumerate(log) if isinstance(record, Member) and record.instance == "b")
+    alive = next(place for place, (_, record) in enumerate(log) if isinstance(record, Member) and record.instance == "b" and record.active)
     for _, record in log[alive : death - 1]:
         if isinstance(record, Assignment) and any(grant.instance == "b" for grant in record.grants):
             assert not theirs & {task for grant in record.grants if grant.instance == "a" for task in grant.active} or theirs & {
