@@ -22,7 +22,6 @@ import sys
 import tempfile
 import time
 import uuid
-from collections import Counter
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +38,7 @@ from benchmarks.data import PARTITIONS, create_topic, load
 from benchmarks.measure import LOOK_SECONDS, ROOT, MeasurementError, measure
 from benchmarks.plot import Bars, bars
 from benchmarks.run import COMMIT_MS, TIMEOUT_SECONDS
+from benchmarks.truth import Truth, counts
 from benchmarks.workloads import Run
 from runtime import serdes
 from runtime.changelog.checkpoint import read_checkpoint, write_checkpoint
@@ -94,7 +94,7 @@ def main(
             for turn in range(repeats):
                 for name, interval_ms in INTERVALS.items():
                     with console.status(f"{name}, {turn + 1} of {repeats}"):
-                        rates[name].append(_throughput(servers, topic, interval_ms, truth))
+                        rates[name].append(_throughput(servers, topic, interval_ms, counts(truth)))
                         restarts[name].append(_restart(servers, topic, interval_ms, truth.total()))
     except MeasurementError as error:
         console.print(f"[red]{error}[/red]", soft_wrap=True)
@@ -113,7 +113,7 @@ def _run(servers: str, topic: str, interval_ms: int, state: str) -> Run:
     return Run("count", True, COMMIT_MS, True, app, servers, state, topic, f"{app}-output", checkpoint_ms=interval_ms)
 
 
-def _throughput(servers: str, topic: str, interval_ms: int, truth: Counter[bytes]) -> float:
+def _throughput(servers: str, topic: str, interval_ms: int, truth: Truth) -> float:
     with tempfile.TemporaryDirectory(prefix="penstock-bench-state-") as state:
         found = measure("benchmarks.peer", _run(servers, topic, interval_ms, state), truth, TIMEOUT_SECONDS, lambda done: None)
     if found.wrong:
@@ -204,7 +204,7 @@ def table(rows: list[Row], records: int, repeats: int) -> str:
             f"{row.from_nothing:.1f} s |"
         )
     lines.append("")
-    lines.append(f"{records:,} records, commits every {COMMIT_MS} ms, exactly once; medians of {repeats}.")
+    lines.append(f"{records:,} records, commits every {COMMIT_MS[True]} ms, exactly once; medians of {repeats}.")
     return "\n".join(lines) + "\n"
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 
 from confluent_kafka import Producer
@@ -17,12 +17,15 @@ from confluent_kafka.cimpl import NewTopic
 PARTITIONS = 4
 KEYS = 100_000
 FIRST_EVENT_MS = 1_700_000_040_000
+TABLE_SEED = 11
+"""Of the other stream of a join."""
+_SEED = 7
 _CHUNK = 10_000
 
 
-def records(count: int) -> Iterator[tuple[str, str, int]]:
+def records(count: int, seed: int = _SEED) -> Iterator[tuple[str, str, int]]:
     """Key, value, timestamp in ms."""
-    choice = random.Random(7)
+    choice = random.Random(seed)
     names = [f"u{number:08d}" for number in range(KEYS)]
     choice.shuffle(names)
     weights = list(accumulate((rank + 10.0) ** -0.8 for rank in range(KEYS)))
@@ -45,8 +48,21 @@ def create_topic(bootstrap: str, topic: str) -> None:
     admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
 
 
+def profiles() -> Iterator[tuple[str, str, int]]:
+    """The rows of the table that is joined: all keys, older than the first event."""
+    for number in range(KEYS):
+        yield f"u{number:08d}", f'{{"country":"C{number % 200:03d}","tier":{number % 5}}}', FIRST_EVENT_MS - KEYS + number
+
+
 def load(bootstrap: str, topic: str, count: int, progress: Callable[[int], object]) -> Counter[bytes]:
-    """Writes the input and returns the truth: how often each key is in it. `progress` is told how many records were written so far."""
+    """Writes the input and returns how often each key is in it. `progress` is told how many records were written so far."""
+    return write(bootstrap, topic, records(count), count, progress)
+
+
+def write(
+    bootstrap: str, topic: str, rows: Iterable[tuple[str, str, int]], count: int, progress: Callable[[int], object]
+) -> Counter[bytes]:
+    """Writes rows, `count` of them, and returns how often each key is in them."""
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -58,7 +74,7 @@ def load(bootstrap: str, topic: str, count: int, progress: Callable[[int], objec
         }
     )
     truth: Counter[bytes] = Counter()
-    for number, (key, value, at) in enumerate(records(count)):
+    for number, (key, value, at) in enumerate(rows):
         raw = key.encode()
         truth[raw] += 1
         while True:

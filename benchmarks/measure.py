@@ -13,8 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ import psutil
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from benchmarks.data import PARTITIONS
+from benchmarks.truth import Truth
 from benchmarks.workloads import Run
 
 LOOK_SECONDS = 0.05
@@ -52,7 +52,7 @@ class Measurement:
     wrong: int
 
 
-def measure(module: str, run: Run, truth: Counter[bytes], timeout: float, progress: Callable[[int], object]) -> Measurement:
+def measure(module: str, run: Run, truth: Truth, timeout: float, progress: Callable[[int], object]) -> Measurement:
     """Runs `python -m <module>` on `run` to the end of its input. Raises MeasurementError."""
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
@@ -92,16 +92,17 @@ def _done(consumer: Consumer, partitions: list[TopicPartition]) -> int:
 
 
 def _watch(
-    process: subprocess.Popen[str], errors: IO[bytes], run: Run, truth: Counter[bytes], deadline: float, progress: Callable[[int], object]
+    process: subprocess.Popen[str], errors: IO[bytes], run: Run, truth: Truth, deadline: float, progress: Callable[[int], object]
 ) -> Measurement:
-    total = truth.total()
+    total = truth.total
     started: list[tuple[float, float]] = []
     watched = psutil.Process(process.pid)
     Thread(target=_await_first, args=(process, watched, started), daemon=True).start()
     half: tuple[float, int] | None = None
     rss = 0
     with closing(Consumer({"bootstrap.servers": run.bootstrap, "group.id": run.app})) as consumer:
-        partitions = [TopicPartition(run.input, number) for number in range(PARTITIONS)]
+        topics = (run.input, run.table) if run.kind == "stream-join" else (run.input,)
+        partitions = [TopicPartition(topic, number) for topic in topics for number in range(PARTITIONS)]
         while True:
             time.sleep(LOOK_SECONDS)
             if process.poll() is not None or time.monotonic() > deadline:
@@ -115,7 +116,7 @@ def _watch(
                 break
     begin, cpu_before = started[0]
     cpu = sum(watched.cpu_times()[:2]) - cpu_before
-    updates, wrong = _compare(run, truth)
+    updates, wrong = truth.look(_outputs(run))
     seconds = now - begin
     second_half = (total - half[1]) / (now - half[0]) if half is not None and now > half[0] and half[1] < total else total / seconds
     return Measurement(total, seconds, total / seconds, second_half, cpu, rss, updates, wrong)
@@ -139,10 +140,8 @@ def _what_went_wrong(process: subprocess.Popen[str], errors: IO[bytes]) -> str:
     return f"{' '.join(map(str, process.args))} {what}:\n{tail}"  # type: ignore[arg-type]  # the arguments are a list
 
 
-def _compare(run: Run, truth: Counter[bytes]) -> tuple[int, int]:
-    """How many updates were written, and how many keys have a last count that is not the truth."""
-    found: Counter[bytes] = Counter()
-    updates = 0
+def _outputs(run: Run) -> Iterator[tuple[bytes, bytes]]:
+    """Key and value of all that is committed."""
     settings = {
         "bootstrap.servers": run.bootstrap,
         "group.id": f"{run.app}-check",
@@ -159,10 +158,12 @@ def _compare(run: Run, truth: Counter[bytes]) -> tuple[int, int]:
             for message in consumer.consume(10_000, 0.2):
                 error = message.error()
                 if error is None:
-                    updates += 1
-                    found[message.key() or b""] = int.from_bytes(message.value() or b"", "big")
+                    yield _raw(message.key()), _raw(message.value())
                 elif error.code() == KafkaError._PARTITION_EOF:
                     left -= 1
                 else:
                     raise MeasurementError(f"the output cannot be read: {error.str()}")
-    return updates, len({key for key in {*found, *truth} if found[key] != truth[key]})
+
+
+def _raw(data: str | bytes | None) -> bytes:
+    return data if isinstance(data, bytes) else b""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from datetime import timedelta
 from typing import cast
 
 import msgspec
 
 from runtime.dsl.builder import StreamsBuilder
+from runtime.dsl.join_options import JoinWindows, StreamJoined
 from runtime.dsl.kstream import KStream
 from runtime.dsl.options import Consumed, Grouped, Joined, Materialized, Produced
 from runtime.dsl.windows import TimeWindows
@@ -17,6 +17,8 @@ from runtime.serdes import BYTES, DOUBLE, LONG, STRING, json
 from runtime.topology.topology import Topology
 
 LARGE_AMOUNT = 50.0
+WINDOW_MS = 60_000
+JOIN_WITHIN_MS = 2_000
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -89,6 +91,14 @@ class Enriched(msgspec.Struct, frozen=True):
     tier: int
 
 
+class Pair(msgspec.Struct, frozen=True):
+    """What `stream-join` writes."""
+
+    user: str
+    amount: float
+    other: float
+
+
 def _stateless(events: KStream, run: Run) -> None:
     def small(value: object) -> object:
         event = cast(Event, value)
@@ -104,7 +114,7 @@ def _count(records: KStream, run: Run) -> None:
 
 
 def _window(events: KStream, run: Run) -> None:
-    windows = TimeWindows.of_size_with_no_grace(timedelta(minutes=1))
+    windows = TimeWindows.of_size_with_no_grace(WINDOW_MS)
     sums = events.group_by_key(Grouped(STRING, value=json(Event))).windowed_by(windows)
     table = sums.aggregate(_zero, lambda key, value, total: total + cast(Event, value).amount, Materialized("sums", value=DOUBLE))
     table.to_stream(_window_key).to(run.output, Produced(STRING, value=DOUBLE))
@@ -128,8 +138,21 @@ def _join(builder: StreamsBuilder, events: KStream, run: Run) -> None:
     events.join(profiles, enrich, Joined(STRING, value=json(Event))).to(run.output, Produced(STRING, value=json(Enriched)))
 
 
+def _stream_join(builder: StreamsBuilder, events: KStream, run: Run) -> None:
+    def both(left: object, right: object) -> object:
+        one, other = cast(Event, left), cast(Event, right)
+        return Pair(one.user, one.amount, other.amount)
+
+    others = builder.stream(run.table, Consumed(STRING, value=json(Event)))
+    windows = JoinWindows.of_time_difference_with_no_grace(JOIN_WITHIN_MS)
+    events.join(others, both, windows, StreamJoined(STRING, value=json(Event), other_value=json(Event), name="pairs")).to(
+        run.output, Produced(STRING, value=json(Pair))
+    )
+
+
 def build(run: Run) -> Topology:
-    """The topology of a kind: `stateless`, `count` (values are not parsed), `window` or `join`. Raises ValueError for another."""
+    """The topology of a kind: `stateless`, `count` (values are not parsed), `window`, `join` (with a table) or `stream-join`. Raises
+    ValueError for another."""
     builder = StreamsBuilder()
     value = BYTES if run.kind == "count" else json(Event)
     records = builder.stream(run.input, Consumed(STRING, value=value))
@@ -142,6 +165,8 @@ def build(run: Run) -> Topology:
             _window(records, run)
         case "join":
             _join(builder, records, run)
+        case "stream-join":
+            _stream_join(builder, records, run)
         case _:
-            raise ValueError(f"unknown kind {run.kind!r}: known are stateless, count, window and join")
+            raise ValueError(f"unknown kind {run.kind!r}: known are stateless, count, window, join and stream-join")
     return builder.build()
