@@ -23,13 +23,15 @@ from typing import cast
 
 from runtime.operators.base import OperatorSupplier
 from runtime.operators.context import Forward, NodeContext
+from runtime.operators.kept_time import OBSERVED_TIME, keep_time, kept_time
 from runtime.operators.table_join import StreamTableJoin
 from runtime.serdes.serde import Serde
 from runtime.stores.buffer_format import BufferValue, Origin
 from runtime.stores.key_value import StagedKeyValueStore
 
-_HEAD, _TAIL, _META = struct.Struct(">Bq"), struct.Struct(">i"), struct.Struct(">qi")
-_OBSERVED = "observed.stream.time"
+_HEAD, _TAIL = struct.Struct(">Bq"), struct.Struct(">i")
+_NUMBER = "sequence.number"
+"""Name under which the store keeps the last number given."""
 _LAST_NUMBER = 2**31 - 1
 _NEXT = 4096
 """Keys in memory after what leaves next was looked up; twice as many make it forget half."""
@@ -93,17 +95,9 @@ class StreamTableGraceJoin(OperatorSupplier):
         write_key = key_serde.serializer(context.name, lambda: task.headers)
         write_value = value_serde.serializer(context.name, lambda: task.headers)
         order, emit = _Order(store), _emitter(context, store, join, key_serde, value_serde)
-        kept = store.get_meta(_OBSERVED)
-        observed, number = (-1, 0) if kept is None else cast(tuple[int, int], _META.unpack(kept))
-        saved = observed, number
-
-        def keep() -> None:
-            nonlocal saved
-            if saved != (observed, number):
-                saved = observed, number
-                store.set_meta(_OBSERVED, _META.pack(*saved))
-
-        context.hooks.before_commit.append(keep)
+        observed, number = kept_time(context, store, OBSERVED_TIME), max(0, kept_time(context, store, _NUMBER))
+        keep_time(context, store, OBSERVED_TIME, lambda: observed)
+        keep_time(context, store, _NUMBER, lambda: number)
 
         def wait(key: object, value: object, timestamp: int) -> None:
             nonlocal observed, number

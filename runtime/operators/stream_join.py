@@ -17,7 +17,6 @@ counts here. After a restart it forgets the stream time; here that is kept with 
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, cast
@@ -25,6 +24,7 @@ from typing import Protocol, cast
 from runtime.errors import InvalidStateStoreError
 from runtime.operators.base import OperatorSupplier
 from runtime.operators.context import Forward, NodeContext
+from runtime.operators.kept_time import OBSERVED_TIME, keep_time, kept_time
 from runtime.operators.materialized import key_bytes
 from runtime.serdes.join_sides import JoinKey, JoinValues
 from runtime.stores.duplicates import StagedDuplicatesStore
@@ -35,8 +35,6 @@ Joiner = Callable[..., object]
 JoinOne = Callable[[object, object, object], object]
 """(key, this side's value, the other side's value) -> result."""
 
-_INT64 = struct.Struct(">q")
-_OBSERVED_TIME = "observed.stream.time"
 _EMPTY = 2**63 - 1
 """`min_time` when nothing waits."""
 _UNKNOWN = -1
@@ -165,23 +163,17 @@ class _Waiting:
     """What both sides of a left or outer join share in one task: the store of records without a partner, and the times by which they are
     let go (Kafka Streams' `TimeTracker`)."""
 
-    __slots__ = ("_kept_time", "min_time", "next_look_ms", "store", "stream_time", "to_bytes")
+    __slots__ = ("min_time", "next_look_ms", "store", "stream_time", "to_bytes")
 
     def __init__(self, context: NodeContext, store_name: str) -> None:
         store = context.engine_store(store_name)
         assert isinstance(store, StagedKeyValueStore), store_name
         self.store = store
         self.to_bytes = key_bytes(store)
-        kept = store.get_meta(_OBSERVED_TIME)
-        self._kept_time = self.stream_time = -1 if kept is None else int(_INT64.unpack(kept)[0])
+        self.stream_time = kept_time(context, store, OBSERVED_TIME)
+        keep_time(context, store, OBSERVED_TIME, lambda: self.stream_time)
         self.min_time = _UNKNOWN
         self.next_look_ms = 0
-        context.hooks.before_commit.append(self._keep_time)
-
-    def _keep_time(self) -> None:
-        if self.stream_time != self._kept_time:
-            self.store.set_meta(_OBSERVED_TIME, _INT64.pack(self.stream_time))
-            self._kept_time = self.stream_time
 
     def add(self, key: JoinKey, value: object) -> None:
         """A record begins to wait."""
