@@ -7,11 +7,12 @@ The file is JSON, written by whoever starts the process (`orchestration/launcher
 
 `factory` names a function without arguments that returns the `Topology`. `application` and `instance` become `application.id` and
 `client.id`. `${NAME}` in `instance`, `log_path` and the configuration's texts is read from the environment. SIGTERM and SIGINT close the
-instance cleanly and keep its tasks reserved for its return (rules.md, 4).
+instance cleanly and keep its tasks reserved for its return (rules.md, 4). With `num.stream.threads` above 1 this is the main process of the
+instance's workers, and all that is said here is of all of them (docs/workers.md).
 
 Exit status: 0 closed cleanly, 1 failed while running, 2 wrong configuration or topology, 3 the state directory cannot be used or is
-held by another process, 4 no progress for `max.poll.interval.ms` (the log then ends with the stacks of all threads). What went wrong is
-the last line of the log otherwise.
+held by another process, 4 no progress for `max.poll.interval.ms` (the log then ends with the stacks of all threads; of several workers, one
+that hangs is replaced instead). What went wrong is the last line of the log otherwise.
 """
 
 from __future__ import annotations

@@ -228,6 +228,20 @@ def test_rule_7_a_worker_that_hangs_is_ended_and_replaced(app: App, caplog: pyte
     assert "no progress for" in text and "worker_apps.py" in text, "the stack that hangs is in the log"
 
 
+def test_a_worker_that_is_frozen_is_ended_and_replaced(app: App, caplog: pytest.LogCaptureFixture) -> None:
+    with app.running(settings={"session.timeout.ms": 6_000}) as streams:
+        share(streams, [2, 2])
+        frozen = processes(streams)[1]
+        os.kill(frozen, signal.SIGSTOP)
+        app.count(400)
+        app.each_update_came_once()
+        share(streams, [2, 2])
+        assert processes(streams)[1] != frozen
+        app.count(400)
+        app.each_update_came_once()
+    assert "does not run: nothing was heard of it" in caplog.text
+
+
 def test_the_handler_of_failures_is_asked_in_the_main_process(app: App) -> None:
     asked: list[BaseException] = []
 

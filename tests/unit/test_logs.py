@@ -48,3 +48,9 @@ def test_an_exception_stands_in_the_same_line() -> None:
     text = logs.JsonFormatter().format(made)
     assert "\n" not in text
     assert "ValueError: bad" in json.loads(text)["error"]
+
+
+def test_an_exception_of_another_process_comes_as_text() -> None:
+    made = record("failed")
+    made.exc_text = "Traceback …\nValueError: bad"
+    assert line(made)["error"] == "Traceback …\nValueError: bad"

@@ -6,7 +6,7 @@ from urllib.request import urlopen
 import pytest
 
 from runtime.errors import StreamsError
-from runtime.metrics import TASK, THREAD, MetricName, Metrics, MetricsServer
+from runtime.metrics import TASK, THREAD, MetricName, Metrics, MetricsServer, prometheus_text
 
 
 def free_port() -> int:
@@ -56,6 +56,17 @@ def test_prometheus_reads_them_over_http() -> None:
     finally:
         server.close()
     assert 'kafka_streams_stream_task_metrics_process_total{client_id="app-1",task_id="0_1"} 7.0' in text
+
+
+def test_metrics_of_several_workers_are_one_family_for_prometheus() -> None:
+    """Prometheus refuses a page on which a name begins twice."""
+    mine, of_worker = Metrics(client_id="app-1"), Metrics(client_id="app-1", thread_id="app-1-StreamThread-2")
+    for metrics in (mine, of_worker):
+        metrics.counter("commit-total", THREAD).add(7)
+    text = prometheus_text({**mine.values(), **of_worker.values()}).decode()
+    assert text.count("# TYPE kafka_streams_stream_thread_metrics_commit_total counter") == 1
+    assert 'commit_total{client_id="app-1",thread_id=""} 7.0' in text
+    assert 'commit_total{client_id="app-1",thread_id="app-1-StreamThread-2"} 7.0' in text
 
 
 def test_a_port_in_use_is_named() -> None:
