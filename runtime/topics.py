@@ -46,7 +46,14 @@ ANSWER_SECONDS = 30.0
 LOOK_SECONDS = 3.0
 """How long a question may take that holds up a transaction: well below the shortest time-out of a session or a transaction."""
 
-_AWAY = {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT, KafkaError._RESOLVE}
+_AWAY = {
+    KafkaError._TRANSPORT,
+    KafkaError._DESTROY_BROKER,  # the connection it was asked on is no more
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._TIMED_OUT,
+    KafkaError.REQUEST_TIMED_OUT,
+    KafkaError._RESOLVE,
+}
 
 BY_THE_BROKERS_CLOCK: Mapping[str, str] = {"message.timestamp.type": "LogAppendTime"}
 """For topics that have to take what a machine tells whose clock is wrong: brokers refuse what is stamped an hour ahead of theirs."""
