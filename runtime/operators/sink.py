@@ -5,14 +5,12 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Callable, Collection
 from functools import lru_cache
-from typing import cast
 
 from runtime.errors import SchemaRegistryUnavailableError, SerializationError, StreamsError
 from runtime.operators.context import Forward, TaskContext
-from runtime.record import Headers, RecordContext, Windowed
+from runtime.record import Headers, RecordContext
 from runtime.serdes.murmur2 import partition_for
 from runtime.serdes.serde import Serde, Serializer
-from runtime.serdes.windowed import inner_of
 
 Extractor = Callable[[object, object, RecordContext], str]
 """(key, value, where the record comes from) -> name of an existing topic (Kafka Streams' `TopicNameExtractor`)."""
@@ -26,8 +24,19 @@ Refuse = Callable[[str, object, object, int, Exception], None]
 """What to do when a serde fails: from topic, key, value, timestamp and its error. Returns where the output is left out."""
 
 
-def sink(task: TaskContext, topic: str | Extractor, key_serde: Serde, value_serde: Serde, partitioner: StreamPartitioner | None) -> Forward:
-    """The function of a sink node. Null keys and values stay null; headers are those of the record that is being processed."""
+def sink(
+    task: TaskContext,
+    topic: str | Extractor,
+    key_serde: Serde,
+    value_serde: Serde,
+    partitioner: StreamPartitioner | None,
+    window_bytes: int = 0,
+) -> Forward:
+    """The function of a sink node. Null keys and values stay null; headers are those of the record that is being processed.
+
+    `window_bytes`: so many bytes at the end of a key do not count when its partition is chosen, so that all windows of a key go where the
+    key goes (Kafka Streams' `WindowedStreamPartitioner`).
+    """
 
     def headers() -> Headers | None:
         return task.headers
@@ -40,9 +49,11 @@ def sink(task: TaskContext, topic: str | Extractor, key_serde: Serde, value_serd
         task.collector.unwritable(name, key, value, timestamp, task.headers, unwritable)
 
     if isinstance(topic, str) and partitioner is None:
+        if window_bytes:
+            return _windowed_sink(task, topic, *writers(topic), refuse, window_bytes)
         return _fixed_sink(task, topic, *writers(topic), refuse)
     extract = _always(topic) if isinstance(topic, str) else topic
-    return _general_sink(task, extract, partitioner, writers, refuse, chosen=not isinstance(topic, str))
+    return _general_sink(task, extract, partitioner, writers, refuse, window_bytes, chosen=not isinstance(topic, str))
 
 
 def _fixed_sink(task: TaskContext, topic: str, write_key: Serializer, write_value: Serializer, refuse: Refuse) -> Forward:
@@ -60,6 +71,30 @@ def _fixed_sink(task: TaskContext, topic: str, write_key: Serializer, write_valu
         send(topic, raw_key, raw_value, timestamp, task.headers, None)
 
     return send_record
+
+
+def _windowed_sink(
+    task: TaskContext, topic: str, write_key: Serializer, write_value: Serializer, refuse: Refuse, window_bytes: int
+) -> Forward:
+    send, partitions = task.collector.send, task.collector.partitions
+
+    def send_record(key: object, value: object, timestamp: int) -> None:
+        try:
+            raw_key = None if key is None else write_key(key)
+            raw_value = None if value is None else write_value(value)
+        except SchemaRegistryUnavailableError:
+            raise  # no fault of the record's
+        except Exception as error:  # noqa: BLE001 (as above)
+            refuse(topic, key, value, timestamp, error)
+            return
+        partition = None if raw_key is None else _partition_of(raw_key[:-window_bytes], partitions(topic))
+        send(topic, raw_key, raw_value, timestamp, task.headers, partition)
+
+    return send_record
+
+
+_partition_of = lru_cache(50_000)(partition_for)
+"""The hash is computed in Python: those of the last keys are kept."""
 
 
 def _unwritable(
@@ -89,28 +124,13 @@ def _always(topic: str) -> Extractor:
     return lambda key, value, context: topic
 
 
-def by_window_key(key_serde: Serde) -> StreamPartitioner | None:
-    """Puts the windows of a key into one partition, that of the key alone (Kafka Streams' `WindowedStreamPartitioner`); None if the keys
-    are not windowed. The hash is computed in Python, so those of the last keys are kept."""
-    inner = inner_of(key_serde)
-    if inner is None:
-        return None
-    writers: dict[str, Serializer] = {}
-    partition_of = lru_cache(10_000)(partition_for)
-
-    def partition(topic: str, key: object, _value: object, partitions: int) -> int:
-        write = writers.get(topic) or writers.setdefault(topic, inner.serializer(topic))
-        return partition_of(cast(bytes, write(cast(Windowed, key).key)), partitions)
-
-    return partition
-
-
 def _general_sink(
     task: TaskContext,
     extract: Extractor,
     partitioner: StreamPartitioner | None,
     writers: Callable[[str], Writers],
     refuse: Refuse,
+    window_bytes: int,
     *,
     chosen: bool,
 ) -> Forward:
@@ -138,6 +158,8 @@ def _general_sink(
                 return
             bound[topic] = write_key, write_value
         wanted = None if partitioner is None else partitioner(topic, key, value, partitions(topic))
+        if partitioner is None and window_bytes and raw_key is not None:
+            wanted = _partition_of(raw_key[:-window_bytes], partitions(topic))
         if wanted is None or isinstance(wanted, int):
             send(topic, raw_key, raw_value, timestamp, task.headers, wanted)
             return

@@ -11,7 +11,6 @@ from runtime.serdes import keys
 from runtime.serdes.serde import CurrentHeaders, Serde
 from runtime.type_variables import K
 
-
 _LAST = 2**63 - 1
 """The end of windows without one, and the last moment there is."""
 
@@ -25,7 +24,7 @@ def time_windowed(inner: Serde[K], window_size: timedelta | int) -> Serde[Window
         key, start = keys.split_windowed_key(data)
         return key, Window(start, min(start + size, _LAST))
 
-    return _WindowedSerde("time_windowed", inner, _write_start, read)
+    return _WindowedSerde("time_windowed", inner, _write_start, read, 8)
 
 
 def _write_start(key: bytes, window: Window) -> bytes:
@@ -34,7 +33,7 @@ def _write_start(key: bytes, window: Window) -> bytes:
 
 def session_windowed(inner: Serde[K]) -> Serde[Windowed[K]]:
     """Keys of sessions: the inner key's bytes, then the session's end and start as int64 (ms, both inclusive)."""
-    return _WindowedSerde("session_windowed", inner, _write_session, _read_session)
+    return _WindowedSerde("session_windowed", inner, _write_session, _read_session, 16)
 
 
 def _write_session(key: bytes, window: Window) -> bytes:
@@ -46,22 +45,28 @@ def _read_session(data: bytes) -> tuple[bytes, Window]:
     return key, SessionWindow(start, end)
 
 
-def inner_of(serde: Serde) -> Serde | None:
-    """The serde of the keys inside the windows; None if this is not a serde of windowed keys."""
-    return serde._inner if isinstance(serde, _WindowedSerde) else None
+def window_bytes(serde: Serde) -> int:
+    """How many bytes a serde writes behind the inner key; 0 if this is not a serde of windowed keys."""
+    return serde.window_bytes if isinstance(serde, _WindowedSerde) else 0
 
 
 class _WindowedSerde(Serde[Windowed[K]]):
-    __slots__ = ("_inner", "_join", "_split")
+    __slots__ = ("_inner", "_join", "_split", "window_bytes")
 
     def __init__(
-        self, name: str, inner: Serde[K], join: Callable[[bytes, Window], bytes], split: Callable[[bytes], tuple[bytes, Window]]
+        self,
+        name: str,
+        inner: Serde[K],
+        join: Callable[[bytes, Window], bytes],
+        split: Callable[[bytes], tuple[bytes, Window]],
+        window_bytes: int,
     ) -> None:
         full_name = f"{name}({inner.name})"
         super().__init__(self._write_with, self._read_with, immutable=inner.immutable, declares=inner.declares, name=full_name)
         self._inner = inner
         self._join = join
         self._split = split
+        self.window_bytes = window_bytes
 
     def serializer(self, topic: str, headers: CurrentHeaders | None = None) -> Callable[[Windowed[K]], bytes | None]:
         write, join = self._inner.serializer(topic, headers), self._join

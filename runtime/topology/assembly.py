@@ -10,7 +10,8 @@ from runtime.errors import TopologyError
 from runtime.operators.base import no_children
 from runtime.operators.context import Forward, Hooks, NodeContext, RowGetter, TaskContext, ValueGetter
 from runtime.operators.rows import store_rows
-from runtime.operators.sink import Extractor, by_window_key, sink
+from runtime.operators.sink import Extractor, sink
+from runtime.serdes.windowed import window_bytes
 from runtime.topology.nodes import Node, ProcessorNode, SinkNode, SourceNode, TopicNameExtractor
 from runtime.topology.subtopologies import SubTopology
 
@@ -136,8 +137,8 @@ class Assembly:
         if node.key_serde is None or node.value_serde is None:
             raise TopologyError(f"sink {node.name} has no serdes yet: only a resolved topology can be compiled")
         topic = node.topic if isinstance(node.topic, str) else _extractor(node.topic, node.name)
-        partitioner = by_window_key(node.key_serde) if node.by_window_key and node.partitioner is None else node.partitioner
-        return sink(self._task, topic, node.key_serde, node.value_serde, partitioner)
+        behind_the_key = window_bytes(node.key_serde) if node.by_window_key else 0
+        return sink(self._task, topic, node.key_serde, node.value_serde, node.partitioner, behind_the_key)
 
 
 def _extractor(function: TopicNameExtractor, node: str) -> Extractor:
