@@ -85,7 +85,7 @@ class SlidingAggregate(OperatorSupplier):
                 drops.late(timestamp, f"[{start},{start + difference}]", observed - grace, observed)
                 return
             old = None if held is None else value_of(held)
-            at = max(timestamp, entry.timestamp) if held is entry else timestamp
+            at = timestamp if old is None or held is not entry else max(timestamp, entry.timestamp)
             new = aggregator(key, value, initializer() if old is None else old)
             # As in Kafka Streams, a deletion that a cache tells of has the record's own time.
             put(key, raw, start, entry, new, timestamp if new is None and emit is None else at)

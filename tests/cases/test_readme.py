@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = [
     pytest.param(program, id=f"{page}-{number}")
-    for page in ("README.md", "docs/dsl.md", "docs/joins.md", "docs/processors.md", "docs/serdes.md", "docs/stores.md")
+    for page in ("README.md", "docs/dsl.md", "docs/joins.md", "docs/processors.md", "docs/serdes.md", "docs/stores.md", "docs/windows.md")
     for number, program in enumerate(re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL))
 ]
 

@@ -32,7 +32,8 @@ def joined(windows: SlidingWindows, kept: Materialized, *, on_close: bool = Fals
         windowed = builder.stream("in", Consumed(S, value=S)).group_by_key().windowed_by(windows)
         if on_close:
             windowed.emit_strategy(EmitStrategy.on_window_close())
-        windowed.aggregate(lambda: "", lambda k, v, total: total + v, kept).to_stream().to("out", Produced(value=S))
+        table = windowed.aggregate(lambda: "", lambda k, v, total: None if v == "stop" else total + v, kept)
+        table.to_stream().to("out", Produced(value=S))
         return builder.build()
 
     return build
@@ -101,6 +102,13 @@ def cases(how: str, kept: Materialized) -> list[Case]:
             {"out": [one(10, "x", 20)]},
             TEXTS,
             dropped=2,
+        ),
+        Case(
+            f"an aggregate of None deletes the window; what comes then begins anew, at its own time ({how})",
+            joined(GRACEFUL, kept),
+            piped(("a", "stop", 26), ("a", "x", 24)),
+            {"out": [*[one(16, None, 26)] * (how == "no cache"), one(14, "x", 24)]},
+            TEXTS,
         ),
         Case(
             f"on window close: by start, then key, once stream time has passed the end ({how})",

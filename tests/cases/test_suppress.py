@@ -207,7 +207,7 @@ def test_a_full_buffer_that_may_not_emit_early_stops_the_application() -> None:
             source.pipe_input("b", "1", 2)
 
 
-WRITTEN_BY_JAVA = {
+WRITTEN_BY_JAVA: dict[object, list[str | None]] = {
     "a": [
         "0000000000000003000000000000000000000002696e000000000000000100000001680000000178ffffffffffffffff00000001310000000000000003",
         "0000000000000004000000000000000100000002696e0000000000000000ffffffff000000013100000001320000000000000003",
