@@ -98,7 +98,7 @@ class FleetChaos:
                 Watch(broker.bootstrap_servers, outputs[0], PARTITIONS) as watch,
                 Feeder(broker, source, self.rate, KEYS, random.Random(self.seed)),
             ):
-                fleet = _Fleet(app, dice, self.workers)
+                fleet = _Fleet(app, self.workers)
                 for _ in range(FEWEST):
                     fleet.join()
                 fleet.settle()
@@ -172,9 +172,8 @@ class FleetChaos:
 class _Fleet:
     """The instances that there are, and what may befall them."""
 
-    def __init__(self, app: Application, dice: random.Random, workers: int) -> None:
+    def __init__(self, app: Application, workers: int) -> None:
         self._app = app
-        self._dice = dice
         self._workers = workers
         self._begun = 0
         self.tasks = {f"{part}_{number}" for part in (0, 1) for number in range(PARTITIONS)}

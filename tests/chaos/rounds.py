@@ -24,9 +24,11 @@ from confluent_kafka import KafkaException
 
 from orchestration.embedded.kafka import EmbeddedBroker
 from runtime.config import StreamsConfig
+from runtime.coordination.records import Member
 from runtime.events import EventKind
 from runtime.ids import NextOffset, Partition
 from tests.broker.engine import events
+from tests.broker.instances import coordination_log
 from tests.chaos.feeder import Feeder
 from tests.chaos.sabotage import INSTANTS, topology
 from tests.chaos.witness import Changelogs, committed, each_update_once, end_of_the_dead, stores_equal_their_changelogs, truth
@@ -73,8 +75,6 @@ class Chaos:
         self.rate = rate
         self.remains: list[Remains] = []
         self.kills = 0
-        self.shaken: list[tuple[float, float]] = []
-        """From when to when (wall clock, ms) the broker was killed below an instance, which began anew then more than once."""
         self.dice = random.Random(self.seed)
         self.broker = Kafka(self.embedded.bootstrap_servers)
         self.source = self.broker.create_topic("in", PARTITIONS)
@@ -125,7 +125,7 @@ class Chaos:
             nth = self.dice.randint(1, 6)
         else:
             nth = self.dice.randint(1, 12)
-        before, began_ms = self.log.stat().st_size, time.time() * 1000
+        before = self.log.stat().st_size
         instance = self._start(kill if instant is not None else None, nth)
         try:
             if instant is not None:
@@ -143,8 +143,6 @@ class Chaos:
             instance.wait()
         assert alive or instance.returncode == -signal.SIGKILL, f"it ended by itself:\n{self._log_end()}"
         self.kills += 1
-        if kill == BROKER:
-            self.shaken.append((began_ms, time.time() * 1000))
         self._begins_where_it_was(before)
         self._look()
 
@@ -240,12 +238,17 @@ class Chaos:
         self._restores_begin_where_they_were()
 
     def _restores_begin_where_they_were(self) -> None:
-        """As far as killed instances could still tell of their restores: these began at the offsets that their stores had."""
+        """As far as killed instances could still tell of their restores: these began at the offsets that their stores had. That is so of a
+        process's first incarnation; one that began anew later, since the broker was away or its session ran out, has gone on meanwhile."""
+        incarnations = {
+            record.incarnation for _, record in coordination_log(self.broker, self.application_id) if isinstance(record, Member)
+        }
         for event in events(self.broker, self.application_id):
             assert event.kind is not EventKind.TASK_CORRUPTED, event
             before = [remains for remains in self.remains if remains.at_ms < event.incarnation]
-            shaken = any(since <= event.incarnation <= until for since, until in self.shaken)
-            if event.kind is EventKind.RESTORE_STARTED and before and not shaken:
+            if event.kind is not EventKind.RESTORE_STARTED or not before:
+                continue
+            if event.incarnation == min(each for each in incarnations if each > before[-1].at_ms):
                 stores = event.payload["stores"]
                 assert isinstance(stores, dict)
                 for told in stores.values():
