@@ -132,7 +132,7 @@ class Outputs:
     def look(self) -> None:
         for message in self._consumer.consume(1000, 0.02):
             assert message.error() is None, message.error()
-            self.found[str(message.topic())].append((message.key(), message.value(), message.timestamp()[1]))  # type: ignore[arg-type]
+            self.found[str(message.topic())].append((message.key(), message.value(), message.timestamp()[1]))
 
     def rows(self, topic: str, key_serde: Serde, value_serde: Serde) -> list[Row]:
         read_key, read_value = key_serde.deserializer(topic), value_serde.deserializer(topic)
