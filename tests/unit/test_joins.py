@@ -73,9 +73,12 @@ def test_streams_are_joined_over_join_windows() -> None:
 
 
 def test_a_joiner_that_takes_neither_form_is_refused() -> None:
+    def one(value: str) -> str:
+        return value
+
     left, right = streams(StreamsBuilder())
     with pytest.raises(TopologyError, match="KSTREAM-MERGE-0000000006"):
-        left.join(right, str.strip, FIVE)  # type: ignore[arg-type]
+        left.join(right, one, FIVE)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("retention", "size", "duplicates"), [(10, 10, False), (11, 10, True), (12, 12, True)])
