@@ -1,4 +1,4 @@
-"""What the leader does: sees who is alive, fences who is not, and writes who runs what (coordination.md, 1, 3, 5).
+"""What the leader does: sees who is alive, fences who is not, and writes who runs what (coordination.md, 3, 5, 6).
 
 Nothing is granted that another may still run. A task goes over in two assignments: the first takes it from its owner (`revoking`), who
 commits, closes it, and reports; the second grants it. A dead owner does not report: its transactional id is initialised, which aborts
@@ -19,7 +19,6 @@ Nothing here waits in the worker's thread but the commit of an assignment: looki
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -30,19 +29,15 @@ from runtime.clock import Clock
 from runtime.commit.metadata import OffsetAndMetadata
 from runtime.commit.transactions import GroupMetadata, TransactionalProducer, kafka_error
 from runtime.config import StreamsConfig
-from runtime.coordination.assignor import Candidate
-from runtime.coordination.copies import CopyRules, Placement, place
+from runtime.coordination.decision import Decision
 from runtime.coordination.group import Membership
 from runtime.coordination.liveness import Liveness
 from runtime.coordination.log import CoordinationLog
 from runtime.coordination.rack_watch import RackWatch
-from runtime.coordination.racks import RackRules
-from runtime.coordination.records import ASSIGNMENT_KEY, Assignment, Grant, Member, Reserved, encode
-from runtime.coordination.registry import Known, Registry
+from runtime.coordination.records import ASSIGNMENT_KEY, Assignment, encode
+from runtime.coordination.registry import Registry
 from runtime.errors import StreamsError, TaskMigratedError, TransactionAbortedError
-from runtime.ids import TaskId
 from runtime.kafka_logs import KAFKA_LOGGER
-from runtime.states import TaskKind
 from runtime.topics import TopicLayout, coordination_topic
 
 logger = logging.getLogger(__name__)
@@ -50,8 +45,6 @@ logger = logging.getLogger(__name__)
 FENCE_SECONDS = (0.1, 0.1, 0.1, 0.1, 0.1, 30.0)
 """How long each attempt at fencing may take. One of them has the broker abort what is open. Where that, or the coordinator, is not there at
 once, librdkafka asks again half a second later; a new client asks at once (0.2 s in place of 0.6 to 1)."""
-REJOIN_MS = 5_000
-"""How long the group may take beyond the old session's end to take in a worker that was killed and is back."""
 REST = 4
 """The worker does other things for so many times as long as an assignment took to be thought out."""
 GUARD_OFFSET = OffsetAndMetadata(0, "")
@@ -78,13 +71,7 @@ class Leader:
         self._log = log
         self._registry = registry
         self._clock = clock
-        self._copy_rules = CopyRules(
-            layout.stateful,
-            config.integer("acceptable.recovery.lag"),
-            config.integer("num.standby.replicas"),
-            config.integer("max.warmup.replicas"),
-            config.rack_aware_tags,
-        )
+        self._decision = Decision(config, layout, registry, racks, clock)
         self._probing_ms = config.integer("probing.rebalance.interval.ms")
         self._racks = racks
         self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="fence")
@@ -125,7 +112,7 @@ class Leader:
         if not self._anything_new(dead, fenced):
             return
         begun_ms = self._clock.monotonic_ms()
-        wanted = self._wanted(dead, set(fenced))
+        wanted = self._decision.assignment(self._name, dead, fenced)
         self._not_before_ms = self._clock.monotonic_ms() + REST * (self._clock.monotonic_ms() - begun_ms)
         if wanted is not None and (fenced or wanted != self._registry.assignment or self._settled_deaths(fenced)):
             self._write(wanted, fenced, guard)
@@ -243,140 +230,7 @@ class Leader:
             return False
         return True
 
-    # -- who runs what -------------------------------------------------------------------------------------------------------------
-
-    def _wanted(self, dead: list[str], fenced: set[str]) -> Assignment | None:
-        """The assignment as it should be now; None if nobody is there to be assigned anything."""
-        registry = self._registry
-        live = {
-            key: known for key, known in registry.members.items() if key not in dead and known.member.member_id and not known.member.returns
-        }
-        if not live:
-            return None
-        first = min(live.values(), key=lambda known: known.offset)
-        live = {key: known for key, known in live.items() if known.member.topology_hash == first.member.topology_hash}
-        reserved = self._reserved(live)
-        tasks = sorted(task for task in self._layout.tasks if str(task) not in reserved)
-        heirs = self._heirs(live)
-        candidates = [self._candidate(key, known, heirs) for key, known in sorted(live.items())]
-        wanted = place(candidates, tasks, dataclasses.replace(self._copy_rules, racks=self._racks.rules() or RackRules()))
-        follows = {candidate.name: candidate.follows for candidate in candidates}
-        orphans = {task for who in dead for task in registry.members[who].held}
-        grants = [self._grant(known, wanted, follows[key], orphans, fenced) for key, known in sorted(live.items())]
-        granted = {task for grant in grants for task in grant.active}
-        next_heirs = {str(task): who for who, mine in sorted(wanted.active.items()) for task in sorted(mine) if str(task) not in granted}
-        revoking = {
-            key: sorted(known.held - {str(task) for task in wanted.active[key]})
-            for key, known in sorted(live.items())
-            if known.held - {str(task) for task in wanted.active[key]}
-        }
-        return Assignment(leader=self._name, grants=grants, revoking=revoking, heirs=next_heirs, reserved=reserved)
-
-    def _grant(self, known: Known, wanted: Placement, follows: frozenset[TaskId], orphans: set[str], fenced: set[str]) -> Grant:
-        """What a member may have now of what it is wanted to have: nothing that another may still run, and nothing of which a worker of
-        its own instance may still have the folder open."""
-        member, who = known.member, known.member.who
-        others = {name for name, other in self._registry.members.items() if other.member.instance != member.instance} | fenced
-
-        def free(task: TaskId) -> bool:
-            return self._registry.is_free(str(task), who, others)
-
-        active = {task for task in wanted.active[who] if self._registry.is_free(str(task), who, fenced)}
-        # A copy that is about to become active is kept until its former owner has let go; and while a dead one is fenced, which takes up
-        # to a second, its heir restores already.
-        soon = wanted.active[who] - active
-        learner = wanted.learner[who] | {task for task in soon & self._layout.stateful if task in follows or str(task) in orphans}
-        return Grant(
-            member_id=member.member_id,
-            incarnation=member.incarnation,
-            instance=member.instance,
-            worker=member.worker,
-            active=[str(task) for task in sorted(active)],
-            standby=[str(task) for task in sorted(wanted.standby[who]) if free(task)],
-            learner=[str(task) for task in sorted(learner) if free(task)],
-        )
-
-    def _before(self, member: Member) -> frozenset[TaskId]:
-        """What a member runs, or its worker ran before it began anew: tasks stay where they were."""
-        assignment = self._registry.assignment
-        if assignment is None:
-            return frozenset()
-        place = member.instance, member.worker
-        own = {task for grant in assignment.grants if grant.who == member.who for task in grant.active}
-        former = {task for grant in assignment.grants if (grant.instance, grant.worker) == place for task in grant.active}
-        for known in self._registry.members.values():
-            if (known.member.instance, known.member.worker) == place:
-                former |= known.held
-        kept = {task for task, reserved in assignment.reserved.items() if (reserved.instance, reserved.worker) == place}
-        return frozenset(TaskId.parse(task) for task in own or former | kept)
-
-    def _reserved(self, live: Mapping[str, Known]) -> dict[str, Reserved]:
-        """Tasks that are kept for a worker that said it would return, from when it says so until its time is up (rules.md, 4), or its
-        instance is back with fewer workers; and tasks with state whose owner was killed and is back, but has to wait until the group takes
-        it in, which is when the old session is over. Where another has a whole copy, that one runs the task."""
-        registry, now_ms = self._registry, self._clock.wall_ms()
-        here = {(known.member.instance, known.member.worker) for known in live.values()}
-        workers = {known.member.instance: known.member.workers for known in live.values()}
-
-        def away(instance: str, worker: int) -> bool:
-            return (instance, worker) not in here and worker <= workers.get(instance, worker)
-
-        before = registry.assignment.reserved if registry.assignment is not None else {}
-        reserved = {task: kept for task, kept in before.items() if away(kept.instance, kept.worker)}
-        for who, death in registry.deaths.items():
-            back = death.by.rpartition("/")[0] == who.rpartition("/")[0]  # told by the next incarnation of the same worker
-            if back and who in registry.members and away(death.instance, death.worker):
-                until_ms = death.at_ms + self._config.integer("session.timeout.ms") + REJOIN_MS
-                kept = Reserved(instance=death.instance, worker=death.worker, until_ms=until_ms)
-                tasks = self._before(registry.members[who].member) & self._layout.stateful
-                reserved.update((str(task), kept) for task in tasks)
-        grace_ms = self._config.integer("restart.grace.ms")
-        for known in registry.members.values():
-            member = known.member
-            if member.returns and away(member.instance, member.worker):
-                kept = Reserved(instance=member.instance, worker=member.worker, until_ms=member.heartbeat_ms + grace_ms)
-                reserved.update((str(task), kept) for task in self._before(member))
-        ready = {task for known in live.values() for task, report in known.member.tasks.items() if report.caught_up}
-        return {task: kept for task, kept in reserved.items() if kept.until_ms > now_ms and task not in ready}
-
-    def _heirs(self, live: Mapping[str, Known]) -> dict[TaskId, str]:
-        """Tasks that are on their way, and to whom: granted, or promised, and not yet reported as active there. What was decided about such
-        a one is not thought over: it would be on its way for ever."""
-        assignment = self._registry.assignment
-        if assignment is None:
-            return {}
-        given = {task: grant.who for grant in assignment.grants for task in grant.active} | assignment.heirs
-        return {TaskId.parse(task): who for task, who in given.items() if who in live and task not in live[who].member.active}
-
-    def _candidate(self, who: str, known: Known, heirs: Mapping[TaskId, str]) -> Candidate:
-        """A member as the assignor sees it. What is on its disk, a sibling that died a moment ago may have told."""
-        member = known.member
-        positions: dict[TaskId, int] = {}
-        for other in self._registry.members.values():
-            if other is known or other.member.instance == member.instance:
-                told = {**other.member.disk, **{task: report.position for task, report in other.member.tasks.items()}}
-                for task, position in told.items():
-                    positions[TaskId.parse(task)] = max(position, positions.get(TaskId.parse(task), 0))
-        reports = {TaskId.parse(task): report for task, report in member.tasks.items()}
-
-        def of_kind(*kinds: TaskKind) -> frozenset[TaskId]:
-            return frozenset(task for task, report in reports.items() if report.kind in kinds)
-
-        inherits = frozenset(task for task, heir in heirs.items() if heir == who)
-        running = frozenset(task for task in self._before(member) | of_kind(TaskKind.ACTIVE) if heirs.get(task, who) == who)
-        return Candidate(
-            who,
-            running | inherits,
-            positions,
-            follows=of_kind(TaskKind.STANDBY, TaskKind.LEARNER),
-            learns=of_kind(TaskKind.LEARNER),
-            caught_up=frozenset(task for task, report in reports.items() if report.caught_up),
-            leaves=member.leaves,
-            instance=member.instance,
-            inherits=inherits,
-            rack=member.rack,
-            tags=member.tags,
-        )
+    # -- writing ---------------------------------------------------------------------------------------------------------------
 
     def _write(self, assignment: Assignment, fenced: list[str], guard: GroupMetadata) -> None:
         """The assignment and the tombstones of the fenced, in one guarded transaction."""
