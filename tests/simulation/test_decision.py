@@ -1,0 +1,190 @@
+"""What may be granted of what is wanted: promises to heirs, tasks that are kept, and the dead (coordination.md, 3 to 5)."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from runtime.config import StreamsConfig
+from runtime.coordination.decision import REJOIN_MS, Decision
+from runtime.coordination.log import Entry
+from runtime.coordination.racks import RackRules
+from runtime.coordination.records import ASSIGNMENT_KEY, Assignment, Death, Grant, Member, TaskReport, Told
+from runtime.coordination.registry import Registry
+from runtime.ids import Partition, TaskId
+from runtime.states import TaskKind, TaskState
+from runtime.topics import TopicLayout
+
+TASKS = frozenset(TaskId(0, number) for number in range(4))
+NAMES = sorted(str(task) for task in TASKS)
+NOW_MS, SESSION_MS, GRACE_MS = 1_000_000, 10_000, 60_000
+POSITION = 1_000_000
+
+
+class Log:
+    """The coordination topic, and the leader's decision on it."""
+
+    def __init__(self, **settings: object) -> None:
+        self.now_ms, self.offset = NOW_MS, 0
+        self.registry = Registry()
+        layout = TopicLayout({}, TASKS, TASKS, frozenset(), Partition("guard", 0))
+        given = {"session.timeout.ms": SESSION_MS, "restart.grace.ms": GRACE_MS, **settings}
+        config = StreamsConfig({"application.id": "app", "bootstrap.servers": "nowhere:1", **given})
+        self.decision = Decision(config, layout, self.registry, cast(Any, self), cast(Any, self))
+
+    def wall_ms(self) -> int:
+        return self.now_ms
+
+    def rules(self) -> RackRules:
+        return RackRules()
+
+    def say(self, record: Told) -> None:
+        key = ASSIGNMENT_KEY if isinstance(record, Assignment) else cast(Any, record).key
+        self.registry.apply(Entry(self.offset, record, key), 0)
+        self.offset += 1
+
+    def decide(self, dead: list[str] | None = None, fenced: list[str] | None = None) -> Assignment:
+        """Decides, and writes that down."""
+        decided = self.decision.assignment("leader", dead or [], fenced or [])
+        assert decided is not None
+        for who in fenced or []:
+            del self.registry.members[who]
+        self.say(decided)
+        return decided
+
+
+def report(kind: TaskKind, caught_up: bool = True, position: int = POSITION) -> TaskReport:
+    return TaskReport(kind=kind, state=TaskState.RUNNING, offset_sum=0, end_sum=0, lag=0, position=position, caught_up=caught_up)
+
+
+def member(instance: str, worker: int = 1, incarnation: int = 1, workers: int = 1, **tasks: TaskReport) -> Member:
+    return Member(
+        instance=instance,
+        worker=worker,
+        incarnation=incarnation,
+        workers=workers,
+        transactional_id="t",
+        host="h",
+        pid=1,
+        member_id=f"{instance}-{worker}-{incarnation}",
+        tasks={name.removeprefix("t"): each for name, each in tasks.items()},
+    )
+
+
+def running(*names: str) -> dict[str, TaskReport]:
+    return {f"t{name}": report(TaskKind.ACTIVE) for name in names}
+
+
+def active(assignment: Assignment) -> dict[str, list[str]]:
+    return {grant.who: grant.active for grant in assignment.grants if grant.active}
+
+
+def moving_to_b() -> Log:
+    """`a` runs everything; `b` has learned two of it, and they were asked back of `a`."""
+    log = Log()
+    log.say(member("a", **running(*NAMES)))
+    log.decide()
+    log.say(member("b", **{f"t{name}": report(TaskKind.LEARNER) for name in NAMES[2:]}))
+    decided = log.decide()
+    assert decided.heirs == dict.fromkeys(NAMES[2:], "b/1/1") and decided.revoking == {"a/1/1": NAMES[2:]}
+    return log
+
+
+def test_an_heir_has_the_task_when_the_log_says_that_it_is_free_without_another_assignment() -> None:
+    log = moving_to_b()
+    assert log.registry.granted("b/1/1", "b-1-1") == frozenset()
+    log.say(msgspec.structs.replace(member("a", **running(*NAMES[:2])), epoch=log.registry.epoch))
+    assert log.registry.granted("b/1/1", "b-1-1") == frozenset(NAMES[2:])
+    assert log.registry.granted("b/1/1", "another member id") == frozenset()
+
+
+def test_a_task_that_is_on_its_way_stays_with_its_heir_whatever_that_says_meanwhile() -> None:
+    """Under load a copy may fall behind for a moment; another may look better."""
+    log = moving_to_b()
+    log.say(member("b", **{f"t{name}": report(TaskKind.LEARNER, caught_up=False, position=1) for name in NAMES[2:]}))
+    log.say(member("c", **{f"t{name}": report(TaskKind.STANDBY) for name in NAMES}))
+    decided = log.decide()
+    assert {name: decided.heirs[name] for name in NAMES[2:]} == dict.fromkeys(NAMES[2:], "b/1/1")
+    log.say(msgspec.structs.replace(member("a", **running(*NAMES[:2])), epoch=log.registry.epoch))
+    assert active(log.decide())["b/1/1"] == NAMES[2:]
+
+
+def test_an_heir_counts_as_one_who_may_run_the_task() -> None:
+    """A leader that thinks better of it must not grant the task to a third before the heir has let go."""
+    log = moving_to_b()
+    log.say(msgspec.structs.replace(member("a", **running(*NAMES[:2])), epoch=log.registry.epoch))
+    grants = [
+        Grant(member_id="a-1-1", incarnation=1, instance="a", active=NAMES[:2]),
+        Grant(member_id="b-1-1", incarnation=1, instance="b", active=[]),
+    ]
+    log.say(Assignment(leader="leader", grants=grants, heirs=dict.fromkeys(NAMES[2:], "a/1/1")))
+    assert log.registry.granted("a/1/1", "a-1-1") == frozenset(NAMES[:2])
+    log.say(msgspec.structs.replace(member("b"), epoch=log.registry.epoch))
+    assert log.registry.granted("a/1/1", "a-1-1") == frozenset(NAMES)
+
+
+def test_the_tasks_of_the_dead_are_restored_by_their_heirs_while_the_dead_are_fenced() -> None:
+    log = Log()
+    log.say(member("a", **running(*NAMES[:2])))
+    log.say(member("b", **running(*NAMES[2:])))
+    log.decide()
+    before = log.decide(dead=["b/1/1"])
+    assert active(before) == {"a/1/1": NAMES[:2]}
+    assert [grant.learner for grant in before.grants] == [NAMES[2:]]
+    after = log.decide(dead=["b/1/1"], fenced=["b/1/1"])
+    assert active(after) == {"a/1/1": NAMES}
+
+
+def back_at_once(*, workers: int = 1, **tasks: TaskReport) -> Log:
+    """`b` was killed and is back, but the group does not let it in yet: it has told of its own death."""
+    log = Log()
+    log.say(member("a", **running(*NAMES[:2]), **tasks))
+    log.say(member("b", workers=workers, **running(*NAMES[2:])))
+    if workers > 1:
+        log.say(member("b", 2, workers=workers))
+    log.decide()
+    log.say(Death(instance="b", worker=1, incarnation=1, by="b/1/2", at_ms=NOW_MS))
+    log.decide(dead=["b/1/1"], fenced=["b/1/1"])
+    return log
+
+
+def test_a_killed_worker_that_is_back_finds_its_tasks() -> None:
+    log = back_at_once()
+    assert sorted(cast(Assignment, log.registry.assignment).reserved) == NAMES[2:]
+    log.now_ms += SESSION_MS
+    log.say(member("b", incarnation=2))
+    assert active(log.decide())["b/1/2"] == NAMES[2:]
+
+
+def test_it_is_not_waited_for_longer_than_the_group_may_take() -> None:
+    log = back_at_once()
+    log.now_ms += SESSION_MS + REJOIN_MS + 1
+    assert active(log.decide()) == {"a/1/1": NAMES}
+
+
+def test_a_whole_copy_runs_what_would_be_kept() -> None:
+    log = back_at_once(**{f"t{NAMES[2]}": report(TaskKind.STANDBY)})
+    assert active(log.decide()) == {"a/1/1": NAMES[:3]}
+
+
+def test_siblings_have_the_disk_so_nothing_is_kept() -> None:
+    log = back_at_once(workers=2)
+    assert active(log.decide())["b/2/1"] == NAMES[2:]
+
+
+@pytest.mark.parametrize("workers", [2, 1])
+def test_what_is_kept_for_a_worker_is_given_away_when_its_instance_is_back_with_fewer(workers: int) -> None:
+    log = Log()
+    log.say(member("a", workers=2, **running(*NAMES[:2])))
+    log.say(member("a", 2, workers=2, **running(*NAMES[2:])))
+    log.say(member("b"))
+    log.decide()
+    for number in (1, 2):
+        gone = msgspec.structs.replace(member("a", number, workers=2), returns=True, heartbeat_ms=NOW_MS, epoch=log.registry.epoch)
+        log.say(gone)
+    assert sorted(log.decide().reserved) == NAMES
+    log.say(member("a", incarnation=2, workers=workers))
+    kept = log.decide(dead=["a/1/1", "a/2/1"], fenced=["a/1/1", "a/2/1"]).reserved
+    assert sorted(kept) == (NAMES[2:] if workers == 2 else [])
