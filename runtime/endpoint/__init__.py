@@ -7,7 +7,7 @@ A key whose task is elsewhere is answered with a redirect to its owner (307). (R
 would cross two instances, whose timeouts and limits add up, and a client that has been sent to the owner asks there at once next time.)
 
     server.py   connections, the token, errors as JSON
-    routes.py   paths and their parameters
+    routes.py   paths, and who is asked for what; parameters.py: what stands after the `?`
     reads.py    reads of stores, in pages
     forms.py    keys from text, values as JSON
 """

@@ -101,7 +101,11 @@ class StoreReads:
         try:
             return self._read(replace(wanted, store_type=_TIMED[store.kind]) if store.timestamped else wanted)
         except InvalidStateStoreError as error:
-            raise later(str(error)) from error
+            raise self._later(error) from error
+
+    def _later(self, error: InvalidStateStoreError) -> Refusal:
+        """(What is being restored is refused with the way out for programs; here it has another name.)"""
+        return later(f"{error}; over HTTP that is stale=true" if "enable_stale_stores" in str(error) else str(error))
 
     def get(self, part: Part, key: object, as_of: int | None) -> object:
         """The value of a key, None for none; at a moment (ms) of a versioned store's past."""
@@ -109,14 +113,14 @@ class StoreReads:
         try:
             return query.get(key) if as_of is None else query.get(key, as_of)
         except InvalidStateStoreError as error:
-            raise later(str(error)) from error
+            raise self._later(error) from error
 
     def window(self, part: Part, key: object, start: int) -> object:
         """The value of one window, None for none."""
         try:
             return self._query(part.partition).fetch(key, start)
         except InvalidStateStoreError as error:
-            raise later(str(error)) from error
+            raise self._later(error) from error
 
     def page(self, parts: Sequence[Part], scan: Scan, page: Page | None, limit: int) -> tuple[list[msgspec.Raw], Page | None]:
         """At most `limit` rows of these parts, one part after the other, and where the next page begins; None after the last."""
@@ -136,7 +140,7 @@ class StoreReads:
                     size += len(encoded)
                     at = self._behind(at, key)
             except InvalidStateStoreError as error:
-                raise later(str(error)) from error
+                raise self._later(error) from error
         return rows, None
 
     def _behind(self, at: Page, key: object) -> Page:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 from runtime.config import StreamsConfig
 from runtime.coordination.fleet import Fleet
 from runtime.endpoint.answers import Answer, Refusal, elsewhere, later, told
-from runtime.endpoint.forms import FORMATS, key_bytes, key_of, valued
+from runtime.endpoint.forms import key_bytes, key_of, valued
+from runtime.endpoint.parameters import Parameters
 from runtime.endpoint.reads import MOST_ROWS, Page, Part, Scan, StoreReads
 from runtime.errors import InvalidStateStoreError, StreamsError
 from runtime.fleet import KeyQueryMetadata, StreamsMetadataState
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from runtime.metadata import TaskMetadata, ThreadMetadata
 
 USUAL_ROWS = 100
-LONGEST_QUERY = 16_384
-"""Characters after the `?`: a key is no longer than that."""
 _PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 _KEY = ("key", "format", "stale")
 _PAGES = ("partition", "stale", "limit", "page", "reverse", "format")
@@ -47,56 +46,6 @@ class Client(Protocol):
     def metadata_for_local_threads(self) -> Collection[ThreadMetadata]: ...
 
     def store(self, parameters: StoreQueryParameters) -> StoreQuery: ...
-
-
-class Parameters:
-    """What stands after the `?`. Each reader raises Refusal (400) that says what would be right."""
-
-    def __init__(self, query: str, known: Collection[str]) -> None:
-        if len(query) > LONGEST_QUERY:
-            raise Refusal(414, f"the parameters have {len(query)} characters: {LONGEST_QUERY} are the most")
-        try:
-            pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query), errors="strict")
-        except ValueError as error:
-            raise Refusal(
-                400, f"the parameters cannot be read: {error}; they are name=value, joined by &, in UTF-8 and %-escaped"
-            ) from error
-        self._values = dict(pairs)
-        wrong = sorted(self._values.keys() - set(known))
-        if wrong:
-            raise Refusal(400, f"unknown parameter {', '.join(wrong)}: known here are {', '.join(known) or 'none'}")
-        if len(pairs) > len(self._values):
-            raise Refusal(400, "a parameter was given twice")
-
-    def text(self, name: str) -> str | None:
-        return self._values.get(name)
-
-    def needed(self, name: str) -> str:
-        value = self._values.get(name)
-        if value is None:
-            raise Refusal(400, f"parameter {name} is missing")
-        return value
-
-    def number(self, name: str, least: int = 0, most: int = (1 << 63) - 1) -> int | None:
-        value = self._values.get(name)
-        if value is None:
-            return None
-        digits = value.removeprefix("-")
-        if not (digits.isascii() and digits.isdecimal() and len(digits) < 20 and least <= int(value) <= most):
-            raise Refusal(400, f"{name} = {value!r} must be a whole number from {least} to {most}")
-        return int(value)
-
-    def flag(self, name: str) -> bool:
-        value = self._values.get(name, "false").lower()
-        if value not in ("true", "false"):
-            raise Refusal(400, f"{name} = {value!r} must be true or false")
-        return value == "true"
-
-    def form(self) -> str:
-        value = self._values.get("format", "text")
-        if value not in FORMATS:
-            raise Refusal(400, f"format = {value!r} must be one of {', '.join(FORMATS)}")
-        return value
 
 
 class Routes:
