@@ -1,4 +1,4 @@
-"""Joins of two streams over a window of time (Kafka Streams' `KStreamJoinWindow`, `KStreamKStreamJoin`, `KStreamKStreamSelfJoin`).
+"""Joins of two streams over a window of time (Kafka Streams' `KStreamJoinWindow`, `KStreamKStreamJoin`).
 
 Each stream has a store of its records. A record is looked up in the other stream's store, and joined with every record of its key
 there whose time is near enough, in the order of their times; then it goes into its own. The result has the later of the two times and
@@ -222,42 +222,3 @@ def _emitter(waiting: _Waiting, context: NodeContext, forward: Forward, side: St
             waiting.remove(JoinKey(timestamp, left, key))
 
     return emit
-
-
-@dataclass(frozen=True, slots=True)
-class StreamSelfJoin(OperatorSupplier):
-    """An inner join of a stream with itself that needs one store in place of two (`topology.optimization`). Its results are those of the
-    join that it stands for, in the same order. `retention_ms` is that of the store."""
-
-    store_name: str
-    windows: JoinWindow
-    joiner: Joiner
-    with_key: bool
-    retention_ms: int
-
-    def build(self, context: NodeContext, forward: Forward) -> Forward:
-        store = _duplicates(context, self.store_name)
-        values_between, to_bytes, drop = store.values_between, key_bytes(store), context.task.dropped.add
-        before, after, retention, joiner = self.windows.before_ms, self.windows.after_ms, self.retention_ms, self.joiner
-        join_one: JoinOne = joiner if self.with_key else lambda key, left, right: joiner(left, right)
-        observed = -1
-
-        def join(key: object, value: object, timestamp: int) -> None:
-            nonlocal observed
-            if key is None or value is None:
-                drop()
-                return
-            observed = max(observed, timestamp)
-            raw = to_bytes(key)
-            for time, other in values_between(raw, timestamp - before, timestamp + after):
-                forward(key, join_one(key, value, other), max(time, timestamp))
-            itself = timestamp > observed - retention + 1
-            for time, other in values_between(raw, timestamp - after, timestamp + before):
-                if itself and time > timestamp:  # results come in the order of time
-                    itself = False
-                    forward(key, join_one(key, value, value), timestamp)
-                forward(key, join_one(key, other, value), max(time, timestamp))
-            if itself:
-                forward(key, join_one(key, value, value), timestamp)
-
-        return join
