@@ -2,11 +2,12 @@
 
 Each value has the next sequence number, so nothing is overwritten, and a null value, which would delete nothing, is ignored.
 
-The problem: a join reads, for every record, all values that one key has in a range of time. A range over staging and over the segments
-of RocksDB costs some tens of microseconds in Python, ten times what the join itself costs. The way taken: the rows of a key that was
-asked for once stay in memory in the order of time and follow what is added, so that a range is two bisections. They take a share of the
-read cache's budget and are dropped all together when they have used it up. (Rejected: to let the entries of staging, the common read
-cache, serve. They are found by whole store keys, which a join does not know.)
+The problem: a join reads, for every record, all values that one key has in a range of time. A range over staging and over the segments of
+RocksDB costs some tens of microseconds in Python, ten times what the join itself costs. The way taken: the rows of a key that was asked
+for once stay in memory in the order of time and follow what is added, so that a range is two bisections. They take a share of the read
+cache's budget and are dropped all together when they have used it up. A key that is not among them has no rows at all once stream time is
+further from that moment than rows live: so most keys are never looked for on disk. (Rejected: to let the entries of staging, the common
+read cache, serve. They are found by whole store keys, which a join does not know.)
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ class StagedDuplicatesStore(StagedWindowStore):
         super()._loaded_from_backend()
         stored = self._opened().meta(_SEQUENCE_META)
         self._sequence = self._committed_sequence = _SEQUENCE.unpack(stored)[0] if stored is not None else 0
+        # Rows of later times than this one are all in memory.
+        self._known_after = -1 if self._opened().is_empty() else self._time.now
 
     def commit(self, offsets: Mapping[Partition, NextOffset]) -> None:
         self._stage_sequence()
@@ -51,12 +54,12 @@ class StagedDuplicatesStore(StagedWindowStore):
         self._stage_sequence()
         super().restore(records, offsets)
         self._committed_sequence = self._sequence
-        self._rows.clear()
+        self._forget_rows()
 
     def rollback(self) -> None:
         super().rollback()
         self._sequence = self._committed_sequence
-        self._rows.clear()
+        self._forget_rows()
 
     def _stage_sequence(self) -> None:
         if self._sequence != self._committed_sequence:
@@ -76,10 +79,14 @@ class StagedDuplicatesStore(StagedWindowStore):
         budget.used += self._rows_bytes - self._counted
         half = budget.limit // 2
         if budget.used > half and self._rows_bytes > half // budget.holders:
-            self._rows.clear()
             budget.used -= self._rows_bytes
-            self._rows_bytes = 0
+            self._forget_rows()
         self._counted = self._rows_bytes
+
+    def _forget_rows(self) -> None:
+        self._rows.clear()
+        self._rows_bytes = 0
+        self._known_after = self._time.now
 
     # --- what joins do ------------------------------------------------------------------------------------------------------
 
@@ -106,16 +113,19 @@ class StagedDuplicatesStore(StagedWindowStore):
             length, live_after = self._segments.segment_ms, self._time.now - self._retention
             return self.persistent and time // length >= live_after // length
         rows = self._rows.get(key)
-        if rows is not None:
-            times, values = rows
-            if not times or time >= times[-1]:
-                times.append(time)
-                values.append(entry.value)
-            else:
-                place = bisect_right(times, time)
-                times.insert(place, time)
-                values.insert(place, entry.value)
-            self._rows_bytes += ENTRY_BYTES
+        if rows is None:
+            rows = self._load_rows(key)
+            if self._oldest() <= self._known_after:
+                return True  # this one was found with the others
+        times, values = rows
+        if not times or time >= times[-1]:
+            times.append(time)
+            values.append(entry.value)
+        else:
+            place = bisect_right(times, time)
+            times.insert(place, time)
+            values.insert(place, entry.value)
+        self._rows_bytes += ENTRY_BYTES
         return True
 
     def values_between(self, key: bytes, first: int, last: int) -> Iterable[tuple[int, object]]:
@@ -139,6 +149,11 @@ class StagedDuplicatesStore(StagedWindowStore):
 
     def _load_rows(self, key: bytes) -> _Rows:
         oldest = self._oldest()
+        if oldest > self._known_after:
+            rows: _Rows = ([], [])
+            self._rows[key] = rows
+            self._rows_bytes += ENTRY_BYTES + len(key)
+            return rows
         lo, hi = keys.window_store_key(key, oldest), keys.window_store_key(key, LAST, LAST_SEQUENCE) + b"\0"
         staged_as = self._reader if self._encode is None else replace(self._reader, read_value=_as_it_is)
         found = list(self._rows_of_key(lo, hi, oldest, LAST, False, replace(staged_as, give_time=False)))
