@@ -59,7 +59,7 @@ def report(kind: TaskKind, caught_up: bool = True, position: int = POSITION) -> 
     return TaskReport(kind=kind, state=TaskState.RUNNING, offset_sum=0, end_sum=0, lag=0, position=position, caught_up=caught_up)
 
 
-def member(instance: str, worker: int = 1, incarnation: int = 1, workers: int = 1, **tasks: TaskReport) -> Member:
+def member(instance: str, worker: int = 1, incarnation: int = 1, workers: int = 1, tasks: dict[str, TaskReport] | None = None) -> Member:
     return Member(
         instance=instance,
         worker=worker,
@@ -69,12 +69,12 @@ def member(instance: str, worker: int = 1, incarnation: int = 1, workers: int = 
         host="h",
         pid=1,
         member_id=f"{instance}-{worker}-{incarnation}",
-        tasks={name.removeprefix("t"): each for name, each in tasks.items()},
+        tasks=tasks or {},
     )
 
 
 def running(*names: str) -> dict[str, TaskReport]:
-    return {f"t{name}": report(TaskKind.ACTIVE) for name in names}
+    return {name: report(TaskKind.ACTIVE) for name in names}
 
 
 def active(assignment: Assignment) -> dict[str, list[str]]:
@@ -84,9 +84,9 @@ def active(assignment: Assignment) -> dict[str, list[str]]:
 def moving_to_b() -> Log:
     """`a` runs everything; `b` has learned two of it, and they were asked back of `a`."""
     log = Log()
-    log.say(member("a", **running(*NAMES)))
+    log.say(member("a", tasks=running(*NAMES)))
     log.decide()
-    log.say(member("b", **{f"t{name}": report(TaskKind.LEARNER) for name in NAMES[2:]}))
+    log.say(member("b", tasks={name: report(TaskKind.LEARNER) for name in NAMES[2:]}))
     decided = log.decide()
     assert decided.heirs == dict.fromkeys(NAMES[2:], "b/1/1") and decided.revoking == {"a/1/1": NAMES[2:]}
     return log
@@ -95,7 +95,7 @@ def moving_to_b() -> Log:
 def test_an_heir_has_the_task_when_the_log_says_that_it_is_free_without_another_assignment() -> None:
     log = moving_to_b()
     assert log.registry.granted("b/1/1", "b-1-1") == frozenset()
-    log.say(msgspec.structs.replace(member("a", **running(*NAMES[:2])), epoch=log.registry.epoch))
+    log.say(msgspec.structs.replace(member("a", tasks=running(*NAMES[:2])), epoch=log.registry.epoch))
     assert log.registry.granted("b/1/1", "b-1-1") == frozenset(NAMES[2:])
     assert log.registry.granted("b/1/1", "another member id") == frozenset()
 
@@ -103,18 +103,18 @@ def test_an_heir_has_the_task_when_the_log_says_that_it_is_free_without_another_
 def test_a_task_that_is_on_its_way_stays_with_its_heir_whatever_that_says_meanwhile() -> None:
     """Under load a copy may fall behind for a moment; another may look better."""
     log = moving_to_b()
-    log.say(member("b", **{f"t{name}": report(TaskKind.LEARNER, caught_up=False, position=1) for name in NAMES[2:]}))
-    log.say(member("c", **{f"t{name}": report(TaskKind.STANDBY) for name in NAMES}))
+    log.say(member("b", tasks={name: report(TaskKind.LEARNER, caught_up=False, position=1) for name in NAMES[2:]}))
+    log.say(member("c", tasks={name: report(TaskKind.STANDBY) for name in NAMES}))
     decided = log.decide()
     assert {name: decided.heirs[name] for name in NAMES[2:]} == dict.fromkeys(NAMES[2:], "b/1/1")
-    log.say(msgspec.structs.replace(member("a", **running(*NAMES[:2])), epoch=log.registry.epoch))
+    log.say(msgspec.structs.replace(member("a", tasks=running(*NAMES[:2])), epoch=log.registry.epoch))
     assert active(log.decide())["b/1/1"] == NAMES[2:]
 
 
 def test_an_heir_counts_as_one_who_may_run_the_task() -> None:
     """A leader that thinks better of it must not grant the task to a third before the heir has let go."""
     log = moving_to_b()
-    log.say(msgspec.structs.replace(member("a", **running(*NAMES[:2])), epoch=log.registry.epoch))
+    log.say(msgspec.structs.replace(member("a", tasks=running(*NAMES[:2])), epoch=log.registry.epoch))
     grants = [
         Grant(member_id="a-1-1", incarnation=1, instance="a", active=NAMES[:2]),
         Grant(member_id="b-1-1", incarnation=1, instance="b", active=[]),
@@ -127,8 +127,8 @@ def test_an_heir_counts_as_one_who_may_run_the_task() -> None:
 
 def test_the_tasks_of_the_dead_are_restored_by_their_heirs_while_the_dead_are_fenced() -> None:
     log = Log()
-    log.say(member("a", **running(*NAMES[:2])))
-    log.say(member("b", **running(*NAMES[2:])))
+    log.say(member("a", tasks=running(*NAMES[:2])))
+    log.say(member("b", tasks=running(*NAMES[2:])))
     log.decide()
     before = log.decide(dead=["b/1/1"])
     assert active(before) == {"a/1/1": NAMES[:2]}
@@ -137,11 +137,11 @@ def test_the_tasks_of_the_dead_are_restored_by_their_heirs_while_the_dead_are_fe
     assert active(after) == {"a/1/1": NAMES}
 
 
-def back_at_once(*, workers: int = 1, **tasks: TaskReport) -> Log:
+def back_at_once(workers: int = 1, copies: dict[str, TaskReport] | None = None) -> Log:
     """`b` was killed and is back, but the group does not let it in yet: it has told of its own death."""
     log = Log()
-    log.say(member("a", **running(*NAMES[:2]), **tasks))
-    log.say(member("b", workers=workers, **running(*NAMES[2:])))
+    log.say(member("a", tasks=running(*NAMES[:2]) | (copies or {})))
+    log.say(member("b", workers=workers, tasks=running(*NAMES[2:])))
     if workers > 1:
         log.say(member("b", 2, workers=workers))
     log.decide()
@@ -165,7 +165,7 @@ def test_it_is_not_waited_for_longer_than_the_group_may_take() -> None:
 
 
 def test_a_whole_copy_runs_what_would_be_kept() -> None:
-    log = back_at_once(**{f"t{NAMES[2]}": report(TaskKind.STANDBY)})
+    log = back_at_once(copies={NAMES[2]: report(TaskKind.STANDBY)})
     assert active(log.decide()) == {"a/1/1": NAMES[:3]}
 
 
@@ -177,8 +177,8 @@ def test_siblings_have_the_disk_so_nothing_is_kept() -> None:
 @pytest.mark.parametrize("workers", [2, 1])
 def test_what_is_kept_for_a_worker_is_given_away_when_its_instance_is_back_with_fewer(workers: int) -> None:
     log = Log()
-    log.say(member("a", workers=2, **running(*NAMES[:2])))
-    log.say(member("a", 2, workers=2, **running(*NAMES[2:])))
+    log.say(member("a", workers=2, tasks=running(*NAMES[:2])))
+    log.say(member("a", 2, workers=2, tasks=running(*NAMES[2:])))
     log.say(member("b"))
     log.decide()
     for number in (1, 2):
