@@ -39,7 +39,7 @@ def join_streams(
     left: KStream[K, V],
     right: KStream[K, VO],
     joiner: Callable[..., VR],
-    windows: JoinWindows,
+    windows: JoinWindows | None = None,
     stream_joined: StreamJoinedOrStr = None,
     *,
     of_left: bool,
@@ -48,7 +48,7 @@ def join_streams(
     """A join over a window of time; `of_left` and `of_right`: records of that stream are results without a partner too. Raises
     TopologyError."""
     if not isinstance(windows, JoinWindows):
-        raise TopologyError(f"streams are joined over JoinWindows, not over {type(windows).__name__}")
+        raise TopologyError(f"streams are joined over JoinWindows, not over {'nothing' if windows is None else type(windows).__name__}")
     how = stream_joined_of(stream_joined)
     graph = left._graph
     left, right = _repartitioned(left, how, "-left", how.value), _repartitioned(right, how, "-right", how.other_value)

@@ -136,9 +136,9 @@ def test_a_global_join_checks_selector_and_joiner() -> None:
         stream.left_join(table, lambda key, value: key, one)  # type: ignore[arg-type]
 
 
-def test_a_stream_is_joined_with_tables_only() -> None:
+def test_a_stream_is_joined_with_a_stream_over_windows_only() -> None:
     stream = StreamsBuilder().stream("in")
-    with pytest.raises(TopologyError, match="joined with a KTable or a GlobalKTable, not with KStream"):
+    with pytest.raises(TopologyError, match="joined over JoinWindows, not over nothing"):
         stream.join(stream, lambda left, right: left)  # type: ignore[call-overload]  # what the type checker says too
 
 
