@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 import pytest
 
 from runtime.commit.compare_and_set import CompareAndSet
-from runtime.commit.metadata import OffsetAndMetadata, decode_partition_time, encode_partition_time
+from runtime.commit.metadata import OffsetAndMetadata, decode_partition_time, decode_processors, encode_partition_time
 from runtime.commit.order import ChangelogRow, ChangelogRows, Commit
 from runtime.errors import TaskMigratedError, TransactionAbortedError
 from runtime.events import EventKind, EventSink
@@ -140,3 +140,23 @@ def test_metadata_of_others_holds_no_time(metadata: str | None) -> None:
 def test_metadata_of_kafka_streams_is_read() -> None:
     version_1 = base64.b64encode(struct.pack(">bq", 1, 1_357_016_400_000)).decode()  # without processor metadata
     assert decode_partition_time(version_1) == 1_357_016_400_000
+
+
+def test_times_of_processors_stand_in_the_metadata_as_in_kafka_streams() -> None:
+    of_java = "AgAAATv0ewCAAAAAAgAAAAl2aXNpdHMtw6n//////////wAAAAdtaW51dGVzAAABO/R7AIA="  # TopicPartitionMetadata.encode() of 4.3.1
+    times = {"visits-é": -1, "minutes": 1_357_016_400_000}
+    assert decode_partition_time(of_java) == 1_357_016_400_000 and decode_processors(of_java) == times
+    ours = encode_partition_time(1_357_016_400_000, times)
+    assert decode_processors(ours) == times and len(ours) == len(of_java)
+    assert encode_partition_time(5, {}) == encode_partition_time(5), "nothing to tell takes no room"
+
+
+@pytest.mark.parametrize("metadata", [None, "", "nonsense", "AQ==", encode_partition_time(7), "AgAAATv0ewCAAAAAAgAAAAl2"])
+def test_metadata_without_processors_or_cut_off_holds_no_times(metadata: str | None) -> None:
+    assert decode_processors(metadata) == {}
+
+
+def test_more_times_than_brokers_take_are_left_to_the_stores() -> None:
+    many = {f"{'x' * 200}-{number}": number for number in range(50)} | {"results": 5}
+    ours = encode_partition_time(1, many)
+    assert len(ours) < 4_096 and decode_processors(ours)["results"] == 5
