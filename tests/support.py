@@ -144,7 +144,6 @@ class Kafka:
                     error = message.error()
                     if error is None:
                         records.append(_raw(message))
-                        open_partitions.add(message.partition() or 0)
                     elif error.name() == "_PARTITION_EOF":
                         open_partitions.discard(message.partition() or 0)
                     else:
