@@ -22,6 +22,9 @@ REPARTITION_CONFIG: Mapping[str, str] = {
     "segment.bytes": "52428800",
 }
 
+_LONGEST_MS = 2**63 - 1
+"""The longest retention that a broker takes, that of windows without an end."""
+
 
 def repartition_topics(parts: Sequence[SubTopology], repartitions: Mapping[str, int | None]) -> list[InternalTopic]:
     """The repartition topics, given the number of partitions that each was told to have."""
@@ -47,7 +50,7 @@ def changelog_topics(parts: Sequence[SubTopology], application_id: str, addition
     def config(store: StoreBuilder[StateStore]) -> dict[str, str]:
         settings = changelog_config(store)
         if "retention.ms" in settings and "delete" in settings["cleanup.policy"]:
-            settings["retention.ms"] = str(int(settings["retention.ms"]) + additional_retention_ms)
+            settings["retention.ms"] = str(min(int(settings["retention.ms"]) + additional_retention_ms, _LONGEST_MS))
         return settings
 
     return [

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from runtime import EmitStrategy, Materialized, StreamsBuilder, TimeWindows, TopologyError, UnlimitedWindows, serdes
+from runtime import EmitStrategy, Materialized, StreamsBuilder, StreamsConfig, TimeWindows, TopologyError, UnlimitedWindows, serdes
 from runtime.dsl.options import Consumed, Produced
 from runtime.metrics import NODE
 from runtime.operators.base import OperatorSupplier
@@ -237,3 +237,8 @@ def test_only_windows_that_close_have_results_on_close() -> None:
     with pytest.raises(TopologyError, match="has no time zone"):
         UnlimitedWindows.of().start_on(datetime(2013, 1, 1))
     assert UnlimitedWindows.of().start_on(datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)).start_ms == 1_000
+
+
+def test_the_changelog_of_windows_without_an_end_is_kept_as_long_as_a_broker_can() -> None:
+    (changelog,) = everything().resolved(StreamsConfig({"application.id": "app", "bootstrap.servers": "localhost:9092"})).internal_topics()
+    assert changelog.config["retention.ms"] == str(2**63 - 1)
