@@ -40,6 +40,8 @@ def store_rows(context: NodeContext, store_name: str) -> RowGetter:
         elif session:
             inner, window = cast(Windowed, key)
             raw = to_bytes(inner) + pack_session_suffix(window.end, window.start)
+            value = value_of(load(raw))
+            return None if value is None else (value, window.end)  # a session store keeps no times
         else:
             raw = to_bytes(key)
         entry = load(raw)

@@ -92,9 +92,8 @@ class SlidingAggregate(OperatorSupplier):
 
         def early(key: object, value: object, timestamp: int, raw: bytes) -> None:
             """A record before `difference`: [0, difference] takes it."""
-            starts = {
-                int.from_bytes(suffix[:8], "big") for suffix in suffixes(raw)[: bisect_left(suffixes(raw), pack_timestamp(timestamp + 2))]
-            }
+            known = suffixes(raw)
+            starts = {int.from_bytes(suffix[:8], "big") for suffix in known[: bisect_left(known, pack_timestamp(timestamp + 2))]}
             combined = load(raw + pack_window_suffix(0, 0)) if 0 in starts else None
             right: Entry | None = None
             for start in sorted(starts):
