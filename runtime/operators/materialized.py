@@ -189,10 +189,11 @@ def store_getter(context: NodeContext, store_name: str) -> ValueGetter:
         versions = found.get
         return lambda key: None if (version := versions(key)) is None else version.value
     store = context.engine_store(store_name)
-    to_bytes, load, value_of = key_bytes(store), store.entry, store.value_of
+    to_bytes, load, find, value_of = key_bytes(store), store.entry, store.find, store.value_of
 
     def get_object(key: object) -> object:
-        return load(to_bytes(key)).value
+        raw = to_bytes(key)
+        return (find(raw) or load(raw)).value
 
     def get_decoded(key: object) -> object:
         return value_of(load(to_bytes(key)))
