@@ -110,7 +110,7 @@ def main(
 def _run(servers: str, topic: str, interval_ms: int, state: str) -> Run:
     app = f"{topic}-{interval_ms}-{uuid.uuid4().hex[:6]}"
     create_topic(servers, f"{app}-output")
-    return Run("count", True, COMMIT_MS, True, app, servers, state, topic, f"{app}-output", checkpoint_ms=interval_ms)
+    return Run("count", True, COMMIT_MS[True], True, app, servers, state, topic, f"{app}-output", checkpoint_ms=interval_ms)
 
 
 def _throughput(servers: str, topic: str, interval_ms: int, truth: Truth) -> float:
