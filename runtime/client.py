@@ -331,7 +331,7 @@ class KafkaStreams:
         """The workers, each to be asked to do something between two batches; on a stream thread of this process (in a state listener, a
         handler, a processor) that is done at once. Raises StreamsError if no answer can come."""
         workers = self._running_workers(what)
-        if getattr(self._listening, "inside", False) and not all(worker.may_be_asked for worker in workers):
+        if getattr(self._listening, "inside", False) and not (workers and all(worker.may_be_asked for worker in workers)):
             raise StreamsError(
                 f"{what}: not from the state listener at the move to {self._state.value}, which waits for the listener to return; "
                 "do it at the move to RUNNING, or from another thread"

@@ -83,6 +83,7 @@ class Crew:
         self._only: StreamWorker | None = None
         """The one worker of a client that has one, until it is begun."""
         self._halted = False
+        self._untold: list[tuple[State, State]] = []
         self._thread: ThreadWorker | None = None
         """The last that was begun in this process, also when it has ended."""
         self._jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
@@ -95,7 +96,7 @@ class Crew:
         it raises."""
         self._count, self._make = count, make
         if count == 1:
-            self._only = make(1, False)
+            self._only = self._workers[1] = make(1, False)
 
     def start(self, before: Callable[[], None]) -> None:
         """Begins the workers, and returns at once. Processes are begun after `before`, which may wait; a worker in a thread has one of its
@@ -134,6 +135,8 @@ class Crew:
         self._workers[worker.number] = worker
         if isinstance(worker, ThreadWorker):
             self._thread = worker
+        while self._untold:
+            worker.tell_state(*self._untold.pop(0))
 
     def add(self) -> str:
         """Begins one more worker, under the smallest number that is free. Returns its name. Raises as `start`."""
@@ -343,9 +346,12 @@ class Crew:
         return [worker.ask(Call.PAUSE_ALL if halted else Call.RESUME_ALL) for worker in workers]
 
     def tell_state(self, old: State, new: State) -> None:
-        """One worker publishes that the client's state has changed."""
-        for worker in self.workers[:1]:
-            worker.tell_state(old, new)
+        """One worker publishes that the client's state has changed; the next one that there is, if there is none now."""
+        with self._lock:
+            if self._workers:
+                self._workers[min(self._workers)].tell_state(old, new)
+            else:
+                self._untold.append((old, new))
 
     def fleet(self) -> Fleet | None:
         """What a worker knows of the whole application; None for nothing yet."""
