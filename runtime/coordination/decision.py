@@ -135,7 +135,7 @@ class Decision:
         for known in registry.members.values():
             member = known.member
             if member.returns and away(member.instance, member.worker):
-                kept = Reserved(instance=member.instance, worker=member.worker, until_ms=member.heartbeat_ms + self._grace_ms)
+                kept = Reserved(instance=member.instance, worker=member.worker, until_ms=known.told_ms + self._grace_ms)
                 reserved.update((str(task), kept) for task in self._before(member))
         ready = {task for known in live.values() for task, report in known.member.tasks.items() if report.caught_up}
         return {task: kept for task, kept in reserved.items() if kept.until_ms > now_ms and task not in ready}

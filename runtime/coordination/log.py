@@ -24,11 +24,12 @@ FLUSH_SECONDS = 5.0
 
 
 class Entry(NamedTuple):
-    """A record with its offset and key."""
+    """A record with its offset and key. `at_ms`: when the brokers had it, by their clock; None where that is not known."""
 
     offset: int
     record: Record
     key: bytes = b""
+    at_ms: int | None = None
 
 
 class CoordinationLog:
@@ -84,7 +85,7 @@ class CoordinationLog:
                 continue
             offset = message.offset()
             if record is not None and offset is not None:
-                yield Entry(offset, record, message.key() or b"")
+                yield Entry(offset, record, message.key() or b"", message.timestamp()[1])
 
     def ask_end(self) -> Future[int]:
         """Asks for the topic's end, open transactions included, without waiting. The future fails with KafkaException.

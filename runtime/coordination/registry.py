@@ -30,7 +30,8 @@ from runtime.states import TaskKind
 class Known:
     """A member as far as the log tells. `key`: of its records. `offset`: of the first one that was read here. `held`: tasks that it may be
     running: granted to it, or reported by it, and not yet known to be closed; `kept`: the same of copies. `since_ms`: monotonic time at
-    which its present member id was first read here."""
+    which its present member id was first read here. `told_ms`: wall-clock time of its last record, by the brokers' clock: its own may be
+    wrong."""
 
     member: Member
     key: bytes
@@ -38,6 +39,7 @@ class Known:
     since_ms: int
     held: set[str] = field(default_factory=set)
     kept: set[str] = field(default_factory=set)
+    told_ms: int = 0
 
 
 class Registry:
@@ -99,6 +101,7 @@ class Registry:
         elif known.member.member_id != member.member_id:
             known.since_ms = now_ms
         known.member, known.key = member, entry.key
+        known.told_ms = member.heartbeat_ms if entry.at_ms is None else entry.at_ms
         if member.epoch >= self.epoch:
             # It has carried out the last assignment: what it neither reports nor was granted by it, it has closed.
             known.held, known.kept = set(), set()

@@ -19,13 +19,15 @@ import pytest
 
 from orchestration.embedded.kafka import EmbeddedBroker
 from orchestration.embedded.ports import free_port
+from runtime.client import KafkaStreams
+from runtime.clock import SystemClock
 from runtime.coordination.commands import CommandClient
 from runtime.coordination.records import Assignment, Member
 from runtime.events import EventKind
 from runtime.topics import coordination_topic
-from tests.broker.engine import events
+from tests.broker.engine import count_topology, events
 from tests.broker.fleets import Fleet, fleet
-from tests.broker.instances import ROOT, SESSION, copies
+from tests.broker.instances import ROOT, SESSION, copies, members
 from tests.broker.network import Proxy, TwoSidedBroker
 from tests.support import Kafka, wait_until
 
@@ -105,6 +107,40 @@ def test_an_instance_that_does_not_lead_is_out_of_its_group_as_soon_as_it_has_cl
     assert running.app.stop("b") == 0
     running.app.start("b", **slow)
     running.app.becomes({"a": 2, "b": 2}, 20)
+
+
+class WrongClock(SystemClock):
+    """Twenty minutes slow, or fast."""
+
+    def __init__(self, minutes: int) -> None:
+        self._off_ms = minutes * 60_000
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + self._off_ms
+
+
+@pytest.mark.parametrize("minutes", [-20, 20], ids=["slow", "fast"])
+def test_rule_4_a_restart_is_waited_for_by_the_brokers_clock(broker: Kafka, application_id: str, tmp_path: Path, minutes: int) -> None:
+    """A slow one would have been given up at once, a fast one waited for twenty minutes longer."""
+    source, output = broker.create_topic("in", 4), broker.create_topic("out", 4)
+    settings = {"bootstrap.servers": broker.bootstrap_servers, "application.id": application_id, **SESSION, "restart.grace.ms": 6_000}
+    topology = count_topology(source, output)
+    stays = KafkaStreams(topology, {**settings, "client.id": "a", "state.dir": str(tmp_path / "a")})
+    goes = KafkaStreams(topology, {**settings, "client.id": "b", "state.dir": str(tmp_path / "b")}, clock=WrongClock(minutes))
+
+    def shares() -> dict[str, int]:
+        return {name: len(tasks) for name, tasks in members(broker, application_id).items()}
+
+    with stays, goes:
+        stays.start()
+        wait_until(lambda: shares() == {"a": 4}, what="four tasks")
+        goes.start()
+        wait_until(lambda: shares() == {"a": 2, "b": 2}, what="two tasks each")
+        assert goes.close(20_000, leave_group=False)
+        wait_until(lambda: "b" not in shares(), what="the end of b")
+        time.sleep(1)  # rounds of the leader, in any of which it could give the tasks away
+        assert shares() == {"a": 2}
+        wait_until(lambda: shares() == {"a": 4}, 20, "the end of the grace")
 
 
 def test_all_are_killed_at_once_and_started_again(running: Fleet) -> None:
