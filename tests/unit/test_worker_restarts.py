@@ -58,6 +58,7 @@ class Fake:
         self.incarnation: int | None = number * 100
         self.asked: list[tuple[Call, tuple[object, ...]]] = []
         self.stops: list[Stop] = []
+        self.told: list[tuple[State, State]] = []
         self._crew = crew
 
     def start(self) -> None:
@@ -78,7 +79,8 @@ class Fake:
         answer.set_result(None)
         return answer
 
-    def tell_state(self, old: State, new: State) -> None: ...
+    def tell_state(self, old: State, new: State) -> None:
+        self.told.append((old, new))
 
     def metadata(self) -> WorkerMetadata:
         return WorkerMetadata(self.state, ())
@@ -188,6 +190,14 @@ def test_the_state_is_the_union_of_the_workers(owner: Owner) -> None:
     first.move(State.RESTORING)
     seen.append(owner.crew.state)
     assert seen == [State.RUNNING, State.REBALANCING, State.RESTORING]
+
+
+def test_a_move_of_the_state_is_published_by_one_worker_the_next_one_if_there_is_none(owner: Owner) -> None:
+    owner.crew.tell_state(State.CREATED, State.REBALANCING)
+    first, second = owner.begin(2)
+    owner.crew.tell_state(State.REBALANCING, State.RUNNING)
+    assert first.told == [(State.CREATED, State.REBALANCING), (State.REBALANCING, State.RUNNING)]
+    assert not second.told
 
 
 def test_numbers_are_used_again_and_who_is_added_to_a_paused_client_is_paused(owner: Owner) -> None:
