@@ -134,10 +134,9 @@ class AtLeastOnce:
         Raises TransactionAbortedError (the offsets were not committed; what was written stays) or TaskMigratedError.
         """
         self._flush()
-        guard = self._guard()
+        self._transactions.send_offsets(self._guard_offset, self._guard())
         if offsets:
             self._transactions.send_offsets(offsets)
-        self._transactions.send_offsets(self._guard_offset, guard)
         self._transactions.commit()
         self._sent = False
         ends, self._ends = self._ends, {}
