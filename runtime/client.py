@@ -34,7 +34,7 @@ from runtime.stores.directory import StateDirectory
 from runtime.topology.factory import build_topology
 from runtime.topology.topology import Topology
 from runtime.worker.calls import Call, Positions, Stop
-from runtime.worker.crew import Crew
+from runtime.worker.crew import Crew, Owner
 from runtime.worker.queries import StoreQuery, StoreQueryParameters
 from runtime.worker.recruiting import Recruiter
 from runtime.worker.stream_worker import StreamWorker
@@ -90,7 +90,8 @@ class KafkaStreams:
         self._listening = threading.local()
         """`inside` is True on a thread that is in the state listener."""
         self._metrics = Metrics(client_id=self._config.client_id or self._application)
-        self._crew = Crew(self, self._clock, self._config.integer("max.poll.interval.ms"))
+        owner = Owner(self._workers_changed, self._close_wanted, self._shall_replace, self._failing, self._all_ended)
+        self._crew = Crew(owner, self._clock, self._config.integer("max.poll.interval.ms"))
         self._recruiter = Recruiter(
             config=self._config,
             topology=self._topology,
@@ -160,19 +161,19 @@ class KafkaStreams:
 
     # -- what the crew tells ---------------------------------------------------------------------------------------------------
 
-    def workers_changed(self) -> None:
-        """Of the crew: the client's state is to be looked at."""
+    def _workers_changed(self) -> None:
+        """The client's state is to be looked at."""
         with self._state_changed:
             state = self._crew.state
             if state is not None and not self._ending():
                 self._move(state)
 
-    def close_wanted(self, timeout_ms: int | None) -> None:
-        """Of the crew: an operator's command."""
+    def _close_wanted(self, timeout_ms: int | None) -> None:
+        """An operator's command."""
         self._request_close(Stop(timeout_ms))
 
-    def shall_replace(self, error: BaseException) -> bool:
-        """Of the crew: the handler's word on a worker that has failed."""
+    def _shall_replace(self, error: BaseException) -> bool:
+        """The handler's word on a worker that has failed."""
         if self._exception_handler is None:
             return False
         try:
@@ -181,13 +182,13 @@ class KafkaStreams:
             logger.exception("the uncaught-exception handler itself failed: the client shuts down")
             return False
 
-    def failing(self, error: BaseException) -> None:
-        """Of the crew: the client ends for this reason."""
+    def _failing(self, error: BaseException) -> None:
+        """The client ends for this reason."""
         self._failure = error
         self._move(ClientState.PENDING_ERROR)
 
-    def all_ended(self, error: BaseException | None) -> None:
-        """Of the crew: no worker is left."""
+    def _all_ended(self, error: BaseException | None) -> None:
+        """No worker is left."""
         self._stop_serving()
         self._directory.unlock()
         self._move(ClientState.NOT_RUNNING if error is None else ClientState.ERROR)

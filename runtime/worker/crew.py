@@ -14,9 +14,9 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Protocol
 
 from runtime.clock import Clock
 from runtime.coordination.fleet import Fleet
@@ -39,28 +39,20 @@ FAILED_STOP_MS = 10_000
 """How long the others may take to close when one has failed for good."""
 
 
-class Owner(Protocol):
+@dataclass(frozen=True, slots=True)
+class Owner:
     """What the crew tells its client. Never called with a lock of the crew's held."""
 
-    def workers_changed(self) -> None:
-        """A worker has come, gone, or changed its state."""
-        ...
-
-    def close_wanted(self, timeout_ms: int | None) -> None:
-        """An operator's command says that the client is to close, within so long (None: as `close()`)."""
-        ...
-
-    def shall_replace(self, error: BaseException) -> bool:
-        """A worker has failed: is another to take its place?"""
-        ...
-
-    def failing(self, error: BaseException) -> None:
-        """The client ends for this reason; its workers are being stopped."""
-        ...
-
-    def all_ended(self, error: BaseException | None) -> None:
-        """No worker is left, and none will be begun."""
-        ...
+    workers_changed: Callable[[], None]
+    """A worker has come, gone, or changed its state."""
+    close_wanted: Callable[[int | None], None]
+    """An operator's command says that the client is to close, within so long (ms; None: as `close()`)."""
+    shall_replace: Callable[[BaseException], bool]
+    """A worker has failed: is another to take its place?"""
+    failing: Callable[[BaseException], None]
+    """The client ends for this reason; its workers are being stopped."""
+    all_ended: Callable[[BaseException | None], None]
+    """No worker is left, and none will be begun."""
 
 
 class Crew:

@@ -12,7 +12,7 @@ from runtime.metrics import MetricName
 from runtime.states import State
 from runtime.testing import ManualClock
 from runtime.worker.calls import Call, Stop
-from runtime.worker.crew import Crew
+from runtime.worker.crew import Crew, Owner
 from runtime.worker.found import Found
 from runtime.worker.queries import StoreQueryParameters
 from runtime.worker.restarts import HEALTHY_MS, LONGEST_WAIT_MS, MOST_DEATHS, Restarts
@@ -97,16 +97,17 @@ class Fake:
     def join(self, timeout_s: float | None) -> None: ...
 
 
-class Owner:
+class Client:
     """A client that notes what it is told."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.crew = Crew(self, self.clock, 1_000)
-        self.made: list[Fake] = []
         self.replace = False
         self.failed: list[BaseException] = []
         self.over: list[BaseException | None] = []
+        told = Owner(lambda: None, lambda timeout_ms: None, lambda error: self.replace, self.failed.append, self.over.append)
+        self.crew = Crew(told, self.clock, 1_000)
+        self.made: list[Fake] = []
 
     def begin(self, count: int) -> list[Fake]:
         self.crew.recruit(count, self._make)
@@ -118,29 +119,16 @@ class Owner:
         self.made.append(Fake(number, halted, self.crew))
         return self.made[-1]
 
-    def workers_changed(self) -> None: ...
-
-    def close_wanted(self, timeout_ms: int | None) -> None: ...
-
-    def shall_replace(self, error: BaseException) -> bool:
-        return self.replace
-
-    def failing(self, error: BaseException) -> None:
-        self.failed.append(error)
-
-    def all_ended(self, error: BaseException | None) -> None:
-        self.over.append(error)
-
     def numbers(self) -> list[int]:
         return [worker.number for worker in self.crew.workers]
 
 
 @pytest.fixture
-def owner() -> Owner:
-    return Owner()
+def owner() -> Client:
+    return Client()
 
 
-def test_a_death_is_announced_by_a_sibling_and_the_worker_is_begun_again(owner: Owner) -> None:
+def test_a_death_is_announced_by_a_sibling_and_the_worker_is_begun_again(owner: Client) -> None:
     first, second = owner.begin(2)
     second.ends(died=True)
     assert first.asked == [(Call.ANNOUNCE_DEATH, (2, 200))]
@@ -148,7 +136,7 @@ def test_a_death_is_announced_by_a_sibling_and_the_worker_is_begun_again(owner: 
     assert len(owner.made) == 3 and not owner.failed
 
 
-def test_a_worker_that_dies_again_and_again_ends_the_client(owner: Owner) -> None:
+def test_a_worker_that_dies_again_and_again_ends_the_client(owner: Client) -> None:
     first, _ = owner.begin(2)
     for deaths in range(1, MOST_DEATHS + 1):
         owner.made[-1].ends(died=True)
@@ -161,7 +149,7 @@ def test_a_worker_that_dies_again_and_again_ends_the_client(owner: Owner) -> Non
     assert owner.over == owner.failed
 
 
-def test_a_failure_is_the_handlers_to_judge(owner: Owner) -> None:
+def test_a_failure_is_the_handlers_to_judge(owner: Client) -> None:
     first, second = owner.begin(2)
     owner.replace = True
     first.ends(ValueError("once"))
@@ -174,7 +162,7 @@ def test_a_failure_is_the_handlers_to_judge(owner: Owner) -> None:
     assert owner.over == [error]
 
 
-def test_nobody_is_begun_again_while_the_client_closes(owner: Owner) -> None:
+def test_nobody_is_begun_again_while_the_client_closes(owner: Client) -> None:
     first, second = owner.begin(2)
     owner.crew.request_stop(Stop(1_000))
     first.ends(died=True)
@@ -182,7 +170,7 @@ def test_nobody_is_begun_again_while_the_client_closes(owner: Owner) -> None:
     assert owner.over == [None] and len(owner.made) == 2 and not owner.failed
 
 
-def test_the_state_is_the_union_of_the_workers(owner: Owner) -> None:
+def test_the_state_is_the_union_of_the_workers(owner: Client) -> None:
     first, second = owner.begin(2)
     seen = [owner.crew.state]
     second.move(State.REBALANCING)
@@ -192,7 +180,7 @@ def test_the_state_is_the_union_of_the_workers(owner: Owner) -> None:
     assert seen == [State.RUNNING, State.REBALANCING, State.RESTORING]
 
 
-def test_a_move_of_the_state_is_published_by_one_worker_the_next_one_if_there_is_none(owner: Owner) -> None:
+def test_a_move_of_the_state_is_published_by_one_worker_the_next_one_if_there_is_none(owner: Client) -> None:
     owner.crew.tell_state(State.CREATED, State.REBALANCING)
     first, second = owner.begin(2)
     owner.crew.tell_state(State.REBALANCING, State.RUNNING)
@@ -200,7 +188,7 @@ def test_a_move_of_the_state_is_published_by_one_worker_the_next_one_if_there_is
     assert not second.told
 
 
-def test_numbers_are_used_again_and_who_is_added_to_a_paused_client_is_paused(owner: Owner) -> None:
+def test_numbers_are_used_again_and_who_is_added_to_a_paused_client_is_paused(owner: Client) -> None:
     first, second = owner.begin(2)
     owner.crew.halt(True, owner.crew.workers)
     assert first.asked == second.asked == [(Call.PAUSE_ALL, ())]
@@ -211,7 +199,7 @@ def test_numbers_are_used_again_and_who_is_added_to_a_paused_client_is_paused(ow
     assert owner.crew.add() == "one-StreamThread-4", "those that are about to be begun again keep theirs"
 
 
-def test_who_is_removed_is_the_last_one_and_its_siblings_are_its_heirs(owner: Owner) -> None:
+def test_who_is_removed_is_the_last_one_and_its_siblings_are_its_heirs(owner: Client) -> None:
     _, second = owner.begin(2)
     with pytest.raises(TimeoutError, match="one-StreamThread-2 did not stop within 10 ms"):
         owner.crew.remove(10)
