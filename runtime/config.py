@@ -26,6 +26,7 @@ from runtime.errors import StreamsConfigError
 from runtime.hosts import HostInfo
 from runtime.librdkafka_properties import COMMON, CONSUMER, PRODUCER
 from runtime.offset_reset import AutoOffsetReset
+from runtime.optimizations import optimizations_of
 from runtime.serdes.serde import Serde
 
 Property = str | int | float | bool
@@ -124,6 +125,11 @@ class StreamsConfig(Mapping[str, object]):
             AutoOffsetReset.of(self.text("auto.offset.reset"))
         except ValueError as error:
             raise StreamsConfigError(f"auto.offset.reset = {self['auto.offset.reset']!r}: {error}") from error
+        try:
+            self.optimizations = optimizations_of(self.text("topology.optimization"))
+            """What `topology.optimization` asks for."""
+        except ValueError as error:
+            raise StreamsConfigError(f"topology.optimization = {self['topology.optimization']!r}: {error}") from error
         if self._values["commit.interval.ms"] is None:
             self._values["commit.interval.ms"] = 100 if self.exactly_once else 30_000
         self._default_serdes = {key: self._serde(key) for key in ("default.key.serde", "default.value.serde")}

@@ -137,6 +137,12 @@ _KEYS = (
     _number("state.cleanup.delay.ms", 600_000, "How long the state of a task that moved away is kept."),
     _number("windowstore.changelog.additional.retention.ms", 86_400_000, "Added to the retention of windowed changelogs."),
     _number("repartition.purge.interval.ms", 30_000, "Least time between two purges of repartition topics."),
+    _text(
+        "topology.optimization",
+        "none",
+        "What `StreamsBuilder.build(config)` does to need fewer topics and stores: `none`, `all`, or some of "
+        "`reuse.ktable.source.topics`, `merge.repartition.topics`, `single.store.self.join`, divided by commas (docs/dsl.md).",
+    ),
     _number("replication.factor", -1, "Of internal topics; -1: the brokers' default.", -1),
     _object("default.key.serde", None, "For keys where the topology names no serde."),
     _object("default.value.serde", None, "For values where the topology names no serde."),

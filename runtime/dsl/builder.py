@@ -17,7 +17,9 @@ from runtime.operators.processor import MakesProcessor
 from runtime.operators.table import TableSource
 from runtime.stores.base import EntryStore, StateStore, StoreBuilder
 from runtime.stores.suppliers import Builder
-from runtime.topology.topology import StoreFactory, Topology
+from runtime.topology.draft import StoreFactory
+from runtime.topology.optimization import optimize
+from runtime.topology.topology import Topology
 from runtime.type_variables import K, V
 
 
@@ -48,7 +50,9 @@ class StreamsBuilder:
         graph, how, kept = self._graph, *_of_topic(consumed, materialized)
         root = TableRoot(graph.store_name(f"{topic}-", kept), kept)
         source = graph.source(graph.name("KSTREAM-SOURCE-", how.name, "-source"), (topic,), how)
-        return table_from(graph, source, graph.name("KTABLE-SOURCE-", how.name), root)
+        node = graph.name("KTABLE-SOURCE-", how.name)
+        graph.hints.tables[node] = root.store, topic
+        return table_from(graph, source, node, root)
 
     def global_table(
         self, topic: str, consumed: ConsumedOrStr[K, V] = None, materialized: MaterializedOrStr[K, V] = None
@@ -91,11 +95,21 @@ class StreamsBuilder:
         return self
 
     def build(self, config: Mapping[str, object] | StreamsConfig | None = None) -> Topology:
-        """The topology. With a configuration it is checked against it at once, as `KafkaStreams` does: raises TopologyError naming the node
-        that lacks a serde."""
-        if config is not None:
-            self._graph.topology.resolved(config if isinstance(config, StreamsConfig) else StreamsConfig(config))
-        return self._graph.topology
+        """The topology. With a configuration it is optimized as `topology.optimization` says, and checked at once, as `KafkaStreams` does:
+        raises TopologyError naming the node that lacks a serde."""
+        if config is None:
+            return self._graph.topology
+        settings = config if isinstance(config, StreamsConfig) else StreamsConfig(config)
+        topology = self._optimized(settings.optimizations)
+        topology.resolved(settings)
+        return topology
+
+    def _optimized(self, wanted: frozenset[str]) -> Topology:
+        if not wanted:
+            return self._graph.topology
+        draft = self._graph.topology.draft()
+        optimize(draft, self._graph.hints, wanted)
+        return self._graph.topology.redrawn(draft, wanted)
 
 
 def _of_topic(consumed: ConsumedOrStr[K, V], materialized: MaterializedOrStr[K, V]) -> tuple[Consumed[K, V], Materialized[K, V]]:

@@ -24,7 +24,7 @@ from runtime.operators.cogroup import Cogrouped
 from runtime.operators.session import SessionAggregate
 from runtime.record import Windowed
 from runtime.serdes.serde import Serde
-from runtime.topology.topology import StoreFactory
+from runtime.topology.draft import StoreFactory
 from runtime.type_variables import VR, K, V
 
 if TYPE_CHECKING:

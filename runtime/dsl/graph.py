@@ -15,8 +15,10 @@ from runtime.operators.stateless import Filter, PassThrough
 from runtime.serdes.serde import Serde
 from runtime.stores.base import EngineStore, StateStore, StoreBuilder
 from runtime.stores.suppliers import Builder, KeyValueSupplier, SessionSupplier, Stores, VersionedSupplier, WindowSupplier
+from runtime.topology.draft import StoreFactory
 from runtime.topology.nodes import Partitioner
-from runtime.topology.topology import StoreFactory, Topology, required_serde
+from runtime.topology.optimization import Hints, Way, has_key
+from runtime.topology.topology import Topology, required_serde
 
 S = TypeVar("S", bound=EngineStore)
 _GENERATED = re.compile(r"KSTREAM.*-[0-9]{10}")
@@ -28,12 +30,13 @@ class Graph:
 
     def __init__(self) -> None:
         self.topology = Topology()
+        self.hints = Hints()
+        """For `topology.optimization`."""
         self._next = 0
         self._streams: dict[frozenset[str] | re.Pattern[str], tuple[str, Consumed]] = {}
         self._keyless: dict[str, str] = {}
         self._joined_through: dict[str, str] = {}
         self._closes_after: dict[str, int] = {}
-        self._writers: dict[str, str] = {}
 
     def _number(self) -> str:
         number, self._next = self._next, self._next + 1
@@ -80,10 +83,11 @@ class Graph:
 
     # -- repartition topics ----------------------------------------------------------------------------------------------------
 
-    def repartition(self, parent: str, through: Repartition, shared: str | None = None) -> str:
+    def repartition(self, parent: str, through: Repartition, shared: str | None = None, *, may_move: bool = True) -> str:
         """Sends a node's records through a repartition topic; returns the name of the source that reads it.
 
-        `shared`: the source of a topic that is there already and serves; numbers are drawn all the same.
+        `shared`: the source of a topic that is there already and serves; numbers are drawn all the same. `may_move`: an optimization may
+        put it elsewhere.
         """
         topic = through.prefix if through.prefix.endswith("-repartition") else f"{through.prefix}-repartition"
         sink, keyless, source = (self.name(prefix) for prefix in ("KSTREAM-SINK-", "KSTREAM-FILTER-", "KSTREAM-SOURCE-"))
@@ -92,8 +96,10 @@ class Graph:
         name_of(through.prefix)
         if not _GENERATED.fullmatch(through.prefix):
             sink, keyless, source = f"{topic}-sink", f"{topic}-filter", f"{topic}-source"
-        self.operator(keyless, Filter(_has_key), (parent,))
+        self.operator(keyless, Filter(has_key), (parent,))
         self._keyless[source] = keyless
+        if may_move:
+            self.hints.ways.append(Way(keyless, sink, source, topic, through.key, through.value))
         return self.pipe(keyless, sink, source, topic, through)
 
     def repartition_for_join(self, parent: str, through: Repartition, *, named: bool) -> str:
@@ -105,7 +111,7 @@ class Graph:
     def pipe(self, parent: str, sink: str, source: str, topic: str, through: Repartition) -> str:
         """A sink, an internal topic, and a source, whose name is returned."""
         self.topology.add_repartition_topic(topic, through.partitions)
-        self._writers[source] = parent
+        self.hints.writers[source] = parent
         self.topology.add_sink(sink, topic, parent, key_serde=through.key, value_serde=through.value, partitioner=through.partitioner)
         # What is written there before its reader begins belongs to the reader, whatever `auto.offset.reset` says of the user's topics.
         self.topology.add_source(source, topic, key_serde=through.key, value_serde=through.value, offset_reset=AutoOffsetReset.earliest())
@@ -124,7 +130,8 @@ class Graph:
         if grace is not None:
             return grace
         chain = f"{node}->{below}" if below else node
-        parents = (self._writers[node],) if node in self._writers else self.topology.parents(node)
+        writers = self.hints.writers
+        parents = (writers[node],) if node in writers else self.topology.parents(node)
         if not parents:
             raise TopologyError(f"windows close in tables of windows only, which this is not: {chain}")
         return max(self.window_grace_ms(parent, chain) for parent in parents)
@@ -155,10 +162,6 @@ class Repartition:
     value: Serde | None
     partitions: int | None = None
     partitioner: Partitioner | None = None
-
-
-def _has_key(key: object, _value: object) -> bool:
-    return key is not None
 
 
 def key_value_store(name: str, materialized: Materialized, key: Serde | None, value: Serde | None) -> StoreFactory:

@@ -10,7 +10,7 @@ from runtime.dsl.ktable import KTable
 from runtime.dsl.options import Grouped, Materialized, MaterializedOrStr, NamedOrStr, materialized_of
 from runtime.operators.base import OperatorSupplier
 from runtime.serdes.serde import Serde
-from runtime.topology.topology import StoreFactory
+from runtime.topology.draft import StoreFactory
 from runtime.type_variables import KR, VR, K, V
 
 Initializer: TypeAlias = Callable[[], VR]

@@ -21,6 +21,7 @@ from runtime.durations import to_ms
 from runtime.errors import TopologyError
 from runtime.operators.base import OperatorSupplier
 from runtime.operators.grace_join import StreamTableGraceJoin
+from runtime.operators.self_join import StreamSelfJoin
 from runtime.operators.stateless import PassThrough
 from runtime.operators.stream_join import StreamJoin, StreamWindowed
 from runtime.operators.table_join import StreamGlobalTableJoin, StreamTableJoin
@@ -29,7 +30,9 @@ from runtime.serdes.primitive import BYTES
 from runtime.serdes.serde import Serde
 from runtime.stores.base import EngineStore, StateStore, StoreBuilder
 from runtime.stores.suppliers import Builder, Stores, WindowSupplier
-from runtime.topology.topology import StoreFactory, resolved_serde
+from runtime.topology.draft import StoreFactory
+from runtime.topology.optimization import InnerJoin
+from runtime.topology.topology import resolved_serde
 from runtime.type_variables import KR, VO, VR, K, V
 
 S = TypeVar("S", bound=EngineStore)
@@ -75,6 +78,10 @@ def join_streams(
     graph.operator(names.join_this, this, (names.this_windowed,), (names.other_store, *shared))
     graph.operator(names.join_other, other, (names.other_windowed,), (names.this_store, *shared))
     graph.operator(names.merge, PassThrough(), (names.join_this, names.join_other))
+    if not (of_left or of_right) and windows.before_ms >= 0 <= windows.after_ms:
+        itself = StreamSelfJoin(names.this_store, windows, joiner, with_key, windows.size_ms + windows.grace_ms)
+        joins = (names.join_this, names.join_other)
+        graph.hints.joins.append(InnerJoin(names.this_windowed, names.other_windowed, joins, names.merge, names.other_store, itself))
     return KStream(graph, names.merge, key if key is how.key or key is right._key else None, None, sources)
 
 

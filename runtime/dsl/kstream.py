@@ -116,8 +116,10 @@ class KStream(StreamJoins[K_co, V_co]):
 
     def merge(self: KStream[K, V], stream: KStream[K, V], named: NamedOrStr = None) -> KStream[K, V]:
         """The records of both streams, with no order between them. Serdes are inherited where both streams have the same."""
+        node = self._graph.operator(self._graph.name("KSTREAM-MERGE-", named), PassThrough(), (self._node, stream._node))
+        self._graph.hints.merges.append(node)
         return self._stream(
-            self._graph.operator(self._graph.name("KSTREAM-MERGE-", named), PassThrough(), (self._node, stream._node)),
+            node,
             self._key if self._key is stream._key else None,
             self._value if self._value is stream._value else None,
             self._sources | stream._sources,
@@ -149,7 +151,7 @@ class KStream(StreamJoins[K_co, V_co]):
             how.partitions,
             how.partitioner,
         )
-        source = self._graph.repartition(self._node, through)
+        source = self._graph.repartition(self._node, through, may_move=False)
         return self._stream(source, self._key_serde(how.key), self._value_serde(how.value), frozenset((source,)), False)
 
     def to_table(

@@ -17,7 +17,8 @@ from runtime.serdes.serde import Serde
 from runtime.stores.buffer import ChangeBuffer
 from runtime.stores.settings import StoreSettings
 from runtime.stores.suppliers import Builder
-from runtime.topology.topology import StoreFactory, resolved_serde
+from runtime.topology.draft import StoreFactory
+from runtime.topology.topology import resolved_serde
 
 
 def _limit(limit: int) -> int:

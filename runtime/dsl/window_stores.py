@@ -15,8 +15,8 @@ from runtime.serdes.serde import Serde
 from runtime.stores.base import EngineStore
 from runtime.stores.settings import SessionSettings, WindowSettings
 from runtime.stores.suppliers import Builder, SessionSupplier, Stores, WindowSupplier
+from runtime.topology.draft import StoreFactory
 from runtime.topology.nodes import wrapped
-from runtime.topology.topology import StoreFactory
 from runtime.type_variables import K
 
 S = TypeVar("S", bound=EngineStore)

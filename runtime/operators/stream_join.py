@@ -55,7 +55,8 @@ class JoinWindow(Protocol):
     def grace_ms(self) -> int: ...
 
 
-def _duplicates(context: NodeContext, name: str) -> StagedDuplicatesStore:
+def duplicates(context: NodeContext, name: str) -> StagedDuplicatesStore:
+    """The store of one stream's records. Raises InvalidStateStoreError."""
     store = context.engine_store(name)
     if not isinstance(store, StagedDuplicatesStore):
         raise InvalidStateStoreError(f"node {context.name}: store {name!r} of a join of streams must retain duplicates")
@@ -69,7 +70,7 @@ class StreamWindowed(OperatorSupplier):
     store_name: str
 
     def build(self, context: NodeContext, forward: Forward) -> Forward:
-        store = _duplicates(context, self.store_name)
+        store = duplicates(context, self.store_name)
         add, see, to_bytes, drop = store.add, store.see, key_bytes(store), context.task.dropped.add
 
         def keep(key: object, value: object, timestamp: int) -> None:
@@ -113,7 +114,7 @@ class StreamJoin(OperatorSupplier):
         return (lambda key, value, other: joiner(key, other, value)) if self.with_key else lambda key, value, other: joiner(other, value)
 
     def _build_inner(self, context: NodeContext, forward: Forward) -> Forward:
-        store = _duplicates(context, self.store_name)
+        store = duplicates(context, self.store_name)
         values_between, to_bytes, drop = store.values_between, key_bytes(store), context.task.dropped.add
         (back, ahead), join_one = self._reach(), self._join_one()
 
@@ -127,7 +128,7 @@ class StreamJoin(OperatorSupplier):
         return join
 
     def _build_outer(self, context: NodeContext, forward: Forward) -> Forward:
-        store = _duplicates(context, self.store_name)
+        store = duplicates(context, self.store_name)
         values_between, to_bytes, drop = store.values_between, key_bytes(store), context.task.dropped.add
         (back, ahead), join_one, left, outer = self._reach(), self._join_one(), self.left, self.outer
         waiting_name = cast(str, self.waiting)

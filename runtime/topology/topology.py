@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 
@@ -21,15 +21,13 @@ from runtime.operators.processor import MakesProcessor, UserProcessor, stores_of
 from runtime.serdes.serde import Serde
 from runtime.stores.base import StateStore, StoreBuilder
 from runtime.topology.describe import TopologyDescription, describe
+from runtime.topology.draft import Draft, StoreFactory
 from runtime.topology.internal_topics import changelog_topics, repartition_topics
 from runtime.topology.nodes import InternalTopic, Node, Partitioner, PendingSerde, ProcessorNode, SinkNode, SourceNode, TopicNameExtractor
 from runtime.topology.patterns import check_apart, matched
 from runtime.topology.subtopologies import GlobalStoreTopology, SubTopology, node_groups
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
-
-StoreFactory = Callable[[Serde | None, Serde | None], StoreBuilder[StateStore]]
-"""Makes a store's builder, given the configured default serdes. Raises TopologyError if one is needed and missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +50,8 @@ class Topology:
         self._repartitions: dict[str, int | None] = {}
         self._copartitioned: list[frozenset[str]] = []
         self._global_stores: list[_GlobalStore] = []
+        self._source_changelogs: dict[str, str] = {}
+        self._optimizations: frozenset[str] = frozenset()
         self._application_id: str | None = None
         self._additional_retention_ms = 0
 
@@ -250,6 +250,7 @@ class Topology:
             return self
         if not any(isinstance(node, SourceNode) for node in self._nodes.values()):
             raise TopologyError("the topology reads no topic: add a stream, a table or a source")
+        self._check_optimizations(config)
         key, value = config.default_key_serde, config.default_value_serde
         made = Topology()
         made._nodes = {name: self._resolve(node, config.application_id, key, value) for name, node in self._nodes.items()}
@@ -258,9 +259,41 @@ class Topology:
         made._stores = {name: _constant(builder) for name, builder in builders.items()}
         made._repartitions = {f"{config.application_id}-{topic}": partitions for topic, partitions in self._repartitions.items()}
         made._copartitioned, made._global_stores = list(self._copartitioned), list(self._global_stores)
+        made._source_changelogs, made._optimizations = dict(self._source_changelogs), self._optimizations
         made._application_id = config.application_id
         made._additional_retention_ms = config.integer("windowstore.changelog.additional.retention.ms")
         return made
+
+    def draft(self) -> Draft:
+        """Its parts, to be rewritten."""
+        return Draft(
+            dict(self._nodes),
+            dict(self._parents),
+            dict(self._stores),
+            dict(self._repartitions),
+            list(self._copartitioned),
+            dict(self._source_changelogs),
+        )
+
+    def redrawn(self, draft: Draft, optimizations: frozenset[str]) -> Topology:
+        """This topology, as it was rewritten by optimizations."""
+        made = copy(self)
+        made._nodes, made._parents, made._children = draft.nodes, draft.parents, draft.children()
+        made._stores, made._builders, made._global_stores = draft.stores, dict(self._builders), list(self._global_stores)
+        made._repartitions, made._copartitioned = draft.repartitions, draft.copartitioned
+        made._source_changelogs, made._optimizations = draft.source_changelogs, optimizations
+        return made
+
+    def _check_optimizations(self, config: StreamsConfig) -> None:
+        """Optimizations are made where the topology is built, so that it runs, and prints, as it was built. A topology made by hand has
+        nothing to optimize, and says so in the same way."""
+        wanted = config.optimizations
+        if wanted and wanted != self._optimizations:
+            raise TopologyError(
+                f"topology.optimization = {config['topology.optimization']}, but the topology was built "
+                f"{'with ' + ', '.join(sorted(self._optimizations)) if self._optimizations else 'without it'}: give the same configuration "
+                "to StreamsBuilder.build(config), or take the key out here"
+            )
 
     @property
     def patterns(self) -> tuple[re.Pattern[str], ...]:

@@ -34,6 +34,7 @@ from runtime import (
     serdes,
 )
 from runtime.stores import EngineStore, StoreBuilder
+from tests.unit import optimized
 
 
 def pair(key: object, value: object) -> tuple[object, object]:
@@ -384,6 +385,15 @@ def by_hand() -> Topology:
     return topology
 
 
+OPTIMIZED: dict[str, Callable[[StreamsBuilder], None]] = {
+    "optimized: two counts": optimized.two_counts,
+    "optimized: joined and grouped": optimized.joined_and_grouped,
+    "optimized: merged streams": optimized.merged_streams,
+    "optimized: one of each": optimized.one_of_each,
+    "optimized: self-joins": optimized.self_joins,
+    "optimized: tables": optimized.tables,
+}
+
 DEFINITIONS: dict[str, Callable[[StreamsBuilder], None]] = {
     "sessions and sliding windows": sessions_and_sliding_windows,
     "cogroups": cogroups,
@@ -415,10 +425,21 @@ DEFINITIONS: dict[str, Callable[[StreamsBuilder], None]] = {
 }
 
 
+SETTINGS = {
+    "application.id": "described",
+    "bootstrap.servers": "none:9092",
+    "default.key.serde": serdes.STRING,
+    "default.value.serde": serdes.STRING,
+}
+
+
 def build(name: str) -> Topology:
     """One of the topologies above."""
     if name == "by hand":
         return by_hand()
     builder = StreamsBuilder()
+    if name in OPTIMIZED:
+        OPTIMIZED[name](builder)
+        return builder.build({"topology.optimization": "all", **SETTINGS})
     DEFINITIONS[name](builder)
     return builder.build()

@@ -1,5 +1,6 @@
 import java.time.Duration;
 import java.util.List;
+import java.util.Properties;
 import java.util.Set;
 import java.util.function.Consumer;
 import java.util.regex.Pattern;
@@ -7,6 +8,7 @@ import org.apache.kafka.common.serialization.Serdes;
 import org.apache.kafka.common.utils.Bytes;
 import org.apache.kafka.streams.KeyValue;
 import org.apache.kafka.streams.StreamsBuilder;
+import org.apache.kafka.streams.StreamsConfig;
 import org.apache.kafka.streams.Topology;
 import org.apache.kafka.streams.kstream.Branched;
 import org.apache.kafka.streams.kstream.CogroupedKStream;
@@ -55,6 +57,15 @@ public class Descriptions {
 
     static final class DropFixed implements FixedKeyProcessor<Object, Object, Object> {
         public void process(final FixedKeyRecord<Object, Object> record) { }
+    }
+
+    static void optimized(final String name, final Consumer<StreamsBuilder> define) {
+        final StreamsBuilder builder = new StreamsBuilder();
+        define.accept(builder);
+        final Properties properties = new Properties();
+        properties.put(StreamsConfig.TOPOLOGY_OPTIMIZATION_CONFIG, StreamsConfig.OPTIMIZE);
+        System.out.println("=== " + name);
+        System.out.print(builder.build(properties).describe());
     }
 
     record Bringing(StoreBuilder<?> store) implements ProcessorSupplier<Object, Object, Object, Object> {
@@ -333,5 +344,45 @@ public class Descriptions {
         t.addSink("aside-sink", "out-2", "aside");
         System.out.println("=== by hand");
         System.out.print(t.describe());
+        optimized("optimized: two counts", b -> {
+            final KStream<Object, Object> s = b.stream("in").selectKey((k, v) -> v);
+            s.groupByKey().count().toStream().to("a");
+            s.filter((k, v) -> true).groupByKey(Grouped.as("named")).count().toStream().to("b");
+            s.to("c");
+        });
+        optimized("optimized: joined and grouped", b -> {
+            final KStream<Object, Object> s = b.stream("in").map((k, v) -> KeyValue.pair(k, v));
+            final KTable<Object, Object> table = b.table("table");
+            s.peek((k, v) -> { }).leftJoin(table, (x, y) -> x).to("a");
+            s.groupByKey().windowedBy(TimeWindows.ofSizeWithNoGrace(Duration.ofMinutes(5))).count();
+            s.mapValues(v -> v).groupByKey().count();
+            s.toTable().toStream().to("b");
+        });
+        optimized("optimized: merged streams", b -> {
+            final KStream<Object, Object> l = b.stream("left").selectKey((k, v) -> v);
+            final KStream<Object, Object> r = b.stream("right").flatMap((k, v) -> List.of(KeyValue.pair(k, v)));
+            l.merge(r).filter((k, v) -> true).groupByKey().count();
+            b.stream("third").merge(b.stream("fourth").selectKey((k, v) -> v)).groupByKey().count();
+        });
+        optimized("optimized: one of each", b -> {
+            b.stream("in").groupBy((k, v) -> v).count();
+            b.stream("in").groupBy((k, v) -> v, Grouped.as("grouped")).count();
+            b.stream("in").process(Drop::new).repartition().groupByKey().count();
+            b.stream("in").process(Drop::new).groupByKey().count();
+        });
+        optimized("optimized: self-joins", b -> {
+            final JoinWindows w = JoinWindows.ofTimeDifferenceWithNoGrace(Duration.ofMinutes(5));
+            final KStream<Object, Object> s = b.stream("in");
+            s.join(s, (x, y) -> x, w).to("a");
+            b.stream("other").join(b.stream("other"), (x, y) -> x, w, StreamJoined.as("named")).to("b");
+            final KStream<Object, Object> changed = b.stream("third").selectKey((k, v) -> v);
+            changed.join(changed, (x, y) -> x, w).to("c");
+            changed.groupByKey().count();
+        });
+        optimized("optimized: tables", b -> {
+            b.table("in", Materialized.as("rows")).filter((k, v) -> true).toStream().to("a");
+            b.stream("stream").selectKey((k, v) -> v).join(b.table("joined"), (x, y) -> x).to("b");
+            b.table("plain").toStream().to("c");
+        });
     }
 }
