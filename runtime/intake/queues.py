@@ -110,10 +110,6 @@ class PartitionQueue:
         """Row of the head within `head()`."""
         return self._row
 
-    def head_timestamp(self) -> int | None:
-        batch = self.head()
-        return None if batch is None else batch.timestamps[self._row]
-
     def stop_row(self, batch: Batch) -> int:
         """The row before which this batch must stop: its end, or the record that is to be treated as a pause."""
         if self.stop_before is None or batch.offsets[-1] < self.stop_before:
@@ -127,8 +123,11 @@ class PartitionQueue:
 
     def take(self, batch: Batch, stop: int) -> None:
         """Rows up to `stop` (exclusive) have been processed."""
-        self.buffered -= stop - self._row
-        self.partition_time = max(self.partition_time, *batch.timestamps[self._row : stop])
+        row = self._row
+        self.buffered -= stop - row
+        latest = batch.timestamps[row] if stop - row == 1 else max(batch.timestamps[row:stop])
+        if latest > self.partition_time:
+            self.partition_time = latest
         self._row = stop
         if stop == len(batch.timestamps):
             self.next_offset = NextOffset(batch.end)
@@ -225,8 +224,8 @@ class TaskQueues:
         smallest = following = _LATE
         waits = False
         for queue in self._all:
-            timestamp = queue.head_timestamp()
-            if timestamp is None:
+            batch = queue._batch or queue.head()
+            if batch is None:
                 if queue.failure is not None:
                     return None
                 waits = self._is_waited_for(queue, now_ms) or waits
@@ -234,18 +233,18 @@ class TaskQueues:
             queue.idle_since = None
             if queue.stop_before is not None and queue.stopped:
                 return None
+            timestamp = batch.timestamps[queue._row]
             if timestamp < smallest:
                 first, smallest, following = queue, timestamp, smallest
-            else:
-                following = min(following, timestamp)
+            elif timestamp < following:
+                following = timestamp
         if first is None or waits:
             self._idle_since = now_ms if waits and self._idle_since is None else self._idle_since
             return None
         self._idle_since = None
-        batch = first.head()
+        batch, row = first._batch, first._row
         if batch is None:
             return None
-        row = first.row
         stop = min(row + limit, first.stop_row(batch))
         if following != _LATE:
             stop = _up_to(batch.timestamps, row, stop, following)

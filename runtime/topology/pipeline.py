@@ -145,10 +145,13 @@ class Pipeline:
         pass as they are.
         """
         context = self.context
+        process = self._heads[topic]
+        if stop - start == 1 and not self._follows_time:
+            self._process_one(process, keys[start], values[start], timestamps[start], headers, offsets[start], start)
+            return
         if start or stop != len(keys):
             keys, values, timestamps, offsets = keys[start:stop], values[start:stop], timestamps[start:stop], offsets[start:stop]
             headers = None if headers is None else headers[start:stop]
-        process = self._heads[topic]
         try:
             if self._follows_time:
                 self._run_with_time(process, keys, values, timestamps, headers, offsets)
@@ -168,6 +171,28 @@ class Pipeline:
             raise self._error(error, "", row=None if row is None else start + row) from error
         if timestamps:
             context.stream_time = max(context.stream_time, max(timestamps))
+
+    def _process_one(
+        self,
+        process: Forward,
+        key: object,
+        value: object,
+        timestamp: int,
+        headers: Sequence[Headers | None] | None,
+        offset: int,
+        row: int,
+    ) -> None:
+        """A run of one record: two topics that take turns have many of them, and columns would cost more than the record."""
+        context = self.context
+        context.offset, context.headers = offset, None if headers is None else headers[row]
+        if timestamp > context.stream_time:
+            context.stream_time = timestamp
+        try:
+            process(key, value, timestamp)
+        except _NOT_THE_USERS:
+            raise
+        except Exception as error:
+            raise self._error(error, "", row=row) from error
 
     def _run_with_time(
         self,
