@@ -8,9 +8,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+PAGES = (
+    *("README.md", "docs/dsl.md", "docs/joins.md", "docs/processors.md", "docs/serdes.md", "docs/stores.md", "docs/windows.md"),
+    *(page.relative_to(ROOT).as_posix() for page in sorted((ROOT / "docs").glob("coming-from-*.md"))),
+    *(page.relative_to(ROOT).as_posix() for page in sorted((ROOT / "docs" / "cookbook").glob("*.md"))),
+)
 PROGRAMS = [
     pytest.param(program, id=f"{page}-{number}")
-    for page in ("README.md", "docs/dsl.md", "docs/joins.md", "docs/processors.md", "docs/serdes.md", "docs/stores.md", "docs/windows.md")
+    for page in PAGES
     for number, program in enumerate(re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL))
 ]
 
