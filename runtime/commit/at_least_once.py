@@ -86,7 +86,10 @@ class AtLeastOnce:
         origin: Origin,
     ) -> None:
         number = -1 if partition is None else partition
-        report = partial(self._delivered, self._life, origin, headers)
+        logged = partition is not None and topic in self._changelogs
+        report = (
+            self._logged(Partition(topic, number), headers, origin) if logged else partial(self._delivered, self._life, origin, headers)
+        )
         while True:
             try:
                 self._producer.produce(topic, value, key, number, report, None, timestamp or 1, headers)  # type: ignore[arg-type]  # lists are invariant
@@ -101,9 +104,19 @@ class AtLeastOnce:
 
     def send_changelog(self, partition: Partition, rows: list[tuple[bytes, bytes | None, int]], headers: Headers | None = None) -> None:
         """Writes changelog records; tombstones have no headers."""
-        self._changelogs.add(partition.topic)
+        topic, number = partition
+        self._changelogs.add(topic)
+        if self._limits or headers is not None:
+            for key, value, timestamp in rows:
+                self.send(topic, key, value, timestamp, None if value is None else headers, number)
+            return
+        self._sent = True
+        produce, report = self._producer.produce, self._logged(partition, None, self._refusals.origin())
         for key, value, timestamp in rows:
-            self.send(partition.topic, key, value, timestamp, None if value is None else headers, partition.number)
+            try:
+                produce(topic, value, key, number, report, None, timestamp or 1)
+            except (BufferError, KafkaException):
+                self.send(topic, key, value, timestamp, None, number)
 
     def _refuse(self, output: Output, error: KafkaException, origin: Origin) -> None:
         """Returns if the output is left out."""
@@ -111,13 +124,22 @@ class AtLeastOnce:
             raise TransactionAbortedError(f"an output to {output.topic} is tried again: {kafka_error(error).str()}") from error
 
     def _delivered(self, life: int, origin: Origin, headers: Headers | None, error: KafkaError | None, message: Message) -> None:
-        if life != self._life:
-            return
-        topic = str(message.topic())
-        if error is not None:
+        if error is not None and life == self._life:
             self._failed.append((_output(message, headers), error, origin))
-        elif topic in self._changelogs:
-            self._ends[Partition(topic, int(message.partition() or 0))] = NextOffset(int(message.offset() or 0) + 1)
+
+    def _logged(self, partition: Partition, headers: Headers | None, origin: Origin) -> Callable[[KafkaError | None, Message], None]:
+        """What is called with the report of each record of a changelog: one function for all that are sent together."""
+        life = self._life
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            if life != self._life:
+                return
+            if error is None:
+                self._ends[partition] = NextOffset((message.offset() or 0) + 1)
+            else:
+                self._failed.append((_output(message, headers), error, origin))
+
+        return delivered
 
     def poll(self) -> None:
         """Serves delivery reports; once per batch, or the queue fills up."""
