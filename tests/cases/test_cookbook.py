@@ -22,29 +22,13 @@ PROGRAMS = [
 ]
 TEXT = "\n".join(PROGRAMS)
 OPTIONS = (
-    *(
-        "Branched",
-        "Consumed",
-        "Grouped",
-        "Joined",
-        "Materialized",
-        "Named",
-        "Printed",
-        "Produced",
-        "Repartitioned",
-        "StreamJoined",
-        "TableJoined",
-    ),
-    *("FixedKeyProcessor", "FixedKeyProcessorSupplier", "Processor", "PunctuationType", "Record", "Topology", "ValueTransformerWithKey"),
-    *("FailOnInvalidTimestamp", "LogAndSkipOnInvalidTimestamp", "UsePartitionTimeOnInvalidTimestamp", "WallclockTimestampExtractor"),
+    *("Branched", "Consumed", "Grouped", "Joined", "Materialized", "Named", "Printed", "Produced", "Repartitioned", "StreamJoined"),
+    *("TableJoined", "FixedKeyProcessor", "FixedKeyProcessorSupplier", "Processor", "PunctuationType", "Record", "Topology"),
+    *("ValueTransformerWithKey", "FailOnInvalidTimestamp", "LogAndSkipOnInvalidTimestamp", "UsePartitionTimeOnInvalidTimestamp"),
+    "WallclockTimestampExtractor",
 )
 OF_TOPOLOGIES = (
-    "add_source",
-    "add_processor",
-    "add_sink",
-    "add_state_store",
-    "add_global_store",
-    "connect_processor_and_state_stores",
+    *("add_source", "add_processor", "add_sink", "add_state_store", "add_global_store", "connect_processor_and_state_stores"),
     "describe",
 )
 THE_ENGINES = {
@@ -88,7 +72,7 @@ def test_every_operation_is_called_in_the_cookbook(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     wanted, called = set(THE_ENGINES), set(THE_ENGINES)
     kinds = [(kind, methods(kind)) for kind in of_the_dsl()]
-    for kind, names in (*kinds, (runtime.Topology, list(OF_TOPOLOGIES))):
+    for kind, names in (*kinds, (runtime.Topology, OF_TOPOLOGIES)):
         for name in names:
             wanted.add(f"{kind.__name__}.{name}")
             monkeypatch.setattr(kind, name, watched(kind, name, called))
