@@ -32,6 +32,7 @@ from runtime.states import CLIENT_MOVES
 from runtime.states import State as ClientState
 from runtime.stores.directory import StateDirectory
 from runtime.topology.factory import build_topology
+from runtime.topology.given import checked_topology
 from runtime.topology.topology import Topology
 from runtime.worker.calls import Call, Positions, Stop
 from runtime.worker.crew import Crew, Owner
@@ -76,7 +77,7 @@ class KafkaStreams:
         log_path: str | None = None,
     ) -> None:
         self._config = config if isinstance(config, StreamsConfig) else StreamsConfig(config)
-        made = build_topology(topology) if isinstance(topology, str) else topology
+        made = build_topology(topology) if isinstance(topology, str) else checked_topology(topology)
         self._topology = made.resolved(self._config)
         self._clock = clock or SystemClock()
         self._application = self._config.application_id

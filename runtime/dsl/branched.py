@@ -7,8 +7,8 @@ from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Generic
 
 from runtime.dsl.arity import checked
-from runtime.dsl.options import name_of
-from runtime.dsl.stream_base import KEY_AND_VALUE
+from runtime.dsl.options import name_instead_of, name_of
+from runtime.dsl.stream_base import KEY_AND_VALUE, StreamBase
 from runtime.errors import TopologyError
 from runtime.operators.stateless import PassThrough, Split
 from runtime.type_variables import K, Subscripted, V
@@ -72,7 +72,7 @@ class BranchedKStream(Generic[K, V]):
             raise TopologyError(f"node {self._node}: default_branch() has ended this split")
 
     def _named(self, branched: Branched[K, V] | str | None, number: int) -> tuple[str, Branched[K, V]]:
-        how = branched if isinstance(branched, Branched) else Branched(branched)
+        how = branched if isinstance(branched, Branched) else Branched(name_instead_of(Branched, branched))
         return f"{self._node}{number if how.name is None else how.name}", how
 
     def _end_in(self, split: Split, name: str, how: Branched[K, V]) -> None:
@@ -86,6 +86,8 @@ class BranchedKStream(Generic[K, V]):
         result: KStream[K, V] | None = branch
         if how.function is not None:
             result = how.function(branch)
+            if result is not None and not isinstance(result, StreamBase):
+                raise TopologyError(f"branch {name}: its function makes a KStream of it, or None, not {result!r}")
         elif how.consumer is not None:
             how.consumer(branch)
             result = None

@@ -15,12 +15,16 @@ from runtime.dsl.options import Consumed, ConsumedOrStr, Materialized, Materiali
 from runtime.errors import TopologyError
 from runtime.operators.processor import MakesProcessor
 from runtime.operators.table import TableSource
+from runtime.optimizations import optimizations_of
 from runtime.stores.base import EntryStore, StateStore, StoreBuilder
 from runtime.stores.suppliers import Builder
 from runtime.topology.draft import StoreFactory
 from runtime.topology.optimization import optimize
 from runtime.topology.topology import Topology
 from runtime.type_variables import K, V
+
+_NOT_NEEDED_TO_BUILD = {"application.id": "unnamed", "bootstrap.servers": "localhost:9092"}
+"""What `KafkaStreams` must be told and `StreamsBuilder.build` need not."""
 
 
 class StreamsBuilder:
@@ -37,6 +41,8 @@ class StreamsBuilder:
         """
         how = consumed_of(consumed)
         if not isinstance(topics, re.Pattern):
+            if not isinstance(topics, Iterable):
+                raise TopologyError(f"stream: a topic, several of them or a compiled pattern, not {topics!r}")
             topics = (topics,) if isinstance(topics, str) else tuple(topics)
         name = self._graph.stream(topics, how)
         return KStream(self._graph, name, how.key, how.value, frozenset((name,)))
@@ -68,7 +74,7 @@ class StreamsBuilder:
         graph.topology.add_store_factory(store, _global_store(key_value_store(store, kept, how.key, how.value)))
         graph.operator(node, TableSource(store), (source,), (store,))
         graph.topology.mark_global(source, node, store, own_processor=False)
-        return GlobalKTable(store)
+        return GlobalKTable(store, graph)
 
     def add_state_store(self, builder: StoreBuilder[StateStore]) -> StreamsBuilder:
         """Adds a store, for processors to be connected to by its name."""
@@ -96,10 +102,12 @@ class StreamsBuilder:
 
     def build(self, config: Mapping[str, object] | StreamsConfig | None = None) -> Topology:
         """The topology. With a configuration it is optimized as `topology.optimization` says, and checked at once, as `KafkaStreams` does:
-        raises TopologyError naming the node that lacks a serde."""
+        raises TopologyError naming the node that lacks a serde. `{"topology.optimization": …}` alone will do, without a check."""
         if config is None:
             return self._graph.topology
-        settings = config if isinstance(config, StreamsConfig) else StreamsConfig(config)
+        if not isinstance(config, StreamsConfig) and set(config) == {"topology.optimization"}:
+            return self._optimized(optimizations_of(str(config["topology.optimization"])))
+        settings = config if isinstance(config, StreamsConfig) else StreamsConfig({**_NOT_NEEDED_TO_BUILD, **config})
         topology = self._optimized(settings.optimizations)
         topology.resolved(settings)
         return topology

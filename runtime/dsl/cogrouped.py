@@ -17,7 +17,8 @@ from runtime.dsl.ktable import KTable
 from runtime.dsl.options import Materialized, MaterializedOrStr, NamedOrStr, name_of
 from runtime.dsl.window_stores import session_key, session_store, window_key, window_store
 from runtime.dsl.windowed import windowed_operator
-from runtime.dsl.windows import SessionWindows, SlidingWindows, Windows
+from runtime.dsl.windows import SessionWindows, SlidingWindows, Windows, checked_windows
+from runtime.errors import TopologyError
 from runtime.operators.aggregate import StreamAggregate
 from runtime.operators.base import OperatorSupplier
 from runtime.operators.cogroup import Cogrouped
@@ -44,7 +45,8 @@ class Cogroup(Generic[K, VR]):
         self._through: dict[int, str] = {}
 
     def add(self, groups: Groups, aggregator: Callable[..., object]) -> None:
-        """One more stream."""
+        """One more stream. Raises TopologyError for one of another builder."""
+        self.graph.check_same(groups.graph, "cogroup of two streams")
         self._members.append((groups, aggregator))
 
     @property
@@ -96,6 +98,10 @@ class CogroupedKStream(Generic[K, VR]):
 
     def cogroup(self, grouped_stream: KGroupedStream[K, V], aggregator: Aggregator[K, V, VR]) -> CogroupedKStream[K, VR]:
         """Adds a grouped stream, with `aggregator(key, value, aggregate)`. Changes this one, as in Kafka Streams, and returns it."""
+        from runtime.dsl.grouped import KGroupedStream
+
+        if not isinstance(grouped_stream, KGroupedStream):
+            raise TopologyError(f"cogroup: expected a KGroupedStream (group_by_key or group_by), not {type(grouped_stream).__name__}")
         self._cogroup.add(grouped_stream.groups, aggregator)
         return self
 
@@ -128,7 +134,7 @@ class CogroupedKStream(Generic[K, VR]):
         """Groups by window as well."""
         if isinstance(windows, SessionWindows):
             return SessionWindowedCogroupedKStream(self._cogroup, windows)
-        return TimeWindowedCogroupedKStream(self._cogroup, windows)
+        return TimeWindowedCogroupedKStream(self._cogroup, checked_windows(windows))
 
 
 class TimeWindowedCogroupedKStream(Generic[K, VR]):

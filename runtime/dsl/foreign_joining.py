@@ -41,6 +41,7 @@ def join_foreign(
     if isinstance(table_joined, Materialized):  # Kafka Streams has the overload without a name
         table_joined, materialized = None, table_joined
     graph, joined, kept = left._graph, table_joined_of(table_joined), materialized_of(materialized)
+    graph.check_same(right._graph, "join of two tables")
     left_stores, right_stores = left.readable_stores(), right.readable_stores()
     names = _Names(graph, joined, kept)
     topic, store = names.topic, names.store

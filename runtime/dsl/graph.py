@@ -51,6 +51,11 @@ class Graph:
         """The store's given name, or a generated one. (Here a given name draws no number, as in Kafka Streams.)"""
         return materialized.name or f"{prefix}STATE-STORE-{self._number()}"
 
+    def check_same(self, other: Graph, what: str) -> None:
+        """Raises TopologyError where what is to be put together comes from different builders."""
+        if other is not self:
+            raise TopologyError(f"{what}: they come from two StreamsBuilders; make both with the same one")
+
     def operator(self, name: str, supplier: OperatorSupplier, parents: Iterable[str], stores: Iterable[str] = ()) -> str:
         """Adds a node; returns its name."""
         self.topology.add_operator(name, supplier, parents, stores)

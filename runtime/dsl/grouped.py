@@ -13,7 +13,7 @@ from runtime.dsl.ktable import KTable
 from runtime.dsl.options import Grouped, Materialized, MaterializedOrStr, NamedOrStr, name_of
 from runtime.dsl.session import SessionWindowedKStream
 from runtime.dsl.windowed import TimeWindowedKStream
-from runtime.dsl.windows import SessionWindows, SlidingWindows, Windows
+from runtime.dsl.windows import SessionWindows, SlidingWindows, Windows, checked_windows
 from runtime.operators.aggregate import StreamAggregate, StreamCount, StreamReduce, TableAggregate, TableCount, TableReduce
 from runtime.operators.base import OperatorSupplier
 from runtime.serdes import LONG
@@ -86,7 +86,7 @@ class KGroupedStream(Generic[K, V]):
         """Groups by window as well: `TimeWindows`, `SlidingWindows`, `SessionWindows`, `UnlimitedWindows` or windows of one's own."""
         if isinstance(windows, SessionWindows):
             return SessionWindowedKStream(self.groups, windows)
-        return TimeWindowedKStream(self.groups, windows)
+        return TimeWindowedKStream(self.groups, checked_windows(windows))
 
 
 @dataclass(slots=True)

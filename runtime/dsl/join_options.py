@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from datetime import timedelta
 from typing import Generic, TypeAlias
 
-from runtime.dsl.options import check_serdes, name_of
+from runtime.dsl.options import check_logging, check_serdes, name_instead_of, name_of
 from runtime.durations import Duration, to_ms
 from runtime.errors import TopologyError
 from runtime.serdes.serde import Serde
@@ -21,12 +21,12 @@ KeyPartitioner: TypeAlias = Callable[[str, object, object, int], int | None]
 @dataclass(frozen=True, slots=True)
 class JoinWindows:
     """How near in time two records must be to be joined: the right one's time lies in [left - before, left + after], all in ms. Made by
-    `of_time_difference_and_grace` or `of_time_difference_with_no_grace`. A record may be late by `grace_ms` before its partner has been
-    given up."""
+    `of_time_difference_and_grace` or `of_time_difference_with_no_grace`. A record may be late by `grace_period_ms` before its partner
+    has been given up."""
 
     before_ms: int
     after_ms: int
-    grace_ms: int
+    grace_period_ms: int
 
     def __post_init__(self) -> None:
         if self.before_ms + self.after_ms < 0:
@@ -86,6 +86,12 @@ class StreamJoined(Subscripted, Generic[K, V, VO]):
         check_serdes(self, self.key, self.value, self.other_value)
         name_of(self.name)
         name_of(self.store_name)
+        check_logging(self, self.logging)
+        for store in (self.this_store, self.other_store):
+            if store is not None and not isinstance(store, WindowSupplier):
+                raise TopologyError(
+                    f"StreamJoined: a join keeps its streams in window stores (Stores.persistent_window_store), not in {store!r}"
+                )
         if self.this_store is not None and self.other_store is not None and self.this_store.name == self.other_store.name:
             raise TopologyError(f"StreamJoined: both stores are called {self.this_store.name}; give them different names")
 
@@ -109,9 +115,9 @@ TableJoinedOrStr: TypeAlias = TableJoined | str | None
 
 def stream_joined_of(joined: StreamJoinedOrStr[K, V, VO]) -> StreamJoined[K, V, VO]:
     """The stores' name alone (as Kafka Streams' `StreamJoined.as`), or nothing, as `StreamJoined`."""
-    return joined if isinstance(joined, StreamJoined) else StreamJoined(store_name=name_of(joined))
+    return joined if isinstance(joined, StreamJoined) else StreamJoined(store_name=name_instead_of(StreamJoined, joined))
 
 
 def table_joined_of(joined: TableJoinedOrStr) -> TableJoined:
     """A name alone, or nothing, as `TableJoined`."""
-    return joined if isinstance(joined, TableJoined) else TableJoined(name=name_of(joined))
+    return joined if isinstance(joined, TableJoined) else TableJoined(name=name_instead_of(TableJoined, joined))

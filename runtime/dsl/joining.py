@@ -54,6 +54,7 @@ def join_streams(
         raise TopologyError(f"streams are joined over JoinWindows, not over {'nothing' if windows is None else type(windows).__name__}")
     how = stream_joined_of(stream_joined)
     graph = left._graph
+    graph.check_same(right._graph, "join of two streams")
     left, right = _repartitioned(left, how, "-left", how.value), _repartitioned(right, how, "-right", how.other_value)
     sources = left._sources | right._sources
     graph.topology.copartition(sources)
@@ -79,7 +80,7 @@ def join_streams(
     graph.operator(names.join_other, other, (names.other_windowed,), (names.this_store, *shared))
     graph.operator(names.merge, PassThrough(), (names.join_this, names.join_other))
     if not (of_left or of_right) and windows.before_ms >= 0 <= windows.after_ms:
-        itself = StreamSelfJoin(names.this_store, windows, joiner, with_key, windows.size_ms + windows.grace_ms)
+        itself = StreamSelfJoin(names.this_store, windows, joiner, with_key, windows.size_ms + windows.grace_period_ms)
         joins = (names.join_this, names.join_other)
         graph.hints.joins.append(InnerJoin(names.this_windowed, names.other_windowed, joins, names.merge, names.other_store, itself))
     return KStream(graph, names.merge, key if key is how.key or key is right._key else None, None, sources)
@@ -90,6 +91,7 @@ def join_table(
 ) -> KStream[K, VR]:
     """A join with a table's row. Raises TopologyError."""
     how, graph = joined_of(joined), stream._graph
+    graph.check_same(table._graph, "join of a stream with a table")
     stream = stream._through_for_join(how.name, how.key, how.value)
     if left:
         graph.let_keyless_through(stream._node)
@@ -135,7 +137,8 @@ def join_global_table(
     *,
     left: bool,
 ) -> KStream[K, VR]:
-    """A join with a global table's row."""
+    """A join with a global table's row. Raises TopologyError."""
+    stream._graph.check_same(table._graph, "join of a stream with a global table")
 
     def supplier(node: str) -> OperatorSupplier:
         selector = checked(key_selector, node, *KEY_AND_VALUE)
@@ -186,7 +189,7 @@ def _window_store(
 ) -> StoreFactory:
     """The store of one stream's records. Its changelog is not compacted: no record takes the place of another. Raises TopologyError for a
     supplier that does not fit the windows."""
-    size, retention = windows.size_ms, windows.size_ms + windows.grace_ms
+    size, retention = windows.size_ms, windows.size_ms + windows.grace_period_ms
     if supplier is not None:
         found = (supplier.window_size_ms, supplier.retention_ms, supplier.retain_duplicates)
         if found != (size, retention, True):

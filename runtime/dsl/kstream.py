@@ -14,17 +14,21 @@ from runtime.dsl.options import (
     GroupedOrStr,
     Materialized,
     MaterializedOrStr,
+    Named,
     NamedOrStr,
     ProducedOrStr,
     Repartitioned,
     grouped_of,
     materialized_of,
     name_of,
+    named_and_stores,
     produced_of,
+    repartitioned_of,
 )
 from runtime.dsl.printed import Printed
 from runtime.dsl.stream_base import KEY_AND_VALUE
 from runtime.dsl.stream_joins import StreamJoins
+from runtime.errors import TopologyError
 from runtime.operators.base import OperatorSupplier
 from runtime.operators.printing import Print, key_and_value
 from runtime.operators.processor import MakesFixedKeyProcessor, MakesProcessor, UserProcessor
@@ -102,6 +106,8 @@ class KStream(StreamJoins[K_co, V_co]):
 
     def print(self, printed: Printed[K_co, V_co]) -> None:
         """Prints a line for each record: `stream.print(Printed.to_sys_out(label="flights"))`. Ends the stream."""
+        if not isinstance(printed, Printed):
+            raise TopologyError(f"print: expected Printed.to_sys_out() or Printed.to_file(path), not {printed!r}")
 
         def supplier(node: str) -> OperatorSupplier:
             text = key_and_value if printed.key_value_mapper is None else checked(printed.key_value_mapper, node, *KEY_AND_VALUE)
@@ -116,6 +122,9 @@ class KStream(StreamJoins[K_co, V_co]):
 
     def merge(self: KStream[K, V], stream: KStream[K, V], named: NamedOrStr = None) -> KStream[K, V]:
         """The records of both streams, with no order between them. Serdes are inherited where both streams have the same."""
+        if not isinstance(stream, KStream):
+            raise TopologyError(f"a stream is merged with a KStream, not with {type(stream).__name__}")
+        self._graph.check_same(stream._graph, "merge of two streams")
         node = self._graph.operator(self._graph.name("KSTREAM-MERGE-", named), PassThrough(), (self._node, stream._node))
         self._graph.hints.merges.append(node)
         return self._stream(
@@ -143,7 +152,7 @@ class KStream(StreamJoins[K_co, V_co]):
 
     def repartition(self: KStream[K | None, V | None], repartitioned: Repartitioned[K, V] | str | None = None) -> KStream[K, V]:
         """Sends the records through a topic of the application's own, partitioned by their key (KIP-221)."""
-        how = repartitioned if isinstance(repartitioned, Repartitioned) else Repartitioned(name_of(repartitioned))
+        how = repartitioned_of(repartitioned)
         through = Repartition(
             name_of(how.name) or self._graph.name("KSTREAM-REPARTITION-"),
             self._key_serde(how.key),
@@ -199,19 +208,22 @@ class KStream(StreamJoins[K_co, V_co]):
 
     # -- processors --------------------------------------------------------------------------------------------------------------
 
-    def process(self, supplier: MakesProcessor[K_co, V_co, KR, VR], *state_store_names: str, named: NamedOrStr = None) -> KStream[KR, VR]:
+    def process(
+        self, supplier: MakesProcessor[K_co, V_co, KR, VR], *state_store_names: str | Named, named: NamedOrStr = None
+    ) -> KStream[KR, VR]:
         """Applies a `Processor`, which may change keys. A store is connected by its name (`StreamsBuilder.add_state_store`), or brought by
-        the supplier (`ProcessorSupplier.stores`)."""
+        the supplier (`ProcessorSupplier.stores`). A `Named` may stand in front of the stores, as in Kafka Streams."""
         return self._new_pairs(self._processed("KSTREAM-PROCESSOR-", UserProcessor(supplier), named, state_store_names))
 
     def process_values(
-        self, supplier: MakesFixedKeyProcessor[K_co, V_co, VR], *state_store_names: str, named: NamedOrStr = None
+        self, supplier: MakesFixedKeyProcessor[K_co, V_co, VR], *state_store_names: str | Named, named: NamedOrStr = None
     ) -> KStream[K_co, VR]:
         """Applies a `FixedKeyProcessor`, or a `Processor` that keeps keys; forwarding another key is an error."""
         processor = UserProcessor(supplier, fixed_key=True)
         return self._new_values(self._processed("KSTREAM-PROCESSVALUES-", processor, named, state_store_names))
 
-    def _processed(self, prefix: str, supplier: UserProcessor, named: NamedOrStr, stores: tuple[str, ...]) -> str:
+    def _processed(self, prefix: str, supplier: UserProcessor, named: NamedOrStr, arguments: tuple[str | Named, ...]) -> str:
+        named, stores = named_and_stores(named, arguments)
         name = name_of(named) or self._graph.name(prefix)  # here a given name draws no number, as in Kafka Streams
         self._graph.topology.add_user_processor(name, supplier, (self._node,), stores)
         return name

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Generic, overload
 
 from runtime.dsl.arity import checked, takes_key
 from runtime.dsl.graph import Graph, key_value_store
 from runtime.dsl.kstream import KStream
-from runtime.dsl.options import GroupedOrStr, Materialized, MaterializedOrStr, NamedOrStr, grouped_of, materialized_of
+from runtime.dsl.options import (
+    GroupedOrStr,
+    Materialized,
+    MaterializedOrStr,
+    Named,
+    NamedOrStr,
+    grouped_of,
+    materialized_of,
+    named_and_stores,
+)
 from runtime.dsl.suppressed import Suppressed, buffer_store
 from runtime.dsl.table_joins import TableJoins
 from runtime.errors import TopologyError
@@ -18,6 +27,7 @@ from runtime.operators.suppress import Suppress
 from runtime.operators.table import TableFilter, TableGroupBy, TableMapValues, TableSource, ToStream
 from runtime.operators.transform_values import MakesValueTransformer, TableTransformValues
 from runtime.serdes.serde import Serde
+from runtime.topology.given import check_supplier
 from runtime.type_variables import KR, VR, K, K_co, V, V_co
 
 if TYPE_CHECKING:
@@ -181,20 +191,22 @@ class KTable(TableJoins[K_co, V_co]):
     def transform_values(
         self,
         transformer_supplier: MakesValueTransformer[K_co, V_co, VR],
-        *state_store_names: str,
+        *state_store_names: str | Named,
         materialized: MaterializedOrStr[K_co, VR] = None,
         named: NamedOrStr = None,
     ) -> KTable[K_co, VR]:
         """`map_values` by a `ValueTransformerWithKey`, which may use stores (connected by their names, or brought by the supplier) and is
         called for deletions too. A table that it makes has a store only where `materialized` names one."""
+        named, connected = named_and_stores(named, state_store_names)
         graph, how = self._graph, materialized_of(materialized)
         store, key = how.name, how.key or self._key
         if store is not None:
             graph.topology.add_store_factory(store, key_value_store(store, how, key, how.value))
         name = graph.name("KTABLE-TRANSFORMVALUES-", named)
+        check_supplier(name, transformer_supplier, "transform")
         brought = [builder.name for builder in graph.topology.add_stores_of(transformer_supplier)]
         supplier = TableTransformValues(transformer_supplier, store, self.versioned)
-        stores = (*(() if store is None else (store,)), *brought, *state_store_names)
+        stores = (*(() if store is None else (store,)), *brought, *connected)
         graph.operator(name, supplier, (self.node,), stores)
         versioned = self.versioned if materialized is None else how.versioned
         table = KTable(graph, name, key, how.value, self.sources, store, store is not None, self)
@@ -236,6 +248,8 @@ class KTable(TableJoins[K_co, V_co]):
 
 def suppressed_table(table: KTable[K, V], graph: Graph, how: Suppressed) -> KTable[K, V]:
     """`KTable.suppress`."""
+    if not isinstance(how, Suppressed):
+        raise TopologyError(f"suppress: expected Suppressed.until_window_closes(...) or until_time_limit(...), not {how!r}")
     if table.versioned:
         raise TopologyError(f"table {table.node} is versioned: only tables without history can be suppressed")
     name = how.name or graph.name("KTABLE-SUPPRESS-")
@@ -255,6 +269,7 @@ class GlobalKTable(Generic[K_co, V_co]):
 
     queryable_store_name: str
     """The name of its store."""
+    _graph: Graph = field(repr=False, compare=False)
 
 
 def table_from(graph: Graph, above: str, node: str, root: TableRoot, sources: frozenset[str] | None = None) -> KTable:

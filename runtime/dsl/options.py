@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Generic, TypeAlias
 
-from runtime.durations import Duration
+from runtime.durations import Duration, to_ms
 from runtime.errors import TopologyError
 from runtime.offset_reset import AutoOffsetReset
 from runtime.serdes.serde import Serde
@@ -29,6 +29,12 @@ def check_serdes(of: object, *serdes: object) -> None:
             raise TopologyError(f"{type(of).__name__}: {serde!r} is not a Serde; for example runtime.serdes.STRING")
 
 
+def check_logging(of: object, logging: object) -> None:
+    """Raises TopologyError for what is neither a switch nor the settings of a topic."""
+    if not isinstance(logging, bool | Mapping):
+        raise TopologyError(f"{type(of).__name__}: logging is True, False or a mapping of the changelog topic's settings, not {logging!r}")
+
+
 @dataclass(frozen=True, slots=True)
 class Named:
     """The name of a node."""
@@ -42,7 +48,7 @@ class Named:
 @dataclass(frozen=True, slots=True)
 class Consumed(Subscripted, Generic[K, V]):
     """How a topic is read. `offset_reset_policy`: an `AutoOffsetReset`, or `earliest`, `latest`, `none`, `by_duration:PT1H`;
-    None is `auto.offset.reset`.    `timestamp_extractor` as in `runtime.timestamps`."""
+    None is `auto.offset.reset`. `timestamp_extractor` as in `runtime.timestamps`."""
 
     key: Serde[K] | None = None
     _: KW_ONLY
@@ -112,8 +118,8 @@ class Repartitioned(Subscripted, Generic[K, V]):
 
     def __post_init__(self) -> None:
         check_serdes(self, self.key, self.value)
-        if self.partitions is not None and self.partitions < 1:
-            raise TopologyError(f"Repartitioned: partitions must be at least 1, not {self.partitions}")
+        if self.partitions is not None and (type(self.partitions) is not int or self.partitions < 1):
+            raise TopologyError(f"Repartitioned: partitions is a whole number of at least 1, not {self.partitions!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +144,11 @@ class Materialized(Subscripted, Generic[K, V]):
         name_of(self.name)
         if self.store_type not in ("rocksDB", "in_memory"):
             raise TopologyError(f"Materialized: store_type is rocksDB or in_memory, not {self.store_type!r}")
+        if type(self.caching) is not bool:
+            raise TopologyError(f"Materialized: caching is True or False, not {self.caching!r}")
+        check_logging(self, self.logging)
+        if self.retention is not None:
+            to_ms(self.retention, "Materialized: the retention")
 
     @property
     def versioned(self) -> bool:
@@ -175,26 +186,55 @@ def name_of(named: Named | str | None) -> str | None:
     return name
 
 
+def named_and_stores(named: NamedOrStr, arguments: tuple[str | Named, ...]) -> tuple[NamedOrStr, tuple[str, ...]]:
+    """The name of a processor and those of its stores: a `Named` may stand in front of them, as in Kafka Streams. Raises TopologyError for
+    what is no store's name."""
+    if named is None and arguments and isinstance(arguments[0], Named):
+        named, arguments = arguments[0], arguments[1:]
+    for store in arguments:
+        if not isinstance(store, str):
+            raise TopologyError(f"processor {name_of(named) or 'without a name'}: stores are connected by their names, not by {store!r}")
+    return named, tuple(str(store) for store in arguments)
+
+
+def name_instead_of(kind: type, given: object) -> str | None:
+    """The name that was given in the place of an option of this kind, if any. Raises TopologyError for what is neither, as an option of
+    another kind, a class that was not called, or a serde alone."""
+    if given is None or isinstance(given, str | Named):
+        return name_of(given)
+    way_out = ""
+    if given is kind:
+        way_out = f": call it, {kind.__name__}(...)"
+    elif isinstance(given, Serde):
+        way_out = f": {kind.__name__}({given!r}, value=...)"
+    raise TopologyError(f"expected {kind.__name__}(...), or a name alone, not {given!r}{way_out}")
+
+
 def consumed_of(consumed: ConsumedOrStr[K, V]) -> Consumed[K, V]:
     """A name alone, or nothing, as `Consumed`."""
-    return consumed if isinstance(consumed, Consumed) else Consumed(name=name_of(consumed))
+    return consumed if isinstance(consumed, Consumed) else Consumed(name=name_instead_of(Consumed, consumed))
 
 
 def produced_of(produced: ProducedOrStr[K, V]) -> Produced[K, V]:
     """A name alone, or nothing, as `Produced`."""
-    return produced if isinstance(produced, Produced) else Produced(name=name_of(produced))
+    return produced if isinstance(produced, Produced) else Produced(name=name_instead_of(Produced, produced))
 
 
 def materialized_of(materialized: MaterializedOrStr[K, V]) -> Materialized[K, V]:
     """A name alone, or nothing, as `Materialized`."""
-    return materialized if isinstance(materialized, Materialized) else Materialized(materialized)
+    return materialized if isinstance(materialized, Materialized) else Materialized(name_instead_of(Materialized, materialized))
 
 
 def grouped_of(grouped: GroupedOrStr[K, V]) -> Grouped[K, V]:
     """A name alone, or nothing, as `Grouped`."""
-    return grouped if isinstance(grouped, Grouped) else Grouped(name=name_of(grouped))
+    return grouped if isinstance(grouped, Grouped) else Grouped(name=name_instead_of(Grouped, grouped))
 
 
 def joined_of(joined: JoinedOrStr[K, V, VO]) -> Joined[K, V, VO]:
     """A name alone, or nothing, as `Joined`."""
-    return joined if isinstance(joined, Joined) else Joined(name=name_of(joined))
+    return joined if isinstance(joined, Joined) else Joined(name=name_instead_of(Joined, joined))
+
+
+def repartitioned_of(repartitioned: Repartitioned[K, V] | str | None) -> Repartitioned[K, V]:
+    """A name alone, or nothing, as `Repartitioned`."""
+    return repartitioned if isinstance(repartitioned, Repartitioned) else Repartitioned(name_instead_of(Repartitioned, repartitioned))

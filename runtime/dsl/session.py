@@ -10,7 +10,7 @@ from runtime.dsl.groups import AGGREGATOR, MERGER, REDUCER, Aggregator, Groups, 
 from runtime.dsl.ktable import KTable
 from runtime.dsl.options import Materialized, MaterializedOrStr, NamedOrStr
 from runtime.dsl.window_stores import session_key, session_store
-from runtime.dsl.windows import EmitStrategy, SessionWindows
+from runtime.dsl.windows import EmitStrategy, SessionWindows, checked_strategy
 from runtime.operators.aggregate import nothing
 from runtime.operators.base import OperatorSupplier
 from runtime.operators.session import SessionAggregate
@@ -35,7 +35,7 @@ class SessionWindowedKStream(Generic[K, V]):
 
     def emit_strategy(self, strategy: EmitStrategy) -> SessionWindowedKStream[K, V]:
         """When results go out. Changes this stream, as in Kafka Streams, and returns it."""
-        self._on_close = strategy.on_close
+        self._on_close = checked_strategy(strategy).on_close
         return self
 
     def count(

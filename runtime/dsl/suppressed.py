@@ -22,8 +22,8 @@ from runtime.topology.topology import resolved_serde
 
 
 def _limit(limit: int) -> int:
-    if limit < 0:
-        raise TopologyError(f"BufferConfig: a limit must not be negative, but is {limit}")
+    if type(limit) is not int or limit < 0:
+        raise TopologyError(f"BufferConfig: a limit is a whole number and not negative, but is {limit!r}")
     return limit
 
 
@@ -90,12 +90,16 @@ class Suppressed:
     buffer: BufferConfig
     name: str | None = None
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.buffer, Suppressed.BufferConfig):
+            raise TopologyError(f"Suppressed: expected a BufferConfig, such as Suppressed.BufferConfig.unbounded(), not {self.buffer!r}")
+        if self.wait_ms is None and self.buffer.emits_early:
+            raise TopologyError("until_window_closes: the buffer must be unbounded or shut down when full; results would not be final")
+
     @classmethod
     def until_window_closes(cls, buffer_config: BufferConfig) -> Suppressed:
         """Of a table of windows: only the last result of each window, when stream time has passed its end and grace. Raises TopologyError
         for a buffer that emits early: results would not be the last ones."""
-        if buffer_config.emits_early:
-            raise TopologyError("until_window_closes: the buffer must be unbounded or shut down when full; results would not be final")
         return cls(None, buffer_config)
 
     @classmethod

@@ -34,6 +34,7 @@ def join_tables(
     if isinstance(named, Materialized):  # Kafka Streams has the overload without a name
         named, materialized = None, named
     graph, how = left._graph, materialized_of(materialized)
+    graph.check_same(right._graph, "join of two tables")
     store = None if materialized is None else graph.store_name("KTABLE-MERGE-", how)
     merge = graph.name("KTABLE-MERGE-", named)
     with_key = takes_key(joiner, 2, merge)

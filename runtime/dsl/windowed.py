@@ -10,7 +10,7 @@ from runtime.dsl.groups import AGGREGATOR, REDUCER, Aggregator, Groups, Initiali
 from runtime.dsl.ktable import KTable
 from runtime.dsl.options import Materialized, MaterializedOrStr, NamedOrStr
 from runtime.dsl.window_stores import window_key, window_store
-from runtime.dsl.windows import EmitStrategy, SlidingWindows, TimeWindows, Windows
+from runtime.dsl.windows import EmitStrategy, SlidingWindows, TimeWindows, Windows, checked_strategy
 from runtime.errors import TopologyError
 from runtime.operators.aggregate import nothing
 from runtime.operators.base import OperatorSupplier
@@ -36,7 +36,7 @@ class TimeWindowedKStream(Generic[K, V]):
     def emit_strategy(self, strategy: EmitStrategy) -> TimeWindowedKStream[K, V]:
         """When results go out. Changes this stream, as in Kafka Streams, and returns it. Raises TopologyError for results on close of
         windows that are neither `TimeWindows` nor `SlidingWindows`."""
-        if strategy.on_close and not isinstance(self._windows, TimeWindows | SlidingWindows):
+        if checked_strategy(strategy).on_close and not isinstance(self._windows, TimeWindows | SlidingWindows):
             raise TopologyError(f"results on window close: {type(self._windows).__name__} do not close")
         self._on_close = strategy.on_close
         return self

@@ -155,3 +155,21 @@ class EmitStrategy:
     def on_close(self) -> bool:
         """True for `on_window_close`."""
         return self.type is self.StrategyType.ON_WINDOW_CLOSE
+
+
+def checked_windows(windows: Windows | SlidingWindows) -> Windows | SlidingWindows:
+    """The windows. Raises TopologyError for what cuts time into none: a class that was not called, a duration, windows of joins."""
+    members = ("windows_for", "size_ms", "grace_period_ms")
+    if isinstance(windows, SlidingWindows) or (not isinstance(windows, type) and all(hasattr(windows, member) for member in members)):
+        return windows
+    raise TopologyError(
+        f"windowed_by: expected windows, such as TimeWindows.of_size_with_no_grace(...), or an object with {', '.join(members)}; "
+        f"not {windows!r}"
+    )
+
+
+def checked_strategy(strategy: EmitStrategy) -> EmitStrategy:
+    """The strategy. Raises TopologyError for anything else."""
+    if not isinstance(strategy, EmitStrategy):
+        raise TopologyError(f"emit_strategy: expected EmitStrategy.on_window_close() or on_window_update(), not {strategy!r}")
+    return strategy

@@ -52,7 +52,7 @@ class JoinWindow(Protocol):
     def after_ms(self) -> int: ...
 
     @property
-    def grace_ms(self) -> int: ...
+    def grace_period_ms(self) -> int: ...
 
 
 def duplicates(context: NodeContext, name: str) -> StagedDuplicatesStore:
@@ -195,7 +195,7 @@ class _Waiting:
 
 def _emitter(waiting: _Waiting, context: NodeContext, forward: Forward, side: StreamJoin) -> Callable[[], None]:
     """What lets records go whose time has come."""
-    before, after, grace = side.windows.before_ms, side.windows.after_ms, side.windows.grace_ms
+    before, after, grace = side.windows.before_ms, side.windows.after_ms, side.windows.grace_period_ms
     joiner, with_key, clock, interval = side.joiner, side.with_key, context.task.clock, context.task.emit_interval_ms
     ahead = after if side.left else before
 

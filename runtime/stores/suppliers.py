@@ -189,6 +189,7 @@ class Stores:
     @staticmethod
     def key_value_store_builder(supplier: KeyValueSupplier, key_serde: Serde, value_serde: Serde) -> Builder[StagedKeyValueStore]:
         """Plain values."""
+        _check(KeyValueSupplier, supplier, key_serde, value_serde)
         return Builder(StoreSettings(supplier.name, supplier.persistent, key_serde, value_serde), StagedKeyValueStore)
 
     @staticmethod
@@ -196,22 +197,26 @@ class Stores:
         supplier: KeyValueSupplier, key_serde: Serde, value_serde: Serde
     ) -> Builder[StagedKeyValueStore]:
         """Values with their timestamp, as the stores of tables are."""
+        _check(KeyValueSupplier, supplier, key_serde, value_serde)
         settings = StoreSettings(supplier.name, supplier.persistent, key_serde, value_serde, timestamped=True)
         return Builder(settings, StagedKeyValueStore)
 
     @staticmethod
     def window_store_builder(supplier: WindowSupplier, key_serde: Serde, value_serde: Serde) -> Builder[StagedWindowStore]:
         """Plain values."""
+        _check(WindowSupplier, supplier, key_serde, value_serde)
         return Builder(_window_settings(supplier, key_serde, value_serde, False), _window_store(supplier))
 
     @staticmethod
     def timestamped_window_store_builder(supplier: WindowSupplier, key_serde: Serde, value_serde: Serde) -> Builder[StagedWindowStore]:
         """Values with their timestamp, as the stores of windowed tables are."""
+        _check(WindowSupplier, supplier, key_serde, value_serde)
         return Builder(_window_settings(supplier, key_serde, value_serde, True), _window_store(supplier))
 
     @staticmethod
     def session_store_builder(supplier: SessionSupplier, key_serde: Serde, value_serde: Serde) -> Builder[StagedSessionStore]:
         """Sessions with plain values."""
+        _check(SessionSupplier, supplier, key_serde, value_serde)
         times = SessionSettings(supplier.retention_ms)
         return Builder(StoreSettings(supplier.name, supplier.persistent, key_serde, value_serde, times=times), StagedSessionStore)
 
@@ -220,6 +225,7 @@ class Stores:
         supplier: VersionedSupplier, key_serde: Serde, value_serde: Serde
     ) -> Builder[StagedVersionedStore]:
         """Values with their history. There is no caching for them, as in Kafka Streams: `with_caching_enabled` raises ValueError."""
+        _check(VersionedSupplier, supplier, key_serde, value_serde)
         times = VersionSettings(supplier.history_retention_ms, supplier.segment_interval_ms)
         return Builder(StoreSettings(supplier.name, supplier.persistent, key_serde, value_serde, times=times), StagedVersionedStore)
 
@@ -253,3 +259,21 @@ def _checked(name: str) -> str:
     if not name or name in (".", "..") or len(name) > 249 or not all(c.isascii() and (c.isalnum() or c in "._-") for c in name):
         raise ValueError(f"{name!r} cannot name a store: 1 to 249 characters of a-z, A-Z, 0-9, '.', '_' and '-'")
     return name
+
+
+_MADE_BY = {
+    KeyValueSupplier: "persistent_key_value_store(name)",
+    WindowSupplier: "persistent_window_store(name, retention, window_size)",
+    SessionSupplier: "persistent_session_store(name, retention)",
+    VersionedSupplier: "persistent_versioned_key_value_store(name, history)",
+}
+"""A way to make each kind of supplier."""
+
+
+def _check(kind: type, supplier: KeyValueSupplier | WindowSupplier | SessionSupplier | VersionedSupplier, *serdes: object) -> None:
+    """Raises TypeError for a supplier of another kind of store, or a name alone, and for what is no serde."""
+    if not isinstance(supplier, kind):
+        raise TypeError(f"expected a supplier, made by Stores.{_MADE_BY[kind]}, not {supplier!r}")
+    for serde in serdes:
+        if not isinstance(serde, Serde):
+            raise TypeError(f"store {supplier.name}: {serde!r} is not a Serde; for example runtime.serdes.STRING")

@@ -31,6 +31,7 @@ from runtime.testing.log import LogRecord, MemoryLog
 from runtime.testing.stores import plain_key_value_store, plain_window_store
 from runtime.testing.tasks import DriverGlobalStores, DriverTask, Surroundings
 from runtime.testing.topics import TestInputTopic, TestOutputTopic
+from runtime.topology.given import checked_topology
 from runtime.topology.topology import Topology
 
 
@@ -48,7 +49,7 @@ class TopologyTestDriver:
     ) -> None:
         """Raises TopologyError, StreamsConfigError, and ProcessingError where a processor of the user's fails to start."""
         settings = StreamsConfig({"application.id": "topology-test", "bootstrap.servers": "localhost:9092", **(config or {})})
-        resolved = topology.resolved(settings)
+        resolved = checked_topology(topology).resolved(settings)
         self._application_id, self._patterns = settings.application_id, resolved.patterns
         self._clock = ManualClock(_wall_ms(initial_wall_clock_time))
         self._metrics = Metrics()

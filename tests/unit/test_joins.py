@@ -54,7 +54,7 @@ def partitions(topology: Topology, **existing: int) -> dict[str, int]:
 
 def test_a_window_may_lie_on_one_side_but_not_be_negative() -> None:
     after = JoinWindows.of_time_difference_and_grace(timedelta(seconds=9), 2).before(timedelta(seconds=-2))
-    assert (after.before_ms, after.after_ms, after.grace_ms, after.size_ms) == (-2_000, 9_000, 2, 7_000)
+    assert (after.before_ms, after.after_ms, after.grace_period_ms, after.size_ms) == (-2_000, 9_000, 2, 7_000)
     assert FIVE.after(-3).after_ms == -3
     with pytest.raises(TopologyError, match="must not be negative: -2 ms before, 1 ms after"):
         FIVE.after(1).before(-2)
