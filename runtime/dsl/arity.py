@@ -2,6 +2,7 @@
 
 Kafka Streams has an interface for each form (`ValueMapper` and `ValueMapperWithKey`, `ValueJoiner` and `ValueJoinerWithKey`); Python has a
 function. Parameters with defaults do not count; a callable whose signature cannot be read (some built-ins) is taken for the shorter form.
+Functions that are awaited are refused: records are processed one after the other, and nobody would await what they return.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ def _takes(function: Callable[..., object], node: str) -> tuple[int, int]:
     """The fewest and the most positional arguments."""
     if not callable(function):
         raise TopologyError(f"node {node}: expected a function, not {function!r}")
+    if _is_awaited(function):
+        raise TopologyError(f"node {node}: {_name(function)} is an async function, which nobody would await; give a plain one")
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # a built-in that does not tell
@@ -57,6 +60,12 @@ def _takes(function: Callable[..., object], node: str) -> tuple[int, int]:
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     required = sum(p.default is p.empty for p in positional)
     return required, 1000 if any(p.kind is p.VAR_POSITIONAL for p in parameters) else len(positional)
+
+
+def _is_awaited(function: Callable[..., object]) -> bool:
+    """Whether a function, or an object that is called like one, is async."""
+    called = getattr(function, "__call__", None)  # noqa: B004 (the method itself)
+    return any(kind(f) for kind in (inspect.iscoroutinefunction, inspect.isasyncgenfunction) for f in (function, called))
 
 
 def _name(function: Callable[..., object]) -> str:

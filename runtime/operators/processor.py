@@ -12,6 +12,7 @@ class Enrich(Processor):
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -298,6 +299,8 @@ class UserProcessor(OperatorSupplier):
         processor = self.supplier()
         if not hasattr(processor, "process"):
             raise StreamsError(f"the supplier of {context.name} made a {type(processor).__name__}, which has no method process")
+        if inspect.iscoroutinefunction(processor.process):
+            raise StreamsError(f"{context.name}: {type(processor).__name__}.process is async, and nobody would await it; make it plain")
         api = FixedKeyProcessorContext(context, forward) if self.fixed_key else ProcessorContext(context, forward)
         # A processor need not have them (Kafka Streams' defaults do nothing either).
         init, close = getattr(processor, "init", None), getattr(processor, "close", None)

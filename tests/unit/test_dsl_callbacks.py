@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 from hypothesis import given
@@ -118,13 +118,14 @@ def test_a_callback_that_does_not_fit_names_its_node(operation: Callable[[KStrea
 
 
 def test_the_message_says_what_is_given_and_what_is_taken() -> None:
-    stream = StreamsBuilder().stream("in")
+    builder = StreamsBuilder()
+    stream = builder.stream("in")
     with pytest.raises(TopologyError, match=r"node f: one is given \(key, value\) and takes 1$"):
         stream.filter(one, "f")  # type: ignore[arg-type]
     with pytest.raises(TopologyError, match=r"three is given \(value\) or \(key, value\) and takes 3$"):
         stream.map_values(three)  # type: ignore[arg-type]
     with pytest.raises(TopologyError, match=r"one is given \(left, right\) or \(key, left, right\) and takes 1$"):
-        stream.join(StreamsBuilder().table("t"), one)  # type: ignore[arg-type]
+        stream.join(builder.table("t"), one)  # type: ignore[arg-type]
 
 
 def test_a_global_join_checks_selector_and_joiner() -> None:
@@ -148,3 +149,31 @@ def test_a_materialized_may_stand_in_the_place_of_the_name() -> None:
     assert grouped.count("node", "b").queryable_store_name == "b"
     assert grouped.count(materialized="c").queryable_store_name == "c"
     assert grouped.count().queryable_store_name is None
+
+
+async def _awaited(key: object, value: object) -> object:
+    return value
+
+
+async def _yields(value: object) -> AsyncIterator[object]:
+    yield value
+
+
+class _AwaitedCall:
+    async def __call__(self, key: object, value: object) -> object:
+        return value
+
+
+@pytest.mark.parametrize(
+    "add",
+    [
+        lambda stream: stream.foreach(_awaited),
+        lambda stream: stream.map_values(_awaited),
+        lambda stream: stream.flat_map_values(_yields),
+        lambda stream: stream.filter(functools.partial(_awaited)),
+        lambda stream: stream.filter(_AwaitedCall()),
+    ],
+)
+def test_an_async_function_is_refused(add: Callable[[KStream], object]) -> None:
+    with pytest.raises(TopologyError, match=r"node KSTREAM-.*async function, which nobody would await"):
+        add(StreamsBuilder().stream("in"))

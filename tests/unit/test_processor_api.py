@@ -351,6 +351,15 @@ def test_a_supplier_that_fails_or_makes_no_processor_is_named(tmp_path: Path) ->
         Compiled(topology(cast(Callable[[], AnyProcessor], lambda: "nothing")), tmp_path)
 
 
+def test_a_processor_that_would_have_to_be_awaited_is_refused(tmp_path: Path) -> None:
+    class Awaited:
+        async def process(self, record: Record[str, str]) -> None:
+            raise AssertionError
+
+    with pytest.raises(StreamsError, match=r"mine: Awaited\.process is async, and nobody would await it"):
+        Compiled(topology(cast(Callable[[], AnyProcessor], Awaited)), tmp_path)
+
+
 class Ticking(Processor[str, str, str, str]):
     """Raises in the first of two punctuators that are due together."""
 
