@@ -61,7 +61,8 @@ def store(define: Callable[[StreamsBuilder], object]) -> Builder[EntryStore]:
 
 @pytest.mark.parametrize("name", ["", ".", "..", "with space", "a/b", "ä", "x" * 250])
 def test_a_name_that_no_topic_could_carry_is_refused(name: str) -> None:
-    stream = StreamsBuilder().stream("in")
+    builder = StreamsBuilder()
+    stream, rows = builder.stream("in"), builder.table("t")
     refusals: list[Callable[[], object]] = [
         lambda: Named(name),
         lambda: Materialized(name),
@@ -71,7 +72,7 @@ def test_a_name_that_no_topic_could_carry_is_refused(name: str) -> None:
         lambda: stream.to("out", Produced(name=name)),
         lambda: stream.repartition(name),
         lambda: stream.repartition(Repartitioned(name)),
-        lambda: stream.map(lambda k, v: (k, v)).join(StreamsBuilder().table("t"), second, Joined(name=name)),
+        lambda: stream.map(lambda k, v: (k, v)).join(rows, second, Joined(name=name)),
         lambda: stream.group_by(second, Grouped(name=name)),
     ]
     for refuse in refusals:
@@ -342,7 +343,7 @@ def test_partitions_of_a_repartition_topic() -> None:
     builder.stream("in").repartition(Repartitioned("wide", partitions=12)).group_by_key().count()
     (wide,) = (topic for topic in resolved(builder).internal_topics() if topic.kind == "repartition")
     assert (wide.name, wide.partitions) == ("app-wide-repartition", 12)
-    with pytest.raises(TopologyError, match="partitions must be at least 1, not 0"):
+    with pytest.raises(TopologyError, match="partitions is a whole number of at least 1, not 0"):
         Repartitioned(partitions=0)
 
 
