@@ -315,7 +315,7 @@ class TopicAdmin:
         self._create({name: wanted for name, wanted in own.items() if name not in found})
         self._stamp_by_brokers([name for name, (_, wanted) in own.items() if name in found and _stamps_differ(found[name].config, wanted)])
         tasks = frozenset(TaskId(part.id, number) for part in parts for number in range(task_count(part, planned)))
-        logged = {part.id for part in parts if any(store.logging_enabled for store in part.stores)}
+        logged = {part.id for part in parts if part.source_changelogs or any(store.logging_enabled for store in part.stores)}
         stateful = frozenset(task for task in tasks if task.subtopology in logged)
         repartition = frozenset(topic.name for topic in internal if topic.kind == "repartition")
         return TopicLayout(planned, tasks, stateful, repartition, Partition(guard_topic(application_id), 0))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from runtime.changelog.folding import FoldedBatch
 from runtime.changelog.following import Following
+from runtime.changelog.source_rows import SourceBatch
 from runtime.changelog.staleness import Changelog, RestorableStore
 from runtime.ids import NextOffset, TaskId
 
@@ -30,7 +31,13 @@ class Reading:
     batch: FoldedBatch = field(init=False)
 
     def __post_init__(self) -> None:
-        self.batch = FoldedBatch(self.store.folded_by_key)
+        by_key, source = self.store.folded_by_key, self.log.source
+        self.batch = FoldedBatch(by_key) if source is None else SourceBatch(by_key, source())
+
+    @property
+    def has_all(self) -> bool:
+        """True for a follower of a source topic that has all that is committed: it waits for the next commit."""
+        return self.log.source is not None and self.following is not None and self.position >= self.following.end
 
     @property
     def end(self) -> NextOffset:

@@ -268,15 +268,19 @@ class Restorer:
             self._begun[task].look(records, remaining)
 
     def _arrange_followers(self) -> None:
-        """Followers are read when no active task restores. (One that was a follower until now is complete in a moment.)"""
+        """Followers are read when no active task restores. (One that was a follower until now is complete in a moment.) What is beyond the
+        committed offset of a source topic is not read."""
         reader = self._open_reader()
         wait = any(stores for task, stores in self._waiting.items() if task not in self._promoted)
         for partition, reading in self._readings.items():
-            if reading.following is not None and (partition in reader.assigned) is wait:
-                if wait:
-                    reader.unassign(partition)
-                else:
+            wanted = not wait and not reading.has_all
+            if reading.has_all and reading.batch.since_ms is not None:
+                self._write(reading, reading.position)  # nothing will come that it could wait for
+            if reading.following is not None and (partition in reader.assigned) is not wanted:
+                if wanted:
                     reader.assign(partition, reading.position or None)
+                else:
+                    reader.unassign(partition)
 
     def _take_sight(self, sight: Sight[Mapping[Partition, Changelog]]) -> None:
         reasons: dict[TaskId, list[str]] = {}
@@ -299,7 +303,7 @@ class Restorer:
                 elif (reason := reading.following.gap(self._clock.wall_ms())) is not None:
                     reasons.setdefault(reading.task, []).append(f"store {reading.store.name}: {reason}")
                 else:
-                    reading.take(messages, now_ms)
+                    self._follow_run(reading, messages, now_ms)
         for partition, offset in poll.ends.items():
             if (reading := self._readings.get(partition)) is not None:
                 self._take_end(reading, offset, now_ms)
@@ -327,13 +331,31 @@ class Restorer:
         if reached:
             self._complete(reading)
 
+    def _follow_run(self, reading: Reading, messages: Sequence[Message], now_ms: int) -> None:
+        end = reading.log.end if reading.following is None else reading.following.end
+        if reading.log.source is None or offset_of(messages[-1]) < end:
+            reading.take(messages, now_ms)
+            return
+        if within := messages[: bisect_left(messages, int(end), key=offset_of)]:
+            reading.take(within, now_ms)
+        self._pass_to(reading, end, now_ms)
+
     def _take_end(self, reading: Reading, offset: NextOffset, now_ms: int) -> None:
         """The end of the log: markers and aborted records before it are behind us too."""
+        if reading.log.source is not None and reading.following is not None:
+            self._pass_to(reading, min(offset, reading.following.end), now_ms)
+            return
         if offset > reading.position:
             reading.position = offset
             reading.batch.touch(now_ms)
         if reading.following is None and offset >= reading.log.end:
             self._complete(reading)
+
+    def _pass_to(self, reading: Reading, offset: NextOffset, now_ms: int) -> None:
+        """A follower of a source topic is at the committed offset."""
+        if offset > reading.position:
+            reading.position = offset
+            reading.batch.touch(now_ms)
 
     def _write_if_due(self, reading: Reading, now_ms: int) -> None:
         following = reading.following
@@ -410,7 +432,7 @@ class Restorer:
     def _hear_ends(self) -> None:
         if self._reader is not None:
             for partition, reading in self._readings.items():
-                if reading.following is not None and partition in self._reader.assigned:
+                if reading.following is not None and reading.log.source is None and partition in self._reader.assigned:
                     reading.following.end = max(reading.following.end, self._reader.known_end(partition))
 
     def task_progress(self, task: TaskId) -> TaskProgress | None:

@@ -8,11 +8,14 @@ keeps, beside its offsets, the id of the topic that they belong to and the last 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from runtime.ids import NextOffset, Partition
+
+if TYPE_CHECKING:
+    from runtime.intake.verdict import Decoder
 
 ChangelogRecord = tuple[bytes, bytes | None, int]
 """Key, value (None is a tombstone), timestamp in ms: as they stand on the changelog."""
@@ -51,12 +54,16 @@ class Changelog:
 
     `end` is the offset to restore up to; for a changelog it is taken after the previous owner was fenced (rules.md, 22).
     `delete_retention_ms` is None where the topic is not compacted.
+
+    `source` is for a source topic that serves as changelog: how its records are read. Its `end` is the committed offset, since what
+    lies beyond is the task's input; and it tells no retention, because the task itself looks for deletions that it has missed.
     """
 
     partition: Partition
     end: NextOffset
     topic_id: str
     delete_retention_ms: int | None
+    source: Callable[[], Decoder] | None = None
 
 
 def mark_at_end(store: RestorableStore, topic_id: str, now_ms: int) -> None:

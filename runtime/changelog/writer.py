@@ -40,11 +40,6 @@ class ChangelogWriter:
     def __init__(self, application_id: str, task: TaskId, stores: list[LoggedStore]) -> None:
         self._logged = [(changelog_partition(application_id, store.name, task), store) for store in stores if store.logging_enabled]
 
-    @property
-    def partitions(self) -> dict[str, Partition]:
-        """Changelog partition by store name."""
-        return {store.name: partition for partition, store in self._logged}
-
     def pending(self) -> Iterator[ChangelogRows]:
         """The updates since the last commit, for each changelog that has any."""
         for partition, store in self._logged:

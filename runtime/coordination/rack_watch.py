@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from runtime.changelog.writer import changelog_partition
 from runtime.clock import Clock
 from runtime.config import StreamsConfig
 from runtime.coordination.racks import RackRules, RackStrategy
@@ -79,9 +78,8 @@ def _partitions(application_id: str, topology: Topology, layout: TopicLayout) ->
     for task in layout.tasks:
         part = parts[task.subtopology]
         topics = (topic for topic in part.source_topics if task.partition < layout.partitions[topic])
-        logged = (store.name for store in part.stores if store.logging_enabled)
         found[task] = [
             *(Partition(topic, task.partition) for topic in topics),
-            *(changelog_partition(application_id, name, task) for name in logged),
+            *(log for name, log in part.changelogs(application_id, task).items() if name not in part.source_changelogs),
         ]
     return found

@@ -108,7 +108,7 @@ class ActiveTask:
     @property
     def changelogs(self) -> dict[str, Partition]:
         """Changelog partition by store name, of the stores that have one."""
-        return {} if self._writer is None else self._writer.partitions
+        return {} if self._writer is None else self.plan.changelogs
 
     @property
     def position(self) -> int:
@@ -415,8 +415,9 @@ class ActiveTask:
         now_ms = self.plan.clock.wall_ms()
         self.committed_ms = now_ms
         inputs = {partition: NextOffset(at.offset) for partition, at in self.committed_offsets.items()}
+        changelogs = self.changelogs
         for name, store in self.stores.items():
-            changelog = self.changelogs.get(name)
+            changelog = changelogs.get(name)
             ends = dict(inputs)
             if changelog is not None:
                 if changelog in changelog_ends:

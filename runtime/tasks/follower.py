@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from runtime.changelog.writer import changelog_partition
 from runtime.ids import Partition, TaskId
 from runtime.states import TaskKind, TaskState, check_task_move
 from runtime.stores.base import EngineStore
@@ -56,11 +55,7 @@ class FollowerTask:
         self.stores, damaged = self.plan.open_stores(lambda: self.record_time())
         for store in damaged:
             logger.warning("%s task %s: the files of store %s were damaged; it begins anew", self.kind.value.lower(), self.id, store.name)
-        self.changelogs = {
-            name: changelog_partition(self.plan.application_id, name, self.id)
-            for name, store in self.stores.items()
-            if store.logging_enabled
-        }
+        self.changelogs = self.plan.changelogs
         for state in (TaskState.RESTORING, TaskState.RUNNING):
             self.state = check_task_move(self.state, state)
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from runtime.changelog.adoption import reset_hint, take_up
 from runtime.changelog.checkpoint import remove_checkpoint, write_checkpoint
-from runtime.changelog.writer import changelog_partition
 from runtime.clock import Clock
 from runtime.commit.collector import WorkerCollector
 from runtime.errors import TaskCorruptedError
@@ -56,6 +55,11 @@ class TaskPlan:
     def inputs(self) -> tuple[Partition, ...]:
         """The task's partition of each source topic."""
         return tuple(Partition(topic, self.task_id.partition) for topic in sorted(self.sources))
+
+    @property
+    def changelogs(self) -> dict[str, Partition]:
+        """What the stores are restored from, by store: changelogs, or source topics that serve as such."""
+        return self.subtopology.changelogs(self.application_id, self.task_id)
 
     @property
     def may_read_global_stores(self) -> bool:
@@ -109,7 +113,7 @@ class TaskPlan:
 
     def _open_store(self, store: EngineStore, record_time: Callable[[], int]) -> bool:
         """False if its files were damaged: it is empty now."""
-        changelog = changelog_partition(self.application_id, store.name, self.task_id) if store.logging_enabled else None
+        changelog = self.changelogs.get(store.name)
         context = StoreContext(self.application_id, self.directory, self.task_id, changelog, self.memory, record_time)
         try:
             store.open(self.directory, context)

@@ -32,7 +32,7 @@ from runtime.serdes.serde import Serde
 from runtime.stores.base import EntryStore
 from runtime.stores.suppliers import Builder
 from runtime.topology.draft import Draft, StoreFactory
-from runtime.topology.nodes import ProcessorNode, SinkNode, SourceNode
+from runtime.topology.nodes import Node, ProcessorNode, SinkNode, SourceNode
 
 _CHANGE_KEYS = (SelectKey, Map, FlatMap)
 """Not `process`, behind which Kafka Streams moves nothing either."""
@@ -180,7 +180,7 @@ def _merge(draft: Draft, changer: str, ways: list[Way]) -> None:
         draft.copartitioned = [frozenset(source if name == way.source else name for name in group) for group in draft.copartitioned]
     draft.copartitioned = [group for group in draft.copartitioned if len(group) > 1]
     draft.repartitions[topic] = None
-    added = {
+    added: dict[str, Node] = {
         keyless: ProcessorNode(keyless, PassThrough() if relaxed else Filter(has_key)),
         sink: SinkNode(sink, topic, key, value),
         source: SourceNode(source, (topic,), key, value, offset_reset=AutoOffsetReset.earliest()),

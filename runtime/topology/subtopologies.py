@@ -8,8 +8,9 @@ fills a global store has a number too, but no tasks.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from runtime.ids import Partition, TaskId
 from runtime.stores.base import StateStore, StoreBuilder
 from runtime.topology.nodes import Node, ProcessorNode, SinkNode, SourceNode
 
@@ -23,6 +24,8 @@ class SubTopology:
     children: Mapping[str, tuple[str, ...]]
     parents: Mapping[str, tuple[str, ...]]
     stores: tuple[StoreBuilder[StateStore], ...]
+    source_changelogs: Mapping[str, str] = field(default_factory=dict)
+    """Source topics that serve as changelogs, by store."""
 
     @property
     def sources(self) -> tuple[SourceNode, ...]:
@@ -35,6 +38,15 @@ class SubTopology:
     @property
     def sinks(self) -> tuple[SinkNode, ...]:
         return tuple(node for node in self.nodes if isinstance(node, SinkNode))
+
+    def changelogs(self, application_id: str, task: TaskId) -> dict[str, Partition]:
+        """What the stores of a task are restored from, by store; those that are not logged are not there."""
+        own = {
+            store.name: Partition(f"{application_id}-{store.name}-changelog", task.partition)
+            for store in self.stores
+            if store.logging_enabled
+        }
+        return own | {store: Partition(topic, task.partition) for store, topic in self.source_changelogs.items()}
 
     @property
     def source_topics(self) -> tuple[str, ...]:

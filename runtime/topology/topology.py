@@ -11,6 +11,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from runtime.config import StreamsConfig
 from runtime.dsl.arity import takes_context
@@ -19,14 +20,17 @@ from runtime.offset_reset import AutoOffsetReset
 from runtime.operators.base import OperatorSupplier
 from runtime.operators.processor import MakesProcessor, UserProcessor, stores_of
 from runtime.serdes.serde import Serde
-from runtime.stores.base import StateStore, StoreBuilder
+from runtime.stores.base import EngineStore, StateStore, StoreBuilder
+from runtime.stores.suppliers import Builder
 from runtime.topology.describe import TopologyDescription, describe
 from runtime.topology.draft import Draft, StoreFactory
+from runtime.topology.given import check_builder, check_extractor, check_partitioner, check_serde_pair, check_supplier
 from runtime.topology.internal_topics import changelog_topics, repartition_topics
 from runtime.topology.nodes import InternalTopic, Node, Partitioner, PendingSerde, ProcessorNode, SinkNode, SourceNode, TopicNameExtractor
 from runtime.topology.patterns import check_apart, matched
 from runtime.topology.subtopologies import GlobalStoreTopology, SubTopology, node_groups
 
+S = TypeVar("S", bound=EngineStore)
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
@@ -79,6 +83,8 @@ class Topology:
             reset = None if offset_reset is None else AutoOffsetReset.of(offset_reset)
         except ValueError as error:
             raise TopologyError(f"source {name}: {error}") from error
+        check_serde_pair(f"source {name}", key_serde, value_serde)
+        check_extractor(name, timestamp_extractor)
         check_apart(name, pattern, read, self._nodes.values())
         return self._add(SourceNode(name, read, key_serde, value_serde, timestamp_extractor, reset, pattern), ())
 
@@ -89,6 +95,7 @@ class Topology:
 
     def add_user_processor(self, name: str, supplier: UserProcessor, parents: Iterable[str], stores: Iterable[str] = ()) -> Topology:
         """The same, of either kind, with the stores that its supplier brings."""
+        check_supplier(name, supplier.supplier, "process")
         brought = self.add_stores_of(supplier.supplier)
         return self.add_operator(name, supplier, parents, (*(builder.name for builder in brought), *stores))
 
@@ -126,11 +133,14 @@ class Topology:
             takes_context(topic, name)
         else:
             _check_topic(topic, f"sink {name}")
+        check_serde_pair(f"sink {name}", key_serde, value_serde)
+        check_partitioner(name, partitioner)
         return self._add(SinkNode(name, topic, key_serde, value_serde, partitioner, by_window_key), parents)
 
     def add_state_store(self, builder: StoreBuilder[StateStore], *processors: str) -> Topology:
         """Adds a store and connects it to processors. The same builder may come again. Raises TopologyError if its name is taken by
         another store."""
+        check_builder(builder)
         if self._builders.get(builder.name) is not builder:
             self.add_store_factory(builder.name, lambda _key, _value: builder)
             self._builders[builder.name] = builder
@@ -197,6 +207,34 @@ class Topology:
         self.add_state_store(builder)
         self.add_processor(processor_name, supplier, source_name, stores=(builder.name,))
         return self.mark_global(source_name, processor_name, builder.name, own_processor=True)
+
+    def add_read_only_state_store(
+        self,
+        builder: Builder[S],
+        source_name: str,
+        topic: str,
+        processor_name: str,
+        supplier: MakesProcessor,
+        *,
+        key_serde: Serde | None = None,
+        value_serde: Serde | None = None,
+        timestamp_extractor: object | None = None,
+    ) -> Topology:
+        """Adds a store that is a copy of a topic, which is its changelog (KIP-813): it has none of its own, and is restored from the topic
+        up to the committed offset. The processor must put each record into the store as it is; other processors may only read it. The
+        topic should be compacted. Raises TopologyError."""
+        self.add_source(
+            source_name,
+            topic,
+            key_serde=key_serde,
+            value_serde=value_serde,
+            timestamp_extractor=timestamp_extractor,
+            offset_reset=AutoOffsetReset.earliest(),
+        )
+        self.add_state_store(builder.with_logging_disabled())
+        self.add_processor(processor_name, supplier, source_name, stores=(builder.name,))
+        self._source_changelogs[builder.name] = topic
+        return self
 
     def mark_global(self, source: str, processor: str, store: str, *, own_processor: bool) -> Topology:
         """The store that `processor` fills from `source` is global."""
@@ -338,6 +376,9 @@ class Topology:
                 children={name: self._children[name] for name in names},
                 parents={name: self._parents[name] for name in names},
                 stores=tuple(self._builder(store) for store in self._stores_of(names)),
+                source_changelogs={
+                    store: self._source_changelogs[store] for store in self._stores_of(names) if store in self._source_changelogs
+                },
             )
             for number, names in enumerate(self._groups())
             if not global_sources & set(names)
@@ -414,6 +455,8 @@ class Topology:
     def hash(self) -> str:
         """Equal for topologies whose tasks and state fit each other: SHA-256, hexadecimal, of description and repartition topics."""
         text = f"{self.describe()}\n{sorted(self._repartitions.items(), key=lambda item: item[0])}"
+        if self._source_changelogs:
+            text += f"\n{sorted(self._source_changelogs.items())}"
         return hashlib.sha256(text.encode()).hexdigest()
 
 

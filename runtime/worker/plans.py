@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from runtime.changelog.log_reader import ClientProperties
 from runtime.changelog.staleness import Changelog
@@ -13,6 +13,7 @@ from runtime.config import StreamsConfig
 from runtime.errors import BrokerUnavailableError
 from runtime.handlers import LogAndContinueProcessingExceptionHandler, LogAndFailProcessingExceptionHandler
 from runtime.ids import NextOffset, Partition, TaskId
+from runtime.intake.verdict import Decoder
 from runtime.metrics import Metrics
 from runtime.offset_reset import AutoOffsetReset
 from runtime.operators.context import GlobalStores
@@ -24,6 +25,7 @@ from runtime.tasks.follower import FollowerTask
 from runtime.tasks.incidents import Incidents
 from runtime.tasks.plan import TaskPlan
 from runtime.topics import TopicAdmin, TopicLayout
+from runtime.topology.nodes import SourceNode
 from runtime.topology.topology import Topology
 
 TOPIC_PROPAGATION_MS = 30_000
@@ -57,6 +59,13 @@ class Planner:
         self._clock = clock
         self._metrics = metrics
         self._subtopologies = {subtopology.id: subtopology for subtopology in topology.sub_topologies()}
+        self._sources = {
+            source.topics[0]: source
+            for part in self._subtopologies.values()
+            for source in part.sources
+            if set(source.topics) & set(part.source_changelogs.values())
+        }
+        """Source topics that serve as changelogs, and who reads them."""
         self._application_id = config.application_id
         self._collector: WorkerCollector | None = None
         self.incidents = incidents
@@ -114,7 +123,8 @@ class Planner:
         )
 
     def changelogs(self, partitions: Sequence[Partition]) -> dict[Partition, Changelog]:
-        """What the brokers say about changelogs now: id, retention of deletions, and end. One that is gone is made again.
+        """What the brokers say about changelogs now: id, retention of deletions, and end. One that is gone is made again. Of a source topic
+        that serves as changelog the end is the committed offset: what was processed.
 
         Raises BrokerUnavailableError (also while one is being made: ask again), StreamsError.
         """
@@ -128,12 +138,24 @@ class Planner:
         # Not the last stable offsets: the last commit of the task's previous owner may still wait for its marker there, and what it
         # wrote must not be left out. The restore reads committed records up to this end, and so waits for the marker.
         ends = self._topics.high_watermarks(partitions)
-        return {
-            partition: Changelog(
-                partition, NextOffset(ends[partition]), facts[partition.topic].topic_id, facts[partition.topic].delete_retention_ms
-            )
-            for partition in partitions
-        }
+        sources = [partition for partition in partitions if partition.topic in self._sources]
+        committed = self._topics.last_committed(self._application_id, sources) if sources else {}
+        found = {}
+        for partition in partitions:
+            end, about, source = ends[partition], facts[partition.topic], self._sources.get(partition.topic)
+            if source is None:
+                found[partition] = Changelog(partition, NextOffset(end), about.topic_id, about.delete_retention_ms)
+            else:
+                done = committed[partition].offset if partition in committed else 0
+                found[partition] = Changelog(partition, NextOffset(min(end, done)), about.topic_id, None, self._reader_of(source))
+        return found
+
+    def _reader_of(self, source: SourceNode) -> Callable[[], Decoder]:
+        """How the records of a source topic are read, which serves as changelog."""
+        (topic,), extractor = source.topics, source.timestamp_extractor or self._config["default.timestamp.extractor"]
+        assert source.key_serde is not None and source.value_serde is not None  # a resolved topology has them
+        key, value = source.key_serde, source.value_serde
+        return lambda: Decoder(topic, key, value, extractor)
 
     def topic_ids(self, topics: Collection[str]) -> dict[str, str]:
         """The ids of the topics that exist, of these. Raises BrokerUnavailableError, StreamsError."""

@@ -175,7 +175,8 @@ class TaskSet:
             self._refuse_lost_state(task, committed)
         changelogs = self._planner.changelogs([partition for task in tasks for partition in task.changelogs.values()])
         for task in tasks:
-            task.topic_ids = {partition.topic: changelogs[partition].topic_id for partition in task.changelogs.values()}
+            own = [changelogs[partition] for partition in task.changelogs.values() if changelogs[partition].source is None]
+            task.topic_ids = {log.partition.topic: log.topic_id for log in own}
             begin = self._restorer.promote if task.id in self._restorer.following else self._restorer.add
             begin(task.id, [(task.stores[name], changelogs[partition]) for name, partition in task.changelogs.items()])
             task.plan.restore_begins(task.stores, task.changelogs)
@@ -184,7 +185,7 @@ class TaskSet:
         """State without committed offsets would be counted into twice (rules.md, 14); but with a topic that is deleted Kafka deletes its
         offsets, and what comes in its place was counted by nobody."""
         known = committed.keys() | task.remade
-        lost = {partition: offset for partition, offset in task.stored_inputs().items() if partition not in known}
+        lost = {partition: offset for partition, offset in task.stored_inputs().items() if offset and partition not in known}
         if lost:
             raise StateLostError(self._planner.state_lost_message(task.id, lost))
         if self._planner.exactly_once and not any(partition in known for partition in task.inputs) and task.holds_state():
