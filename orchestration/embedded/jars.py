@@ -1,4 +1,5 @@
-"""The jars of Kafka, of Kafka Streams (for tests) and of Spark's Kafka connector: downloaded once per user, and held against checksums that the project keeps.
+"""The jars of Kafka, of Kafka Streams (for tests) and of Spark's Kafka connector: downloaded once per user, and held against checksums
+that the project keeps.
 
 Each set of jars has two files in `locks/`: `<set>.xml` says what is wanted (an Ivy module), `<set>.lock` what that comes to: one line
 `sha256  bytes  name` per jar. Ivy, which PySpark carries to resolve Spark packages, does the download, from its own default repository.
