@@ -13,7 +13,7 @@ from runtime.serdes.serde import Deserializer, PlainSerde, Serde, Serializer
 from runtime.stores.backend import Backend
 from runtime.stores.base import EngineStore, FlushListener, FlushRun, StoreContext, StoreLayout
 from runtime.stores.layout import KEPT_LAYOUT, encode_layout
-from runtime.stores.reading import Reader
+from runtime.stores.reading import Reader, unwritable
 from runtime.stores.settings import StoreSettings
 
 UPDATE_BYTES = 64
@@ -106,12 +106,18 @@ class BackedStore(EngineStore, Generic[B]):
         self._reader = Reader(
             read_key=self._read_key,
             write_key=self._write_key,
+            key_serde=key.name,
             read_value=read,
             staged_as_objects=value.immutable,
             stored_with_time=self._timestamped,
             give_time=self._timestamped,
             store=self.name,
         )
+
+    def _unwritable(self, value: object, error: Exception) -> StreamsError:
+        """Says which value the store's serde could not write."""
+        serde = self._settings.value_serde
+        return unwritable(self.name, serde.name, "value", value, error)
 
     @abstractmethod
     def _reset_staging(self) -> None:

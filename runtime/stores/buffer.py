@@ -15,9 +15,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from runtime.errors import InvalidStateStoreError, StreamsError
+from runtime.errors import InvalidStateStoreError, SchemaRegistryUnavailableError, StreamsError
 from runtime.ids import NextOffset, Partition
 from runtime.record import Headers
+from runtime.serdes.serde import Serializer
 from runtime.stores.backed import UPDATE_BYTES, BackedStore
 from runtime.stores.backend import KeyValueBackend
 from runtime.stores.base import ChangelogRecord, CommittedView, StoreContext
@@ -113,8 +114,8 @@ class ChangeBuffer(BackedStore[KeyValueBackend]):
         """A change; `time` orders it, unless the key waits already. All times in ms."""
         encode = self._encode
         if encode is not None:
-            new = None if new is None else encode(new)
-            old = None if old is None else encode(old)
+            new = None if new is None else self._encoded(encode, new)
+            old = None if old is None else self._encoded(encode, old)
         raw = self._reader.key_bytes(key)
         waiting = self._waiting.get(raw)
         if waiting is None:
@@ -151,10 +152,18 @@ class ChangeBuffer(BackedStore[KeyValueBackend]):
         parts = (waiting.prior, waiting.old, waiting.new)
         if self._encode is None:
             write = self._write_value
-            prior, old, new = (None if part is None else write(part) for part in parts)
+            prior, old, new = (None if part is None else self._encoded(write, part) for part in parts)
         else:
             prior, old, new = parts  # type: ignore[assignment]  # staged as bytes
         return BufferValue(prior, old, new, waiting.timestamp, waiting.origin, waiting.time)
+
+    def _encoded(self, write: Serializer, part: object) -> bytes | None:
+        try:
+            return write(part)
+        except SchemaRegistryUnavailableError:
+            raise  # says nothing about what was given
+        except Exception as error:
+            raise self._unwritable(part, error) from error
 
     def _count(self, raw: bytes, waiting: Waiting, value: BufferValue) -> None:
         size = memory_size(raw, value)

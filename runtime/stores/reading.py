@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from struct import Struct
 
+from runtime.errors import SchemaRegistryUnavailableError, StreamsError
 from runtime.record import ValueAndTimestamp
 from runtime.serdes.serde import Deserializer, Serializer
 
@@ -15,6 +17,14 @@ StagedRow = tuple[bytes, object, int]
 """Key, staged value (None is a tombstone), timestamp in ms."""
 
 
+def unwritable(store: str, serde: str, what: str, given: object, error: Exception) -> StreamsError:
+    """Says what (key or value) a store's serde could not write."""
+    return StreamsError(
+        f"store {store}: its serde {serde} cannot write the {what} {reprlib.repr(given)} (of type {type(given).__name__}): "
+        f"{type(error).__name__}: {error}. Give the store a serde that can: Materialized({what}=...), or in its builder"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Reader:
     """How a store's bytes are read. `staged_as_objects`: staged values are objects, not bytes. `stored_with_time`: stored values
@@ -22,6 +32,7 @@ class Reader:
 
     read_key: Deserializer
     write_key: Serializer
+    key_serde: str
     read_value: Deserializer
     staged_as_objects: bool
     stored_with_time: bool
@@ -29,8 +40,13 @@ class Reader:
     store: str
 
     def key_bytes(self, key: object) -> bytes:
-        """A key's bytes. Raises ValueError for None."""
-        data = self.write_key(key) if key is not None else None
+        """A key's bytes. Raises ValueError for None, StreamsError for what the serde cannot write."""
+        try:
+            data = self.write_key(key) if key is not None else None
+        except SchemaRegistryUnavailableError:
+            raise  # says nothing about what was given
+        except Exception as error:
+            raise unwritable(self.store, self.key_serde, "key", key, error) from error
         if data is None:
             raise ValueError(f"store {self.store}: a key must not be None")
         return data

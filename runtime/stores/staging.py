@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from struct import Struct
 
-from runtime.errors import InvalidStateStoreError, StreamsError
+from runtime.errors import InvalidStateStoreError, SchemaRegistryUnavailableError, StreamsError
 from runtime.ids import NextOffset, Partition
 from runtime.record import Headers, ValueAndTimestamp
 from runtime.stores.backed import UPDATE_BYTES, B, BackedStore
@@ -126,9 +126,14 @@ class StagedStore(BackedStore[B], EntryStore):
 
     def _sized(self, entry: Entry, value: object) -> tuple[object, int]:
         """A value without a fixed size, as it is staged, with its size; an entry that is counted already is counted anew."""
-        if value is not None and self._encode is not None:
-            value = self._encode(value)
-        size = _length(value)
+        try:
+            if value is not None and self._encode is not None:
+                value = self._encode(value)
+            size = _length(value)
+        except SchemaRegistryUnavailableError:
+            raise  # says nothing about what was given
+        except Exception as error:
+            raise self._unwritable(value, error) from error
         if entry.uncommitted:
             grown = size - _length(entry.value)
             self._uncommitted_bytes += grown
@@ -262,7 +267,12 @@ class StagedStore(BackedStore[B], EntryStore):
         if self._encode is not None:
             return [(key, entry.value, entry.timestamp) for key, entry in items]  # type: ignore[misc]  # staged as bytes
         write = self._write_value
-        return [(key, write(value) if (value := entry.value) is not None else None, entry.timestamp) for key, entry in items]
+        try:
+            return [(key, write(value) if (value := entry.value) is not None else None, entry.timestamp) for key, entry in items]
+        except SchemaRegistryUnavailableError:
+            raise  # says nothing about what was given
+        except Exception as error:
+            raise self._unwritable(value, error) from error
 
     def commit(self, offsets: Mapping[Partition, NextOffset]) -> None:
         backend = self._opened()

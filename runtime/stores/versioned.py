@@ -27,7 +27,7 @@ from pathlib import Path
 from struct import Struct
 from typing import NamedTuple, Protocol, TypeVar
 
-from runtime.errors import StreamsError
+from runtime.errors import SchemaRegistryUnavailableError, StreamsError
 from runtime.ids import NextOffset, Partition
 from runtime.record import VersionedRecord
 from runtime.stores.backed import UPDATE_BYTES, BackedStore
@@ -190,7 +190,12 @@ class StagedVersionedStore(BackedStore[VersionsBackend], VersionedReads):
         """`put` by a key's bytes."""
         if self._expired(timestamp):
             return NOT_PUT
-        written = self._write_value(value) if value is not None else None
+        try:
+            written = self._write_value(value) if value is not None else None
+        except SchemaRegistryUnavailableError:
+            raise  # says nothing about what was given
+        except Exception as error:
+            raise self._unwritable(value, error) from error
         self._puts[key, timestamp] = written
         return self._put(key, written, timestamp)
 
