@@ -44,21 +44,24 @@ def key_bytes(text: str) -> bytes:
 def _read(data: bytes, serde: Serde, topic: str) -> object:
     """The key as the store's serde reads it: what was written as a dict may be an object of the user's."""
     try:
-        return serde.deserializer(topic)(data)
+        key = serde.deserializer(topic)(data)
     except Exception as error:
         raise Refusal(400, f"these bytes are no key that serde {serde.name} can read: {error}") from error
+    if key is None:
+        raise Refusal(400, "a key must not be null: no store has such a one")
+    return key
 
 
 def _from_json(text: str) -> list[object]:
     try:
         return [msgspec.json.decode(text)]
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise Refusal(400, f"{text!r} is not JSON: {error}") from error
 
 
 def _candidates(text: str) -> list[object]:
     found: list[object] = [text]
-    with suppress(msgspec.DecodeError):
+    with suppress(msgspec.DecodeError, RecursionError):
         found.append(msgspec.json.decode(text))
     with suppress(ValueError):
         found.append(uuid.UUID(text))

@@ -207,10 +207,7 @@ class Routes:
         found = next((part for part in self._parts(store, stale=stale) if part.partition == partition), None)
         if found is not None:
             return found
-        number = self._places.partitions(store)
-        if store.is_global or partition >= number > 0:
-            parts = "is global, and has no partitions" if store.is_global else f"has partitions 0 to {number - 1}"
-            raise Refusal(400, f"store {store.name!r} {parts}: there is no {partition}")
+        self._check(store, partition)
         metadata = self._places.of_partition(store.name, partition)
         owner, own = metadata.active_host, self._client.config.application_server
         if owner == HostInfo.unavailable() and stale:
@@ -224,6 +221,13 @@ class Routes:
         if owner == own:
             raise later(f"{what} is just coming here", {"partition": partition})
         raise elsewhere(owner, partition, target, f"{what} is elsewhere")
+
+    def _check(self, store: KnownStore, partition: int) -> None:
+        """Raises Refusal for a partition that the store cannot have."""
+        number = self._places.partitions(store)
+        if store.is_global or partition >= number > 0:
+            parts = "is global, and has no partitions" if store.is_global else f"has partitions 0 to {number - 1}"
+            raise Refusal(400, f"store {store.name!r} {parts}: there is no {partition}")
 
     def _reads(self, store: KnownStore, stale: bool) -> StoreReads:
         return StoreReads(store, self._topic(store), stale, self._client.store)
@@ -252,6 +256,8 @@ class Routes:
             raise Refusal(400, "one of the parameters key and partition is needed")
         if partition is None:
             partition = self._place(store, self._key(store, parameters, parameters.needed("key")))
+        else:
+            self._check(store, partition)
         found = self._places.of_partition(store.name, partition)
         if found == KeyQueryMetadata.NOT_AVAILABLE:
             raise later(f"partition {partition} of store {store.name!r} is at no instance that tells its address (application.server)")

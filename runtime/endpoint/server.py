@@ -20,6 +20,9 @@ IDLE_SECONDS = 15.0
 """How long a connection may say nothing, or take to fetch its answer."""
 READS_AT_ONCE = 16
 """More are asked to come again, so that a crowd of readers takes no more of the processor than that. Probes never wait for readers."""
+MOST_CONNECTIONS = 256
+"""Open at a time: each takes a thread and a file of the process, and stores need files too. Of more, the one that has asked for nothing for
+the longest time is cut."""
 _WAKE_SECONDS = 0.1
 """How often the thread that accepts connections looks whether it is to end."""
 
@@ -64,17 +67,17 @@ class _Server(ThreadingMixIn, TCPServer):
         [(family, _, _, _, address), *_] = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         self.address_family = family
         self._routes = routes
-        self._token = None if token is None else f"Bearer {token}".encode()
+        self._token = None if token is None else token.encode()
         self._reads = threading.BoundedSemaphore(READS_AT_ONCE)
         self._lock = threading.Lock()
-        self._connections: set[socket.socket] = set()
+        self._connections: dict[socket.socket, None] = {}  # the one that asked last is the last
         super().__init__((str(address[0]), port), _Handler)
 
     def answer(self, target: str, authorization: str) -> Answer:
         """The answer to `GET target`."""
         if self._routes.is_open(target):
             return self._routes.answer(target)
-        if self._token is not None and not hmac.compare_digest(authorization.encode("latin-1", "replace"), self._token):
+        if not self._allowed(authorization):
             error = "the token is missing or wrong: send the header `Authorization: Bearer <http.token>`"
             return Refusal(401, error, headers={"WWW-Authenticate": "Bearer"}).answer
         if not self._reads.acquire(blocking=False):
@@ -87,29 +90,51 @@ class _Server(ThreadingMixIn, TCPServer):
         finally:
             self._reads.release()
 
+    def _allowed(self, authorization: str) -> bool:
+        if self._token is None:
+            return True
+        scheme, _, given = authorization.partition(" ")
+        return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode("latin-1", "replace"), self._token)
+
     def process_request(self, request: socket.socket | tuple[bytes, socket.socket], client_address: object) -> None:
         if isinstance(request, socket.socket):
             with self._lock:
-                self._connections.add(request)
+                while len(self._connections) >= MOST_CONNECTIONS:
+                    silent = next(iter(self._connections))
+                    del self._connections[silent]
+                    _end(silent)
+                self._connections[request] = None
         super().process_request(request, client_address)
+
+    def asked(self, connection: socket.socket) -> None:
+        """A request has come by this connection."""
+        with self._lock:
+            if connection in self._connections:
+                del self._connections[connection]
+                self._connections[connection] = None
 
     def shutdown_request(self, request: socket.socket | tuple[bytes, socket.socket]) -> None:
         if isinstance(request, socket.socket):
             with self._lock:
-                self._connections.discard(request)
+                self._connections.pop(request, None)
         super().shutdown_request(request)
 
     def cut(self) -> None:
         """Ends the connections that are open."""
         with self._lock:
             for connection in self._connections:
-                try:
-                    connection.shutdown(socket.SHUT_RDWR)
-                except OSError as error:
-                    logger.debug("a connection was gone already: %s", error)
+                _end(connection)
 
     def handle_error(self, request: object, client_address: object) -> None:
         logger.info("HTTP endpoint: a connection broke", exc_info=True)
+
+
+def _end(connection: socket.socket) -> None:
+    """Its thread sees the end, and closes it."""
+    try:
+        connection.shutdown(socket.SHUT_RDWR)
+    except OSError as error:
+        logger.debug("a connection was gone already: %s", error)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -121,10 +146,15 @@ class _Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "Penstock", ""
 
     def do_GET(self) -> None:
+        self.server.asked(self.connection)
         if self.headers.get("Transfer-Encoding") or self.headers.get("Content-Length", "0") != "0":
             self.send_error(HTTPStatus.BAD_REQUEST, "a request has no body: what is asked for stands in its path")
             return
         self._send(self.server.answer(self.path, self.headers.get("Authorization", "")))
+
+    def do_HEAD(self) -> None:
+        """As GET, without the body: some probes ask so."""
+        self.do_GET()
 
     def _send(self, answer: Answer) -> None:
         self.send_response(answer.status)
@@ -134,7 +164,8 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in answer.headers.items():
             self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(answer.body)
+        if self.command != "HEAD":
+            self.wfile.write(answer.body)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """What is wrong with a request as such."""
@@ -142,7 +173,7 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {"Connection": "close"}
         if code == HTTPStatus.NOT_IMPLEMENTED:
             code, message = HTTPStatus.METHOD_NOT_ALLOWED, "everything here is read with GET"
-            headers["Allow"] = "GET"
+            headers["Allow"] = "GET, HEAD"
         self._send(Refusal(code, message or HTTPStatus(code).phrase, headers=headers).answer)
 
     def log_message(self, format: str, *args: object) -> None:

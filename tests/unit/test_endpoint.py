@@ -303,6 +303,8 @@ def test_who_has_a_key_is_told_without_reading_it(instance: Instance, http: Http
     assert http.ok("/stores/counts/owner?partition=0") == {"store": "counts", "partition": 0, "active": "here:8080", "standbys": []}
     assert http.ok("/stores/counts/owner?partition=1")["standbys"] == ["here:8080"]
     assert "key and partition" in http.error("/stores/counts/owner", 400)
+    assert "has partitions 0 to 2: there is no 3" in http.error("/stores/counts/owner?partition=3", 400)
+    assert "has no partitions" in http.error("/stores/everywhere/owner?partition=0", 400)
     assert instance.asked == []
 
 
@@ -338,6 +340,8 @@ def test_a_key_is_text_json_or_base64(http: Http, store: str, key: object, texts
         ("numbers", "key=%7B&format=json", "is not JSON"),
         ("numbers", "key=a&format=base64", "is not base64"),
         ("numbers", "key=AAAA&format=base64", "no key that serde LONG can read"),
+        ("objects", f"key={'[' * 9_000}&format=json", "is not JSON"),
+        ("objects", "key=null&format=json", "must not be null"),
         ("counts", "key=x&format=xml", "format = 'xml' must be one of text, json, base64"),
         ("counts", "key=%FF", "cannot be read"),
         ("counts", "", "key is missing"),
@@ -539,7 +543,9 @@ def test_without_the_token_nothing_is_told_but_health(instance: Instance) -> Non
             for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": TOKEN}, {"Authorization": "Bearer s3créé"}):
                 status, body, answered = http.get(path, headers)
                 assert (status, answered["WWW-Authenticate"]) == (401, "Bearer") and "http.token" in str(body["error"])
-        assert http.get("/tasks", {"Authorization": f"Bearer {TOKEN}"})[0] == 200
+        for scheme in ("Bearer", "bearer"):
+            assert http.get("/tasks", {"Authorization": f"{scheme} {TOKEN}"})[0] == 200
+        assert http.get("/tasks", {"Authorization": f"Basic {TOKEN}"})[0] == 401
         assert http.get("/health")[0] == 200 and http.get("/ready")[0] == 200
         assert instance.asked == []
 
@@ -547,10 +553,19 @@ def test_without_the_token_nothing_is_told_but_health(instance: Instance) -> Non
 def test_only_reading_is_possible(http: Http) -> None:
     for method in ("POST", "PUT", "DELETE"):
         status, body, headers = http.get("/stores", method=method)
-        assert (status, headers["Allow"]) == (405, "GET") and "GET" in str(body["error"])
+        assert (status, headers["Allow"]) == (405, "GET, HEAD") and "GET" in str(body["error"])
     connection = HTTPConnection("127.0.0.1", http.endpoint.port, timeout=20)
     connection.request("GET", "/health", body=b"x")
     assert connection.getresponse().status == 400
+    connection.close()
+
+
+def test_head_is_get_without_the_body(http: Http) -> None:
+    connection = HTTPConnection("127.0.0.1", http.endpoint.port, timeout=20)
+    for path, status in (("/health", 200), ("/nothing", 404), ("/health", 200)):  # by one connection: a body would be the next answer
+        connection.request("HEAD", path)
+        answer = connection.getresponse()
+        assert (answer.status, answer.read()) == (status, b"") and int(answer.headers["Content-Length"]) > 0
     connection.close()
 
 
@@ -584,6 +599,21 @@ def test_more_readers_than_there_is_room_for_are_asked_to_come_again(
         for reader in readers:
             reader.join()
     http.ok(f"/stores/counts/get?key={K0}")
+
+
+def test_of_too_many_connections_the_one_that_has_been_silent_longest_is_cut(http: Http, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "MOST_CONNECTIONS", 3)
+    first, second, *_ = connections = [HTTPConnection("127.0.0.1", http.endpoint.port, timeout=20) for _ in range(4)]
+    for connection in (first, second, connections[2], first):
+        connection.request("GET", "/health")
+        assert connection.getresponse().read()
+    connections[3].request("GET", "/health")
+    assert connections[3].getresponse().read()
+    assert second.sock is not None and second.sock.recv(1) == b""
+    first.request("GET", "/health")
+    assert first.getresponse().read()
+    for connection in connections:
+        connection.close()
 
 
 def test_a_failure_of_ours_is_told_and_leaves_the_endpoint_up(instance: Instance, http: Http, monkeypatch: pytest.MonkeyPatch) -> None:
