@@ -150,10 +150,13 @@ class StreamsMetadataState:
     def _partition(self, fleet: Fleet, store: KnownStore, key: object, chooser: KeyChooser | None) -> int:
         topic = max(store.topics, key=lambda name: fleet.partitions.get(name, 0))
         partitions = fleet.partitions[topic]
+        if not isinstance(chooser, Serde) and chooser is not None and _is_partitioner(chooser):
+            chosen = chooser(topic, key, None, partitions)
+            if chosen is not None:
+                return _one(chosen, store.name, partitions)
+            chooser = None  # it leaves the key to the default, as where records are written
         if chooser is None and store.key_serde is None:
             raise StreamsError(f"store {store.name!r} is a store of your own, whose serdes only you know: name the serde of its keys")
-        if not isinstance(chooser, Serde) and chooser is not None and _is_partitioner(chooser):
-            return _one(chooser(topic, key, None, partitions), store.name, partitions)
         serde = chooser or store.key_serde
         write = serde.serializer(topic) if isinstance(serde, Serde) else cast(Callable[[object], bytes | None], serde)
         try:

@@ -89,7 +89,8 @@ def test_another_serde_a_function_or_a_partitioner_choose_the_partition() -> Non
 
     assert places.of_key("counts", "foobar", last).partition == PARTITIONS - 1 and heard == ["words", "foobar", None, PARTITIONS]
     assert places.of_key("counts", "foobar", lambda topic, key, value, partitions: {4}).partition == 4
-    for wrong in ({1, 2}, set[int](), None, 7, -1):
+    assert places.of_key("counts", "foobar", lambda topic, key, value, partitions: None) == places.of_key("counts", "foobar")
+    for wrong in ({1, 2}, set[int](), 7, -1):
         with pytest.raises(StreamsError, match="one partition from 0 to 6 is needed"):
             places.of_key("counts", "foobar", lambda topic, key, value, partitions, chosen=wrong: chosen)
 
