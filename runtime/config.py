@@ -51,6 +51,7 @@ _OURS = {
     "enable.auto.commit": "the engine commits",
     "enable.auto.offset.store": "the engine commits",
     "partition.assignment.strategy": "the leader assigns tasks",
+    "group.instance.id": "an instance that returns is known by client.id, and its tasks wait for restart.grace.ms",
     "group.protocol": "tasks are assigned by the leader, over the classic protocol",
 }
 _HOME = {

@@ -1,7 +1,11 @@
-"""Whether a newcomer fits the members that run: all workers of an application must run the same topology.
+"""Whether a newcomer fits the members that run: all workers of an application run the same topology, and an instance's name is its own.
 
 Task ids are numbers of sub-topologies and partitions. Two members with different topologies would mean different things by the same
 number, and restore one table's changelog into another's store. So whoever comes later is refused, and is told what differs.
+
+An instance is known by its name (`client.id`): of two incarnations the later one tells of the earlier one's end. Two instances of one name
+would end each other for ever. So whoever comes later is refused here too, unless the other is silent: that is the same instance, which was
+killed and has moved to another machine, and it waits for its old session.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from difflib import unified_diff
 from runtime.coordination.liveness import Liveness
 from runtime.coordination.records import Member, TopologyText
 from runtime.coordination.registry import Registry
-from runtime.errors import TopologyError
+from runtime.errors import StreamsConfigError, TopologyError
 
 MOST_LINES = 30
 
@@ -23,6 +27,25 @@ class Compatibility:
         self._mine = mine
         self._registry = registry
         self._liveness = liveness
+        self._namesakes: dict[str, int] = {}
+        """Members of this instance's name that are elsewhere, and when they wrote last as this worker saw them first."""
+
+    def has_its_name(self, member: Member) -> bool:
+        """True once it is known that no member that lives has this instance's name in another place. Never waits. Raises
+        StreamsConfigError if one goes on writing."""
+        silent = True
+        for who, known in self._registry.members.items():
+            other = known.member
+            if other.instance != member.instance or other.returns or (other.host, other.state_dir) == (member.host, member.state_dir):
+                continue
+            if known.told_ms != self._namesakes.setdefault(who, known.told_ms):
+                raise StreamsConfigError(
+                    f"client.id = {member.instance!r} is the name of an instance that runs on {other.host} (process {other.pid}, state.dir "
+                    f"{other.state_dir}): each instance of an application needs a name of its own, or none"
+                )
+            self._liveness.look()
+            silent = silent and self._liveness.lives(known) is False
+        return silent
 
     def checked(self, member: Member) -> bool:
         """True once it is known that no earlier member that lives runs another topology. Never waits. Raises TopologyError."""

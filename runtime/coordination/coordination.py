@@ -31,6 +31,7 @@ from runtime.ids import TaskId
 from runtime.states import State, TaskKind
 from runtime.stores.directory import StateDirectory
 from runtime.topics import TopicLayout
+from runtime.topology.shape import shape_of
 from runtime.topology.topology import Topology
 
 logger = logging.getLogger(__name__)
@@ -79,7 +80,8 @@ class Coordination:
         self._layout = layout
         self._directory = directory
         self._clock = clock
-        self._topology = TopologyText(hash=topology.hash(), text=str(topology.describe()))
+        shape = shape_of(topology, config.application_id)
+        self._topology = TopologyText(hash=topology.hash(), text=str(topology.describe()), shape=shape)
         self._racks = RackWatch(config, topology, layout, clock)
         self._life = TopicLife(config, clock)
         self._connect()
@@ -174,7 +176,7 @@ class Coordination:
     def poll(self) -> list[Told]:
         """What the worker has to do now. Never waits. Also where the leader works.
 
-        Raises TopologyError if another topology runs under this application id.
+        Raises TopologyError if another topology runs under this application id, StreamsConfigError if another instance has this one's name.
         """
         self._membership.poll()
         for entry in self._log.poll():
@@ -200,9 +202,11 @@ class Coordination:
         """Announces this worker if the group has taken it in, the topic is read, and nobody runs another topology."""
         if self._log.at_end:
             self._bury_predecessors(member)
-        if not self._membership.member_id or not self._membership.joined or not self._log.at_end or not self._compatibility.checked(member):
+        if not self._membership.member_id or not self._membership.joined or not self._log.at_end:
             return False
-        if self._topology.hash not in self._registry.topologies:
+        if not self._compatibility.has_its_name(member) or not self._compatibility.checked(member):
+            return False
+        if self._topology != self._registry.last_topology:
             self._log.append(self._topology.key, encode(self._topology))
         self._announced = True
         self._announce(member_id=self._membership.member_id)

@@ -114,6 +114,7 @@ class Parts:
         self._committed_at_ms = clock.monotonic_ms()
         self.steps = 0
         """How many commits moved input forward: what a worker that was rolled back looks at to see whether it gets on again."""
+        self._incarnation = 0
         self._state = State.CREATED
         self.view = View()
         self._chores = Chores()
@@ -245,7 +246,7 @@ class Parts:
 
     def _join(self) -> None:
         """Begins an incarnation: a transactional id of its own, announced after it was initialised (coordination.md, 7)."""
-        incarnation = self._clock.wall_ms()
+        incarnation = self._incarnation = max(self._clock.wall_ms(), self._incarnation + 1)  # the later one counts: clocks are set back
         transactional_id = f"{self._config.application_id}-{self._instance}-{incarnation}-{self._seat.number}"
         self._events.begin_incarnation(incarnation)
         self._joins(incarnation)

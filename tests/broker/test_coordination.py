@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaException, Producer, TopicPartition
 
+from runtime.client import KafkaStreams
+from runtime.clock import SystemClock
 from runtime.config import StreamsConfig
 from runtime.coordination.commands import CommandClient
 from runtime.coordination.group import Membership, members_group
@@ -17,7 +19,7 @@ from runtime.errors import StreamsError, TaskMigratedError
 from runtime.ids import TaskId
 from runtime.states import State
 from runtime.topics import COORDINATION_CONFIG, coordination_topic, guard_topic
-from tests.broker.engine import BAD, client, count_topology, reaches
+from tests.broker.engine import BAD, client, count_topology, reaches, worker_of
 from tests.broker.instances import SESSION, Application, application, coordination_log, members
 from tests.support import Kafka, wait_until
 
@@ -258,6 +260,68 @@ def test_an_instance_with_another_topology_is_refused_and_told_what_differs(brok
         assert "another topology" in message and "instance a" in message and other in message and output in message
         assert running.state is State.RUNNING
         assert set(members(broker, application_id)) == {"a"}
+
+
+def test_a_second_instance_of_one_name_is_refused_and_the_first_one_goes_on(broker: Kafka, application_id: str, tmp_path: Path) -> None:
+    """They would take each other for former lives, and end each other for ever."""
+    source, output = broker.create_topic("in", 2), broker.create_topic("out", 2)
+    first = client(broker, count_topology(source, output), application_id, tmp_path / "a", **{"client.id": "same", **SESSION})
+    second = client(broker, count_topology(source, output), application_id, tmp_path / "b", **{"client.id": "same", **SESSION})
+
+    def lives() -> set[str]:
+        return {record.who for _, record in coordination_log(broker, application_id) if isinstance(record, Member)}
+
+    with first, second:
+        first.start()
+        reaches(first, State.RUNNING)
+        before = lives()
+        second.start()
+        assert second.wait_for(State.ERROR, 30_000)
+        assert "client.id = 'same' is the name of an instance that runs" in str(second.failure)
+        assert first.state is State.RUNNING
+        assert lives() == before and len(before) == 1
+
+
+def test_a_killed_instance_may_begin_anew_on_another_disk_under_its_name(app: Application) -> None:
+    app.start("a")
+    app.becomes({"a": 4})
+    app.kill("a")
+    process = app.start("a", **{"state.dir": str(app.folder / "elsewhere")})
+    wait_until(lambda: any(member.pid == process.pid and len(member.active) == 4 for member in _members(app)), what="four tasks")
+
+
+def _members(app: Application) -> list[Member]:
+    with CommandClient(app.id, app.broker.bootstrap_servers, "test") as commands:
+        return commands.members()
+
+
+def test_an_incarnation_that_begins_when_the_clock_is_set_back_is_the_later_one_all_the_same(
+    broker: Kafka, application_id: str, tmp_path: Path
+) -> None:
+    """The leader would have taken it for dead, again and again until the clock had come so far."""
+
+    class SetBack(SystemClock):
+        by_ms = 0
+
+        def wall_ms(self) -> int:
+            return super().wall_ms() - self.by_ms
+
+    clock = SetBack()
+    settings = {"application.id": application_id, "bootstrap.servers": broker.bootstrap_servers, "state.dir": str(tmp_path), **SESSION}
+    with KafkaStreams(count_topology(broker.create_topic("in", 1), broker.create_topic("out", 1)), settings, clock=clock) as streams:
+        streams.start()
+        reaches(streams, State.RUNNING)
+
+        def migrated() -> None:
+            raise TaskMigratedError("as if its session had run out")
+
+        clock.by_ms = 3_600_000
+        worker_of(streams)._inbox.put(migrated)
+        reaches(streams, State.REBALANCING)
+        reaches(streams, State.RUNNING)
+        time.sleep(1)  # looks of the leader, in any of which it could take the later one for the former one
+        lives = {record.incarnation for _, record in coordination_log(broker, application_id) if isinstance(record, Member)}
+        assert streams.state is State.RUNNING and len(lives) == 2
 
 
 def test_a_changed_topology_may_start_when_nobody_runs_the_old_one(broker: Kafka, application_id: str, tmp_path: Path) -> None:

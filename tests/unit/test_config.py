@@ -112,6 +112,7 @@ def test_a_key_that_is_no_string_is_named() -> None:
         ({"enable.idempotence": False}, "contradicts processing.guarantee=exactly_once_v2"),
         ({"group.id": "mine"}, "group.id cannot be set: the group is application.id"),
         ({"producer.transactional.id": "mine"}, "producer.transactional.id cannot be set"),
+        ({"group.instance.id": "mine"}, "group.instance.id cannot be set: an instance that returns is known by client.id"),
         ({"main.consumer.enable.auto.commit": True}, "main.consumer.enable.auto.commit cannot be set: the engine commits"),
     ],
 )
