@@ -277,6 +277,8 @@ class KafkaStreams:
             self._listening.inside = True
             try:
                 listener(new, old)
+            except Exception:  # the transition is made, and what follows from it has to come
+                logger.exception("the state listener failed at the move from %s to %s", old.value, new.value)
             finally:
                 self._listening.inside = False
 
@@ -288,7 +290,8 @@ class KafkaStreams:
             return self._state is state
 
     def set_state_listener(self, listener: StateListener) -> None:
-        """`listener(new_state, old_state)` is called at each transition, from the thread that makes it. Only before `start()`."""
+        """`listener(new_state, old_state)` is called at each transition, from the thread that makes it; what it raises is logged. Only
+        before `start()`."""
         self._require_created("set_state_listener")
         self._listener = listener
 

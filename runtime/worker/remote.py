@@ -111,8 +111,11 @@ class ProcessWorker:
     # -- life ------------------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        ours, theirs = socket.socketpair()
-        self._stacks = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the process)
+        try:
+            self._stacks = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the process)
+            ours, theirs = socket.socketpair()
+        except OSError as error:
+            raise StreamsError(f"{self.name} cannot be started: {error}") from error
         stacks = self._stacks.fileno()
         try:
             self._process = subprocess.Popen(

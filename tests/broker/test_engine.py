@@ -311,3 +311,22 @@ def test_states_come_in_order(broker: Kafka, topic: Topic, application_id: str, 
         reaches(streams, State.RUNNING)
     assert seen[0] is State.REBALANCING
     assert seen[-3:] == [State.RUNNING, State.PENDING_SHUTDOWN, State.NOT_RUNNING]
+
+
+@pytest.mark.parametrize("at", [State.REBALANCING, State.RUNNING, State.PENDING_SHUTDOWN, State.NOT_RUNNING])
+def test_a_state_listener_that_raises_keeps_nothing_from_happening(
+    broker: Kafka, application_id: str, state_dir: Path, caplog: pytest.LogCaptureFixture, at: State
+) -> None:
+    source, output = broker.create_topic("in", 1), broker.create_topic("out", 1)
+    streams = client(broker, count_topology(source, output), application_id, state_dir)
+
+    def listener(new: State, old: State) -> None:
+        if new is at:
+            raise ValueError("no")
+
+    streams.set_state_listener(listener)
+    streams.start()
+    reaches(streams, State.RUNNING)
+    assert streams.close(20_000)
+    assert streams.state is State.NOT_RUNNING
+    assert f"to {at.value}" in "".join(line.getMessage() for line in caplog.records if line.exc_info)
