@@ -34,10 +34,12 @@ from orchestration.commands.common import (
 from orchestration.control_plane.models import from_ms
 from orchestration.drawing.live import newest_text
 from orchestration.observer import SILENT_MS, Observer, Picture
-from runtime.coordination.records import Member, TaskReport
+from runtime.coordination.records import Desired, Member, TaskReport
 from runtime.errors import StreamsError
 from runtime.events import Event, EventKind
 from runtime.states import TaskKind, TaskState
+
+_NOT_RUNNING = ("gone", "silent", "starting", "never started")
 
 Instances = Annotated[list[str] | None, typer.Argument(help="Names of instances. Default: all of them.")]
 Application = Annotated[str | None, typer.Argument(help="The application.id. Default: all that are declared.")]
@@ -60,7 +62,7 @@ def status(
         if instances and (unknown := set(instances) - set(known)):
             raise StreamsError(f"no instance {min(unknown)!r} is known; known are {', '.join(known) or 'none'}")
         rows = [row for row in rows if not instances or row["instance"] in instances]
-        missing = any(row["wanted"] and row["state"] in ("gone", "silent", "never started") for row in rows)
+        missing = any(row["wanted"] and row["state"] in _NOT_RUNNING for row in rows)
         return rows if as_json else _status_table(rows)
 
     with explained():
@@ -154,7 +156,7 @@ def _instance_row(picture: Picture, name: str) -> Row:
         "application": picture.application,
         "instance": name,
         "wanted": desired is not None and desired.running,
-        "state": _state(member),
+        "state": _state(member, desired),
         "host": None if member is None else member.host,
         "process": None if member is None else member.pid,
         "heartbeat_ms": None if member is None else member.heartbeat_ms,
@@ -169,10 +171,15 @@ def _instance_row(picture: Picture, name: str) -> Row:
     }
 
 
-def _state(member: Member | None) -> str:
-    """What the instance said last; `gone` if its process on this machine is, `silent` if it has said nothing for half a minute."""
-    if member is None:
+def _state(member: Member | None, desired: Desired | None) -> str:
+    """What the instance said last; `gone` if its process on this machine is, `silent` if it has said nothing for half a minute. Of one that
+    the others have buried, or that has left for good, nothing is kept but whether it should run."""
+    if member is None and desired is None:
         return "never started"
+    if member is None and desired is not None and desired.running:
+        return "starting" if time.time() * 1000 - desired.at_ms < SILENT_MS else "gone"
+    if member is None:
+        return "stopped"
     if member.state.name in ("PENDING_SHUTDOWN", "NOT_RUNNING") or (member.returns and not member.tasks):
         return "stopped"
     if member.host == socket.gethostname() and not psutil.pid_exists(member.pid):
@@ -183,7 +190,7 @@ def _state(member: Member | None) -> str:
 def _status_table(rows: Sequence[Row]) -> RenderableType:
     shown = table("instance", "wanted", "state", "host", "process", "heartbeat", "tasks", "paused", "restoring", "standbys", "lag")
     for row in rows:
-        bad = row["wanted"] and row["state"] in ("gone", "silent", "never started")
+        bad = row["wanted"] and row["state"] in _NOT_RUNNING
         shown.add_row(
             str(row["instance"]),
             "yes" if row["wanted"] else "no",
