@@ -18,6 +18,8 @@ from runtime.environment import filled_in
 from runtime.errors import StreamsError
 
 _SECONDS = 10.0
+_ROWS = 1_000
+"""Windows or sessions of a key that are shown: as many as a page may have."""
 _opener = build_opener(ProxyHandler({}))
 """Goes to instances straight, and follows their redirects with the token."""
 
@@ -48,6 +50,8 @@ def query(
         for row in msgspec.convert(found["rows"], list[dict[str, object]]):
             shown.add_row(str(row["start"]), str(row["end"]), _text(row["value"]))
         out.print(shown)
+        if found["next"] is not None:
+            err.print(f"these are the first {_ROWS}; /stores/{store}/fetch gives pages", style="dim", markup=False)
     else:
         typer.echo(_text(found["value"]))
         lag = "" if found["lag"] is None else f", {found['lag']} records behind"
@@ -61,7 +65,7 @@ def _text(value: object) -> str:
 def _instances(application: str, servers: str | None, url: str | None, token: str | None) -> tuple[list[str], str | None]:
     """Addresses to ask, those that were heard of last first, and the token."""
     if url is not None:
-        return [url.rstrip("/")], token
+        return [(url if "://" in url else f"http://{url}").rstrip("/")], token
     declared = named(application, servers)
     own = declared.config.get("http.token")
     members = Observer(application, declared.bootstrap_servers).look().members.values()
@@ -75,20 +79,22 @@ def _instances(application: str, servers: str | None, url: str | None, token: st
 def _answer(asked: Sequence[str], store: str, parameters: dict[str, str], token: str | None) -> dict[str, object]:
     """The answer of the first instance that gives one. Raises StreamsError with what the last of them said."""
     path = f"/stores/{quote(store, safe='')}"
-    last: Exception | None = None
+    said: list[str] = []
     for address in asked:
+        what = "does not answer"
         try:
             kind = _get(f"{address}{path}", token)["kind"]
-            read = "fetch" if kind in ("window", "session") else "get"
-            return _get(f"{address}{path}/{read}?{urlencode(parameters)}", token)
+            read, more = ("fetch", {"limit": str(_ROWS)}) if kind in ("window", "session") else ("get", {})
+            what = "sends us to the owner of the key, which does not answer: it has just gone; ask again, or read a copy with --stale"
+            return _get(f"{address}{path}/{read}?{urlencode({**parameters, **more})}", token)
         except HTTPError as error:
             with error:
                 said = error.read()
             told = msgspec.json.decode(said)["error"] if error.headers.get_content_type() == "application/json" else error.reason
             raise StreamsError(f"{error.url}: {told}") from error
         except (URLError, HTTPException, OSError) as error:
-            last = error
-    raise StreamsError(f"no instance answers: {', '.join(asked)} ({getattr(last, 'reason', last)})")
+            said.append(f"{address} {what} ({getattr(error, 'reason', error)})")
+    raise StreamsError("\n".join(said))
 
 
 def _get(url: str, token: str | None) -> dict[str, object]:

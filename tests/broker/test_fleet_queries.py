@@ -183,9 +183,7 @@ def test_the_command_finds_an_instance_through_kafka_and_the_owner_through_it(
     assert penstock("query", application_id, "counts", "nobody", *here).startswith("null")
     assert "store 'count' is unknown" in penstock("query", application_id, "count", "x", *here, status=1)
     assert "the token is missing or wrong" in penstock("query", application_id, "counts", "x", "-b", broker.bootstrap_servers, status=1)
-    assert "no instance answers: http://127.0.0.1:1" in penstock(
-        "query", application_id, "counts", "x", "--url", "http://127.0.0.1:1", status=1
-    )
+    assert "http://127.0.0.1:1 does not answer" in penstock("query", application_id, "counts", "x", "--url", "127.0.0.1:1", status=1)
 
 
 def test_the_endpoint_of_an_instance_answers_for_all_of_its_workers(
