@@ -47,7 +47,9 @@ class StreamsBuilder:
         name = self._graph.stream(topics, how)
         return KStream(self._graph, name, how.key, how.value, frozenset((name,)))
 
-    def table(self, topic: str, consumed: ConsumedOrStr[K, V] = None, materialized: MaterializedOrStr[K, V] = None) -> KTable[K, V]:
+    def table(
+        self, topic: str, consumed: ConsumedOrStr[K, V] | Materialized[K, V] = None, materialized: MaterializedOrStr[K, V] = None
+    ) -> KTable[K, V]:
         """The latest value per key of a topic; a record without a value deletes its key, one without a key is dropped and counted.
 
         Without a name in `materialized` the rows are kept only if something reads them. Serdes of `consumed` come before those of
@@ -61,7 +63,7 @@ class StreamsBuilder:
         return table_from(graph, source, node, root)
 
     def global_table(
-        self, topic: str, consumed: ConsumedOrStr[K, V] = None, materialized: MaterializedOrStr[K, V] = None
+        self, topic: str, consumed: ConsumedOrStr[K, V] | Materialized[K, V] = None, materialized: MaterializedOrStr[K, V] = None
     ) -> GlobalKTable[K, V]:
         """A table of which every instance keeps all partitions. The topic should be compacted: a store that must be rebuilt (KIP-406) holds
         what the topic still has, and retention by time would silently lose rows (`global.topic.compaction.check`)."""
@@ -120,8 +122,12 @@ class StreamsBuilder:
         return self._graph.topology.redrawn(draft, wanted)
 
 
-def _of_topic(consumed: ConsumedOrStr[K, V], materialized: MaterializedOrStr[K, V]) -> tuple[Consumed[K, V], Materialized[K, V]]:
+def _of_topic(
+    consumed: ConsumedOrStr[K, V] | Materialized[K, V], materialized: MaterializedOrStr[K, V]
+) -> tuple[Consumed[K, V], Materialized[K, V]]:
     """How a table's topic is read and its rows are kept, with the same serdes in both."""
+    if isinstance(consumed, Materialized):  # Kafka Streams has the overload with it alone
+        consumed, materialized = None, consumed
     how, kept = consumed_of(consumed), materialized_of(materialized)
     key, value = how.key or kept.key, how.value or kept.value
     return replace(how, key=key, value=value), replace(kept, key=key, value=value)

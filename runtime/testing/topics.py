@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import overload
 
 from runtime.durations import Duration, to_ms
+from runtime.errors import DeserializationError, SerializationError
 from runtime.record import Headers, Record
 from runtime.serdes.serde import Serde
 from runtime.testing.log import LogRecord
@@ -38,6 +39,7 @@ class TestInputTopic:
         self._headers: Headers = []
         self._write_key = key_serde.serializer(name, lambda: self._headers)
         self._write_value = value_serde.serializer(name, lambda: self._headers)
+        self._serdes = {"key": key_serde, "value": value_serde}
 
     @overload
     def pipe_input(self, key: object, value: object, timestamp: int | None = None, *, headers: Headers | None = None) -> None: ...
@@ -48,7 +50,8 @@ class TestInputTopic:
     def pipe_input(self, key: object, value: object = _NOT_GIVEN, timestamp: int | None = None, *, headers: Headers | None = None) -> None:
         """`pipe_input(key, value)`, `pipe_input(value)` (a null key), or `pipe_input(record)`. `timestamp` is in ms since the epoch.
 
-        Raises what the topology raises: DeserializationError and ProcessingError where the handlers do not go on.
+        Raises SerializationError where the topic's own serdes cannot write it, and what the topology raises: DeserializationError and
+        ProcessingError where the handlers do not go on.
         """
         if value is _NOT_GIVEN:
             if isinstance(key, Record):
@@ -60,9 +63,16 @@ class TestInputTopic:
             timestamp = self._now_ms
             self._now_ms += self._step_ms
         self._headers = list(headers or ())
-        raw_key = None if key is None else self._write_key(key)
-        raw_value = None if value is None else self._write_value(value)
+        raw_key = None if key is None else self._written("key", self._write_key, key)
+        raw_value = None if value is None else self._written("value", self._write_value, value)
         self._pipe(raw_key, raw_value, timestamp, self._headers)
+
+    def _written(self, what: str, write: Callable[[object], bytes | None], data: object) -> bytes | None:
+        try:
+            return write(data)
+        except Exception as error:
+            text = f"input topic {self.name}: {self._serdes[what]} cannot write the {what} {data!r}: {type(error).__name__}: {error}"
+            raise SerializationError(text, is_key=what == "key", raw_key=None) from error
 
     def pipe_key_value_list(
         self, pairs: Iterable[tuple[object, object]], start_timestamp: int | None = None, advance: Duration | None = None
@@ -97,6 +107,7 @@ class TestOutputTopic:
         self._headers: Headers = []
         self._read_key = key_serde.deserializer(name, lambda: self._headers)
         self._read_value = value_serde.deserializer(name, lambda: self._headers)
+        self._serdes = {"key": key_serde, "value": value_serde}
 
     def is_empty(self) -> bool:
         """True if everything was read."""
@@ -107,17 +118,24 @@ class TestOutputTopic:
         return len(self._unread)
 
     def read_record(self) -> Record:
-        """The next record. Raises LookupError if there is none."""
+        """The next record. Raises LookupError if there is none, DeserializationError if this topic's serdes cannot read it."""
         if not self._unread:
             raise LookupError(f"topic {self.name} has no more records")
         found = self._unread.popleft()
         self._headers = list(found.record_headers or ())
         return Record(
-            None if found.raw_key is None else self._read_key(found.raw_key),
-            None if found.raw_value is None else self._read_value(found.raw_value),
+            None if found.raw_key is None else self._read("key", self._read_key, found.raw_key),
+            None if found.raw_value is None else self._read("value", self._read_value, found.raw_value),
             found.time_ms,
             self._headers,
         )
+
+    def _read(self, what: str, read: Callable[[bytes], object], data: bytes) -> object:
+        try:
+            return read(data)
+        except Exception as error:
+            text = f"output topic {self.name}: {self._serdes[what]} cannot read the {what} {data!r}: {type(error).__name__}: {error}"
+            raise DeserializationError(text) from error
 
     def read_key_value(self) -> tuple[object, object]:
         """Key and value of the next record. Raises LookupError if there is none."""

@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from runtime import serdes
-from runtime.errors import DeserializationError, InvalidStateStoreError, ProcessingError
+from runtime.errors import DeserializationError, InvalidStateStoreError, ProcessingError, SerializationError
 from runtime.operators.aggregate import StreamCount
 from runtime.operators.processor import Processor, ProcessorContext, PunctuationType
 from runtime.operators.stateless import MapValues
@@ -241,6 +241,16 @@ def test_handlers_that_continue_drop_the_record() -> None:
 def test_a_topic_that_is_not_read_is_refused_with_those_that_are() -> None:
     with TopologyTestDriver(upper()) as driver, pytest.raises(ValueError, match=r"does not read topic 'im' \(it reads: in\)"):
         driver.create_input_topic("im", S, S).pipe_input("a", "x")
+
+
+def test_a_serde_that_does_not_fit_a_topic_is_named() -> None:
+    with TopologyTestDriver(upper()) as driver:
+        topic = driver.create_input_topic("in", S, S)
+        with pytest.raises(SerializationError, match=r"input topic in: serdes\.STRING cannot write the value 5: TypeError"):
+            topic.pipe_input("a", 5)
+        topic.pipe_input("a", "b")
+        with pytest.raises(DeserializationError, match=r"output topic out: serdes\.LONG cannot read the value b'B'"):
+            driver.create_output_topic("out", S, L).read_value()
 
 
 def test_its_state_is_its_own_and_goes_with_it(tmp_path: Path) -> None:

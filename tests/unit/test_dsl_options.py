@@ -267,6 +267,14 @@ def test_two_tables_cannot_share_a_store() -> None:
         builder.table("second", materialized=Materialized("rows"))
 
 
+def test_a_table_may_be_kept_without_saying_how_it_is_read() -> None:
+    builder = StreamsBuilder()
+    kept = Materialized[str, int]("rows", key=serdes.STRING, value=serdes.LONG)
+    assert builder.table("t", kept).queryable_store_name == "rows"
+    assert builder.global_table("g", Materialized("all", key=serdes.STRING, value=serdes.LONG)).queryable_store_name == "all"
+    builder.build({"application.id": "app", "bootstrap.servers": "localhost:9092"})
+
+
 def test_a_table_gets_a_store_when_something_needs_its_rows() -> None:
     def stores(use: Callable[[StreamsBuilder], object]) -> list[str]:
         builder = StreamsBuilder()
