@@ -29,7 +29,7 @@ OPTIONS = (
 )
 OF_TOPOLOGIES = (
     *("add_source", "add_processor", "add_sink", "add_state_store", "add_global_store", "connect_processor_and_state_stores"),
-    "describe",
+    *("add_read_only_state_store", "describe"),
 )
 THE_ENGINES = {
     "Builder.build",
