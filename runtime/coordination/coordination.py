@@ -327,7 +327,7 @@ class Coordination:
         if self._member is not None and self._announced:
             closed = {task: self._member.tasks[task] for task in self._member.active if TaskId.parse(task) not in self._open}
             reports = {task: report for task, report in self._member.tasks.items() if task not in closed}
-            disk = {**self._member.disk, **{task: report.position for task, report in closed.items()}}
+            disk = {**self._member.disk, **{task: report.position for task, report in closed.items() if not report.in_memory}}
             self._announce(tasks=reports, disk=disk, epoch=self._carried_out())
 
     def _carried_out(self) -> int:

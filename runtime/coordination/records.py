@@ -21,6 +21,7 @@ import msgspec
 
 from runtime.errors import StreamsError
 from runtime.states import State, TaskKind, TaskState
+from runtime.topology.shape import TopologyShape
 
 MEMBER, ASSIGNMENT, COMMAND, RESULT, DESIRED, TOPOLOGY = "member", "assignment", "command", "result", "desired", "topology"
 HOLD, DEATH = "hold", "death"
@@ -62,7 +63,8 @@ class TaskReport(msgspec.Struct, frozen=True, kw_only=True):
     """A task that a worker has open. `offset_sum`: sum of the committed next offsets of its input; `end_sum`: of the ends; `lag`: records
     between them, None while an end is unknown. Of standbys and learners, the same of its changelogs. `position`: sum of the next offsets
     of its stores' changelogs, in every kind. `caught_up`: a standby or learner that may become active now (rules.md, 25), or an active that
-    processes or misses no more than such a one. `checkpoint_ms`: wall-clock time of the last checkpoint, ms. `restore`: of an active task
+    processes or misses no more than such a one. `in_memory`: a part of its state is in no file, and ends with the process that has it open.
+    `checkpoint_ms`: wall-clock time of the last checkpoint, ms. `restore`: of an active task
     that is being restored."""
 
     kind: TaskKind
@@ -72,6 +74,7 @@ class TaskReport(msgspec.Struct, frozen=True, kw_only=True):
     lag: int | None
     position: int = 0
     caught_up: bool = False
+    in_memory: bool = False
     checkpoint_ms: int | None = None
     paused: PausedAt | None = None
     restore: RestoreReport | None = None
@@ -236,10 +239,13 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopologyText(msgspec.Struct, frozen=True, kw_only=True):
-    """A topology as `describe()` prints it, so that it can be told how two differ."""
+    """A topology as `describe()` prints it, so that it can be told how two differ, and what its state depends on. The last one that was
+    written is the one that ran last."""
 
     hash: str
     text: str
+    shape: TopologyShape | None = None
+    """None in a record of an earlier version."""
 
     @property
     def key(self) -> bytes:

@@ -61,6 +61,7 @@ class Registry:
         """Tasks that were paused by hand."""
         self.topologies: dict[str, str] = {}
         """Descriptions by hash."""
+        self.last_topology: TopologyText | None = None
 
     def apply(self, entry: Entry, now_ms: int) -> None:
         """Takes the next record in."""
@@ -80,6 +81,7 @@ class Registry:
                 self.holds[hold.task] = hold
             case TopologyText() as topology:
                 self.topologies[topology.hash] = topology.text
+                self.last_topology = topology
             case Tombstone(kind=kind, id=key):
                 if kind == MEMBER:
                     self.members.pop(key, None)

@@ -26,6 +26,7 @@ from runtime.commit.order import Commit, Transport
 from runtime.commit.transactions import TransactionalProducer
 from runtime.config import StreamsConfig
 from runtime.coordination import Coordination, Member
+from runtime.coordination.former import refuse_misfit
 from runtime.errors import BrokerUnavailableError, StreamsError, TaskCorruptedError, TaskMigratedError, TransactionAbortedError
 from runtime.events import Event, EventKind, EventSink
 from runtime.ids import Partition
@@ -125,7 +126,7 @@ class Parts:
 
     def start(self) -> None:
         """Connects, checks and makes topics, builds global tables, joins. Raises BrokerUnavailableError, MissingSourceTopicError,
-        WrongPartitionsError, StreamsConfigError, StateDirectoryError."""
+        WrongPartitionsError, TopologyError (it does not fit the state), StreamsConfigError, StateDirectoryError."""
         config, clock = self._config, self._clock
         consumer = input_consumer(config)
         self._consumer = consumer
@@ -135,6 +136,7 @@ class Parts:
         self._subscription = Subscription(self._topology, self.topics.names, clock)
         self._started.append(self._subscription.close)
         self._topology = self._subscription.topology
+        refuse_misfit(self._topology, config, self.topics, self._directory)
         layout = self.topics.prepare(self._topology)
         self._layout = layout
         self._incidents.know(self._topology, self.topics)
