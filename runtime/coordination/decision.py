@@ -155,7 +155,9 @@ class Decision:
         positions: dict[TaskId, int] = {}
         for other in self._registry.members.values():
             if other is known or other.member.instance == member.instance:
-                told = {**other.member.disk, **{task: report.position for task, report in other.member.tasks.items()}}
+                open_there = other.member.tasks.items()
+                here = {task: report.position for task, report in open_there if other is known or not report.in_memory}
+                told = {**other.member.disk, **here}
                 for task, position in told.items():
                     positions[TaskId.parse(task)] = max(position, positions.get(TaskId.parse(task), 0))
         reports = {TaskId.parse(task): report for task, report in member.tasks.items()}

@@ -23,6 +23,7 @@ def active_report(task: ActiveTask, reader: Reader, restore: TaskProgress | None
         lag=info.lag,
         position=task.position,
         caught_up=task.was_caught_up or task.state in (TaskState.RUNNING, TaskState.PAUSED),
+        in_memory=_in_memory(task),
         checkpoint_ms=task.checkpoint_ms,
         paused=None if task.paused_at is None else _paused_at(task.paused_at),
         restore=None if restore is None else _restore(restore),
@@ -39,8 +40,13 @@ def follower_report(task: FollowerTask, lag: int | None) -> TaskReport:
         lag=lag,
         position=task.position,
         caught_up=task.caught_up,
+        in_memory=_in_memory(task),
         checkpoint_ms=task.checkpoint_ms,
     )
+
+
+def _in_memory(task: ActiveTask | FollowerTask) -> bool:
+    return any(not task.stores[name].persistent for name in task.changelogs if name in task.stores)
 
 
 def _paused_at(point: PausePoint) -> PausedAt:

@@ -188,3 +188,14 @@ def test_what_is_kept_for_a_worker_is_given_away_when_its_instance_is_back_with_
     log.say(member("a", incarnation=2, workers=workers))
     kept = log.decide(dead=["a/1/1", "a/2/1"], fenced=["a/1/1", "a/2/1"]).reserved
     assert sorted(kept) == (NAMES[2:] if workers == 2 else [])
+
+
+@pytest.mark.parametrize(("in_memory", "heir"), [(False, "b/2/1"), (True, "c/1/1")])
+def test_a_sibling_has_what_was_on_disk_and_not_what_was_in_memory(in_memory: bool, heir: str) -> None:
+    log = Log(**{"acceptable.recovery.lag": 0})
+    own = {name: msgspec.structs.replace(each, in_memory=in_memory) for name, each in running(NAMES[0]).items()}
+    log.say(member("b", 1, workers=2, tasks=own))
+    log.say(member("b", 2, workers=2, tasks=running(NAMES[1])))
+    log.say(member("c", tasks=running(*NAMES[2:]) | {NAMES[0]: report(TaskKind.STANDBY)}))
+    log.decide()
+    assert NAMES[0] in active(log.decide(dead=["b/1/1"], fenced=["b/1/1"]))[heir]
