@@ -65,6 +65,8 @@ from runtime.offset_reset import AutoOffsetReset
 from runtime.operators.processor import (
     Cancellable,
     ConnectedStoreProvider,
+    ContextualFixedKeyProcessor,
+    ContextualProcessor,
     FixedKeyProcessor,
     FixedKeyProcessorContext,
     FixedKeyProcessorSupplier,
@@ -108,6 +110,8 @@ __all__ = [
     "ConnectedStoreProvider",
     "Consumed",
     "ConsumerRecord",
+    "ContextualFixedKeyProcessor",
+    "ContextualProcessor",
     "DefaultProductionExceptionHandler",
     "DeserializationError",
     "DeserializationExceptionHandler",

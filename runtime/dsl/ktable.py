@@ -191,12 +191,15 @@ class KTable(TableJoins[K_co, V_co]):
     def transform_values(
         self,
         transformer_supplier: MakesValueTransformer[K_co, V_co, VR],
-        *state_store_names: str | Named,
+        *state_store_names: str | Named | Materialized[K_co, VR],
         materialized: MaterializedOrStr[K_co, VR] = None,
         named: NamedOrStr = None,
     ) -> KTable[K_co, VR]:
         """`map_values` by a `ValueTransformerWithKey`, which may use stores (connected by their names, or brought by the supplier) and is
-        called for deletions too. A table that it makes has a store only where `materialized` names one."""
+        called for deletions too. A table that it makes has a store only where `materialized` names one. A `Materialized` and a `Named` may
+        stand in front of the stores, as in Kafka Streams."""
+        if materialized is None and state_store_names and isinstance(state_store_names[0], Materialized):
+            materialized, state_store_names = state_store_names[0], state_store_names[1:]
         named, connected = named_and_stores(named, state_store_names)
         graph, how = self._graph, materialized_of(materialized)
         store, key = how.name, how.key or self._key

@@ -186,7 +186,7 @@ def name_of(named: Named | str | None) -> str | None:
     return name
 
 
-def named_and_stores(named: NamedOrStr, arguments: tuple[str | Named, ...]) -> tuple[NamedOrStr, tuple[str, ...]]:
+def named_and_stores(named: NamedOrStr, arguments: tuple[object, ...]) -> tuple[NamedOrStr, tuple[str, ...]]:
     """The name of a processor and those of its stores: a `Named` may stand in front of them, as in Kafka Streams. Raises TopologyError for
     what is no store's name."""
     if named is None and arguments and isinstance(arguments[0], Named):

@@ -203,6 +203,24 @@ class FixedKeyProcessor(Generic[KIn, VIn_contra, VOut]):
         """Called when the task stops, or goes back to its last commit."""
 
 
+class ContextualProcessor(Processor[KIn_contra, VIn_contra, KOut, VOut]):
+    """A processor that keeps its context, as `context` (Kafka Streams' `ContextualProcessor`). An `init` of one's own calls this one."""
+
+    context: ProcessorContext[KOut, VOut]
+
+    def init(self, context: ProcessorContext[KOut, VOut]) -> None:
+        self.context = context
+
+
+class ContextualFixedKeyProcessor(FixedKeyProcessor[KIn, VIn_contra, VOut]):
+    """The same for `process_values` (Kafka Streams' `ContextualFixedKeyProcessor`)."""
+
+    context: FixedKeyProcessorContext[KIn, VOut]
+
+    def init(self, context: FixedKeyProcessorContext[KIn, VOut]) -> None:
+        self.context = context
+
+
 class AnyProcessor(Protocol[KIn_contra, VIn_contra, KOut_co, VOut_co]):
     """What the engine needs of a processor: `Processor` or anything with its methods."""
 

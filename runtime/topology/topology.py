@@ -65,7 +65,7 @@ class Topology:
         self,
         name: str,
         topics: str | Iterable[str] | re.Pattern[str],
-        *,
+        *more_topics: str,
         key_serde: Serde | None = None,
         value_serde: Serde | None = None,
         timestamp_extractor: object | None = None,
@@ -73,8 +73,11 @@ class Topology:
     ) -> Topology:
         """Adds a node that reads topics, or all whose whole name matches a compiled pattern. A serde that is None is the configured default
         one. Raises TopologyError."""
+        if not isinstance(topics, str | re.Pattern | Iterable):
+            raise TopologyError(f"source {name}: a topic, several of them or a compiled pattern, not {topics!r}")
         pattern = topics if isinstance(topics, re.Pattern) else None
         read = () if isinstance(topics, re.Pattern) else (topics,) if isinstance(topics, str) else tuple(topics)
+        read += more_topics
         if not read and pattern is None:
             raise TopologyError(f"source {name}: at least one topic is needed")
         for topic in read:

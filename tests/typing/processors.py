@@ -6,6 +6,7 @@ from typing import assert_type
 
 from runtime import (
     Consumed,
+    ContextualProcessor,
     FixedKeyProcessor,
     FixedKeyProcessorContext,
     FixedKeyRecord,
@@ -56,7 +57,14 @@ class MakesLengths(ProcessorSupplier[str, str, str, int]):
         return Lengths()
 
 
+class Shouting(ContextualProcessor[str, str, str, bytes]):
+    def process(self, record: Record[str, str]) -> None:
+        self.context.forward(record.with_value(record.value.encode()))
+        self.context.forward(record)  # type: ignore[arg-type]
+
+
 def processors() -> None:
+    assert_type(words.process(Shouting), KStream[str, bytes])
     assert_type(words.process(Lengths, "seen"), KStream[str, int])
     assert_type(words.process(lambda: Lengths(), "seen"), KStream[str, int])
     assert_type(words.process(MakesLengths()), KStream[str, int])

@@ -33,7 +33,9 @@ from runtime import (
     StreamsBuilder,
     Suppressed,
     TimeWindows,
+    Topology,
     TopologyError,
+    ValueTransformerWithKey,
     serdes,
 )
 from runtime.testing import TopologyTestDriver
@@ -70,7 +72,7 @@ class Passes(ProcessorSupplier[str, str, str, str]):
 OPTIONS: list[tuple[Callable[[], object], str]] = [
     (lambda: StreamsBuilder().stream("in", Consumed), r"expected Consumed\(\.\.\.\), or a name alone, .*: call it, Consumed\(\.\.\.\)"),
     (lambda: StreamsBuilder().stream("in", serdes.STRING), r"expected Consumed.*: Consumed\(serdes\.STRING, value=\.\.\.\)"),
-    (lambda: StreamsBuilder().table("in", Materialized("rows")), r"expected Consumed\(\.\.\.\), or a name alone, not Materialized"),
+    (lambda: StreamsBuilder().stream("in", Materialized("rows")), r"expected Consumed\(\.\.\.\), or a name alone, not Materialized"),
     (lambda: StreamsBuilder().stream(None), r"stream: a topic, several of them or a compiled pattern, not None"),
     (lambda: stream().to("out", TEXT), r"expected Produced\(\.\.\.\), or a name alone, not Consumed"),
     (lambda: stream().group_by_key(Materialized("rows")), r"expected Grouped"),
@@ -192,12 +194,37 @@ def test_a_named_may_stand_in_front_of_stores_as_in_kafka_streams() -> None:
     assert "Processor: passing (stores: [seen])" in text and "Processor: keeping (stores: [seen])" in text
 
 
+def test_what_transforms_values_takes_its_options_in_kafka_streams_order() -> None:
+    class Same(ValueTransformerWithKey[str, str, str | None]):
+        def transform(self, read_only_key: str, value: str | None) -> str | None:
+            return value
+
+    builder = StreamsBuilder()
+    rows = builder.table("rows", TEXT)
+    kept = Materialized[str, str]("kept", value=serdes.STRING)
+    builder.add_state_store(Stores.key_value_store_builder(Stores.persistent_key_value_store("seen"), serdes.STRING, serdes.STRING))
+    assert rows.transform_values(Same, kept, Named("first"), "seen").queryable_store_name == "kept"
+    assert rows.transform_values(Same, Named("second"), "seen").queryable_store_name is None
+    assert rows.transform_values(Same, Materialized("more", value=serdes.STRING), "seen").queryable_store_name == "more"
+    text = str(builder.build().describe())
+    assert "Processor: first (stores: [kept, seen])" in text and "Processor: second (stores: [seen])" in text
+
+
 def test_to_build_with_a_configuration_no_application_need_be_named() -> None:
     builder = StreamsBuilder()
     builder.stream("in").to("out")
     with pytest.raises(TopologyError, match="no key serde"):
         builder.build({"topology.optimization": "all", "default.value.serde": serdes.STRING})
     builder.build({"topology.optimization": "all", "default.key.serde": serdes.STRING, "default.value.serde": serdes.STRING})
+
+
+def test_a_source_takes_several_topics() -> None:
+    several = Topology().add_source("source", "one", "two", key_serde=serdes.STRING, value_serde=serdes.STRING)
+    assert "topics: [one, two]" in str(several.describe())
+    with pytest.raises(TopologyError, match=r"source source: a topic's name has .*none: serdes\.STRING"):
+        Topology().add_source("source", "one", serdes.STRING)
+    with pytest.raises(TopologyError, match="source source: a topic, several of them or a compiled pattern, not None"):
+        Topology().add_source("source", None)
 
 
 def test_a_builder_in_the_place_of_its_topology_is_told() -> None:

@@ -9,7 +9,15 @@ from typing import cast
 
 import pytest
 
-from runtime import Consumed, LogAndContinueProcessingExceptionHandler, Produced, StreamsBuilder, serdes
+from runtime import (
+    Consumed,
+    ContextualFixedKeyProcessor,
+    ContextualProcessor,
+    LogAndContinueProcessingExceptionHandler,
+    Produced,
+    StreamsBuilder,
+    serdes,
+)
 from runtime.errors import ProcessingError, StreamsError
 from runtime.ids import TaskId
 from runtime.operators.processor import (
@@ -384,3 +392,21 @@ def test_the_processing_handler_decides_about_a_punctuator() -> None:
         assert dropped == 2
     with TopologyTestDriver(builder.build()) as driver, pytest.raises(ProcessingError, match="in a punctuator: ZeroDivisionError"):
         driver.create_input_topic("in", S, S).pipe_input("a", "1", 5)
+
+
+class Shouting(ContextualProcessor[str, str, str, str]):
+    def process(self, record: Record[str, str]) -> None:
+        self.context.forward(record.with_value(record.value.upper()))
+
+
+class Twice(ContextualFixedKeyProcessor[str, str, str]):
+    def process(self, record: FixedKeyRecord[str, str]) -> None:
+        self.context.forward(record.with_value(record.value * 2))
+
+
+def test_a_contextual_processor_has_its_context() -> None:
+    builder = StreamsBuilder()
+    builder.stream("in", Consumed(S, value=S)).process(Shouting).process_values(Twice).to("out", Produced(S, value=S))
+    with TopologyTestDriver(builder.build()) as driver:
+        driver.create_input_topic("in", S, S).pipe_input("a", "x", 1)
+        assert driver.create_output_topic("out", S, S).read_key_values_to_list() == [("a", "XX")]
