@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
-from typing import ClassVar
 
 from runtime.durations import Duration, to_ms
 from runtime.errors import TopologyError
@@ -105,8 +104,16 @@ class UnlimitedWindows:
     """One window that begins at `start_ms` and has no end; what is earlier belongs to none. Made by `of`."""
 
     start_ms: int = 0
-    size_ms: ClassVar[int] = _LAST
-    grace_period_ms: ClassVar[int] = 0
+
+    @property
+    def size_ms(self) -> int:
+        """The longest time there is."""
+        return _LAST
+
+    @property
+    def grace_period_ms(self) -> int:
+        """None: the window is never over."""
+        return 0
 
     @classmethod
     def of(cls) -> UnlimitedWindows:

@@ -178,10 +178,10 @@ class Processor(Generic[KIn_contra, VIn_contra, KOut, VOut]):
     """A processor of the user's: it takes keys KIn and values VIn and forwards KOut and VOut. One instance for each task, made by the
     supplier; used by one thread."""
 
-    def init(self, context: ProcessorContext[KOut, VOut]) -> None:
+    def init(self, context: ProcessorContext[KOut, VOut], /) -> None:
         """Called once before the first record; stores are restored by then."""
 
-    def process(self, record: Record[KIn_contra, VIn_contra]) -> None:
+    def process(self, record: Record[KIn_contra, VIn_contra], /) -> None:
         """Called for each record."""
         raise NotImplementedError
 
@@ -192,10 +192,10 @@ class Processor(Generic[KIn_contra, VIn_contra, KOut, VOut]):
 class FixedKeyProcessor(Generic[KIn, VIn_contra, VOut]):
     """A processor for `process_values`, which changes values and keeps keys (Kafka Streams' `FixedKeyProcessor`)."""
 
-    def init(self, context: FixedKeyProcessorContext[KIn, VOut]) -> None:
+    def init(self, context: FixedKeyProcessorContext[KIn, VOut], /) -> None:
         """Called once before the first record; stores are restored by then."""
 
-    def process(self, record: FixedKeyRecord[KIn, VIn_contra]) -> None:
+    def process(self, record: FixedKeyRecord[KIn, VIn_contra], /) -> None:
         """Called for each record."""
         raise NotImplementedError
 
@@ -208,7 +208,7 @@ class ContextualProcessor(Processor[KIn_contra, VIn_contra, KOut, VOut]):
 
     context: ProcessorContext[KOut, VOut]
 
-    def init(self, context: ProcessorContext[KOut, VOut]) -> None:
+    def init(self, context: ProcessorContext[KOut, VOut], /) -> None:
         self.context = context
 
 
@@ -217,16 +217,16 @@ class ContextualFixedKeyProcessor(FixedKeyProcessor[KIn, VIn_contra, VOut]):
 
     context: FixedKeyProcessorContext[KIn, VOut]
 
-    def init(self, context: FixedKeyProcessorContext[KIn, VOut]) -> None:
+    def init(self, context: FixedKeyProcessorContext[KIn, VOut], /) -> None:
         self.context = context
 
 
 class AnyProcessor(Protocol[KIn_contra, VIn_contra, KOut_co, VOut_co]):
     """What the engine needs of a processor: `Processor` or anything with its methods."""
 
-    def init(self, context: ProcessorContext[KOut_co, VOut_co]) -> None: ...
+    def init(self, context: ProcessorContext[KOut_co, VOut_co], /) -> None: ...
 
-    def process(self, record: Record[KIn_contra, VIn_contra]) -> None: ...
+    def process(self, record: Record[KIn_contra, VIn_contra], /) -> None: ...
 
     def close(self) -> None: ...
 
@@ -234,9 +234,9 @@ class AnyProcessor(Protocol[KIn_contra, VIn_contra, KOut_co, VOut_co]):
 class AnyFixedKeyProcessor(Protocol[KIn, VIn_contra, VOut_co]):
     """The same for `process_values`."""
 
-    def init(self, context: FixedKeyProcessorContext[KIn, VOut_co]) -> None: ...
+    def init(self, context: FixedKeyProcessorContext[KIn, VOut_co], /) -> None: ...
 
-    def process(self, record: FixedKeyRecord[KIn, VIn_contra]) -> None: ...
+    def process(self, record: FixedKeyRecord[KIn, VIn_contra], /) -> None: ...
 
     def close(self) -> None: ...
 

@@ -47,7 +47,7 @@ class ValueTransformerWithKey(Generic[KIn_contra, VIn_contra, V_co]):
     def init(self, context: TransformerContext) -> None:
         """Called once before the first row; stores are restored by then."""
 
-    def transform(self, read_only_key: KIn_contra, value: VIn_contra | None) -> V_co | None:
+    def transform(self, read_only_key: KIn_contra, value: VIn_contra | None, /) -> V_co | None:
         """The new row's value; `value` and the result are None for no row."""
         raise NotImplementedError
 
@@ -60,7 +60,7 @@ class AnyValueTransformer(Protocol[KIn_contra, VIn_contra, V_co]):
 
     def init(self, context: TransformerContext) -> None: ...
 
-    def transform(self, read_only_key: KIn_contra, value: VIn_contra | None) -> V_co | None: ...
+    def transform(self, read_only_key: KIn_contra, value: VIn_contra | None, /) -> V_co | None: ...
 
     def close(self) -> None: ...
 

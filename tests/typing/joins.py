@@ -57,6 +57,13 @@ def foreign_keys() -> None:
     )
 
 
+class Named(ValueTransformerWithKey[int, Order, int]):
+    """Parameters may have names of one's own."""
+
+    def transform(self, number: int, order: Order | None) -> int | None:
+        return number
+
+
 class Doubled(ValueTransformerWithKey[int, Order, int]):
     def init(self, context: TransformerContext) -> None:
         assert_type(context.timestamp, int)

@@ -25,6 +25,7 @@ from runtime import (
     Suppressed,
     TimeWindowedKStream,
     TimeWindows,
+    UnlimitedWindows,
     Windowed,
     serdes,
 )
@@ -57,6 +58,7 @@ by_carrier = flights.group_by(lambda key, flight: flight.carrier, Grouped(serdes
 def windows() -> None:
     assert_type(by_carrier, KGroupedStream[str, Flight])
     assert_type(by_carrier.windowed_by(TimeWindows.of_size_with_no_grace(HOUR)), TimeWindowedKStream[str, Flight])
+    assert_type(by_carrier.windowed_by(UnlimitedWindows.of()), TimeWindowedKStream[str, Flight])
     assert_type(by_carrier.windowed_by(SlidingWindows.of_time_difference_with_no_grace(HOUR)), TimeWindowedKStream[str, Flight])
     sessions = by_carrier.windowed_by(SessionWindows.of_inactivity_gap_with_no_grace(HOUR))
     assert_type(sessions, SessionWindowedKStream[str, Flight])
