@@ -128,8 +128,8 @@ def main(arguments: list[str] | None = None) -> int:
     except StreamsConfigError as error:
         print(error, file=sys.stderr)
         return EXIT_CONFIGURATION
-    logs.configure(Path(settings.log_path) if settings.log_path else None)
-    logs.bind(application=settings.application, instance=settings.instance)
+    fields = {"application": settings.application, "instance": settings.instance}
+    logs.configure(Path(settings.log_path) if settings.log_path else None, fields=fields)
     logger.info("instance %s starts, process %d", settings.instance, os.getpid())
     return run(settings)
 

@@ -10,6 +10,7 @@ processes that are ours (`runtime.instance`).
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,12 +30,18 @@ def bind(**fields: str) -> None:
 class JsonFormatter(logging.Formatter):
     """Formats a record as one line of JSON; see the module's docstring."""
 
+    def __init__(self, fields: Mapping[str, str] = _EMPTY) -> None:
+        """`fields` stand in each line, whichever thread it comes from."""
+        super().__init__()
+        self._fields = fields
+
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
             "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "level": record.levelname,
             "logger": record.name,
             "message": record.getMessage(),
+            **self._fields,
             **_context.get(),
         }
         task = getattr(record, "task", None)
@@ -47,15 +54,16 @@ class JsonFormatter(logging.Formatter):
         return msgspec.json.encode(line, enc_hook=repr).decode()
 
 
-def configure(log_path: Path | None, level: int = logging.INFO) -> None:
-    """Sends this process's logs, as JSON lines, to `log_path` (appended, its folder is made) or to standard error. Replaces handlers."""
+def configure(log_path: Path | None, level: int = logging.INFO, fields: Mapping[str, str] = _EMPTY) -> None:
+    """Sends this process's logs, as JSON lines with these `fields`, to `log_path` (appended, its folder is made) or to standard error.
+    Replaces handlers."""
     handler: logging.Handler
     if log_path is None:
         handler = logging.StreamHandler()
     else:
         log_path.parent.mkdir(parents=True, exist_ok=True)
         handler = logging.FileHandler(log_path, encoding="utf-8")
-    handler.setFormatter(JsonFormatter())
+    handler.setFormatter(JsonFormatter(fields))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)

@@ -3,6 +3,7 @@
 import json
 import logging
 import sys
+import threading
 from contextvars import copy_context
 
 from runtime import logs
@@ -33,6 +34,16 @@ def test_a_line_carries_what_was_bound() -> None:
         "task": "0_3",
     }
     assert "task" not in line(record("hello"))
+
+
+def test_what_a_process_is_stands_in_the_lines_of_all_of_its_threads() -> None:
+    made = logs.JsonFormatter({"application": "app", "instance": "app-1"})
+    lines: list[str] = []
+    thread = threading.Thread(target=lambda: lines.append(made.format(record("a request"))))
+    thread.start()
+    thread.join()
+    found = json.loads(lines[0])
+    assert (found["application"], found["instance"]) == ("app", "app-1")
 
 
 def test_the_task_may_be_given_with_the_line() -> None:
