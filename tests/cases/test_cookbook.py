@@ -23,7 +23,16 @@ PROGRAMS = [
 TEXT = "\n".join(PROGRAMS)
 OPTIONS = (
     *("Branched", "Consumed", "Grouped", "Joined", "Materialized", "Named", "Printed", "Produced", "Repartitioned", "StreamJoined"),
-    *("TableJoined", "FixedKeyProcessor", "FixedKeyProcessorSupplier", "Processor", "PunctuationType", "Record", "Topology"),
+    *(
+        "TableJoined",
+        "ContextualFixedKeyProcessor",
+        "ContextualProcessor",
+        "FixedKeyProcessorSupplier",
+        "Processor",
+        "PunctuationType",
+        "Record",
+        "Topology",
+    ),
     *("ValueTransformerWithKey", "FailOnInvalidTimestamp", "LogAndSkipOnInvalidTimestamp", "UsePartitionTimeOnInvalidTimestamp"),
     "WallclockTimestampExtractor",
 )
