@@ -17,7 +17,7 @@ from datetime import timedelta
 from enum import Enum
 from functools import partial
 from types import TracebackType
-from typing import Self, cast
+from typing import Self, TypeAlias, cast
 
 from runtime.changelog.listeners import StandbyUpdateListener, StateRestoreListener
 from runtime.clock import Clock, SystemClock
@@ -66,7 +66,7 @@ class KafkaStreams:
     records and events), so that an operator finds the log of a process.
     """
 
-    State = ClientState
+    State: TypeAlias = ClientState
 
     def __init__(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import cast
+from typing import cast, overload
 
 from runtime.config import StreamsConfig
 from runtime.dsl.graph import Graph, key_value_store
@@ -47,6 +47,15 @@ class StreamsBuilder:
         name = self._graph.stream(topics, how)
         return KStream(self._graph, name, how.key, how.value, frozenset((name,)))
 
+    @overload
+    def table(self, topic: str, consumed: Consumed[K, V], materialized: Materialized | str | None = None) -> KTable[K, V]: ...
+
+    @overload
+    def table(self, topic: str, consumed: Materialized[K, V]) -> KTable[K, V]: ...
+
+    @overload
+    def table(self, topic: str, consumed: str | None = None, materialized: MaterializedOrStr[K, V] = None) -> KTable[K, V]: ...
+
     def table(
         self, topic: str, consumed: ConsumedOrStr[K, V] | Materialized[K, V] = None, materialized: MaterializedOrStr[K, V] = None
     ) -> KTable[K, V]:
@@ -61,6 +70,15 @@ class StreamsBuilder:
         node = graph.name("KTABLE-SOURCE-", how.name)
         graph.hints.tables[node] = root.store, topic
         return table_from(graph, source, node, root)
+
+    @overload
+    def global_table(self, topic: str, consumed: Consumed[K, V], materialized: Materialized | str | None = None) -> GlobalKTable[K, V]: ...
+
+    @overload
+    def global_table(self, topic: str, consumed: Materialized[K, V]) -> GlobalKTable[K, V]: ...
+
+    @overload
+    def global_table(self, topic: str, consumed: str | None = None, materialized: MaterializedOrStr[K, V] = None) -> GlobalKTable[K, V]: ...
 
     def global_table(
         self, topic: str, consumed: ConsumedOrStr[K, V] | Materialized[K, V] = None, materialized: MaterializedOrStr[K, V] = None

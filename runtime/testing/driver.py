@@ -33,6 +33,7 @@ from runtime.testing.tasks import DriverGlobalStores, DriverTask, Surroundings
 from runtime.testing.topics import TestInputTopic, TestOutputTopic
 from runtime.topology.given import checked_topology
 from runtime.topology.topology import Topology
+from runtime.type_variables import K, V
 
 
 class TopologyTestDriver:
@@ -75,11 +76,11 @@ class TopologyTestDriver:
     def create_input_topic(
         self,
         name: str,
-        key_serde: Serde,
-        value_serde: Serde,
+        key_serde: Serde[K],
+        value_serde: Serde[V],
         start_timestamp: int | datetime | None = None,
         auto_advance: Duration = 0,
-    ) -> TestInputTopic:
+    ) -> TestInputTopic[K, V]:
         """A topic to pipe records into. Records without a timestamp get `start_timestamp` (ms or datetime; default: the driver's clock),
         and `auto_advance` more for each record after the first."""
         start = self._clock.wall_ms() if start_timestamp is None else _wall_ms(start_timestamp)
@@ -89,7 +90,7 @@ class TopologyTestDriver:
 
         return TestInputTopic(name, key_serde, value_serde, pipe, start, to_ms(auto_advance))
 
-    def create_output_topic(self, name: str, key_serde: Serde, value_serde: Serde) -> TestOutputTopic:
+    def create_output_topic(self, name: str, key_serde: Serde[K], value_serde: Serde[V]) -> TestOutputTopic[K, V]:
         """A topic to read from: what the topology writes to it, also before this call. Internal topics go by their full names."""
         return TestOutputTopic(name, key_serde, value_serde, self._log.unread(name))
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import overload
+from typing import Generic, cast, overload
 
 from runtime.durations import Duration, to_ms
 from runtime.errors import DeserializationError, SerializationError
 from runtime.record import Headers, Record
 from runtime.serdes.serde import Serde
 from runtime.testing.log import LogRecord
+from runtime.type_variables import K, V
 
 Pipe = Callable[[bytes | None, bytes | None, int, Headers], None]
 
@@ -22,7 +23,7 @@ class _NotGiven:
 _NOT_GIVEN = _NotGiven()
 
 
-class TestInputTopic:
+class TestInputTopic(Generic[K, V]):
     """Pipes records into a topology. Each call returns when everything that follows from the record has happened.
 
     Records without a timestamp get the topic's time, which starts at the driver's wall-clock time (or at `start_timestamp`) and moves by
@@ -31,7 +32,7 @@ class TestInputTopic:
 
     __test__ = False  # not a test, whatever its name says to pytest
 
-    def __init__(self, name: str, key_serde: Serde, value_serde: Serde, pipe: Pipe, start_ms: int, auto_advance_ms: int) -> None:
+    def __init__(self, name: str, key_serde: Serde[K], value_serde: Serde[V], pipe: Pipe, start_ms: int, auto_advance_ms: int) -> None:
         self.name = name
         self._pipe = pipe
         self._now_ms = start_ms
@@ -42,10 +43,10 @@ class TestInputTopic:
         self._serdes = {"key": key_serde, "value": value_serde}
 
     @overload
-    def pipe_input(self, key: object, value: object, timestamp: int | None = None, *, headers: Headers | None = None) -> None: ...
+    def pipe_input(self, key: K | None, value: V | None, timestamp: int | None = None, *, headers: Headers | None = None) -> None: ...
 
     @overload
-    def pipe_input(self, key: object, *, timestamp: int | None = None, headers: Headers | None = None) -> None: ...
+    def pipe_input(self, key: V | Record[K, V] | None, *, timestamp: int | None = None, headers: Headers | None = None) -> None: ...
 
     def pipe_input(self, key: object, value: object = _NOT_GIVEN, timestamp: int | None = None, *, headers: Headers | None = None) -> None:
         """`pipe_input(key, value)`, `pipe_input(value)` (a null key), or `pipe_input(record)`. `timestamp` is in ms since the epoch.
@@ -67,7 +68,7 @@ class TestInputTopic:
         raw_value = None if value is None else self._written("value", self._write_value, value)
         self._pipe(raw_key, raw_value, timestamp, self._headers)
 
-    def _written(self, what: str, write: Callable[[object], bytes | None], data: object) -> bytes | None:
+    def _written(self, what: str, write: Callable[..., bytes | None], data: object) -> bytes | None:
         try:
             return write(data)
         except Exception as error:
@@ -75,18 +76,18 @@ class TestInputTopic:
             raise SerializationError(text, is_key=what == "key", raw_key=None) from error
 
     def pipe_key_value_list(
-        self, pairs: Iterable[tuple[object, object]], start_timestamp: int | None = None, advance: Duration | None = None
+        self, pairs: Iterable[tuple[K | None, V | None]], start_timestamp: int | None = None, advance: Duration | None = None
     ) -> None:
         """Pipes (key, value) pairs; with `start_timestamp` (ms) the first at that time and each next one `advance` later."""
         step = to_ms(advance) if advance is not None else 0
         for number, (key, value) in enumerate(pairs):
             self.pipe_input(key, value, None if start_timestamp is None else start_timestamp + number * step)
 
-    def pipe_value_list(self, values: Iterable[object], start_timestamp: int | None = None, advance: Duration | None = None) -> None:
+    def pipe_value_list(self, values: Iterable[V | None], start_timestamp: int | None = None, advance: Duration | None = None) -> None:
         """Pipes values with null keys; times as in `pipe_key_value_list`."""
         self.pipe_key_value_list(((None, value) for value in values), start_timestamp, advance)
 
-    def pipe_record_list(self, records: Iterable[Record]) -> None:
+    def pipe_record_list(self, records: Iterable[Record[K, V]]) -> None:
         """Pipes records with their own timestamps and headers."""
         for record in records:
             self.pipe_input(record)
@@ -96,12 +97,13 @@ class TestInputTopic:
         self._now_ms += to_ms(duration)
 
 
-class TestOutputTopic:
-    """Reads what a topology wrote to a topic, each record once, oldest first. A None value is a tombstone."""
+class TestOutputTopic(Generic[K, V]):
+    """Reads what a topology wrote to a topic, each record once, oldest first. A None value is a tombstone, though its type
+    does not say so, as in Java: most records have values."""
 
     __test__ = False
 
-    def __init__(self, name: str, key_serde: Serde, value_serde: Serde, unread: deque[LogRecord]) -> None:
+    def __init__(self, name: str, key_serde: Serde[K], value_serde: Serde[V], unread: deque[LogRecord]) -> None:
         self.name = name
         self._unread = unread
         self._headers: Headers = []
@@ -117,15 +119,15 @@ class TestOutputTopic:
         """Number of records that were not read yet."""
         return len(self._unread)
 
-    def read_record(self) -> Record:
+    def read_record(self) -> Record[K, V]:
         """The next record. Raises LookupError if there is none, DeserializationError if this topic's serdes cannot read it."""
         if not self._unread:
             raise LookupError(f"topic {self.name} has no more records")
         found = self._unread.popleft()
         self._headers = list(found.record_headers or ())
         return Record(
-            None if found.raw_key is None else self._read("key", self._read_key, found.raw_key),
-            None if found.raw_value is None else self._read("value", self._read_value, found.raw_value),
+            cast(K, None if found.raw_key is None else self._read("key", self._read_key, found.raw_key)),
+            cast(V, None if found.raw_value is None else self._read("value", self._read_value, found.raw_value)),
             found.time_ms,
             self._headers,
         )
@@ -137,30 +139,30 @@ class TestOutputTopic:
             text = f"output topic {self.name}: {self._serdes[what]} cannot read the {what} {data!r}: {type(error).__name__}: {error}"
             raise DeserializationError(text) from error
 
-    def read_key_value(self) -> tuple[object, object]:
+    def read_key_value(self) -> tuple[K, V]:
         """Key and value of the next record. Raises LookupError if there is none."""
         record = self.read_record()
         return record.key, record.value
 
-    def read_value(self) -> object:
+    def read_value(self) -> V:
         """The value of the next record. Raises LookupError if there is none."""
         return self.read_record().value
 
-    def read_records_to_list(self) -> list[Record]:
+    def read_records_to_list(self) -> list[Record[K, V]]:
         """All records that are left."""
         return [self.read_record() for _ in range(len(self._unread))]
 
-    def read_key_values_to_list(self) -> list[tuple[object, object]]:
+    def read_key_values_to_list(self) -> list[tuple[K, V]]:
         """Key and value of all records that are left."""
         return [(record.key, record.value) for record in self.read_records_to_list()]
 
-    def read_values_to_list(self) -> list[object]:
+    def read_values_to_list(self) -> list[V]:
         """The values of all records that are left."""
         return [record.value for record in self.read_records_to_list()]
 
-    def read_key_values_to_map(self) -> dict[object, object]:
+    def read_key_values_to_map(self) -> dict[K, V]:
         """The last value of each key among the records that are left. Raises ValueError for a null key."""
-        found: dict[object, object] = {}
+        found: dict[K, V] = {}
         for key, value in self.read_key_values_to_list():
             if key is None:
                 raise ValueError(f"topic {self.name}: a record without a key has no place in a map")

@@ -20,6 +20,7 @@ from runtime import (
     GlobalKTable,
     Grouped,
     Joined,
+    KafkaStreams,
     KGroupedStream,
     KGroupedTable,
     KStream,
@@ -36,6 +37,7 @@ from runtime import (
     serdes,
 )
 from runtime.serdes import Serde
+from runtime.testing import TopologyTestDriver
 
 
 class Flight(msgspec.Struct, frozen=True):
@@ -162,3 +164,32 @@ def untyped_is_allowed(stream: KStream, serde: Serde) -> KTable:
     """Who names no types gets no errors."""
     stream.to("out", Produced(serde, value=serdes.STRING))
     return stream.map_values(lambda value: value["anything"]).group_by_key().count()
+
+
+def tables_of_topics() -> None:
+    """A store's name, or a `Materialized` with nothing but one, takes no type away."""
+    texts = Consumed(serdes.STRING, value=serdes.STRING)
+    builder = StreamsBuilder()
+    assert_type(builder.table("rows", texts, Materialized("rows")), KTable[str, str])
+    assert_type(builder.table("rows", texts, "rows"), KTable[str, str])
+    assert_type(builder.table("rows", Materialized("rows", key=serdes.STRING, value=serdes.LONG)), KTable[str, int])
+    assert_type(builder.global_table("all", texts, Materialized("all")), GlobalKTable[str, str])
+
+
+def ends(driver: TopologyTestDriver) -> None:
+    """The ends of a topology under test have the types of their serdes."""
+    source = driver.create_input_topic("in", serdes.STRING, serdes.LONG)
+    source.pipe_input("a", 1)
+    source.pipe_input("a", None)
+    source.pipe_input(1)
+    source.pipe_input("a", "b")  # type: ignore[call-overload]
+    result = driver.create_output_topic("out", serdes.time_windowed(serdes.STRING, 10), serdes.LONG)
+    assert_type(result.read_key_value(), tuple[Windowed[str], int])
+    assert_type(result.read_record().value, int)
+
+
+def states(streams: KafkaStreams) -> None:
+    def listen(new: KafkaStreams.State, old: KafkaStreams.State) -> None:
+        print(new is KafkaStreams.State.RUNNING, old)
+
+    streams.set_state_listener(listen)

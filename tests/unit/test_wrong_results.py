@@ -30,7 +30,7 @@ def driven(build: Callable[[KStream], KStream], value: str = "v", produced: Prod
     build(builder.stream("in", TEXT)).to("out", produced or Produced(serdes.STRING, value=serdes.STRING, name="sink"))
     with TopologyTestDriver(builder.build()) as driver:
         driver.create_input_topic("in", serdes.STRING, serdes.STRING).pipe_input("k", value)
-        return driver.create_output_topic("out", serdes.STRING, serdes.STRING).read_key_values_to_list()
+        return [*driver.create_output_topic("out", serdes.STRING, serdes.STRING).read_key_values_to_list()]
 
 
 class Pair(NamedTuple):
@@ -95,7 +95,7 @@ def judged(judge: Judge, mapped: dict[str, tuple[object, object]], produced: Pro
     builder.stream("in", TEXT).map(lambda key, value: mapped.get(value, (key, value))).to("out", produced)
     with TopologyTestDriver(builder.build(), {"production.exception.handler": judge}) as driver:
         driver.create_input_topic("in", serdes.STRING, serdes.STRING).pipe_value_list(["a", "bad", "b"])
-        return driver.create_output_topic("out", serdes.STRING, serdes.STRING).read_values_to_list()
+        return [*driver.create_output_topic("out", serdes.STRING, serdes.STRING).read_values_to_list()]
 
 
 @pytest.mark.parametrize("partitioner", [None, lambda topic, key, value, partitions: 0], ids=["by key", "chosen"])
