@@ -38,6 +38,7 @@ from runtime.worker.calls import Call, Positions, Stop
 from runtime.worker.crew import Crew, Owner
 from runtime.worker.queries import StoreQuery, StoreQueryParameters
 from runtime.worker.recruiting import Recruiter
+from runtime.worker.seat import Seat
 from runtime.worker.stream_worker import StreamWorker
 
 logger = logging.getLogger(__name__)
@@ -125,7 +126,7 @@ class KafkaStreams:
                 self._directory.remove_global_copies(above=count)
                 self._serve()
                 make = partial(self._recruiter.make, self._crew, instance)
-                self._crew.recruit(count, make)
+                self._crew.recruit(count, make, lambda number: Seat(number).thread_name(instance))
             except Exception:
                 self._stop_serving()
                 self._directory.unlock()

@@ -18,6 +18,7 @@ import json
 import logging
 import os
 import shutil
+import threading
 import uuid
 from collections.abc import Callable, Collection
 from functools import partial
@@ -46,6 +47,8 @@ class StateDirectory:
         self.path = Path(state_dir) / application_id
         self._lock = FolderLock(self.path, "the state directory")
         self._share = SharedLock(self.path, "the state directory")
+        self._looking = threading.Lock()
+        self._alone = False
         self._process_id: str | None = None
 
     # --- lock ---------------------------------------------------------------------------------------------------------------
@@ -78,9 +81,13 @@ class StateDirectory:
         self._share.acquire()
 
     def await_former_workers(self) -> None:
-        """In the client's process: returns when no worker is left of a client before, which was killed perhaps. Raises
-        StateDirectoryLockedError when one does not end; StateDirectoryError."""
-        self._share.await_none(FORMER_WORKERS_SECONDS)
+        """In the client's process: returns when no worker is left of a client before, which was killed perhaps. Asked again, by another
+        thread perhaps, it only waits for the first answer: its own workers are there by then. Raises StateDirectoryLockedError when one
+        does not end; StateDirectoryError."""
+        with self._looking:
+            if not self._alone:
+                self._share.await_none(FORMER_WORKERS_SECONDS)
+                self._alone = True
 
     def _keep_others_out(self) -> None:
         """A folder that is open to others, made by hand perhaps, is closed to them; where that is not allowed, it is told."""

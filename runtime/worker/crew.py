@@ -65,13 +65,17 @@ class Crew:
         self._workers: dict[int, StreamWorker] = {}
         self._leaving: set[int] = set()
         self._due_ms: dict[int, int] = {}
-        """Workers that have ended by themselves, and when each is begun again (monotonic time)."""
+        """Workers that are to be begun, the first time or again, and when (monotonic time)."""
+        self._may_begin = False
+        """False as long as workers of a client before may be there."""
         self._restarts = Restarts(max_poll_ms)
         self._stopping = False
         self._over = False
         self._failure: BaseException | None = None
         self._count = 0
         self._make: Callable[[int, bool], StreamWorker] | None = None
+        self._name: Callable[[int], str] = str
+        self._before: Callable[[], None] = lambda: None
         self._only: StreamWorker | None = None
         """The one worker of a client that has one, until it is begun."""
         self._halted = False
@@ -83,30 +87,37 @@ class Crew:
 
     # -- life ------------------------------------------------------------------------------------------------------------------
 
-    def recruit(self, count: int, make: Callable[[int, bool], StreamWorker]) -> None:
-        """How many workers there are to be. `make` makes the one of a number, paused or not (KIP-834), and does not start it. Raises what
-        it raises."""
-        self._count, self._make = count, make
+    def recruit(self, count: int, make: Callable[[int, bool], StreamWorker], name: Callable[[int], str]) -> None:
+        """How many workers there are to be. `make` makes the one of a number, paused or not (KIP-834), and does not start it; `name` tells
+        its name. Raises what `make` raises."""
+        self._count, self._make, self._name = count, make, name
         if count == 1:
             self._only = self._workers[1] = make(1, False)
 
     def start(self, before: Callable[[], None]) -> None:
         """Begins the workers, and returns at once. Processes are begun after `before`, which may wait; a worker in a thread has one of its
-        own. What fails ends the client."""
-        if self._only is not None:
-            with self._lock:
+        own, which does the same. What fails ends the client."""
+        self._before = before
+        with self._lock:
+            if self._only is not None:
                 self._start(self._only)
-        else:
-            self._supervisor.start()
-            self.later(lambda: self._begin_all(before))
+            else:
+                self._due_ms = dict.fromkeys(range(1, self._count + 1), self._clock.monotonic_ms())
+                self._begin_soon()
 
-    def _begin_all(self, before: Callable[[], None]) -> None:
+    def _begin_soon(self) -> None:
+        """Has what is due begun when nothing of a client before is left. With the lock held."""
+        if not self._supervisor.is_alive():
+            self._supervisor.start()
+        self.later(self._begin_first)
+
+    def _begin_first(self) -> None:
         try:
-            before()
-            for number in range(1, self._count + 1):
-                with self._lock:
-                    if not self._stopping:
-                        self._begin(number)
+            self._before()
+            with self._lock:
+                self._may_begin = True
+                for number in sorted(self._due_ms):
+                    self._begin(number)
         except StreamsError as error:
             logger.error("%s", error)
             self._give_up(error)
@@ -119,8 +130,6 @@ class Crew:
         return worker
 
     def _start(self, worker: StreamWorker) -> None:
-        if isinstance(worker, ProcessWorker) and not self._supervisor.is_alive():
-            self._supervisor.start()
         self._due_ms.pop(worker.number, None)
         self._restarts.begun(worker.number, self._clock.monotonic_ms())
         worker.start()
@@ -131,12 +140,16 @@ class Crew:
             worker.tell_state(*self._untold.pop(0))
 
     def add(self) -> str:
-        """Begins one more worker, under the smallest number that is free. Returns its name. Raises as `start`."""
+        """Begins one more worker, under the smallest number that is free. Returns its name. Raises StreamsError if that is not possible."""
         with self._lock:
             number = next(number for number in range(1, len(self._workers) + len(self._due_ms) + 2) if self._is_free(number))
-            name = self._begin(number).name
+            if self._may_begin:
+                self._begin(number)
+            else:
+                self._due_ms[number] = self._clock.monotonic_ms()
+                self._begin_soon()
         self._owner.workers_changed()
-        return name
+        return self._name(number)
 
     def _is_free(self, number: int) -> bool:
         return number not in self._workers and number not in self._due_ms
@@ -145,9 +158,12 @@ class Crew:
         """Ends the worker with the largest number, whose tasks go to the others. Returns its name when it has ended; None if there is none.
         Raises TimeoutError if it has not ended within `timeout_ms` (None: waits for ever); it goes on closing."""
         with self._lock:
-            number = max((number for number in self._workers if number not in self._leaving), default=None)
+            number = max((number for number in [*self._workers, *self._due_ms] if number not in self._leaving), default=None)
             if number is None:
                 return None
+            if self._due_ms.pop(number, None) is not None:  # it is not there yet
+                self._restarts.forget(number)
+                return self._name(number)
             worker = self._workers[number]
             self._leaving.add(number)
         worker.request_stop(Stop(timeout_ms, siblings_stay=True))
@@ -298,6 +314,8 @@ class Crew:
     def _begin_due(self) -> None:
         now_ms = self._clock.monotonic_ms()
         with self._lock:
+            if not self._may_begin:
+                return
             due = [number for number, due_ms in self._due_ms.items() if now_ms >= due_ms]
             for number in due:
                 try:

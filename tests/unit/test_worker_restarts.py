@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from threading import Event
+from typing import cast
 
 import pytest
 
@@ -108,11 +110,15 @@ class Client:
         told = Owner(lambda: None, lambda timeout_ms: None, lambda error: self.replace, self.failed.append, self.over.append)
         self.crew = Crew(told, self.clock, 1_000)
         self.made: list[Fake] = []
+        self.former = Event()
+        """Set when the workers of a client before are gone."""
+        self.former.set()
 
     def begin(self, count: int) -> list[Fake]:
-        self.crew.recruit(count, self._make)
-        self.crew.start(lambda: None)
-        wait_until(lambda: len(self.crew.workers) == count, 5)
+        self.crew.recruit(count, self._make, lambda number: f"one-StreamThread-{number}")
+        self.crew.start(lambda: cast(None, self.former.wait()))
+        if self.former.is_set():
+            wait_until(lambda: len(self.crew.workers) == count, 5)
         return list(self.made)
 
     def _make(self, number: int, halted: bool) -> Fake:
@@ -207,3 +213,23 @@ def test_who_is_removed_is_the_last_one_and_its_siblings_are_its_heirs(owner: Cl
     second.ends()
     assert owner.numbers() == [1]
     assert not owner.over, "a client may be without workers, and is given some again"
+
+
+def test_who_is_added_before_the_first_have_begun_is_another_and_waits_like_them(owner: Client) -> None:
+    owner.former.clear()
+    owner.begin(2)
+    assert [owner.crew.add(), owner.crew.add()] == ["one-StreamThread-3", "one-StreamThread-4"]
+    assert owner.crew.remove(None) == "one-StreamThread-4", "who is not there yet need not end"
+    assert not owner.made
+    owner.former.set()
+    wait_until(lambda: owner.numbers() == [1, 2, 3], 5, "all three")
+    assert [worker.number for worker in owner.made] == [1, 2, 3]
+
+
+def test_who_is_added_to_one_worker_waits_for_the_workers_of_a_client_before(owner: Client) -> None:
+    owner.former.clear()
+    owner.begin(1)
+    assert owner.crew.add() == "one-StreamThread-2"
+    assert owner.numbers() == [1]
+    owner.former.set()
+    wait_until(lambda: owner.numbers() == [1, 2], 5, "the second")
