@@ -7,6 +7,7 @@ the application, or deletes the changelog of a store that shall be no more, is l
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Mapping
 
@@ -17,26 +18,36 @@ from runtime.errors import BrokerUnavailableError, TopologyError
 from runtime.ids import Partition
 from runtime.stores.directory import StateDirectory
 from runtime.topics import ANSWER_SECONDS, TopicAdmin, TopicDescription, coordination_topic
-from runtime.topology.shape import StoreShape, TopologyShape, misfits, shape_of
+from runtime.topology.shape import StoreShape, TopologyShape, left_out, misfits, shape_of
 from runtime.topology.topology import Topology
+
+logger = logging.getLogger(__name__)
 
 
 def refuse_misfit(topology: Topology, config: StreamsConfig, topics: TopicAdmin, directory: StateDirectory) -> None:
     """Raises TopologyError that names what has changed and the ways out; BrokerUnavailableError, StreamsError."""
-    if coordination_topic(config.application_id) not in topics.describe([coordination_topic(config.application_id)]):
+    application = config.application_id
+    if coordination_topic(application) not in topics.describe([coordination_topic(application)]):
         return
-    former, now = last_shape(config), shape_of(topology, config.application_id)
+    former, now = last_shape(config), shape_of(topology, application)
     if former is None or former == now:
         return
     wanted = {*(store.changelog for store in former.stores if store.changelog), *former.repartitions}
     found = topics.describe(wanted)
-    offsets = _Offsets(config.application_id, topics, found)
+    offsets = _Offsets(application, topics, found)
     here = {store.name: store for store in now.stores}
     kept = [store.name for store in former.stores if _is_left(store, here.get(store.name), found, offsets, directory)]
     unread = {topic: left for topic in former.repartitions if topic in found and (left := offsets.unread(topic))}
     told = misfits(former, now, kept, unread)
     if told:
         raise TopologyError(_refusal(told, config, sorted({*found} & {*_own(former)})))
+    for name in left_out(former, now, kept):
+        logger.warning("store %s is not part of the topology any more; what it held is left: %s-%s-changelog", name, application, name)
+    again = topics.describe({store.changelog for store in now.stores if store.changelog and not store.of_source} - wanted)
+    for name in sorted(name for name, topic in again.items() if offsets.holds_something(topic)):
+        logger.warning(
+            "the topology that ran last had no store with changelog %s; it goes on from what that holds, without what came since", name
+        )
 
 
 def last_shape(config: StreamsConfig) -> TopologyShape | None:
@@ -78,6 +89,11 @@ class _Offsets:
         partitions = [Partition(topic, number) for number in range(self._found[topic].partitions)]
         return {partition: at.offset for partition, at in self._topics.last_committed(self._application_id, partitions).items()}
 
+    def holds_something(self, topic: TopicDescription) -> bool:
+        partitions = [Partition(topic.name, number) for number in range(topic.partitions)]
+        starts, ends = self._topics.start_offsets(partitions), self._topics.high_watermarks(partitions)
+        return any(ends[partition] > starts[partition] for partition in partitions)
+
     def unread(self, topic: str) -> int:
         """Offsets that are still to be processed."""
         committed = self.committed(topic)
@@ -115,5 +131,5 @@ def _refusal(told: list[str], config: StreamsConfig, internal: list[str]) -> str
         "Give stores and repartition topics the names that they had (Materialized, Grouped, StreamJoined, Repartitioned) and add what is "
         "new behind what was there; or give the new topology an application.id of its own; or begin anew: stop every instance; delete the "
         f"local state (KafkaStreams.clean_up());{delete} kafka-consumer-groups --bootstrap-server {servers} --group {application} "
-        "--all-topics --reset-offsets --to-earliest --execute. A store that shall be no more: delete its changelog alone"
+        "--all-topics --reset-offsets --to-earliest --execute. Of a store that shall begin anew or be no more: delete its changelog alone"
     )

@@ -2,7 +2,7 @@
 
 State outlives the program. Stores are found by the name of their changelog and, on disk, by the number of their sub-topology; what is
 on its way stands in repartition topics, which are found by their names. So an operator may come, go or change as long as stores and
-repartition topics stay where they are; and stores may be added.
+repartition topics stay where they are; stores may be added, and left out.
 """
 
 from __future__ import annotations
@@ -72,13 +72,18 @@ def misfits(former: TopologyShape, now: TopologyShape, kept: Collection[str], un
     return found
 
 
+def left_out(former: TopologyShape, now: TopologyShape, kept: Collection[str]) -> list[str]:
+    """The former stores that are no more, and of which there is something."""
+    return [store.name for store in former.stores if store.name in kept and store.name not in {each.name for each in now.stores}]
+
+
 def _misfit(store: StoreShape, here: Mapping[str, StoreShape], former: TopologyShape) -> str | None:
     now = here.get(store.name)
     if now is None:
         known = {each.name for each in former.stores}
         added = [each.name for each in here.values() if each.name not in known and _looks_alike(each, store)]
-        renamed = f" (was it renamed to {' or '.join(added)}?)" if added else ""
-        return f"store {store.name} of sub-topology {store.sub_topology} is not there any more{renamed}"
+        renamed = f"store {store.name} of sub-topology {store.sub_topology} is not there any more: was it renamed to {' or '.join(added)}?"
+        return renamed if added else None
     if now.kind != store.kind:
         return f"store {store.name} was a {_kind(store)} store and is a {_kind(now)} store now"
     if now.sub_topology != store.sub_topology:

@@ -81,7 +81,7 @@ def test_what_does_not_fit_is_refused_with_what_changed_and_the_old_topology_goe
     shifted = stopped.refuses(stopped.copies, stopped.counts())
     assert "store counts was in sub-topology 1 and is in sub-topology 2 now" in shifted
     assert f"kafka-topics --bootstrap-server {stopped.broker.bootstrap_servers} --delete" in shifted
-    assert "store counts of sub-topology 1 is not there any more (was it renamed to sums?)" in stopped.refuses(stopped.counts("sums"))
+    assert "store counts of sub-topology 1 is not there any more: was it renamed to sums?" in stopped.refuses(stopped.counts("sums"))
     versions = Stores.persistent_versioned_key_value_store("counts", 1000)
     assert "store counts was a key-value store and is a versioned store now" in stopped.refuses(stopped.counts(versions))
     stopped.goes_on(stopped.counts(), stopped.copies, counts=3)

@@ -9,7 +9,7 @@ import pytest
 from runtime import Consumed, Grouped, Materialized, Stores, StreamsBuilder, serdes
 from runtime.config import StreamsConfig
 from runtime.coordination.records import TopologyText, decode, encode
-from runtime.topology.shape import TopologyShape, misfits, shape_of
+from runtime.topology.shape import TopologyShape, left_out, misfits, shape_of
 
 CONFIG = StreamsConfig(
     {"application.id": "app", "bootstrap.servers": "x:9092", "default.key.serde": serdes.STRING, "default.value.serde": serdes.STRING}
@@ -67,8 +67,14 @@ def test_a_store_of_another_name_is_asked_about() -> None:
         builder.stream("other").group_by_key().reduce(lambda one, other: one, Materialized("latest"))
 
     assert told(shape(reduced), shape(renamed)) == [
-        "store newest of sub-topology 0 is not there any more (was it renamed to latest?)",
+        "store newest of sub-topology 0 is not there any more: was it renamed to latest?",
     ]
+
+
+def test_a_store_may_be_left_out() -> None:
+    both, one = shape(counted, reduced), shape(counted)
+    assert told(both, one) == []
+    assert left_out(both, one, ["newest"]) == ["newest"]
 
 
 def test_a_store_of_another_kind_is_told() -> None:
