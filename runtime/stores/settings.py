@@ -105,6 +105,8 @@ class StoreSettings:
     logging_config: Mapping[str, str] = field(default_factory=dict)
     buffer: bool = False
     """It holds changes that wait (`buffer.py`)."""
+    max_entries: int | None = None
+    """It keeps so many entries, those that were used last (`lru.py`)."""
 
     def changelog_config(self) -> dict[str, str]:
         """Topic settings as Kafka Streams makes them (`InternalTopicConfig`): windows and sessions are deleted after their retention,

@@ -12,6 +12,7 @@ from runtime.serdes.serde import Serde
 from runtime.stores.base import EngineStore
 from runtime.stores.duplicates import StagedDuplicatesStore
 from runtime.stores.key_value import StagedKeyValueStore
+from runtime.stores.lru import StagedLruStore
 from runtime.stores.session import StagedSessionStore
 from runtime.stores.settings import SessionSettings, StoreSettings, VersionSettings, WindowSettings, segment_ms, version_segment_ms
 from runtime.stores.versioned import StagedVersionedStore
@@ -22,10 +23,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class KeyValueSupplier:
-    """Where a key-value store keeps its entries (`KeyValueBytesStoreSupplier`)."""
+    """Where a key-value store keeps its entries, and how many at most (`KeyValueBytesStoreSupplier`)."""
 
     name: str
     persistent: bool
+    max_entries: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +99,13 @@ class Builder(Generic[S]):
 
     def with_caching_enabled(self) -> Builder[S]:
         """Updates are folded by key before they are forwarded. A store that retains duplicates has nothing to fold: it stays without, as
-        in Kafka Streams. Raises ValueError for a versioned store."""
+        in Kafka Streams; so does one of a limited number of entries. Raises ValueError for a versioned store."""
         if isinstance(self.settings.times, VersionSettings):
             raise ValueError(f"store {self.name}: versioned stores do not support caching")
         if isinstance(self.settings.times, WindowSettings) and self.settings.times.retain_duplicates:
             logger.warning("store %s retains duplicates: caching stays off", self.name)
+            return self
+        if self.settings.max_entries is not None:
             return self
         return replace(self, settings=replace(self.settings, caching=True))
 
@@ -139,6 +143,13 @@ class Stores:
     def in_memory_key_value_store(name: str) -> KeyValueSupplier:
         """In memory: rebuilt from the changelog at each start."""
         return KeyValueSupplier(_checked(name), False)
+
+    @staticmethod
+    def lru_map(name: str, max_cache_size: int) -> KeyValueSupplier:
+        """In memory, the `max_cache_size` entries that were put or got last; others are deleted. Raises ValueError below 1."""
+        if max_cache_size < 1:
+            raise ValueError(f"store {name}: it keeps at least 1 entry, not {max_cache_size}")
+        return KeyValueSupplier(_checked(name), False, max_cache_size)
 
     @staticmethod
     def persistent_window_store(
@@ -190,7 +201,7 @@ class Stores:
     def key_value_store_builder(supplier: KeyValueSupplier, key_serde: Serde, value_serde: Serde) -> Builder[StagedKeyValueStore]:
         """Plain values."""
         _check(KeyValueSupplier, supplier, key_serde, value_serde)
-        return Builder(StoreSettings(supplier.name, supplier.persistent, key_serde, value_serde), StagedKeyValueStore)
+        return _key_value_builder(supplier, StoreSettings(supplier.name, supplier.persistent, key_serde, value_serde))
 
     @staticmethod
     def timestamped_key_value_store_builder(
@@ -199,7 +210,7 @@ class Stores:
         """Values with their timestamp, as the stores of tables are."""
         _check(KeyValueSupplier, supplier, key_serde, value_serde)
         settings = StoreSettings(supplier.name, supplier.persistent, key_serde, value_serde, timestamped=True)
-        return Builder(settings, StagedKeyValueStore)
+        return _key_value_builder(supplier, settings)
 
     @staticmethod
     def window_store_builder(supplier: WindowSupplier, key_serde: Serde, value_serde: Serde) -> Builder[StagedWindowStore]:
@@ -228,6 +239,12 @@ class Stores:
         _check(VersionedSupplier, supplier, key_serde, value_serde)
         times = VersionSettings(supplier.history_retention_ms, supplier.segment_interval_ms)
         return Builder(StoreSettings(supplier.name, supplier.persistent, key_serde, value_serde, times=times), StagedVersionedStore)
+
+
+def _key_value_builder(supplier: KeyValueSupplier, settings: StoreSettings) -> Builder[StagedKeyValueStore]:
+    if supplier.max_entries is None:
+        return Builder(settings, StagedKeyValueStore)
+    return Builder(replace(settings, max_entries=supplier.max_entries), StagedLruStore)
 
 
 def _window_store(supplier: WindowSupplier) -> Callable[[StoreSettings], StagedWindowStore]:

@@ -1,5 +1,5 @@
 """The contract of key-value stores, over every implementation: in RocksDB and in memory, plain and timestamped, of immutable objects
-(staged as objects) and of mutable ones (staged as bytes)."""
+(staged as objects) and of mutable ones (staged as bytes). `tests/unit/test_lru_store.py` has what is special about `lru_map`."""
 
 from __future__ import annotations
 
