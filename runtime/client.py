@@ -80,6 +80,12 @@ class KafkaStreams:
         self._config = config if isinstance(config, StreamsConfig) else StreamsConfig(config)
         made = build_topology(topology) if isinstance(topology, str) else checked_topology(topology)
         self._topology = made.resolved(self._config)
+        if generated := made.generated_names():
+            logger.warning(
+                "names were generated, which move when something is put before them, and with them the state: %s "
+                "(ensure.explicit.internal.resource.naming = true refuses this)",
+                generated,
+            )
         self._clock = clock or SystemClock()
         self._application = self._config.application_id
         self._directory = StateDirectory(self._config.state_dir, self._application)
@@ -320,6 +326,10 @@ class KafkaStreams:
     def pause(self) -> None:
         """Pauses processing of all tasks of this client (KIP-834); they stay assigned. Ends with `resume()`."""
         self._answers("pause", self._crew.halt(True, self._asked("pause")))
+
+    def is_paused(self) -> bool:
+        """True from `pause()` to `resume()`. Tasks that are paused each by itself do not count (`paused_local_tasks`)."""
+        return self._crew.halted
 
     def resume(self, task_id: TaskId | None = None) -> bool:
         """With a task id (KIP-990): reads the task's committed offsets again and runs on from there. True once the task has left PAUSED,

@@ -349,6 +349,11 @@ class Crew:
         """The longest that a worker in a thread of this process has shown no sign of life."""
         return max((worker.idle_ms for worker in self.workers), default=0)
 
+    @property
+    def halted(self) -> bool:
+        """Whether processing of all workers is paused."""
+        return self._halted
+
     def halt(self, halted: bool, workers: Iterable[StreamWorker]) -> list[Future[object]]:
         """Pauses or resumes processing of these workers (KIP-834), and of those that are begun later."""
         with self._lock:
