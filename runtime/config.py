@@ -374,6 +374,8 @@ def _checked(key: ConfigKey, value: object) -> object:
     if key.kind is Kind.OBJECT:
         return value
     if key.kind is Kind.STRING:
+        if type(value) is bool and "true" in key.choices:
+            return str(value).lower()
         if not isinstance(value, str | Path | AutoOffsetReset):
             raise StreamsConfigError(f"{key.name} = {value!r} must be {key.kind.value}. {key.doc}")
         if key.choices and value not in key.choices:

@@ -143,6 +143,13 @@ _KEYS = (
         "What `StreamsBuilder.build(config)` does to need fewer topics and stores: `none`, `all`, or some of "
         "`reuse.ktable.source.topics`, `merge.repartition.topics`, `single.store.self.join`, divided by commas (docs/dsl.md).",
     ),
+    _text(
+        "ensure.explicit.internal.resource.naming",
+        "false",
+        "Whether a topology with a store or a repartition topic whose name was generated is refused (KIP-1111); else a warning lists them.",
+        "false",
+        "true",
+    ),
     _number("replication.factor", -1, "Of internal topics; -1: the brokers' default.", -1),
     _object("default.key.serde", None, "For keys where the topology names no serde."),
     _object("default.value.serde", None, "For values where the topology names no serde."),

@@ -16,6 +16,7 @@ from runtime.serdes.serde import Serde
 from runtime.stores.base import EngineStore, StateStore, StoreBuilder
 from runtime.stores.suppliers import Builder, KeyValueSupplier, SessionSupplier, Stores, VersionedSupplier, WindowSupplier
 from runtime.topology.draft import StoreFactory
+from runtime.topology.names import is_generated
 from runtime.topology.nodes import Partitioner
 from runtime.topology.optimization import Hints, Way, has_key
 from runtime.topology.topology import Topology, required_serde
@@ -45,16 +46,22 @@ class Graph:
     def name(self, prefix: str, named: Named | str | None = None, suffix: str = "") -> str:
         """The given name with the suffix, or a generated one. A number is drawn in any case, so that to name one node renames no other."""
         given, generated = name_of(named), f"{prefix}{self._number()}"
+        self._note(given)
         return generated if given is None else f"{given}{suffix}"
 
     def store_name(self, prefix: str, materialized: Materialized) -> str:
         """The store's given name, or a generated one. (Here a given name draws no number, as in Kafka Streams.)"""
+        self._note(materialized.name)
         return materialized.name or f"{prefix}STATE-STORE-{self._number()}"
 
     def check_same(self, other: Graph, what: str) -> None:
         """Raises TopologyError where what is to be put together comes from different builders."""
         if other is not self:
             raise TopologyError(f"{what}: they come from two StreamsBuilders; make both with the same one")
+
+    def _note(self, given: str | None) -> None:
+        if given is not None and is_generated(given):
+            self.topology.give_name(given)
 
     def operator(self, name: str, supplier: OperatorSupplier, parents: Iterable[str], stores: Iterable[str] = ()) -> str:
         """Adds a node; returns its name."""

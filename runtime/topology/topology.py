@@ -26,6 +26,7 @@ from runtime.topology.describe import TopologyDescription, describe
 from runtime.topology.draft import Draft, StoreFactory
 from runtime.topology.given import check_builder, check_extractor, check_partitioner, check_serde_pair, check_supplier
 from runtime.topology.internal_topics import changelog_topics, repartition_topics
+from runtime.topology.names import how_to_name, unnamed
 from runtime.topology.nodes import InternalTopic, Node, Partitioner, PendingSerde, ProcessorNode, SinkNode, SourceNode, TopicNameExtractor
 from runtime.topology.patterns import check_apart, matched
 from runtime.topology.subtopologies import GlobalStoreTopology, SubTopology, node_groups
@@ -56,6 +57,7 @@ class Topology:
         self._global_stores: list[_GlobalStore] = []
         self._source_changelogs: dict[str, str] = {}
         self._optimizations: frozenset[str] = frozenset()
+        self._given_names: set[str] = set()
         self._application_id: str | None = None
         self._additional_retention_ms = 0
 
@@ -292,6 +294,7 @@ class Topology:
         if not any(isinstance(node, SourceNode) for node in self._nodes.values()):
             raise TopologyError("the topology reads no topic: add a stream, a table or a source")
         self._check_optimizations(config)
+        self._check_names(config)
         key, value = config.default_key_serde, config.default_value_serde
         made = Topology()
         made._nodes = {name: self._resolve(node, config.application_id, key, value) for name, node in self._nodes.items()}
@@ -324,6 +327,24 @@ class Topology:
         made._repartitions, made._copartitioned = draft.repartitions, draft.copartitioned
         made._source_changelogs, made._optimizations = draft.source_changelogs, optimizations
         return made
+
+    def give_name(self, name: str) -> None:
+        """A store or a repartition topic was given this name, which may look generated (as Kafka Streams' users do to keep a store)."""
+        self._given_names.add(name)
+
+    def generated_names(self) -> str:
+        """Stores and repartition topics with generated names, each with what gives it one; empty if there is none."""
+        used = self._stores_of(self._nodes)
+        found = unnamed([*used, *(topic for topic in self._repartitions if topic not in used)], self._given_names)
+        what = {name: "store" if name in self._stores else "repartition topic" for name in found}
+        return ", ".join(f"{what[name]} {name} ({how_to_name(name)})" for name in found)
+
+    def _check_names(self, config: StreamsConfig) -> None:
+        if config["ensure.explicit.internal.resource.naming"] == "true" and (generated := self.generated_names()):
+            raise TopologyError(
+                "ensure.explicit.internal.resource.naming = true, but names were generated, which move when something is put before them. "
+                f"Name each as its brackets say: {generated}"
+            )
 
     def _check_optimizations(self, config: StreamsConfig) -> None:
         """Optimizations are made where the topology is built, so that it runs, and prints, as it was built. A topology made by hand has
