@@ -5,9 +5,12 @@ from __future__ import annotations
 import socket
 import time
 
+import psutil
+
 from orchestration.applications import Application
 from orchestration.launcher import LaunchError, Process
 from runtime.coordination.commands import CommandClient
+from runtime.coordination.records import Member
 from runtime.errors import BrokerUnavailableError, StreamsError
 
 DRAIN_SECONDS = 120.0
@@ -22,9 +25,8 @@ def drain(application: Application, name: str, process: Process | None, *, actor
 
     `process`: its process, if that is one of this machine's. Raises BrokerUnavailableError, LaunchError (it has not ended in time).
     """
-    here = socket.gethostname()
     with CommandClient(application.id, application.bootstrap_servers, actor) as client:
-        if not any(m.instance == name and not m.returns and (process or m.host != here) for m in client.members()):
+        if not any(m.instance == name and not m.returns and (process or _may_live(m)) for m in client.members()):
             return False
         try:
             client.send("close", instance=name, args={"timeout_ms": int(timeout_s * 1000)})
@@ -42,3 +44,9 @@ def drain(application: Application, name: str, process: Process | None, *, actor
                 )
             time.sleep(0.2)
     return True
+
+
+def _may_live(member: Member) -> bool:
+    """False for one whose process was on this machine and is gone, though the others do not know it yet. One that another process manager
+    started lives, though it is no process of the launcher's."""
+    return member.host != socket.gethostname() or psutil.pid_exists(member.pid)
