@@ -20,12 +20,15 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, Protocol, TypeAlias
 
+from runtime.config import StreamsConfig
 from runtime.durations import to_ms
-from runtime.errors import InvalidStateStoreError, StreamsError
+from runtime.errors import InvalidStateStoreError, StreamsConfigError, StreamsError
 from runtime.ids import TaskId
+from runtime.metrics import StreamsMetrics
 from runtime.operators.base import OperatorSupplier
 from runtime.operators.context import Forward, NodeContext, TaskContext
 from runtime.record import FixedKeyRecord, Headers, Record
+from runtime.serdes.serde import Serde
 from runtime.stores.base import EngineStore, StateStore, StoreBuilder
 from runtime.tasks.punctuation import Cancellable, PunctuationType, Punctuator
 from runtime.type_variables import KR, VR, K, KIn, KIn_contra, KOut, KOut_co, KOut_contra, V, VIn_contra, VOut, VOut_co, VOut_contra
@@ -91,6 +94,28 @@ class ProcessorContext(Generic[KOut_contra, VOut_contra]):
         task = self._task
         return RecordMetadata(task.topic, task.partition, task.offset) if task.offset >= 0 else None
 
+    @property
+    def key_serde(self) -> Serde:
+        """The configured default serde of keys. Raises StreamsConfigError if there is none."""
+        return self._default_serde("default.key.serde")
+
+    @property
+    def value_serde(self) -> Serde:
+        """The same of values."""
+        return self._default_serde("default.value.serde")
+
+    def _default_serde(self, key: str) -> Serde:
+        config = self._task.config
+        found = config.default_serde(key) if isinstance(config, StreamsConfig) else config.get(key)
+        if not isinstance(found, Serde):
+            raise StreamsConfigError(f"processor {self._node.name} asks for {key}, which is not set")
+        return found
+
+    @property
+    def metrics(self) -> StreamsMetrics:
+        """For metrics of the processor's own."""
+        return StreamsMetrics(self._task.metrics, str(self._task.task_id), self._node.name)
+
     def app_configs(self) -> Mapping[str, object]:
         """The application's configuration."""
         return self._task.config
@@ -98,6 +123,20 @@ class ProcessorContext(Generic[KOut_contra, VOut_contra]):
     def app_configs_with_prefix(self, prefix: str) -> dict[str, object]:
         """The part of the configuration whose keys begin so; the keys without the prefix."""
         return {key.removeprefix(prefix): value for key, value in self._task.config.items() if key.startswith(prefix)}
+
+    @property
+    def key_serde(self) -> Serde | None:
+        """The application's default serde of keys, `default.key.serde`; None if there is none."""
+        return self._settings().default_key_serde
+
+    @property
+    def value_serde(self) -> Serde | None:
+        """The application's default serde of values, `default.value.serde`; None if there is none."""
+        return self._settings().default_value_serde
+
+    def _settings(self) -> StreamsConfig:
+        config = self._task.config
+        return config if isinstance(config, StreamsConfig) else StreamsConfig(config)
 
     def current_stream_time_ms(self) -> int:
         """The largest timestamp that the task has processed, ms since the epoch; -1 before the first record."""

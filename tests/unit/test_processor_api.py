@@ -181,6 +181,18 @@ def test_the_configuration_is_told_whole_or_by_prefix(tmp_path: Path) -> None:
     assert found == ["app", "app"]
 
 
+def test_the_default_serdes_are_told() -> None:
+    found: list[object] = []
+
+    def init(context: ProcessorContext) -> None:
+        found.extend((context.key_serde, context.value_serde))
+
+    made = Topology().add_source("source", "in", value_serde=serdes.LONG)
+    made.add_processor("mine", lambda: Calls(lambda context, record: None, init), "source")
+    with TopologyTestDriver(made, {"default.key.serde": "STRING"}):
+        assert found == [serdes.STRING, None]
+
+
 @pytest.mark.parametrize(
     ("start", "calls"),
     [(1_000_000, [1_001_000, 1_002_500]), (999_500, [1_000_500, 1_002_500]), (1_002_500, [1_002_500]), (0, [1_001_000, 1_002_500])],
