@@ -10,15 +10,18 @@ import typer
 from orchestration import audit
 from orchestration.applications import Application
 from orchestration.commands.common import Named, Servers, err, explained, fail, named, out, project, task_id
+from orchestration.commands.look import look_at
 from orchestration.commands.run_book import ApplicationName, TaskName
 from orchestration.control_plane.models import RunBookState
 from orchestration.draining import DRAIN_SECONDS
 from orchestration.draining import drain as drain_through_kafka
 from orchestration.launcher import Launcher
+from orchestration.observer import Observer
 from orchestration.places import Places
 from orchestration.run_books import Request, RestartInstance
 from orchestration.tasks import TaskCommands
 from runtime.coordination.commands import CommandClient
+from runtime.errors import StreamsError
 from runtime.ids import TaskId
 
 Instances = Annotated[list[str] | None, typer.Argument(help="Names from streams.toml. Default: all of them.")]
@@ -90,6 +93,7 @@ def drain(
     with project() as operations:
         applications = operations.applications
         owner = applications.of_instance(instance) if application is None else applications.named(application)
+        _known(owner, instance)
         with err.status(f"Draining {instance} …"):
             ran = operations.drain(owner, instance, actor=audit.this_user(), timeout_s=timeout)
         out.print(f"{instance} has {'handed its tasks over and closed' if ran else 'not been running'}", markup=False)
@@ -97,11 +101,21 @@ def drain(
 
 def _drain_elsewhere(application: Application, instance: str, timeout: float) -> None:
     with explained(), err.status(f"Draining {instance} …"):
+        _known(application, instance)
         actor = audit.this_user()
         with CommandClient(application.id, application.bootstrap_servers, actor) as client:
             client.want(instance, False)
         ran = drain_through_kafka(application, instance, Launcher(Places.find()).running(instance), actor=actor, timeout_s=timeout)
     out.print(f"{instance} has {'handed its tasks over and closed' if ran else 'not been running'}", markup=False)
+
+
+def _known(application: Application, instance: str) -> None:
+    """Raises StreamsError for a name that neither streams.toml nor Kafka has heard of, before anything is written under it."""
+    if instance in application.instances:
+        return
+    known = look_at(Observer(application.id, application.bootstrap_servers)).instances(application.instances)
+    if instance not in known:
+        raise StreamsError(f"no instance {instance!r} of {application.id} is known; known are {', '.join(known) or 'none'}")
 
 
 def restart(instances: Instances = None) -> None:
