@@ -133,6 +133,32 @@ class Metrics:
         return found
 
 
+class StreamsMetrics:
+    """The metrics of one processor of the user's (Kafka Streams' class of this name): in the group of processors, with the task's and the
+    processor's name, among all others (`KafkaStreams.metrics`, Prometheus), until the task is closed. What a metric counts is not taken
+    back when the task goes back to its last commit."""
+
+    def __init__(self, metrics: Metrics, task: str, processor: str) -> None:
+        self._metrics = metrics
+        self._tags = {"task_id": task, "processor_node_id": processor}
+
+    def counter(self, name: str, **tags: str) -> Counter:
+        """A number that only grows, by `add(n=1)`; call it `…-total`."""
+        return self._metrics.counter(name, NODE, **{**tags, **self._tags})
+
+    def gauge(self, name: str, **tags: str) -> Gauge:
+        """The last value given by `set(value)`."""
+        return self._metrics.gauge(name, NODE, **{**tags, **self._tags})
+
+    def latency(self, name: str, **tags: str) -> Latency:
+        """Average and maximum of what `record(milliseconds)` was given, as `<name>-avg` and `<name>-max`."""
+        return self._metrics.latency(name, NODE, **{**tags, **self._tags})
+
+    def metrics(self) -> dict[MetricName, float]:
+        """All metrics of this worker now, those of the engine included."""
+        return self._metrics.values()
+
+
 class _PrometheusView(Collector):
     def __init__(self, values: Callable[[], Mapping[MetricName, float]]) -> None:
         self._values = values

@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, Protocol, TypeAlias
 
 from runtime.config import StreamsConfig
+from runtime.dsl.arity import checked
 from runtime.durations import to_ms
-from runtime.errors import InvalidStateStoreError, StreamsConfigError, StreamsError
+from runtime.errors import InvalidStateStoreError, StreamsError
 from runtime.ids import TaskId
 from runtime.metrics import StreamsMetrics
 from runtime.operators.base import OperatorSupplier
@@ -95,23 +96,6 @@ class ProcessorContext(Generic[KOut_contra, VOut_contra]):
         return RecordMetadata(task.topic, task.partition, task.offset) if task.offset >= 0 else None
 
     @property
-    def key_serde(self) -> Serde:
-        """The configured default serde of keys. Raises StreamsConfigError if there is none."""
-        return self._default_serde("default.key.serde")
-
-    @property
-    def value_serde(self) -> Serde:
-        """The same of values."""
-        return self._default_serde("default.value.serde")
-
-    def _default_serde(self, key: str) -> Serde:
-        config = self._task.config
-        found = config.default_serde(key) if isinstance(config, StreamsConfig) else config.get(key)
-        if not isinstance(found, Serde):
-            raise StreamsConfigError(f"processor {self._node.name} asks for {key}, which is not set")
-        return found
-
-    @property
     def metrics(self) -> StreamsMetrics:
         """For metrics of the processor's own."""
         return StreamsMetrics(self._task.metrics, str(self._task.task_id), self._node.name)
@@ -168,9 +152,13 @@ class ProcessorContext(Generic[KOut_contra, VOut_contra]):
         """Calls `callback(now_ms)` every `interval` (ms if an int) of stream time or wall-clock time.
 
         Stream time: first at once when stream time is known. Wall-clock time: first after one interval. With `start_time` (ms since the
-        epoch if an int): then, and at whole intervals after it, as far as they are still to come (KIP-1146). Raises ValueError below 1 ms.
+        epoch if an int): then, and at whole intervals after it, as far as they are still to come (KIP-1146). Raises ValueError below 1 ms,
+        TypeError for what is no PunctuationType, TopologyError for a callback that does not take the time.
         """
         task, node = self._task, self._node
+        if not isinstance(type, PunctuationType):
+            raise TypeError(f"processor {node.name}: schedule takes a PunctuationType, such as PunctuationType.STREAM_TIME, not {type!r}")
+        checked(callback, node.name, "now_ms")
 
         def punctuator(now_ms: int) -> None:
             task.timestamp = now_ms
@@ -187,9 +175,15 @@ class ProcessorContext(Generic[KOut_contra, VOut_contra]):
     def forward(self, record: Record[KOut_contra, VOut_contra], child_name: str | None = None) -> None:
         """Hands a record to all children, or to the one named. Its timestamp and headers go with it.
 
-        Raises StreamsError if there is no such child.
+        Raises StreamsError if there is no such child, TypeError for what is no record.
         """
-        self._send(record.key, record.value, record.timestamp, record.headers, child_name)
+        try:
+            key, headers = record.key, record.headers
+        except AttributeError:
+            raise TypeError(
+                f"processor {self._node.name} forwards {record!r}, which is no Record: context.forward(Record(key, value, timestamp))"
+            ) from None
+        self._send(key, record.value, record.timestamp, headers, child_name)
 
     def _send(self, key: object, value: object, timestamp: int, headers: Headers, child_name: str | None) -> None:
         task = self._task

@@ -18,7 +18,7 @@ from runtime import (
     StreamsBuilder,
     serdes,
 )
-from runtime.errors import ProcessingError, StreamsError
+from runtime.errors import ProcessingError, StreamsError, TopologyError
 from runtime.ids import TaskId
 from runtime.operators.processor import (
     AnyFixedKeyProcessor,
@@ -422,3 +422,51 @@ def test_a_contextual_processor_has_its_context() -> None:
     with TopologyTestDriver(builder.build()) as driver:
         driver.create_input_topic("in", S, S).pipe_input("a", "x", 1)
         assert driver.create_output_topic("out", S, S).read_key_values_to_list() == [("a", "XX")]
+
+
+class Measuring(ContextualProcessor[str, str, str, str]):
+    def init(self, context: ProcessorContext[str, str]) -> None:
+        super().init(context)
+        self.seen, self.size = context.metrics.counter("seen-total", carrier="UA"), context.metrics.latency("size")
+
+    def process(self, record: Record[str, str]) -> None:
+        self.seen.add()
+        self.size.record(len(record.value))
+        assert "seen-total" in {name.name for name in self.context.metrics.metrics()}
+
+
+def test_a_processor_has_metrics_of_its_own_beside_the_others() -> None:
+    builder = StreamsBuilder()
+    builder.stream("in", Consumed(S, value=S)).process(Measuring, named="counting")
+    with TopologyTestDriver(builder.build()) as driver:
+        driver.create_input_topic("in", S, S).pipe_key_value_list([("a", "x"), ("a", "xyz")], 0, 1)
+        [(name, seen)] = [(name, value) for name, value in driver.metrics().items() if name.name == "seen-total"]
+        assert seen == 2 and name.group == "stream-processor-node-metrics"
+        assert dict(name.tags).items() >= {"carrier": "UA", "task-id": "0_0", "processor-node-id": "counting"}.items()
+        assert [value for name, value in sorted(driver.metrics().items()) if name.name.startswith("size-")] == [2.0, 3.0]
+
+
+def test_what_cannot_be_scheduled_or_forwarded_is_told() -> None:
+    told: list[str] = []
+
+    class Mistaken(ContextualProcessor[str, str, str, str]):
+        def process(self, record: Record[str, str]) -> None:
+            mistakes: list[Callable[[], object]] = [
+                lambda: self.context.schedule(5, cast(PunctuationType, "STREAM_TIME"), print),
+                lambda: self.context.schedule(5, PunctuationType.STREAM_TIME, cast(Callable[[int], None], 5)),
+                lambda: self.context.schedule(5, PunctuationType.STREAM_TIME, cast(Callable[[int], None], lambda: None)),
+                lambda: self.context.forward(cast(Record[str, str], "a")),
+            ]
+            for mistake in mistakes:
+                with pytest.raises((TypeError, TopologyError)) as caught:
+                    mistake()
+                told.append(str(caught.value))
+
+    builder = StreamsBuilder()
+    builder.stream("in", Consumed(S, value=S)).process(Mistaken, named="mine")
+    with TopologyTestDriver(builder.build()) as driver:
+        driver.create_input_topic("in", S, S).pipe_input("a", "x", 1)
+    assert told[0] == "processor mine: schedule takes a PunctuationType, such as PunctuationType.STREAM_TIME, not 'STREAM_TIME'"
+    assert told[1] == "node mine: expected a function, not 5"
+    assert "node mine: " in told[2] and told[2].endswith("is given (now_ms) and takes 0")
+    assert told[3] == "processor mine forwards 'a', which is no Record: context.forward(Record(key, value, timestamp))"
