@@ -84,6 +84,8 @@ class Topology:
             raise TopologyError(f"source {name}: at least one topic is needed")
         for topic in read:
             _check_topic(topic, f"source {name}")
+        if len(set(read)) < len(read):
+            raise TopologyError(f"source {name}: a topic is named twice: {', '.join(read)}")
         try:
             reset = None if offset_reset is None else AutoOffsetReset.of(offset_reset)
         except ValueError as error:

@@ -74,6 +74,7 @@ OPTIONS: list[tuple[Callable[[], object], str]] = [
     (lambda: StreamsBuilder().stream("in", serdes.STRING), r"expected Consumed.*: Consumed\(serdes\.STRING, value=\.\.\.\)"),
     (lambda: StreamsBuilder().stream("in", Materialized("rows")), r"expected Consumed\(\.\.\.\), or a name alone, not Materialized"),
     (lambda: StreamsBuilder().stream(None), r"stream: a topic, several of them or a compiled pattern, not None"),
+    (lambda: StreamsBuilder().stream(["one", "two", "one"], TEXT), r"source KSTREAM-SOURCE-0000000000: a topic is named twice: one, two"),
     (lambda: stream().to("out", TEXT), r"expected Produced\(\.\.\.\), or a name alone, not Consumed"),
     (lambda: stream().group_by_key(Materialized("rows")), r"expected Grouped"),
     (lambda: groups().count(Materialized), r"Materialized"),
