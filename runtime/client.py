@@ -116,7 +116,8 @@ class KafkaStreams:
     # -- life cycle ------------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Locks the state directory and starts the workers; returns at once. `state` tells how far it has come.
+        """Locks the state directory and starts the workers; returns at once. `state` tells how far it has come. The program has to stay for
+        as long as they are to run: a worker does not outlive it.
 
         Raises StateDirectoryLockedError or StateDirectoryError if the state directory cannot be used, StreamsError if the client was
         started before or a port (`metrics.port`, `http.port`) is in use. What fails later goes to the uncaught-exception handler and ends

@@ -276,7 +276,7 @@ class Parts:
             host=socket.gethostname(),
             pid=self._seat.pid,
             log_path=self._log_path,
-            state_dir=str(self._config.state_dir),
+            state_dir=str(self._config.state_dir.resolve()),  # it tells whose disk this is
             metrics_port=self._config.metrics_port,
             application_server=str(self._config.application_server or ""),
             worker=self._seat.number,
