@@ -18,6 +18,7 @@ from runtime.config import StreamsConfig
 from runtime.errors import MissingSourceTopicError, TaskCorruptedError
 from runtime.events import EventSink
 from runtime.ids import NextOffset, Partition, TaskId
+from runtime.intake.verdict import Decoder
 from runtime.metrics import Metrics
 from runtime.serdes import STRING
 from runtime.stores import Stores
@@ -69,6 +70,8 @@ class Copies:
     def __post_init__(self) -> None:
         self._topics = TopicAdmin(StreamsConfig({"application.id": "app", "bootstrap.servers": self.kafka.bootstrap_servers}))
         self._stores: list[EngineStore] = []
+        self.committed: int | None = None
+        """If set, topics are source topics, and so much of them was processed."""
         self.restorer = Restorer(
             {"bootstrap.servers": self.kafka.bootstrap_servers},
             self.clock,
@@ -84,6 +87,8 @@ class Copies:
         if facts is None:
             raise MissingSourceTopicError(topic)
         end = self._topics.high_watermarks([partition])[partition]
+        if self.committed is not None:
+            return Changelog(partition, NextOffset(self.committed), facts.topic_id, None, lambda: Decoder(topic, STRING, STRING))
         return Changelog(partition, end, facts.topic_id, facts.delete_retention_ms)
 
     def open(self, task: TaskId, topic: str) -> EngineStore:
@@ -164,6 +169,26 @@ def test_a_follower_that_becomes_active_is_read_on_to_the_end_as_it_was_then(cop
     copies.until(lambda: content(beside) == {"x": "1"}, "the other, which goes on")
     assert content(store) == {"a": "2", "b": "1"}, "it reads on after its end"
     assert ("suspended", "counts", 0, 1, SuspendReason.PROMOTED) in copies.listener.calls
+
+
+def test_a_follower_of_a_source_topic_goes_as_far_as_is_committed(copies: Copies, topic: Callable[..., str]) -> None:
+    """What lies beyond is input: an active task that found it in its table would tell nobody of the change."""
+    name, beside = topic("source", config=COMPACT), topic("changelog", config=COMPACT)
+    copies.kafka.produce(name, [("a", "1"), ("b", b"\xff"), ("b", "1"), ("a", "2"), ("c", "1")], partition=0)
+    copies.kafka.produce(beside, [("x", "1")], partition=0)
+    other = copies.follow(beside, OTHER)
+    copies.committed = 2
+    store = copies.follow(name)
+    copies.until(lambda: content(other) == {"x": "1"} and content(store) == {"a": "1"}, "what is committed")
+    assert store.committed_offset(Partition(name, 0)) == 2
+    assert copies.restorer.lag(TASK) == 0
+    copies.committed = 4
+    copies.until(lambda: content(store) == {"a": "2", "b": "1"}, "what was committed since")
+    assert store.committed_offset(Partition(name, 0)) == 4
+    copies.committed = 5
+    copies.restorer.promote(TASK, [(store, copies.changelog(name))])
+    assert copies.until(lambda: not copies.restorer.restoring, "its end") == [TASK]
+    assert content(store) == {"a": "2", "b": "1", "c": "1"}
 
 
 def test_a_follower_at_the_end_is_active_at_once(copies: Copies, topic: Callable[..., str]) -> None:
