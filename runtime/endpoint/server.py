@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import logging
 import socket
+import sys
 import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
@@ -126,7 +127,11 @@ class _Server(ThreadingMixIn, TCPServer):
                 _end(connection)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        logger.info("HTTP endpoint: a connection broke", exc_info=True)
+        error = sys.exception()
+        if isinstance(error, OSError):
+            logger.info("HTTP endpoint: a client hung up (%s)", error)
+        else:
+            logger.error("HTTP endpoint: a connection failed", exc_info=error)
 
 
 def _end(connection: socket.socket) -> None:

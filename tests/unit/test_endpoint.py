@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import logging
 import re
 import socket
+import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -620,6 +622,19 @@ def test_a_failure_of_ours_is_told_and_leaves_the_endpoint_up(instance: Instance
     monkeypatch.setattr(instance, "store", lambda parameters: 1 // 0)
     assert "the instance's log tells why" in http.error(f"/stores/counts/get?key={K0}", 500)
     assert http.ok("/health")["alive"]
+
+
+def test_a_client_that_hangs_up_is_one_line_of_the_log(instance: Instance, http: Http, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, server.logger.name)
+    instance.held.clear()
+    with socket.create_connection(("127.0.0.1", http.endpoint.port), timeout=20) as connection:
+        for _ in range(2):  # the answer to the second finds nobody
+            connection.sendall(f"GET /stores/counts/get?key={K0} HTTP/1.1\r\n\r\n".encode())
+        wait_until(lambda: bool(instance.asked), what="the request")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    instance.held.set()
+    (record,) = wait_until(lambda: [found for found in caplog.records if "hung up" in found.getMessage()], what="the line")
+    assert record.exc_info is None and record.levelno == logging.INFO
 
 
 def test_a_connection_serves_several_requests_and_is_cut_at_the_end(instance: Instance) -> None:
