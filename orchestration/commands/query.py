@@ -79,7 +79,7 @@ def _instances(application: str, servers: str | None, url: str | None, token: st
 def _answer(asked: Sequence[str], store: str, parameters: dict[str, str], token: str | None) -> dict[str, object]:
     """The answer of the first instance that gives one. Raises StreamsError with what the last of them said."""
     path = f"/stores/{quote(store, safe='')}"
-    said: list[str] = []
+    silent: list[str] = []
     for address in asked:
         what = "does not answer"
         try:
@@ -93,8 +93,8 @@ def _answer(asked: Sequence[str], store: str, parameters: dict[str, str], token:
             told = msgspec.json.decode(said)["error"] if error.headers.get_content_type() == "application/json" else error.reason
             raise StreamsError(f"{error.url}: {told}") from error
         except (URLError, HTTPException, OSError) as error:
-            said.append(f"{address} {what} ({getattr(error, 'reason', error)})")
-    raise StreamsError("\n".join(said))
+            silent.append(f"{address} {what} ({getattr(error, 'reason', error)})")
+    raise StreamsError("\n".join(silent))
 
 
 def _get(url: str, token: str | None) -> dict[str, object]:
