@@ -163,6 +163,8 @@ def _general_sink(
         if wanted is None or isinstance(wanted, int):
             send(topic, raw_key, raw_value, timestamp, task.headers, wanted)
             return
+        if isinstance(wanted, str | bytes) or not isinstance(wanted, Collection):
+            raise StreamsError(f"the partitioner chose {wanted!r} for topic {topic}: expected a partition (int), several of them, or None")
         if not wanted:
             task.dropped.add()
         for partition in wanted:

@@ -21,6 +21,7 @@ from runtime import (
     Materialized,
     Named,
     Printed,
+    ProcessingError,
     Processor,
     ProcessorContext,
     ProcessorSupplier,
@@ -239,3 +240,14 @@ def test_windows_have_kafka_streams_attributes() -> None:
     near = JoinWindows.of_time_difference_and_grace(5, 6).before(3).after(9)
     assert (near.before_ms, near.after_ms, near.grace_period_ms, near.size_ms) == (3, 9, 6, 12)
     assert Joined(grace_period=5).grace_period == 5
+
+
+@pytest.mark.parametrize("chosen", ["0", 0.5])
+def test_a_partitioner_that_chooses_no_partition_is_told_with_its_node(chosen: object) -> None:
+    builder = StreamsBuilder()
+    builder.stream("in", TEXT).to("out", Produced(partitioner=lambda topic, key, value, partitions: chosen, name="sink"))
+    with (
+        TopologyTestDriver(builder.build()) as driver,
+        pytest.raises(ProcessingError, match=rf"node sink.*partitioner chose {chosen!r} for"),
+    ):
+        driver.create_input_topic("in", serdes.STRING, serdes.STRING).pipe_input("a", "b")
