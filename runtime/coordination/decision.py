@@ -116,7 +116,7 @@ class Decision:
         """Tasks that are kept for a worker that said it would return, from when it says so until its time is up (rules.md, 4), or its
         instance is back with fewer workers; and tasks with state whose owner was killed and is back, but has to wait until the group takes
         it in, which is when the old session is over. Where another has a whole copy, that one runs the task."""
-        registry, now_ms = self._registry, self._clock.wall_ms()
+        registry, now_ms = self._registry, self._registry.wall_ms(self._clock)
         here = {(known.member.instance, known.member.worker) for known in live.values()}
         workers = {known.member.instance: known.member.workers for known in live.values()}
 

@@ -124,7 +124,8 @@ class Leader:
         if now_ms < self._not_before_ms:
             return False
         kept = self._registry.assignment.reserved.values() if self._registry.assignment is not None else ()
-        over = sum(reserved.until_ms <= self._clock.wall_ms() for reserved in kept)
+        wall_ms = self._registry.wall_ms(self._clock)
+        over = sum(reserved.until_ms <= wall_ms for reserved in kept)
         seen = (self._registry.version, tuple(dead), tuple(fenced), over, id(self._racks.rules()))
         if seen == self._seen and now_ms - self._seen_ms < self._probing_ms:
             return False

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import ListOffsetsResultInfo, OffsetSpec
 
@@ -85,7 +85,8 @@ class CoordinationLog:
                 continue
             offset = message.offset()
             if record is not None and offset is not None:
-                yield Entry(offset, record, message.key() or b"", message.timestamp()[1])
+                kind, at_ms = message.timestamp()
+                yield Entry(offset, record, message.key() or b"", at_ms if kind == TIMESTAMP_LOG_APPEND_TIME else None)
 
     def ask_end(self) -> Future[int]:
         """Asks for the topic's end, open transactions included, without waiting. The future fails with KafkaException.

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+import msgspec
+
+from runtime.clock import Clock
 from runtime.coordination.log import Entry
 from runtime.coordination.records import (
     ASSIGNMENT,
@@ -62,15 +65,21 @@ class Registry:
         self.topologies: dict[str, str] = {}
         """Descriptions by hash."""
         self.last_topology: TopologyText | None = None
+        self._ahead_ms: int | None = None
+        """How far the brokers' clock is ahead of the monotonic one here, at least; None as long as it was not seen."""
 
     def apply(self, entry: Entry, now_ms: int) -> None:
-        """Takes the next record in."""
+        """Takes the next record in. `now_ms` is monotonic time."""
         self.version += 1
+        if entry.at_ms is not None:
+            ahead_ms = entry.at_ms - now_ms  # less than it is, by as much as the record is old
+            self._ahead_ms = ahead_ms if self._ahead_ms is None else max(ahead_ms, self._ahead_ms)
         match entry.record:
             case Member() as member:
                 self._member(member, entry, now_ms)
             case Death() as death:
-                self.deaths.setdefault(death.who, death)
+                at_ms = death.at_ms if entry.at_ms is None else entry.at_ms
+                self.deaths.setdefault(death.who, msgspec.structs.replace(death, at_ms=at_ms))
             case Assignment() as assignment:
                 self._assignment(assignment, entry.offset)
             case Command() as command:
@@ -93,6 +102,10 @@ class Registry:
                     self.holds.pop(key, None)
                 elif kind == ASSIGNMENT:
                     self.assignment = None
+
+    def wall_ms(self, clock: Clock) -> int:
+        """What time it is by the brokers' clock: the times of records are told by it. By the clock here as long as that is not known."""
+        return clock.wall_ms() if self._ahead_ms is None else clock.monotonic_ms() + self._ahead_ms
 
     def _member(self, member: Member, entry: Entry, now_ms: int) -> None:
         who = member.who

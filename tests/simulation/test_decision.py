@@ -37,12 +37,17 @@ class Log:
     def wall_ms(self) -> int:
         return self.now_ms
 
+    def monotonic_ms(self) -> int:
+        return self.now_ms
+
     def rules(self) -> RackRules:
         return RackRules()
 
-    def say(self, record: Told) -> None:
+    def say(self, record: Told, ahead_ms: int | None = None) -> None:
+        """`ahead_ms`: how far the brokers' clock is ahead of the one here, where it is known."""
         key = ASSIGNMENT_KEY if isinstance(record, Assignment) else cast(Any, record).key
-        self.registry.apply(Entry(self.offset, record, key), 0)
+        at_ms = None if ahead_ms is None else self.now_ms + ahead_ms
+        self.registry.apply(Entry(self.offset, record, key, at_ms), self.now_ms)
         self.offset += 1
 
     def decide(self, dead: list[str] | None = None, fenced: list[str] | None = None) -> Assignment:
@@ -199,3 +204,30 @@ def test_a_sibling_has_what_was_on_disk_and_not_what_was_in_memory(in_memory: bo
     log.say(member("c", tasks=running(*NAMES[2:]) | {NAMES[0]: report(TaskKind.STANDBY)}))
     log.decide()
     assert NAMES[0] in active(log.decide(dead=["b/1/1"], fenced=["b/1/1"]))[heir]
+
+
+@pytest.mark.parametrize("ahead_ms", [-1_200_000, 1_200_000], ids=["fast", "slow"])
+def test_rule_4_a_leader_whose_clock_is_wrong_keeps_tasks_for_as_long_as_any_other(ahead_ms: int) -> None:
+    log = Log()
+    log.say(member("a", tasks=running(*NAMES[:2])), ahead_ms)
+    log.say(member("b", tasks=running(*NAMES[2:])), ahead_ms)
+    log.decide()
+    log.say(msgspec.structs.replace(member("b"), returns=True), ahead_ms)
+    assert sorted(log.decide(dead=["b/1/1"], fenced=["b/1/1"]).reserved) == NAMES[2:]
+    log.now_ms += GRACE_MS - 1
+    assert sorted(log.decide().reserved) == NAMES[2:]
+    log.now_ms += 1
+    assert active(log.decide()) == {"a/1/1": NAMES}
+
+
+@pytest.mark.parametrize("ahead_ms", [-1_200_000, 1_200_000], ids=["fast", "slow"])
+def test_who_is_back_is_waited_for_by_the_brokers_clock(ahead_ms: int) -> None:
+    """The clock of the one that is back is wrong; the leader's is right."""
+    log = Log()
+    log.say(member("a", tasks=running(*NAMES[:2])), 0)
+    log.say(member("b", tasks=running(*NAMES[2:])), 0)
+    log.decide()
+    log.say(Death(instance="b", worker=1, incarnation=1, by="b/1/2", at_ms=NOW_MS - ahead_ms), 0)
+    assert sorted(log.decide(dead=["b/1/1"], fenced=["b/1/1"]).reserved) == NAMES[2:]
+    log.now_ms += SESSION_MS + REJOIN_MS
+    assert active(log.decide()) == {"a/1/1": NAMES}
