@@ -14,6 +14,7 @@ around each record (35 ns each, for something that happens once a day).
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Sequence
 from operator import index
 from typing import NamedTuple, Protocol
@@ -72,10 +73,14 @@ class Failure(NamedTuple):
 class Decoder:
     """Decodes one source topic of one task. Not safe for several threads."""
 
-    __slots__ = ("_extract", "_key", "_key_serde", "_needs_headers", "_record_headers", "_topic", "_value", "_value_serde")
+    __slots__ = ("_extract", "_key", "_key_serde", "_needs_headers", "_record_headers", "_source", "_topic", "_value", "_value_serde")
 
-    def __init__(self, topic: str, key_serde: Serde, value_serde: Serde, timestamp_extractor: object = None) -> None:
+    def __init__(
+        self, topic: str, key_serde: Serde, value_serde: Serde, timestamp_extractor: object = None, *, source: str | None = None
+    ) -> None:
+        """`source`: the node that reads the topic, for the errors that name it."""
         self._topic = topic
+        self._source = source
         self._key_serde = key_serde
         self._value_serde = value_serde
         self._record_headers: Headers | None = None
@@ -133,7 +138,7 @@ class Decoder:
             except SchemaRegistryUnavailableError:
                 raise  # no fault of the record's
             except Exception as cause:  # noqa: BLE001 (user code may raise anything; the handler decides)
-                failure = Failure(message, _error(message, cause))
+                failure = Failure(message, self._error(message, cause))
                 break
             read += 1
             if timestamp < 0:
@@ -148,6 +153,21 @@ class Decoder:
         end = _end(taken) if taken else (messages[0].offset() if messages else 0)
         found = None if headers.count(None) == len(headers) else headers
         return Batch(keys, values, timestamps, _offsets(kept), found, end, kept, read - len(kept)), failure
+
+    def _error(self, message: RawMessage, cause: Exception) -> DeserializationError:
+        """Says which node's serde could not read what. (Key and value are tried once more: that tells, and happens only here.)"""
+        told = f"source {self._source}: " if self._source else ""
+        parts = (("key", self._key_serde, self._key, message.key()), ("value", self._value_serde, self._value, message.value()))
+        for what, serde, read, raw in parts:
+            try:
+                if raw is not None:
+                    read(raw)
+            except Exception:  # noqa: BLE001 (what it was is told as `cause`)
+                told += f"serde {serde.name} cannot read the {what} {reprlib.repr(raw)}: "
+                break
+        error = DeserializationError(f"{message.topic()}-{message.partition()}@{message.offset()}: {told}{type(cause).__name__}: {cause}")
+        error.__cause__ = cause
+        return error
 
     def _decode_one(self, message: RawMessage, partition_time: int) -> tuple[object, object, int]:
         self._record_headers = message.headers()
@@ -183,12 +203,6 @@ def _offsets(messages: Sequence[RawMessage]) -> Sequence[int]:
 
 def _end(messages: Sequence[RawMessage]) -> int:
     return messages[-1].offset() + 1 if messages else 0
-
-
-def _error(message: RawMessage, cause: Exception) -> DeserializationError:
-    error = DeserializationError(f"{message.topic()}-{message.partition()}@{message.offset()}: {type(cause).__name__}: {cause}")
-    error.__cause__ = cause
-    return error
 
 
 def raw_record(message: RawMessage) -> ConsumerRecord:

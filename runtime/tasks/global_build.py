@@ -154,9 +154,8 @@ class _Parts:
         key_serde, value_serde = source.key_serde or config.default_key_serde, source.value_serde or config.default_value_serde
         assert key_serde is not None and value_serde is not None, "Topology.check has seen to it"
         extractor = source.timestamp_extractor or config["default.timestamp.extractor"]
-        verdict = Verdict(
-            Decoder(entry.topic, key_serde, value_serde, extractor), self._handler, self._metrics, self._events, self._letters.add
-        )
+        decoder = Decoder(entry.topic, key_serde, value_serde, extractor, source=source.name)
+        verdict = Verdict(decoder, self._handler, self._metrics, self._events, self._letters.add)
         if not entry.own_processor:
             return TableCopy(store, verdict)
         return Processed(store, verdict, self._pipeline_maker(entry, store))

@@ -31,7 +31,7 @@ from runtime.testing.log import LogRecord, MemoryLog
 from runtime.testing.stores import plain_key_value_store, plain_window_store
 from runtime.testing.tasks import DriverGlobalStores, DriverTask, Surroundings
 from runtime.testing.topics import TestInputTopic, TestOutputTopic
-from runtime.topology.given import checked_topology
+from runtime.topology.given import check_serde_pair, checked_topology
 from runtime.topology.topology import Topology
 from runtime.type_variables import K, V
 
@@ -83,6 +83,7 @@ class TopologyTestDriver:
     ) -> TestInputTopic[K, V]:
         """A topic to pipe records into. Records without a timestamp get `start_timestamp` (ms or datetime; default: the driver's clock),
         and `auto_advance` more for each record after the first."""
+        check_serde_pair(f"input topic {name}", key_serde, value_serde)
         start = self._clock.wall_ms() if start_timestamp is None else _wall_ms(start_timestamp)
 
         def pipe(key: bytes | None, value: bytes | None, timestamp: int, headers: Headers) -> None:
@@ -92,6 +93,7 @@ class TopologyTestDriver:
 
     def create_output_topic(self, name: str, key_serde: Serde[K], value_serde: Serde[V]) -> TestOutputTopic[K, V]:
         """A topic to read from: what the topology writes to it, also before this call. Internal topics go by their full names."""
+        check_serde_pair(f"output topic {name}", key_serde, value_serde)
         return TestOutputTopic(name, key_serde, value_serde, self._log.unread(name))
 
     def produced_topic_names(self) -> set[str]:

@@ -53,7 +53,7 @@ class Surroundings:
     def decoder(self, source: SourceNode, topic: str) -> Decoder:
         """A decoder of one topic of a source of a resolved topology."""
         extractor = source.timestamp_extractor or self.config["default.timestamp.extractor"]
-        return Decoder(topic, cast(Serde, source.key_serde), cast(Serde, source.value_serde), extractor)
+        return Decoder(topic, cast(Serde, source.key_serde), cast(Serde, source.value_serde), extractor, source=source.name)
 
     def deserialization_handler(self) -> DeserializationExceptionHandler:
         """The configured one."""

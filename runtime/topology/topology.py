@@ -301,7 +301,7 @@ class Topology:
         made = Topology()
         made._nodes = {name: self._resolve(node, config.application_id, key, value) for name, node in self._nodes.items()}
         made._parents, made._children = dict(self._parents), dict(self._children)
-        builders = {name: factory(key, value) for name, factory in self._stores.items()}
+        builders = {name: self._store_builder(name, factory, key, value) for name, factory in self._stores.items()}
         made._stores = {name: _constant(builder) for name, builder in builders.items()}
         made._repartitions = {f"{config.application_id}-{topic}": partitions for topic, partitions in self._repartitions.items()}
         made._copartitioned, made._global_stores = list(self._copartitioned), list(self._global_stores)
@@ -309,6 +309,13 @@ class Topology:
         made._application_id = config.application_id
         made._additional_retention_ms = config.integer("windowstore.changelog.additional.retention.ms")
         return made
+
+    def _store_builder(self, name: str, factory: StoreFactory, key: Serde | None, value: Serde | None) -> StoreBuilder[StateStore]:
+        try:
+            return factory(key, value)
+        except TopologyError as error:
+            users = [node.name for node in self._nodes.values() if isinstance(node, ProcessorNode) and name in node.stores]
+            raise TopologyError(f"node {users[0]}: {error}" if users else str(error)) from error
 
     def draft(self) -> Draft:
         """Its parts, to be rewritten."""

@@ -10,6 +10,7 @@ import pytest
 from runtime import (
     Branched,
     Consumed,
+    DeserializationError,
     EmitStrategy,
     FixedKeyProcessor,
     Joined,
@@ -251,3 +252,21 @@ def test_a_partitioner_that_chooses_no_partition_is_told_with_its_node(chosen: o
         pytest.raises(ProcessingError, match=rf"node sink.*partitioner chose {chosen!r} for"),
     ):
         driver.create_input_topic("in", serdes.STRING, serdes.STRING).pipe_input("a", "b")
+
+
+def test_a_serde_that_does_not_fit_what_is_read_is_told_with_its_node() -> None:
+    builder = StreamsBuilder()
+    builder.stream("in", Consumed(serdes.STRING, value=serdes.LONG, name="numbers")).foreach(lambda key, value: None)
+    with TopologyTestDriver(builder.build()) as driver:
+        texts = driver.create_input_topic("in", serdes.STRING, serdes.STRING)
+        with pytest.raises(DeserializationError, match=r"^in-0@0: source numbers: serde LONG cannot read the value b'text': error: "):
+            texts.pipe_input("a", "text")
+        with pytest.raises(TopologyError, match="output topic out: 'text' is not a Serde"):
+            driver.create_output_topic("out", serdes.STRING, "text")
+
+
+def test_a_store_that_lacks_a_serde_is_told_with_its_node() -> None:
+    builder = StreamsBuilder()
+    builder.stream("in", TEXT).group_by_key().aggregate(lambda: 0, lambda key, value, total: total, "sum", Materialized("rows"))
+    with pytest.raises(TopologyError, match=r"^node sum: store rows has no value serde: give it one"):
+        TopologyTestDriver(builder.build())
