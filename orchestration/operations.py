@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from sqlalchemy import select
 
 from orchestration import audit, projection, supervision
-from orchestration.applications import Application, Applications, numbered
+from orchestration.applications import Application, Applications, WrongDeclarationError, numbered
 from orchestration.control_plane import ControlPlane
 from orchestration.control_plane.models import Instance, Task, from_ms, to_ms
 from orchestration.draining import DRAIN_SECONDS, drain
@@ -169,8 +169,14 @@ class Operations:
         """Closes an instance for good: it is no longer wanted, goes on with its tasks until the others have learned them, hands them over,
         and ends. After `timeout_s` it hands over what is left. False if it did not run.
 
-        It is asked through Kafka, so it may run on any machine. Raises BrokerUnavailableError, LaunchError (it has not ended in time).
+        It is asked through Kafka, so it may run on any machine. Raises BrokerUnavailableError, LaunchError (it has not ended in time),
+        WrongDeclarationError (nobody has heard of it, so nothing is written down).
         """
+        if name not in application.instances and not self._heard_of(application, name):
+            with self.feed(application) as feed:
+                feed.step()
+            if not self._heard_of(application, name):
+                raise WrongDeclarationError(f"no instance {name!r} of {application.id} is declared, and none has run")
         self._want(application, name, False, actor if name in application.instances else f"{_RETIRED}{actor}")
         with self.feed(application) as feed:
             feed.step()  # a broker that is away shows here
@@ -220,6 +226,10 @@ class Operations:
             with self.control_plane.writing() as session:
                 now = projection.instance_row(session, application.id, row.name)
                 now.wanted_published = now.wanted_at == row.wanted_at
+
+    def _heard_of(self, application: Application, name: str) -> bool:
+        with self.control_plane.reading() as session:
+            return session.get(Instance, (application.id, name)) is not None
 
     def _want(self, application: Application, name: str, running: bool, actor: str) -> None:
         """Writes down what is wanted, if that is news; `publish_wanted` then tells Kafka."""

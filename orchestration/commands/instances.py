@@ -93,7 +93,6 @@ def drain(
     with project() as operations:
         applications = operations.applications
         owner = applications.of_instance(instance) if application is None else applications.named(application)
-        _known(owner, instance)
         with err.status(f"Draining {instance} …"):
             ran = operations.drain(owner, instance, actor=audit.this_user(), timeout_s=timeout)
         out.print(f"{instance} has {'handed its tasks over and closed' if ran else 'not been running'}", markup=False)
@@ -101,7 +100,7 @@ def drain(
 
 def _drain_elsewhere(application: Application, instance: str, timeout: float) -> None:
     with explained(), err.status(f"Draining {instance} …"):
-        _known(application, instance)
+        _check_known(application, instance)
         actor = audit.this_user()
         with CommandClient(application.id, application.bootstrap_servers, actor) as client:
             client.want(instance, False)
@@ -109,11 +108,9 @@ def _drain_elsewhere(application: Application, instance: str, timeout: float) ->
     out.print(f"{instance} has {'handed its tasks over and closed' if ran else 'not been running'}", markup=False)
 
 
-def _known(application: Application, instance: str) -> None:
-    """Raises StreamsError for a name that neither streams.toml nor Kafka has heard of, before anything is written under it."""
-    if instance in application.instances:
-        return
-    known = look_at(Observer(application.id, application.bootstrap_servers)).instances(application.instances)
+def _check_known(application: Application, instance: str) -> None:
+    """Raises StreamsError for a name that Kafka has not heard of, before anything is written under it."""
+    known = look_at(Observer(application.id, application.bootstrap_servers)).instances()
     if instance not in known:
         raise StreamsError(f"no instance {instance!r} of {application.id} is known; known are {', '.join(known) or 'none'}")
 

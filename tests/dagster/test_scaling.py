@@ -157,8 +157,9 @@ def test_the_commands_scale_and_drain_and_a_dead_instance_beyond_the_declared_on
     here = ("--application", counted.application.id, "-b", counted.broker.bootstrap_servers)
     assert f"{two} has not been running" in penstock("drain", two, *here)
     beyond = name(counted, 9)
-    for asked in (("drain", beyond), ("drain", beyond, *here)):
-        assert f"no instance {beyond!r} of {counted.application.id} is known; known are {one}, {two}" in penstock(*asked, status=1)
+    assert f"no instance {beyond!r} of {counted.application.id} is declared, and none has run" in penstock("drain", beyond, status=1)
+    told = f"no instance {beyond!r} of {counted.application.id} is known; known are {one}, {two}"
+    assert told in penstock("drain", beyond, *here, status=1)
     assert beyond not in penstock("status")
 
 
