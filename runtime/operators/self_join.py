@@ -14,7 +14,8 @@ from runtime.operators.stream_join import Joiner, JoinOne, JoinWindow, duplicate
 @dataclass(frozen=True, slots=True)
 class StreamSelfJoin(OperatorSupplier):
     """Stands below the node that keeps the stream's records (`StreamWindowed`), which come here before they are kept. Its results are those
-    of the join that it stands for, in the same order. `retention_ms` is that of the store: a record that is older meets only others."""
+    of the join that it stands for, in the same order. `retention_ms` is that of the store: a record that is older meets only others. (1 ms
+    sooner than in that join, as in Kafka Streams.)"""
 
     store_name: str
     windows: JoinWindow
