@@ -259,7 +259,9 @@ class Coordination:
 
     def _commands(self) -> list[Told]:
         assert self._member is not None
-        now_ms = self._clock.wall_ms()
+        if self._key not in self._registry.members:
+            return []  # its own record, when it comes, tells how late it is
+        now_ms = self._registry.wall_ms(self._clock)
         mine: list[Told] = []
         for command in list(self._registry.commands.values()):
             if command.id in self._seen or now_ms - command.issued_ms > STALE_COMMAND_MS:

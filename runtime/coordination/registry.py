@@ -83,7 +83,8 @@ class Registry:
             case Assignment() as assignment:
                 self._assignment(assignment, entry.offset)
             case Command() as command:
-                self.commands[command.id] = command
+                issued_ms = command.issued_ms if entry.at_ms is None else entry.at_ms
+                self.commands[command.id] = msgspec.structs.replace(command, issued_ms=issued_ms)
             case CommandResult() as result:
                 self.commands.pop(result.id, None)
             case Hold() as hold:

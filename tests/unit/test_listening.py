@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from runtime.coordination import Command, CommandResult, Revoked
+from runtime.coordination import Command, CommandResult, Coordination, Revoked
+from runtime.coordination.coordination import STALE_COMMAND_MS
+from runtime.coordination.log import Entry
+from runtime.coordination.records import Member
+from runtime.coordination.registry import Registry
 from runtime.errors import TransactionAbortedError
 from runtime.ids import TaskId
+from runtime.testing import ManualClock
 from runtime.worker.commands import Answer
 from runtime.worker.orders import Orders
 
@@ -45,3 +50,23 @@ def test_commands_that_come_with_an_order_that_fails_are_carried_out_after_the_r
     assert results[1].data == {"again": True}
     orders.listen()
     assert [(result.id, result.ok) for result in results[2:]] == [("third", True)], "the second is not carried out twice"
+
+
+@pytest.mark.parametrize("off_ms", [0, -10 * STALE_COMMAND_MS, 10 * STALE_COMMAND_MS], ids=["right", "slow", "fast"])
+def test_a_command_is_old_by_the_brokers_clock_whatever_the_clocks_here_and_at_its_sender_say(off_ms: int) -> None:
+    brokers_ms = 1_000_000_000
+    clock = ManualClock(brokers_ms + off_ms)
+    coordination = cast(Any, Coordination.__new__(Coordination))
+    coordination._clock, coordination._registry, coordination._seen, coordination._open = clock, Registry(), set(), frozenset()
+    me = coordination._member = Member(instance="a", incarnation=1, transactional_id="t", host="h", pid=1)
+    coordination._membership = SimpleNamespace(leads=False)
+
+    def say(name: str, at_ms: int) -> None:
+        command = Command(id=name, kind="close", instance="a", issued_ms=brokers_ms - off_ms)
+        coordination._registry.apply(Entry(1, command, command.key, at_ms), clock.monotonic_ms())
+
+    say("old", brokers_ms - STALE_COMMAND_MS - 1)
+    assert coordination._commands() == [], "how late it is is not known yet"
+    coordination._registry.apply(Entry(2, me, me.key, brokers_ms), clock.monotonic_ms())
+    say("new", brokers_ms)
+    assert [command.id for command in coordination._commands()] == ["new"]
