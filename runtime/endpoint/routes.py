@@ -234,7 +234,7 @@ class Routes:
 
     def _topic(self, store: KnownStore) -> str:
         """What serdes are told, as the store itself does."""
-        return f"{self._application}-{store.name}-changelog"
+        return store.source_changelog or f"{self._application}-{store.name}-changelog"
 
     def _key(self, store: KnownStore, parameters: Parameters, text: str) -> object:
         assert store.key_serde is not None
@@ -302,6 +302,9 @@ class Routes:
         if time is not None:
             if key is None or place is None or store.kind != "window":
                 raise Refusal(400, "time is the start of one window of one key: give key too, and read sessions by from and to")
+            unread = [name for name in ("from", "to", "reverse", "partition", "limit", "page") if parameters.text(name) is not None]
+            if unread:
+                raise Refusal(400, f"time means one window: leave {', '.join(unread)} out")
             stale = parameters.flag("stale")
             part = self._part(store, place, stale, target)
             return self._one(store, part, self._reads(store, stale).window(part, key, time))

@@ -457,6 +457,7 @@ def test_windows(instance: Instance, http: Http) -> None:
     assert http.get(f"/stores/windows/fetch?key={K2}&from=10")[0] == 307
     assert "give key too" in http.error("/stores/windows/fetch?time=20", 400)
     assert "is a window store: read it by fetch" in http.error(f"/stores/windows/get?key={K0}", 400)
+    assert "leave to, limit out" in http.error(f"/stores/windows/fetch?key={K0}&time=0&to=5&limit=1", 400)
 
 
 def test_sessions(instance: Instance, http: Http) -> None:
