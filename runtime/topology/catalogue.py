@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from runtime.serdes.serde import Serde
 from runtime.stores.base import StateStore, StoreBuilder
@@ -17,7 +17,7 @@ from runtime.topology.topology import Topology
 class KnownStore:
     """A store. `kind`: as in `StoreLayout`. `subtopology` is None for a global store. `topics`: those whose records reach the store with
     the keys of their partitions (Kafka Streams' source topics of a store), sorted. The serdes are None for a store of the user's own; of
-    windows and sessions `key_serde` is that of the record's key."""
+    windows and sessions `key_serde` is that of the record's key. `source_changelog`: the source topic that serves as its changelog."""
 
     name: str
     kind: str
@@ -26,6 +26,7 @@ class KnownStore:
     key_serde: Serde | None = None
     value_serde: Serde | None = None
     timestamped: bool = False
+    source_changelog: str | None = None
 
     @property
     def is_global(self) -> bool:
@@ -37,7 +38,8 @@ def known_stores(topology: Topology) -> Mapping[str, KnownStore]:
     found: dict[str, KnownStore] = {}
     for part in topology.sub_topologies():
         for builder in part.stores:
-            found[builder.name] = _known(builder, part.id, _topics(part, builder.name))
+            known = _known(builder, part.id, _topics(part, builder.name))
+            found[builder.name] = replace(known, source_changelog=part.source_changelogs.get(builder.name))
     for entry in topology.global_stores():
         found[entry.store.name] = _known(entry.store, None, (entry.topic,))
     return found
