@@ -322,7 +322,8 @@ class EntryStore(EngineStore):
     @property
     @abstractmethod
     def find(self) -> Callable[[bytes], Entry | None]:
-        """A faster `entry` that gives None for what must be loaded: `find(key) or entry(key)`. Good as long as the store is open."""
+        """A faster `entry` that gives None for what must be loaded: `find(key) or entry(key)`. Good as long as the store object lives, over
+        rollbacks and wipes too."""
 
     @abstractmethod
     def update(self, key: bytes, key_object: object, entry: Entry, value: object, timestamp: int, headers: Headers | None) -> None:

@@ -36,6 +36,7 @@ from runtime.record import Headers, ValueAndTimestamp
 from runtime.stores.backed import UPDATE_BYTES, B, BackedStore
 from runtime.stores.base import ChangelogRecord, Entry, EntryStore, FlushListener, FlushRun
 from runtime.stores.reading import StagedRow
+from runtime.stores.settings import StoreSettings
 
 _TIMESTAMP = Struct(">q")
 ENTRY_BYTES = 330
@@ -54,8 +55,12 @@ class StagedStore(BackedStore[B], EntryStore):
 
     # --- life ---------------------------------------------------------------------------------------------------------------
 
-    def _reset_staging(self) -> None:
+    def __init__(self, settings: StoreSettings) -> None:
+        super().__init__(settings)
         self._entries: dict[bytes, Entry] = {}
+
+    def _reset_staging(self) -> None:
+        self._entries.clear()  # operators hold on to the map itself, over a rollback or a wipe too
         self._older: dict[bytes, Entry] = {}
         self._uncommitted: dict[bytes, Entry] = {}
         self._unforwarded: dict[bytes, Entry] = {}

@@ -247,6 +247,25 @@ def test_uncommitted_bytes_are_counted(tmp_path: Path) -> None:
     store.close()
 
 
+def test_what_operators_hold_of_a_store_outlives_a_rollback_a_wipe_and_another_opening(tmp_path: Path) -> None:
+    """A global table that is rebuilt is closed, wiped and opened again under the nodes that join with it."""
+    store = open_store(tmp_path)
+    find = store.find
+    fill(store, 1)
+    store.update(b"000000", None, store.entry(b"000000"), 41, 6, None)
+    assert find(b"000000") is not None
+    store.rollback()
+    assert find(b"000000") is None
+    assert store.value_of(store.entry(b"000000")) == 0
+    store.close()
+    store.wipe()  # opens it again
+    assert find(b"000000") is None
+    store.update(b"000000", None, store.entry(b"000000"), 42, 7, None)
+    found = find(b"000000")
+    assert found is store.entry(b"000000") and store.value_of(found) == 42
+    store.close()
+
+
 def test_the_end_of_a_prefix() -> None:
     assert after_prefix(b"ab") == b"ac"
     assert after_prefix(b"a\xff\xff") == b"b"
