@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, TopicPartition
 
 from runtime import serdes
 from runtime.client import KafkaStreams
@@ -109,12 +109,21 @@ def events(broker: Kafka, application_id: str) -> list[Event]:
     return [Event.from_json(record.value or b"") for record in broker.consume(events_topic(application_id))]
 
 
+_NO_COORDINATOR_YET = (KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE)
+
+
 def set_offset(broker: Kafka, group: str, topic: str, offset: int, partition: int = 0) -> None:
     """Moves a committed offset as an operator does, through Kafka's Admin interface."""
     admin = broker.admin  # its requests end when it does
     wanted = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, partition, offset)])
-    [answer] = admin.alter_consumer_group_offsets([wanted])[group].result(30).topic_partitions
-    assert answer.error is None, answer.error
+
+    def answered() -> bool:
+        """A broker that has just started may not coordinate the group yet."""
+        [answer] = admin.alter_consumer_group_offsets([wanted])[group].result(30).topic_partitions
+        assert answer.error is None or answer.error.code() in _NO_COORDINATOR_YET, answer.error
+        return answer.error is None
+
+    wait_until(answered, 30, "the group's coordinator")
 
 
 def told(broker: Kafka, application_id: str, kind: EventKind) -> list[Event]:

@@ -24,20 +24,22 @@ RATE, KEYS = 400, 40
 
 def count() -> Topology:
     """The factory of the processes: a count per key, every update written."""
-    return _count("counts")
+    return _counting().build()
 
 
 def changed() -> Topology:
-    """The same with another store: another topology."""
-    return _count("others")
+    """The same with one node more: the state fits, but it is another topology."""
+    builder = _counting()
+    builder.stream(os.environ["TEST_SOURCE"], Consumed(BYTES, value=BYTES)).foreach(lambda key, value: None, "one-node-more")
+    return builder.build()
 
 
-def _count(store: str) -> Topology:
+def _counting() -> StreamsBuilder:
     builder = StreamsBuilder()
     records = builder.stream(os.environ["TEST_SOURCE"], Consumed(BYTES, value=BYTES))
-    counts = records.group_by_key(Grouped(BYTES, value=BYTES)).count(Materialized(store, caching=False))
+    counts = records.group_by_key(Grouped(BYTES, value=BYTES)).count(Materialized("counts", caching=False))
     counts.to_stream().to(os.environ["TEST_OUTPUT"], Produced(BYTES, value=LONG))
-    return builder.build()
+    return builder
 
 
 def copy() -> Topology:
