@@ -244,5 +244,5 @@ def test_settings_of_the_restore_consumer_reach_it_and_no_other(
     with client(broker, count_topology(source, output), application_id, state_dir, **settings) as streams:
         streams.start()
         reaches(streams, State.RUNNING)
-    (restoring,) = made
+    (restoring,) = (properties for properties in made if properties["client.id"] == "restore")
     assert restoring["fetch.wait.max.ms"] == 33
