@@ -83,7 +83,13 @@ class Instances:
 
     def kill_worker(self, name: str) -> None:
         """-9 of one worker process of an instance, which lives on; returns when the others know of it."""
-        before = {member.who for member in self._members() if member.instance == name}
+        before: set[str] = set()
+
+        def known() -> bool:
+            before.update(member.who for member in self._members() if member.instance == name)
+            return len(before) > 1
+
+        self.wait(known, f"the workers of {name}")
         psutil.Process(self.processes[name].pid).children()[0].kill()
         self.wait(lambda: bool(before - {member.who for member in self._members()}), f"the death of a worker of {name}")
 
