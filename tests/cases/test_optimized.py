@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from runtime import JoinWindows, Materialized, StreamsBuilder, TimeWindows, serdes
+from runtime.record import Record
 from runtime.testing import TopologyTestDriver
 
 S = serdes.STRING
@@ -48,7 +49,7 @@ def tables_of_topics(builder: StreamsBuilder) -> None:
     table.group_by(lambda key, value: (value, key)).reduce(both, lambda every, one: f"{every}-{one}").to_stream().to("second")
 
 
-def results(define: Callable[[StreamsBuilder], None], seed: int, optimization: str) -> dict[str, list[object]]:
+def results(define: Callable[[StreamsBuilder], None], seed: int, optimization: str) -> dict[str, list[Record[str, str]]]:
     random, builder = Random(seed), StreamsBuilder()
     define(builder)
     config = {**DEFAULTS, "topology.optimization": optimization}
