@@ -44,3 +44,8 @@ class Partition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.number}"
+
+
+def changelog_topic(application_id: str, store: str) -> str:
+    """The changelog of a store, as Kafka Streams names it."""
+    return f"{application_id}-{store}-changelog"

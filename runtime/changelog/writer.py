@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from runtime.commit.order import ChangelogRow, ChangelogRows
-from runtime.ids import Partition, TaskId
+from runtime.ids import Partition, TaskId, changelog_topic
 from runtime.record import Headers
 
 
@@ -31,7 +31,7 @@ class LoggedStore(Protocol):
 
 def changelog_partition(application_id: str, store: str, task: TaskId) -> Partition:
     """The partition that holds this task's part of the store."""
-    return Partition(f"{application_id}-{store}-changelog", task.partition)
+    return Partition(changelog_topic(application_id, store), task.partition)
 
 
 class ChangelogWriter:

@@ -15,7 +15,7 @@ from runtime.changelog.log_reader import LogReader
 from runtime.config import StreamsConfig
 from runtime.coordination.records import TOPOLOGY, Record, TopologyText, decode
 from runtime.errors import BrokerUnavailableError, TopologyError
-from runtime.ids import Partition
+from runtime.ids import Partition, changelog_topic
 from runtime.stores.directory import StateDirectory
 from runtime.topics import ANSWER_SECONDS, TopicAdmin, TopicDescription, coordination_topic
 from runtime.topology.shape import StoreShape, TopologyShape, left_out, misfits, shape_of
@@ -42,7 +42,7 @@ def refuse_misfit(topology: Topology, config: StreamsConfig, topics: TopicAdmin,
     if told:
         raise TopologyError(_refusal(told, config, sorted({*found} & {*_own(former)})))
     for name in left_out(former, now, kept):
-        logger.warning("store %s is not part of the topology any more; what it held is left: %s-%s-changelog", name, application, name)
+        logger.warning("store %s is not part of the topology any more; what it held is left: %s", name, changelog_topic(application, name))
     again = topics.describe({store.changelog for store in now.stores if store.changelog and not store.of_source} - wanted)
     for name in sorted(name for name, topic in again.items() if offsets.holds_something(topic)):
         logger.warning(

@@ -15,6 +15,7 @@ from runtime.endpoint.reads import MOST_ROWS, Page, Part, Scan, StoreReads
 from runtime.errors import InvalidStateStoreError, StreamsError
 from runtime.fleet import KeyQueryMetadata, StreamsMetadataState
 from runtime.hosts import HostInfo
+from runtime.ids import changelog_topic
 from runtime.metrics import MetricName, prometheus_text
 from runtime.states import State, TaskKind
 from runtime.topology.catalogue import KnownStore
@@ -234,7 +235,7 @@ class Routes:
 
     def _topic(self, store: KnownStore) -> str:
         """What serdes are told, as the store itself does."""
-        return store.source_changelog or f"{self._application}-{store.name}-changelog"
+        return store.source_changelog or changelog_topic(self._application, store.name)
 
     def _key(self, store: KnownStore, parameters: Parameters, text: str) -> object:
         assert store.key_serde is not None

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from runtime.errors import InvalidStateStoreError, StreamsError
-from runtime.ids import NextOffset, Partition
+from runtime.ids import NextOffset, Partition, changelog_topic
 from runtime.serdes.serde import Deserializer, PlainSerde, Serde, Serializer
 from runtime.stores.backend import Backend
 from runtime.stores.base import EngineStore, FlushListener, FlushRun, StoreContext, StoreLayout
@@ -80,7 +80,7 @@ class BackedStore(EngineStore, Generic[B]):
             raise StreamsError(f"store {self.name} is already open")
         self._directory, self._context = directory, context
         self._record_time = context.record_time
-        topic = context.changelog.topic if context.changelog else f"{context.application_id}-{self.name}-changelog"
+        topic = context.changelog.topic if context.changelog else changelog_topic(context.application_id, self.name)
         self._bind_serdes(topic)
         self._cache = context.memory.cache
         self._read_cache = context.memory.read_cache
@@ -129,10 +129,13 @@ class BackedStore(EngineStore, Generic[B]):
 
     def _loaded_from_backend(self) -> None:
         """After the backend was opened or emptied: what is kept of it in memory."""
-        backend = self._opened()
-        self._offsets = backend.offsets()
-        if backend.meta(KEPT_LAYOUT) is None:
-            self._staged_meta[KEPT_LAYOUT] = encode_layout(self.layout)
+        self._offsets = self._opened().offsets()
+        self._reset_meta()
+
+    def _reset_meta(self) -> None:
+        """No meta is staged but the layout, which goes with the first commit."""
+        kept = self._opened().meta(KEPT_LAYOUT)
+        self._staged_meta = {KEPT_LAYOUT: encode_layout(self.layout)} if kept is None else {}
 
     def _opened(self) -> B:
         if self._backend is None:

@@ -20,7 +20,7 @@ from runtime.handlers import (
     ask_serialization,
     make_handler,
 )
-from runtime.ids import NextOffset, Partition, TaskId
+from runtime.ids import NextOffset, Partition, TaskId, changelog_topic
 from runtime.intake.verdict import Batch, Decoder, error_context, judge, punctuation_context, raw_record
 from runtime.metrics import Metrics
 from runtime.operators.context import TaskContext
@@ -75,7 +75,7 @@ class Surroundings:
     ) -> EngineStore:
         """Makes and opens a store under the driver's own folder."""
         store = build_store(builder) if task is not None else build_global_store(builder)
-        topic = f"{self.config.application_id}-{store.name}-changelog"
+        topic = changelog_topic(self.config.application_id, store.name)
         directory = self.folder / folder
         directory.mkdir(exist_ok=True)
         partition = Partition(topic, 0) if changelog and store.logging_enabled else None
@@ -221,7 +221,7 @@ class DriverTask:
         """Caches, changelogs, stores: the order of a real commit."""
         self._pipeline.flush_caches()
         for store in self.stores.values():
-            changelog = f"{self._context.application_id}-{store.name}-changelog"
+            changelog = changelog_topic(self._context.application_id, store.name)
             for key, value, timestamp in store.changelog_records():
                 if store.logging_enabled:
                     headers = None if value is None else store.changelog_headers

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from runtime.errors import WrongPartitionsError
+from runtime.ids import changelog_topic
 from runtime.stores.base import StateStore, StoreBuilder
 from runtime.stores.custom import changelog_config
 from runtime.topology.nodes import InternalTopic
@@ -54,7 +55,7 @@ def changelog_topics(parts: Sequence[SubTopology], application_id: str, addition
         return settings
 
     return [
-        InternalTopic(f"{application_id}-{store.name}-changelog", "changelog", config(store), None, part.id)
+        InternalTopic(changelog_topic(application_id, store.name), "changelog", config(store), None, part.id)
         for part in parts
         for store in part.stores
         if store.logging_enabled

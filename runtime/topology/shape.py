@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
+from runtime.ids import changelog_topic
 from runtime.topology.catalogue import known_stores
 from runtime.topology.topology import Topology
 
@@ -39,7 +40,7 @@ def shape_of(topology: Topology, application_id: str) -> TopologyShape:
     stores = []
     for part in topology.sub_topologies():
         for store in part.stores:
-            own = f"{application_id}-{store.name}-changelog" if store.logging_enabled else ""
+            own = changelog_topic(application_id, store.name) if store.logging_enabled else ""
             source = part.source_changelogs.get(store.name)
             stores.append(StoreShape(store.name, kinds[store.name], part.id, source or own, source is not None))
     repartitions = tuple(topic.name for topic in topology.internal_topics() if topic.kind == "repartition")

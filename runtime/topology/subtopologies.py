@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from runtime.ids import Partition, TaskId
+from runtime.ids import Partition, TaskId, changelog_topic
 from runtime.stores.base import StateStore, StoreBuilder
 from runtime.topology.nodes import Node, ProcessorNode, SinkNode, SourceNode
 
@@ -42,7 +42,7 @@ class SubTopology:
     def changelogs(self, application_id: str, task: TaskId) -> dict[str, Partition]:
         """What the stores of a task are restored from, by store; those that are not logged are not there."""
         own = {
-            store.name: Partition(f"{application_id}-{store.name}-changelog", task.partition)
+            store.name: Partition(changelog_topic(application_id, store.name), task.partition)
             for store in self.stores
             if store.logging_enabled
         }
