@@ -205,14 +205,13 @@ class ChangeBuffer(BackedStore[KeyValueBackend]):
             self._watcher(len(self._waiting), self.size)
 
     def rollback(self) -> None:
-        self._opened()
         self._reset_staging()
+        self._reset_meta()
 
     def restore(self, records: Sequence[ChangelogRecord], offsets: Mapping[Partition, NextOffset]) -> None:
         if self._changed:
             raise StreamsError(f"store {self.name} was to be restored while it holds {len(self._changed)} uncommitted changes")
-        meta = dict(self._staged_meta)
-        self._opened().write([(raw, data) for raw, data, _ in records], offsets, meta)
+        self._opened().write([(raw, data) for raw, data, _ in records], offsets, self._staged_meta)
         self._reset_staging()
         self._offsets.update(offsets)
 

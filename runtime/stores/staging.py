@@ -324,7 +324,7 @@ class StagedStore(BackedStore[B], EntryStore):
         self._uncommitted_bytes = 0
         self._sorted = []
         self._prepared = None
-        self._staged_meta.clear()
+        self._reset_meta()
 
     def restore(self, records: Sequence[ChangelogRecord], offsets: Mapping[Partition, NextOffset]) -> None:
         if self._uncommitted:

@@ -351,8 +351,8 @@ class StagedVersionedStore(BackedStore[VersionsBackend], VersionedReads):
         return max(0, self._time.now - self._segments.retention_ms + 1) // self._segments.segment_ms
 
     def rollback(self) -> None:
-        self._opened()
         self._reset_staging()
+        self._reset_meta()
         self._time.now = self._committed_time.now
 
     def restore(self, records: Sequence[ChangelogRecord], offsets: Mapping[Partition, NextOffset]) -> None:

@@ -137,6 +137,19 @@ def test_the_layout_is_kept_from_the_first_opening_on_also_after_a_wipe(tmp_path
         opened(tmp_path, TIMESTAMPED)
 
 
+@pytest.mark.parametrize(("was", "now"), [(PLAIN, TIMESTAMPED), (VERSIONED, PLAIN)])
+def test_the_layout_is_kept_also_where_a_rollback_came_between_a_wipe_and_the_first_commit(
+    tmp_path: Path, was: StoreBuilder[EngineStore], now: StoreBuilder[EngineStore]
+) -> None:
+    store = opened(tmp_path, was)
+    store.wipe()
+    store.rollback()
+    store.restore([(b"EWR", (1).to_bytes(8, "big"), 5)], {CHANGELOG: NextOffset(3)})
+    store.close()
+    with pytest.raises(StoreChangedError):
+        opened(tmp_path, now)
+
+
 def test_a_store_without_a_changelog_keeps_its_entries(tmp_path: Path) -> None:
     write_files(tmp_path / "rocksdb" / "s", {"default": [(b"EWR", (1).to_bytes(8, "big"))]}, {}, {})
     store = opened(tmp_path, PLAIN, None)
