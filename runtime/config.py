@@ -79,7 +79,7 @@ _CONSUMER_DEFAULTS: Mapping[str, Property] = {
 }
 _PRODUCER_DEFAULTS: Mapping[str, Property] = {
     "partitioner": "murmur2_random",  # Java's; librdkafka's own default puts keys elsewhere
-    "linger.ms": 5,
+    "linger.ms": 50,  # a flush does not wait for it; with 5 the broker has a third more to do (Kafka Streams' own default is 100)
     "batch.num.messages": 10_000,
     "batch.size": 524_288,
     "queue.buffering.max.messages": 500_000,

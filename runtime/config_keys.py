@@ -119,7 +119,7 @@ _KEYS = (
     ),
     _number(
         "statestore.read.cache.max.bytes",
-        64 << 20,
+        96 << 20,
         "Budget for entries of stores kept as objects, of all workers; 0: none.",
     ),
     _number(
@@ -133,6 +133,12 @@ _KEYS = (
         64 << 20,
         "RocksDB's budget for write buffers, of all workers.",
         1 << 20,
+    ),
+    _text(
+        "snapshot.uri",
+        None,
+        "Path or URI of exported snapshots: a store without local state begins with the newest one and reads only the rest of its "
+        "changelog (docs/seeding.md).",
     ),
     _number("state.cleanup.delay.ms", 600_000, "How long the state of a task that moved away is kept."),
     _number("windowstore.changelog.additional.retention.ms", 86_400_000, "Added to the retention of windowed changelogs."),

@@ -10,6 +10,7 @@ StreamsError                        something of Penstock's
 ├── StateDirectoryError             the state directory cannot be used (rights, disk): nothing was started
 ├── StoreChangedError               a store or its changelog was kept in another form than the topology's: the client stops
 ├── StateLostError                  state exists but its input offsets are gone (rules.md, 14): refuses to count twice
+├── SeedRefusedError                a seed does not fit, or the application is not ready for one: nothing was changed
 ├── BrokerUnavailableError          no broker answered in time
 ├── InvalidStateStoreError          a store is asked for that is closed, unknown or restoring
 ├── DeserializationError            a record cannot be read: the handler decides (continue, pause, fail)
@@ -68,6 +69,10 @@ class StoreChangedError(StreamsError):
 
 class StateLostError(StreamsError):
     """Stores hold state, but the group has no committed offsets for their input: going on would count records twice."""
+
+
+class SeedRefusedError(StreamsError):
+    """A seed does not fit the application, or the application is not in a state to take it; the message tells the ways out."""
 
 
 class BrokerUnavailableError(StreamsError):

@@ -1,4 +1,4 @@
-"""One long-running instance as a process: `python -m runtime.instance --config FILE`.
+"""One long-running instance as a process: `python -m runtime.instance --config FILE [--seed URI]`.
 
 The file is JSON, written by whoever starts the process (`orchestration/launcher.py`), and is all that the process needs to know:
 
@@ -9,6 +9,8 @@ The file is JSON, written by whoever starts the process (`orchestration/launcher
 `client.id`. `${NAME}` in `instance`, `log_path` and the configuration's texts is read from the environment. SIGTERM and SIGINT close the
 instance cleanly and keep its tasks reserved for its return (rules.md, 4). With `num.stream.threads` above 1 this is the main process of the
 instance's workers, and all that is said here is of all of them (docs/workers.md).
+
+With `--seed` a seed or snapshot is installed first (docs/seeding.md); one that was installed before is left alone.
 
 Exit status: 0 closed cleanly, 1 failed while running, 2 wrong configuration or topology, 3 the state directory cannot be used or is
 held by another process, 4 no progress for `max.poll.interval.ms` (the log then ends with the stacks of all threads; of several workers, one
@@ -31,9 +33,13 @@ import msgspec
 
 from runtime import logs
 from runtime.client import KafkaStreams
+from runtime.config import StreamsConfig
 from runtime.environment import filled_in
 from runtime.errors import StateDirectoryError, StreamsConfigError, StreamsError, TopologyError
+from runtime.seeds.install import Installed, install_seed
+from runtime.seeds.progress import Progress
 from runtime.states import State
+from runtime.topology.factory import build_topology
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +72,14 @@ class InstanceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     def streams_config(self) -> dict[str, object]:
         return {**self.config, "application.id": self.application, "client.id": self.instance}
+
+
+def seed(settings: InstanceSettings, where: str, *, reset: bool) -> Installed:
+    """Installs the seed at a path or URI for the instance's application, with a bar on the terminal. Raises as `install_seed`, and
+    StreamsConfigError and TopologyError."""
+    config = StreamsConfig(settings.streams_config())
+    topology = build_topology(settings.factory).resolved(config)
+    return install_seed(topology, config, where, reset=reset, progress=Progress.on_terminal())
 
 
 def run(settings: InstanceSettings) -> int:
@@ -122,6 +136,7 @@ def main(arguments: list[str] | None = None) -> int:
     description = "Runs one instance of an application until it is told to stop."
     parser = argparse.ArgumentParser(prog="python -m runtime.instance", description=description)
     parser.add_argument("--config", type=Path, required=True, help="JSON file with application, instance, factory, config and log_path")
+    add_seed_options(parser, required=False)
     options = parser.parse_args(arguments)
     try:
         settings = InstanceSettings.read(options.config)
@@ -131,7 +146,35 @@ def main(arguments: list[str] | None = None) -> int:
     fields = {"application": settings.application, "instance": settings.instance}
     logs.configure(Path(settings.log_path) if settings.log_path else None, fields=fields)
     logger.info("instance %s starts, process %d", settings.instance, os.getpid())
+    if options.seed is not None and (status := _seeded(settings, options.seed, options.reset_offsets)) != EXIT_CLEAN:
+        return status
     return run(settings)
+
+
+def add_seed_options(parser: argparse.ArgumentParser, *, required: bool) -> None:
+    """`--seed` and what belongs to it."""
+    parser.add_argument("--seed", metavar="URI", required=required, help="path or URI of the seed or snapshot to install (docs/seeding.md)")
+    parser.add_argument(
+        "--reset-offsets",
+        action="store_true",
+        help="the application has run and its changelogs were lost: put their tasks back to the seed, state and input offsets",
+    )
+
+
+def _seeded(settings: InstanceSettings, where: str, reset: bool) -> int:
+    """The exit status, `EXIT_CLEAN` if the instance may run."""
+    try:
+        logger.info("%s", seed(settings, where, reset=reset))
+    except (StreamsConfigError, TopologyError) as error:
+        logger.error("%s", error, exc_info=error.__cause__)
+        return EXIT_CONFIGURATION
+    except StateDirectoryError as error:
+        logger.error("%s", error)
+        return EXIT_STATE_DIRECTORY
+    except StreamsError as error:
+        logger.error("%s", error)
+        return EXIT_FAILED
+    return EXIT_CLEAN
 
 
 if __name__ == "__main__":

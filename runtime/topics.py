@@ -7,6 +7,7 @@ half done: making a topic that exists is no error, so a start that failed can be
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -54,6 +55,10 @@ _AWAY = {
     KafkaError.REQUEST_TIMED_OUT,
     KafkaError._RESOLVE,
 }
+
+_LOADING = {KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_COORDINATOR}
+_LOADING_SECONDS = 0.2
+"""How long is waited before a coordinator that reads its groups is asked again."""
 
 BY_THE_BROKERS_CLOCK: Mapping[str, str] = {"message.timestamp.type": "LogAppendTime"}
 """For topics that have to take what a machine tells whose clock is wrong: brokers refuse what is stamped an hour ahead of theirs."""
@@ -200,6 +205,14 @@ class TopicAdmin:
         """The first offsets that are still there. Raises as `end_offsets`."""
         return self._offsets(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]  # not annotated there
 
+    def offsets_for_times(self, partitions: Iterable[Partition], at_ms: int) -> dict[Partition, NextOffset]:
+        """The offset of the first record that is as young as `at_ms` (ms) or younger, the end where there is none. Raises as
+        `end_offsets`."""
+        wanted = list(partitions)
+        first = self._offsets(wanted, OffsetSpec.for_timestamp(at_ms))
+        none_yet = [partition for partition, offset in first.items() if offset < 0]
+        return first | self.end_offsets(none_yet)
+
     def _offsets(
         self, partitions: Iterable[Partition], spec: OffsetSpec, isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
     ) -> dict[Partition, NextOffset]:
@@ -214,17 +227,18 @@ class TopicAdmin:
 
     def committed_offsets(self, group: str) -> dict[Partition, NextOffset]:
         """All committed offsets of a group, stable ones only. Raises BrokerUnavailableError, StreamsError (a transaction holds one)."""
-        request = [ConsumerGroupTopicPartitions(group)]
-        answers = self._ask("list offsets of a group", lambda: self._client.list_consumer_group_offsets(request, require_stable=True))
+        what, request = f"list offsets of group {group}", [ConsumerGroupTopicPartitions(group)]
+
+        def ask() -> list[TopicPartition]:
+            (future,) = self._ask(what, lambda: self._client.list_consumer_group_offsets(request, require_stable=True)).values()
+            return self._wait(what, future).topic_partitions or []
+
         found: dict[Partition, NextOffset] = {}
-        for future in answers.values():
-            for at in self._wait(f"list offsets of group {group}", future).topic_partitions:
-                if at.error is not None:
-                    raise StreamsError(
-                        f"the committed offset of {at.topic}-{at.partition} in group {group} cannot be read: {at.error.str()}"
-                    )
-                if at.offset >= 0:
-                    found[Partition(at.topic, at.partition)] = NextOffset(at.offset)
+        for at in self._once_loaded(ask):
+            if at.error is not None:
+                raise StreamsError(f"the committed offset of {at.topic}-{at.partition} in group {group} cannot be read: {at.error.str()}")
+            if at.offset >= 0:
+                found[Partition(at.topic, at.partition)] = NextOffset(at.offset)
         return found
 
     def last_committed(self, group: str, partitions: Iterable[Partition]) -> dict[Partition, OffsetAndMetadata]:
@@ -244,6 +258,19 @@ class TopicAdmin:
             if at.error is not None:
                 raise self._translate(what, KafkaException(at.error))
         return {Partition(at.topic, at.partition): OffsetAndMetadata(at.offset, at.metadata or "") for at in found if at.offset >= 0}
+
+    def members(self, group: str) -> list[str]:
+        """The clients (`client.id`) that are members of a group now. Raises BrokerUnavailableError, StreamsError."""
+        what = f"describe group {group}"
+        try:
+            description = self._once_loaded(
+                lambda: self._wait(what, self._ask(what, lambda: self._client.describe_consumer_groups([group]))[group])
+            )
+        except StreamsError as error:
+            if isinstance(error.__cause__, KafkaException) and error.__cause__.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
+                return []
+            raise
+        return sorted({str(member.client_id) for member in description.members})
 
     def partition_count(self, topic: str) -> int:
         """Number of partitions; remembered, since it only grows by hand. Raises MissingSourceTopicError."""
@@ -312,7 +339,10 @@ class TopicAdmin:
         for name, wanted in own.items():
             if name in found:
                 check.check(name, kinds.get(name, "own"), (found[name].partitions, found[name].config), wanted)
-        self._create({name: wanted for name, wanted in own.items() if name not in found})
+        absent = {name: wanted for name, wanted in own.items() if name not in found}
+        if coordination_topic(application_id) in found:
+            _warn_of_lost(application_id, [name for name in absent if kinds.get(name) == "changelog"])
+        self._create(absent)
         self._stamp_by_brokers([name for name, (_, wanted) in own.items() if name in found and _stamps_differ(found[name].config, wanted)])
         tasks = frozenset(TaskId(part.id, number) for part in parts for number in range(task_count(part, planned)))
         logged = {part.id for part in parts if part.source_changelogs or any(store.logging_enabled for store in part.stores)}
@@ -372,6 +402,19 @@ class TopicAdmin:
         except FutureTimeoutError as error:
             raise BrokerUnavailableError(f"bootstrap.servers = {self._servers}: no answer within {seconds:.0f} s ({what})") from error
 
+    def _once_loaded(self, question: Callable[[], Answer]) -> Answer:
+        """Asks a group's coordinator until it knows its groups: a broker that has just started, or has just made the topic of the groups,
+        reads them first. Raises what asking raises."""
+        until = time.monotonic() + ANSWER_SECONDS
+        while True:
+            try:
+                return question()
+            except StreamsError as error:
+                cause = error.__cause__
+                if not isinstance(cause, KafkaException) or cause.args[0].code() not in _LOADING or time.monotonic() > until:
+                    raise
+                time.sleep(_LOADING_SECONDS)
+
     def _unless_missing(self, what: str, future: Future[Answer]) -> Answer | None:
         try:
             return self._wait(what, future)
@@ -386,6 +429,18 @@ class TopicAdmin:
         if inner.code() in _AWAY:
             return BrokerUnavailableError(f"bootstrap.servers = {self._servers}: no broker answered ({what}: {inner.str()})")
         return StreamsError(f"{what}: {inner.name()}: {inner.str()}")
+
+
+def _warn_of_lost(application_id: str, changelogs: Sequence[str]) -> None:
+    """Of changelogs that are made although the application has run before. Whether their stores are new, the brokers do not know."""
+    if changelogs:
+        logger.warning(
+            "changelogs that do not exist are made now, although %s has run before: %s. A store that is new begins empty, as it should. "
+            "One whose changelog was lost begins with what the disks hold, or empty: to begin with a snapshot or seed instead, stop it and "
+            "start it with --seed <URI> --reset-offsets",
+            application_id,
+            ", ".join(sorted(changelogs)),
+        )
 
 
 def _stamps_differ(found: Mapping[str, str], wanted: Mapping[str, str]) -> bool:

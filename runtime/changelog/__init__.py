@@ -1,1 +1,1 @@
-"""The changelog of a store: writing it, restoring from it, checkpoint files and snapshots."""
+"""The changelog of a store: writing it, restoring from it, checkpoint files."""

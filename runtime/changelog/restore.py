@@ -85,7 +85,6 @@ class Restorer:
         self._following: set[TaskId] = set()
         self._promoted: set[TaskId] = set()
         """Of those that are being restored, the ones that were followers."""
-        self._moved = False
 
     # --- coming and going -------------------------------------------------------------------------------------------------------
 
@@ -234,14 +233,14 @@ class Restorer:
             self._take_sight(sight)
         if self._following:
             self._arrange_followers()
-        self._moved = False
+        moved = False
         until_ms = self._clock.monotonic_ms() + _STEP_MS
         while self._reader is not None and self._reader.assigned:
-            poll = self._reader.poll(0 if self._moved else timeout)
+            poll = self._reader.poll(0 if moved else timeout)
             self._take(poll)
             if not poll.runs:
                 break
-            self._moved = True
+            moved = True
             if self._clock.monotonic_ms() >= until_ms:
                 break
         self._look_if_due()
@@ -415,11 +414,6 @@ class Restorer:
     def following(self) -> frozenset[TaskId]:
         """The standbys and learners."""
         return frozenset(self._following)
-
-    @property
-    def busy(self) -> bool:
-        """True while a task restores, or when the last step found something to read: there is more to do at once."""
-        return bool(self._waiting) or self._moved
 
     def lag(self, task: TaskId) -> int | None:
         """Records between what was read and the last known ends of the task's changelogs; None for a task that is neither restored nor

@@ -69,8 +69,19 @@ class Changelog:
 def mark_at_end(store: RestorableStore, topic_id: str, now_ms: int) -> None:
     """Notes that at `now_ms` the store holds all that the topic has; written with the store's next commit. The only writer of a
     changelog is at its end at each commit, without reading."""
-    store.set_meta(_TOPIC_ID, topic_id.encode())
-    store.set_meta(_AT_END_MS, b"%d" % now_ms)
+    for name, value in metas_at_end(topic_id, now_ms).items():
+        store.set_meta(name, value)
+
+
+def metas_at_end(topic_id: str, now_ms: int) -> dict[str, bytes]:
+    """What `mark_at_end` writes."""
+    return {_TOPIC_ID: topic_id.encode(), _AT_END_MS: b"%d" % now_ms}
+
+
+def kept_topic_id(metas: Mapping[str, bytes]) -> str | None:
+    """The id of the topic to which a store's offsets belong, of its metas."""
+    known = metas.get(_TOPIC_ID)
+    return None if known is None else known.decode()
 
 
 def known_until(store: RestorableStore, at_ms: int) -> None:
@@ -88,14 +99,17 @@ def made_anew(log: Changelog, known_id: str) -> str | None:
 def stale_reason(store: RestorableStore, log: Changelog, now_ms: int) -> str | None:
     """Why the store has to be wiped and restored from the log's start, in words; None if it can go on from its offset."""
     start = store.committed_offset(log.partition)
-    if start is None:
-        return None
-    known_id = store.get_meta(_TOPIC_ID)
+    return None if start is None else stale_reason_of(start, store.get_meta, log, now_ms)
+
+
+def stale_reason_of(start: NextOffset, meta: Callable[[str], bytes | None], log: Changelog, now_ms: int) -> str | None:
+    """`stale_reason` of what is at offset `start`; `meta` gives what is known beside it, by name."""
+    known_id = meta(_TOPIC_ID)
     if known_id is not None and (reason := made_anew(log, known_id.decode())) is not None:
         return reason
     if start > log.end:
         return f"the store is at offset {start} of {log.partition}, which ends at {log.end}"
-    at_end = store.get_meta(_AT_END_MS)
+    at_end = meta(_AT_END_MS)
     # Nothing was appended since: then nothing was deleted either, however long ago that is.
     if start == log.end or at_end is None or log.delete_retention_ms is None:
         return None

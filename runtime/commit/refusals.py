@@ -15,6 +15,9 @@ Size is the exception, because there good records alone may make a batch that is
 `max.message.bytes` is asked for and kept: a record above it (as sent, before compression) is refused by the worker itself, and batches
 to this topic are kept below it.
 
+At-least-once has one report for all its outputs, which notices a refusal and knows no input record; there, too, the worker then goes back
+to the last commit and watches from then on. What is refused under that watch is sent again alone, without going back.
+
 Rejected: a callback for every record always (speed); a limit in the client (the topic's is what counts, and may change).
 """
 

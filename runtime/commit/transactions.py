@@ -128,9 +128,10 @@ class TransactionalProducer:
         metadata = group
         self._until_answered(lambda: self.producer.send_offsets_to_transaction(positions, metadata, CALL_SECONDS))
 
-    def flush(self) -> None:
-        """Serves the delivery reports of what was sent. Bounded: if the transaction has failed, only the commit will say so."""
-        serve(self.producer.flush, CALL_SECONDS)
+    def flush(self) -> int:
+        """Serves the delivery reports of what was sent, and returns how much of it is still on its way. Bounded: if the transaction has
+        failed, only the commit will say so."""
+        return serve(self.producer.flush, CALL_SECONDS)
 
     def commit(self) -> None:
         """Commits what was sent since `begin()`, and begins anew. What fails after the commit is not an abort of it: TaskMigratedError."""

@@ -20,7 +20,10 @@ FLUSH_SECONDS = 15.0
 RETRY_SECONDS = 0.1
 _FOR_EVERY_WORKER = frozenset({"snapshot", "rebuild-global-store"})
 """Commands to an instance that each of its workers carries out; of the others, one does."""
+UNKNOWN_SECONDS = 1.0
+"""For so long a topic that is not known is asked for again, before it is taken not to exist."""
 _NO_LEADER_YET = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
+_UNKNOWN = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC)
 
 
 class CommandClient:
@@ -56,31 +59,28 @@ class CommandClient:
         Raises BrokerUnavailableError, or StreamsError if somebody did not answer in time: the task has no owner now, or it is restoring.
         """
         issued_ms = time.time_ns() // 1_000_000
-        commands = {
-            command.id: command
+        commands = [
+            Command(
+                id=uuid.uuid4().hex,
+                kind=kind,
+                task=None if task is None else str(task),
+                instance=instance,
+                worker=worker,
+                args=dict(args or {}),
+                issued_by=self._by,
+                issued_ms=issued_ms,
+            )
             for worker in ([None] if instance is None or task is not None else self._workers(kind, instance))
-            for command in [
-                Command(
-                    id=uuid.uuid4().hex,
-                    kind=kind,
-                    task=None if task is None else str(task),
-                    instance=instance,
-                    worker=worker,
-                    args=dict(args or {}),
-                    issued_by=self._by,
-                    issued_ms=issued_ms,
-                )
-            ]
-        }
+        ]
         reader = self._reader()
         try:
             self._at_end(reader)
-            for command in commands.values():
+            for command in commands:
                 self._write(command.key, encode(command))
-            results = self._await(reader, set(commands), timeout_s)
+            results = self._await(reader, {command.id for command in commands}, timeout_s)
         finally:
             reader.close()
-        for key in [*(command.key for command in commands.values()), *(result.key for result in results)]:
+        for key in [*(command.key for command in commands), *(result.key for result in results)]:
             self._write(key, None)
         if len(results) < len(commands):
             subject = f"instance {instance}" if task is None else f"task {task}"
@@ -89,8 +89,7 @@ class CommandClient:
 
     def _workers(self, kind: str, instance: str) -> list[int | None]:
         """Which of an instance's workers are to carry a command out."""
-        workers: list[int | None] = []
-        workers += sorted({member.worker for member in self.members() if member.instance == instance})
+        workers: list[int | None] = [*sorted({member.worker for member in self.members() if member.instance == instance})]
         return (workers if kind in _FOR_EVERY_WORKER else workers[:1]) or [None]
 
     def want(self, instance: str, running: bool, at_ms: int | None = None) -> None:
@@ -147,14 +146,16 @@ class CommandClient:
         )
 
     def _bounds(self, reader: Consumer) -> tuple[int, int]:
-        deadline = time.monotonic() + FLUSH_SECONDS
+        began = time.monotonic()
         while True:
             try:
                 low, high = reader.get_watermark_offsets(TopicPartition(self._topic, 0), FLUSH_SECONDS)
                 return low, high
             except KafkaException as error:
-                # A topic that was made a moment ago may not have a leader yet.
-                if error.args[0].code() not in _NO_LEADER_YET or time.monotonic() > deadline:
+                # A topic that was made a moment ago may not have a leader yet, and a broker that has just started may not know of it yet.
+                code = error.args[0].code()
+                patience = FLUSH_SECONDS if code in _NO_LEADER_YET else UNKNOWN_SECONDS if code in _UNKNOWN else 0.0
+                if time.monotonic() - began >= patience:
                     raise self._unavailable(error) from error
                 time.sleep(RETRY_SECONDS)
 
@@ -184,7 +185,7 @@ class CommandClient:
 
     def _unavailable(self, error: KafkaException) -> StreamsError:
         inner = error.args[0]
-        if inner.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC):
+        if inner.code() in _UNKNOWN:
             return StreamsError(f"{self._topic} does not exist on {self._servers}: has the application ever been started?")
         return BrokerUnavailableError(f"bootstrap.servers = {self._servers}: no broker answered ({inner.str()})")
 

@@ -65,9 +65,9 @@ class Decision:
         granted = {task for grant in grants for task in grant.active}
         next_heirs = {str(task): who for who, mine in sorted(wanted.active.items()) for task in sorted(mine) if str(task) not in granted}
         revoking = {
-            key: sorted(known.held - {str(task) for task in wanted.active[key]})
+            key: sorted(surplus)
             for key, known in sorted(live.items())
-            if known.held - {str(task) for task in wanted.active[key]}
+            if (surplus := known.held - {str(task) for task in wanted.active[key]})
         }
         return Assignment(leader=leader, grants=grants, revoking=revoking, heirs=next_heirs, reserved=reserved)
 

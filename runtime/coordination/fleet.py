@@ -26,8 +26,8 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
         """What was granted, and to whom. A task that is on its way from one to another is in none."""
         if self.assignment is None:
             return []
-        by_name = {(member.instance, member.incarnation, member.member_id): member for member in self.members}
-        found = ((grant, by_name.get((grant.instance, grant.incarnation, grant.member_id))) for grant in self.assignment.grants)
+        known = {(member.who, member.member_id): member for member in self.members}
+        found = ((grant, known.get((grant.who, grant.member_id))) for grant in self.assignment.grants)
         return [(grant, member) for grant, member in found if member is not None]
 
     def lag(self, task: TaskId) -> int | None:

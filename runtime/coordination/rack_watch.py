@@ -28,7 +28,7 @@ class RackWatch:
         self._traffic_cost = _cost(config, "rack.aware.assignment.traffic_cost")
         self._non_overlap_cost = _cost(config, "rack.aware.assignment.non_overlap_cost")
         self._partitions = _partitions(config.application_id, topology, layout)
-        self._admin = TopicAdmin(config)
+        self._config = config
         self._clock = clock
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="racks")
         self._asked: Future[dict[Partition, frozenset[str]]] | None = None
@@ -45,9 +45,13 @@ class RackWatch:
                 self._take(asked)
         elif self._clock.monotonic_ms() - self._asked_ms >= LOOK_EVERY_MS:
             self._asked_ms = self._clock.monotonic_ms()
-            topics = {partition.topic for partitions in self._partitions.values() for partition in partitions}
-            self._asked = self._pool.submit(self._admin.racks, topics)
+            self._asked = self._pool.submit(self._ask)
         return self._rules
+
+    def _ask(self) -> dict[Partition, frozenset[str]]:
+        """By a client of its own each time: few applications ask at all, and these seldom. Raises StreamsError."""
+        topics = {partition.topic for partitions in self._partitions.values() for partition in partitions}
+        return TopicAdmin(self._config).racks(topics)
 
     def _take(self, asked: Future[dict[Partition, frozenset[str]]]) -> None:
         """What cannot be known costs nothing: then tasks are placed as without racks."""

@@ -64,8 +64,8 @@ class TaskReport(msgspec.Struct, frozen=True, kw_only=True):
     between them, None while an end is unknown. Of standbys and learners, the same of its changelogs. `position`: sum of the next offsets
     of its stores' changelogs, in every kind. `caught_up`: a standby or learner that may become active now (rules.md, 25), or an active that
     processes or misses no more than such a one. `in_memory`: a part of its state is in no file, and ends with the process that has it open.
-    `checkpoint_ms`: wall-clock time of the last checkpoint, ms. `restore`: of an active task
-    that is being restored."""
+    `stateful`: it has stores, so there is something to checkpoint. `checkpoint_ms`: wall-clock time of the last checkpoint, ms.
+    `restore`: of an active task that is being restored."""
 
     kind: TaskKind
     state: TaskState
@@ -75,6 +75,7 @@ class TaskReport(msgspec.Struct, frozen=True, kw_only=True):
     position: int = 0
     caught_up: bool = False
     in_memory: bool = False
+    stateful: bool = True
     checkpoint_ms: int | None = None
     paused: PausedAt | None = None
     restore: RestoreReport | None = None

@@ -174,14 +174,15 @@ class Routes:
         return told([self._described(store) for _, store in sorted(self._places.stores.items())])
 
     def _described(self, store: KnownStore) -> dict[str, object]:
+        here = self._parts(store, stale=True)
         return {
             "store": store.name,
             "kind": store.kind,
             "global": store.is_global,
             "key_serde": None if store.key_serde is None else store.key_serde.name,
             "value_serde": None if store.value_serde is None else store.value_serde.name,
-            "here": [part.shown() for part in self._parts(store, stale=True)],
-            "elsewhere": self._elsewhere(store, self._parts(store, stale=False)),
+            "here": [part.shown() for part in here],
+            "elsewhere": self._elsewhere(store, (part for part in here if part.kind is TaskKind.ACTIVE)),
         }
 
     def _parts(self, store: KnownStore, *, stale: bool) -> list[Part]:

@@ -18,8 +18,9 @@ from typing import NamedTuple
 from runtime.ids import NextOffset, Partition
 from runtime.intake.verdict import Batch, Decoder, Failure, RawMessage
 
-MAX_RUN = 5000
-"""Raw messages decoded at once: bounds what a batch holds in memory and what is decoded in vain before a pause."""
+MAX_RUN = 1000
+"""Raw messages decoded at once: what is decoded should still be in the processor's cache when it is processed; it also bounds what is
+decoded in vain before a pause."""
 
 
 class Run(NamedTuple):

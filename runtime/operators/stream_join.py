@@ -37,8 +37,6 @@ JoinOne = Callable[[object, object, object], object]
 
 _EMPTY = 2**63 - 1
 """`min_time` when nothing waits."""
-_UNKNOWN = -1
-"""`min_time` before the first look."""
 
 
 class JoinWindow(Protocol):
@@ -173,12 +171,12 @@ class _Waiting:
         self.to_bytes = key_bytes(store)
         self.stream_time = kept_time(context, store, OBSERVED_TIME)
         keep_time(context, store, OBSERVED_TIME, lambda: self.stream_time)
-        self.min_time = _UNKNOWN
+        self.min_time = next((cast(JoinKey, found).timestamp for found, _ in store.all()), _EMPTY)
         self.next_look_ms = 0
 
     def add(self, key: JoinKey, value: object) -> None:
         """A record begins to wait."""
-        if key.timestamp < self.min_time:  # before the first look there may be older ones
+        if key.timestamp < self.min_time:
             self.min_time = key.timestamp
         raw = self.to_bytes(key)
         entry = self.store.entry(raw)
@@ -201,7 +199,7 @@ def _emitter(waiting: _Waiting, context: NodeContext, forward: Forward, side: St
 
     def emit() -> None:
         stream_time = waiting.stream_time
-        if waiting.min_time + ahead + grace >= stream_time and waiting.min_time != _UNKNOWN:
+        if waiting.min_time + ahead + grace >= stream_time:
             return
         now = clock.wall_ms()
         if now < waiting.next_look_ms:

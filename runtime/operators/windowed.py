@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol, cast, runtime_checkable
 
 from runtime.errors import InvalidStateStoreError
-from runtime.operators.aggregate import Aggregator, Initializer, Reducer, nothing
+from runtime.operators.aggregate import Aggregator, Initializer, Reducer
 from runtime.operators.base import OperatorSupplier
 from runtime.operators.context import Forward, NodeContext, ValueGetter
 from runtime.operators.drops import Drops
@@ -225,13 +225,3 @@ def reducing(reducer: Reducer) -> Aggregator:
         return value if aggregate is None else reducer(aggregate, value)
 
     return reduce
-
-
-def window_count(store_name: str, windows: Windows | FixedWindows, *, on_close: bool = False) -> WindowAggregate:
-    """`count` of a windowed stream."""
-    return WindowAggregate(store_name, windows, zero, counted, on_close)
-
-
-def window_reduce(store_name: str, windows: Windows | FixedWindows, reducer: Reducer, *, on_close: bool = False) -> WindowAggregate:
-    """`reduce` of a windowed stream."""
-    return WindowAggregate(store_name, windows, nothing, reducing(reducer), on_close)

@@ -39,7 +39,15 @@ class _Nullable(Serde["T | None"]):
     __slots__ = ("_inner",)
 
     def __init__(self, inner: Serde[T]) -> None:
-        super().__init__(self._write, self._read, immutable=inner.immutable, declares=inner.declares, name=f"nullable({inner.name})")
+        super().__init__(
+            self._write,
+            self._read,
+            immutable=inner.immutable,
+            declares=inner.declares,
+            name=f"nullable({inner.name})",
+            schema=inner.schema,
+            registry_schema=inner.registry_schema,
+        )
         self._inner = inner
 
     def serializer(self, topic: str, headers: CurrentHeaders | None = None) -> Callable[[T | None], bytes | None]:
@@ -61,7 +69,9 @@ class _ListSerde(Serde[list[T]]):
     __slots__ = ("_inner", "_size")
 
     def __init__(self, inner: Serde[T]) -> None:
-        super().__init__(self._write, self._read, immutable=False, declares=inner.declares, name=f"list_of({inner.name})")
+        super().__init__(
+            self._write, self._read, immutable=False, declares=inner.declares, name=f"list_of({inner.name})", schema=inner.schema
+        )
         self._inner = inner
         self._size = next((size for serde, size in _FIXED.items() if serde is inner), None)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from runtime.serdes.json_schemas import json_schema_of
 from runtime.serdes.serde import PlainSerde, Serde
 from runtime.type_variables import T
 
@@ -95,7 +96,7 @@ def json(kind: type[T]) -> Serde[T]:
     """
     write: Callable[[T], bytes] = msgspec.json.Encoder().encode
     read: Callable[[bytes], T] = msgspec.json.Decoder(kind).decode
-    return PlainSerde(f"json({kind.__name__})", write, read, immutable=is_frozen(kind))
+    return PlainSerde(f"json({kind.__name__})", write, read, immutable=is_frozen(kind), schema=json_schema_of(kind))
 
 
 def is_frozen(kind: type) -> bool:

@@ -12,15 +12,16 @@ is unknown or does not fit is the record's fault, and the handlers' to judge.
 
 from __future__ import annotations
 
+import base64
 import threading
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import msgspec
 
 from runtime.errors import SchemaRegistryUnavailableError
 from runtime.serdes.primitive import is_frozen
-from runtime.serdes.serde import CurrentHeaders, Serde
+from runtime.serdes.serde import CurrentHeaders, RegistrySchema, Serde
 from runtime.type_variables import T
 
 if TYPE_CHECKING:
@@ -35,35 +36,15 @@ _REFUSED = frozenset({401, 403, 407, 408, 425, 429})
 """HTTP states that speak of this client or this moment, not of the schema. All from 500 on do too."""
 
 
-@overload
 def avro(
     registry: Registry,
     schema: str | None = None,
     *,
-    kind: None = None,
+    kind: type[T] | None = None,
     is_key: bool = False,
     serializer_config: Mapping[str, object] | None = None,
     deserializer_config: Mapping[str, object] | None = None,
-) -> Serde[Any]: ...
-@overload
-def avro(
-    registry: Registry,
-    schema: str | None = None,
-    *,
-    kind: type[T],
-    is_key: bool = False,
-    serializer_config: Mapping[str, object] | None = None,
-    deserializer_config: Mapping[str, object] | None = None,
-) -> Serde[T]: ...
-def avro(
-    registry: Registry,
-    schema: str | None = None,
-    *,
-    kind: type[object] | None = None,
-    is_key: bool = False,
-    serializer_config: Mapping[str, object] | None = None,
-    deserializer_config: Mapping[str, object] | None = None,
-) -> Serde[Any]:
+) -> Serde[T]:
     """Avro. `schema` is what is written, and the reader's schema that records of other versions are resolved to; without one, records are
     read by their writers' schemas, and what is written needs `{"auto.register.schemas": False, "use.latest.version": True}`.
 
@@ -82,38 +63,19 @@ def avro(
 
         return cast(_Function, AvroDeserializer(client, schema, conf=config))
 
-    return _RegistrySerde("avro", registry, make_writer, make_reader, kind, is_key, serializer_config, deserializer_config)
+    known = None if schema is None else RegistrySchema("AVRO", schema)
+    return _RegistrySerde("avro", registry, make_writer, make_reader, kind, is_key, serializer_config, deserializer_config, known)
 
 
-@overload
 def json_schema(
     registry: Registry,
     schema: str | None = None,
     *,
-    kind: None = None,
+    kind: type[T] | None = None,
     is_key: bool = False,
     serializer_config: Mapping[str, object] | None = None,
     deserializer_config: Mapping[str, object] | None = None,
-) -> Serde[Any]: ...
-@overload
-def json_schema(
-    registry: Registry,
-    schema: str | None = None,
-    *,
-    kind: type[T],
-    is_key: bool = False,
-    serializer_config: Mapping[str, object] | None = None,
-    deserializer_config: Mapping[str, object] | None = None,
-) -> Serde[T]: ...
-def json_schema(
-    registry: Registry,
-    schema: str | None = None,
-    *,
-    kind: type[object] | None = None,
-    is_key: bool = False,
-    serializer_config: Mapping[str, object] | None = None,
-    deserializer_config: Mapping[str, object] | None = None,
-) -> Serde[Any]:
+) -> Serde[T]:
     """JSON that is held against a schema when it is written and read. As `avro`; with a `kind` and no `schema`, the schema is made from the
     type."""
     text = schema
@@ -130,7 +92,8 @@ def json_schema(
 
         return cast(_Function, JSONDeserializer(text, schema_registry_client=client, conf=config))
 
-    return _RegistrySerde("json_schema", registry, make_writer, make_reader, kind, is_key, serializer_config, deserializer_config)
+    known = None if text is None else RegistrySchema("JSON", text)
+    return _RegistrySerde("json_schema", registry, make_writer, make_reader, kind, is_key, serializer_config, deserializer_config, known)
 
 
 def protobuf(
@@ -153,7 +116,9 @@ def protobuf(
 
         return cast(_Function, ProtobufDeserializer(cast(Any, message), config, client))
 
-    return _RegistrySerde("protobuf", registry, make_writer, make_reader, None, is_key, serializer_config, deserializer_config)
+    file = cast(Any, message).DESCRIPTOR.file.serialized_pb
+    known = RegistrySchema("PROTOBUF", base64.b64encode(file).decode())
+    return _RegistrySerde("protobuf", registry, make_writer, make_reader, None, is_key, serializer_config, deserializer_config, known)
 
 
 _Function = Callable[[object, object], Any]
@@ -174,8 +139,10 @@ class _RegistrySerde(Serde[Any]):
         is_key: bool,
         writing: Mapping[str, object] | None,
         reading: Mapping[str, object] | None,
+        schema: RegistrySchema | None = None,
     ) -> None:
-        super().__init__(self._write, self._read, immutable=kind is not None and is_frozen(kind), name=name)
+        immutable = kind is not None and is_frozen(kind)
+        super().__init__(self._write, self._read, immutable=immutable, name=name, registry_schema=schema)
         self._registry = registry
         self._make_writer = make_writer
         self._make_reader = make_reader

@@ -10,8 +10,10 @@ The engine never calls a serde with None: a null key or value stays null on ever
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Generic
+from collections.abc import Callable, Iterable, Mapping
+from typing import Generic, Literal
+
+import msgspec
 
 from runtime.record import Headers
 from runtime.type_variables import T
@@ -27,15 +29,25 @@ def _no_headers() -> Headers | None:
     return None
 
 
+class RegistrySchema(msgspec.Struct, frozen=True):
+    """A schema as a Schema Registry knows it: its language and its text (Protobuf: the file's descriptor in base64, as it is
+    registered). The bytes begin with 0 and the schema's id (int32); those of Protobuf have the message's indexes after that."""
+
+    kind: Literal["AVRO", "JSON", "PROTOBUF"]
+    text: str
+
+
 class Serde(Generic[T]):
     """`serialize(topic, headers, data) -> bytes | None` and `deserialize(topic, headers, data) -> object`, of objects of the type T.
 
     `immutable` says that nobody can change an object of this type in place, so that stores may keep the object itself between two commits
-    instead of its bytes. `declares` names the configuration keys that the serde reads (they are then known keys).
+    instead of its bytes. `declares` names the configuration keys that the serde reads (they are then known keys). `schema` is the JSON
+    Schema of bytes that are JSON, None where nothing is declared or they are something else; `registry_schema` is that of a Schema
+    Registry's serde. A serde around another one (`list_of`, `time_windowed`, …) has the inner one's.
     Whatever the functions raise becomes a DeserializationError, or the error of the node that wrote.
     """
 
-    __slots__ = ("_deserialize", "_serialize", "declares", "immutable", "name")
+    __slots__ = ("_deserialize", "_serialize", "declares", "immutable", "name", "registry_schema", "schema")
 
     def __init__(
         self,
@@ -45,11 +57,15 @@ class Serde(Generic[T]):
         immutable: bool = False,
         declares: Iterable[str] = (),
         name: str | None = None,
+        schema: Mapping[str, object] | None = None,
+        registry_schema: RegistrySchema | None = None,
     ) -> None:
         self._serialize: Callable[[str, Headers | None, T], bytes | None] = serialize
         self._deserialize: Callable[[str, Headers | None, bytes], T] = deserialize
         self.immutable = immutable
         self.declares = tuple(declares)
+        self.schema = schema
+        self.registry_schema = registry_schema
         self.name: str = name or str(getattr(serialize, "__qualname__", type(serialize).__name__))
 
     def serializer(self, topic: str, headers: CurrentHeaders | None = None) -> Callable[[T], bytes | None]:
@@ -75,9 +91,22 @@ class PlainSerde(Serde[T]):
     __slots__ = ("_read", "_write", "size")
 
     def __init__(
-        self, name: str, write: Callable[[T], bytes | None], read: Callable[[bytes], T], *, immutable: bool, size: int | None = None
+        self,
+        name: str,
+        write: Callable[[T], bytes | None],
+        read: Callable[[bytes], T],
+        *,
+        immutable: bool,
+        size: int | None = None,
+        schema: Mapping[str, object] | None = None,
     ) -> None:
-        super().__init__(lambda topic, headers, data: write(data), lambda topic, headers, data: read(data), immutable=immutable, name=name)
+        super().__init__(
+            lambda topic, headers, data: write(data),
+            lambda topic, headers, data: read(data),
+            immutable=immutable,
+            name=name,
+            schema=schema,
+        )
         self._write = write
         self._read = read
         self.size = size

@@ -62,7 +62,15 @@ class _WindowedSerde(Serde[Windowed[K]]):
         window_bytes: int,
     ) -> None:
         full_name = f"{name}({inner.name})"
-        super().__init__(self._write_with, self._read_with, immutable=inner.immutable, declares=inner.declares, name=full_name)
+        super().__init__(
+            self._write_with,
+            self._read_with,
+            immutable=inner.immutable,
+            declares=inner.declares,
+            name=full_name,
+            schema=inner.schema,
+            registry_schema=inner.registry_schema,
+        )
         self._inner = inner
         self._join = join
         self._split = split

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -11,7 +11,7 @@ from runtime.errors import InvalidStateStoreError, StreamsError
 from runtime.ids import NextOffset, Partition, changelog_topic
 from runtime.serdes.serde import Deserializer, PlainSerde, Serde, Serializer
 from runtime.stores.backend import Backend
-from runtime.stores.base import EngineStore, FlushListener, FlushRun, StoreContext, StoreLayout
+from runtime.stores.base import EngineStore, FlushListener, FlushRun, StoreContext, StoreLayout, StoreSchemas
 from runtime.stores.layout import KEPT_LAYOUT, encode_layout
 from runtime.stores.reading import Reader, unwritable
 from runtime.stores.settings import StoreSettings
@@ -45,6 +45,10 @@ class BackedStore(EngineStore, Generic[B]):
     @property
     def layout(self) -> StoreLayout:
         return self._settings.layout()
+
+    @property
+    def schemas(self) -> StoreSchemas:
+        return self._settings.schemas()
 
     @property
     def is_open(self) -> bool:
@@ -165,8 +169,8 @@ class BackedStore(EngineStore, Generic[B]):
     def flush(self) -> None:
         self._opened().flush()
 
-    def checkpoint(self, path: Path) -> None:
-        self._opened().checkpoint(path)
+    def begin_checkpoint(self, path: Path) -> Callable[[], None]:
+        return self._opened().begin_checkpoint(path)
 
     # --- offsets and metas --------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -37,8 +37,9 @@ class Backend(Protocol):
     def flush(self) -> None:
         """Makes what was written durable against a power loss, where the backend can."""
 
-    def checkpoint(self, path: Path) -> None:
-        """A copy of what is committed, as a RocksDB in the folder `path`, which must not exist."""
+    def begin_checkpoint(self, path: Path) -> Callable[[], None]:
+        """Begins a copy of what is committed now, as a RocksDB in the folder `path`, which must not exist. What it gives does the rest: any
+        thread may call it, while the store is written to."""
 
     def close(self) -> None: ...
 

@@ -24,7 +24,7 @@ import msgspec
 from runtime.errors import StreamsError
 from runtime.ids import NextOffset, Partition, TaskId
 from runtime.record import Headers
-from runtime.serdes.serde import Serializer
+from runtime.serdes.serde import RegistrySchema, Serializer
 from runtime.stores.budget import StoreMemory
 
 ChangelogRecord = tuple[bytes, bytes | None, int]
@@ -131,7 +131,8 @@ class Entry(msgspec.Struct, gc=False, eq=False):
 
     `value` is the object itself where the serde is immutable, else its bytes; None is a tombstone (or an absent key). `timestamp` is
     in ms, -1 when there is no value. `uncommitted`: not yet in the backend. `unforwarded`: not yet sent downstream (caching); then
-    `forwarded_value` is what downstream last saw. `key` is the key as an object, None until somebody needs it.
+    `forwarded_value` is what downstream last saw, and `update` the number of the last update: the larger, the later. `key` is the key as an
+    object, None until somebody needs it.
 
     (A struct and not a class with slots: it is made in C, in a quarter of the time.)
     """
@@ -143,12 +144,14 @@ class Entry(msgspec.Struct, gc=False, eq=False):
     uncommitted: bool = False
     unforwarded: bool = False
     forwarded_value: object = None
+    update: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class StoreLayout:
-    """What somebody who reads a store's files must know. `kind` is `key_value`, `window`, `session`, `versioned`, or `custom` (a user's
-    own, whose files only the user can read); window size (windows only) and retention in ms."""
+    """What somebody who reads a store's files must know. `kind` is `key_value`, `window`, `session`, `versioned`, `buffer` or `custom` (a
+    user's own, whose files only the user can read). In ms: the size of windows (windows only), the retention, for which entries can be
+    read, and the length of a segment. `duplicates`: several values of one key and time stand side by side (window stores of joins)."""
 
     kind: str
     timestamped: bool
@@ -156,6 +159,18 @@ class StoreLayout:
     value_serde: str
     window_size_ms: int | None = None
     retention_ms: int | None = None
+    segment_ms: int | None = None
+    duplicates: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSchemas:
+    """What a store's serdes tell of the bytes that they write (`Serde.schema`, `Serde.registry_schema`)."""
+
+    key: Mapping[str, object] | None = None
+    value: Mapping[str, object] | None = None
+    key_registry: RegistrySchema | None = None
+    value_registry: RegistrySchema | None = None
 
 
 class CommittedView(Protocol):
@@ -189,6 +204,11 @@ class EngineStore(ABC):
     @property
     @abstractmethod
     def layout(self) -> StoreLayout: ...
+
+    @property
+    def schemas(self) -> StoreSchemas:
+        """What is known of the bytes of keys and values; of a user's own store, nothing."""
+        return StoreSchemas()
 
     @property
     @abstractmethod
@@ -228,8 +248,13 @@ class EngineStore(ABC):
         """Makes committed data durable against a power loss (a kill -9 costs nothing anyway)."""
 
     @abstractmethod
+    def begin_checkpoint(self, path: Path) -> Callable[[], None]:
+        """Begins a consistent copy of the data that is committed now, as a RocksDB in the new folder `path`; in-memory stores write one
+        too. What it gives does the rest: any thread may call it, while the store is written to. Both raise StateDirectoryError."""
+
     def checkpoint(self, path: Path) -> None:
-        """A consistent copy of the committed data as a RocksDB in the new folder `path`; in-memory stores write one too."""
+        """Such a copy, made at once."""
+        self.begin_checkpoint(path)()
 
     # --- commit -------------------------------------------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -205,7 +205,7 @@ class CustomStore(EngineStore):
         if self.persistent:
             self._write_beside()
 
-    def checkpoint(self, path: Path) -> None:
+    def begin_checkpoint(self, path: Path) -> Callable[[], None]:
         raise StateDirectoryError(f"store {self.name} is of the user's own: no copy can be made of it")
 
     # --- beside the store ---------------------------------------------------------------------------------------------------

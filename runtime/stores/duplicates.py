@@ -27,6 +27,12 @@ from runtime.stores.window import LAST_SEQUENCE, StagedWindowStore
 _SEQUENCE = Struct(">i")
 _SEQUENCE_META = "sequence-number"
 
+
+def sequence_as_kept(sequence: int) -> dict[str, bytes]:
+    """The meta that holds the last sequence number of a store."""
+    return {_SEQUENCE_META: _SEQUENCE.pack(sequence)}
+
+
 _Rows = tuple[list[int], list[object]]
 """Of one key: times in order, and the value of each as it is staged."""
 
@@ -100,7 +106,9 @@ class StagedDuplicatesStore(StagedWindowStore):
         """A null value of this time came by. It moves the stream time of a store in memory, as in Kafka Streams. False: it is expired."""
         if self.persistent:
             return True
-        self._time.now = max(self._time.now, time)
+        if time > self._time.now:
+            self._time.now = time
+            self._last_time = b""  # which was not expired; now it may be
         return time > self._time.now - self._retention
 
     def add(self, key: bytes, value: object, time: int, timestamp: int) -> bool:

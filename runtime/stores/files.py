@@ -1,63 +1,125 @@
 """Reads the files of a store that nobody writes: a snapshot's, by column, for those who make tables of state.
 
-Only layouts are known here; who opens RocksDB is `rocks.py`. Nothing is locked and the database is opened for reading, so any number
+Only layouts are known here; who opens RocksDB is `rocks_files.py`. Nothing is locked and the database is opened for reading, so any number
 of processes may read one snapshot at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from runtime.errors import StateDirectoryError
-from runtime.serdes.keys import TIMESTAMP, split_timestamp, split_window_store_key
-from runtime.stores.base import StoreLayout
-from runtime.stores.rocks_files import read_files
+import pyarrow as pa
+import pyarrow.compute as pc
 
-ROW_KINDS = ("key_value", "window")
-"""Kinds of stores that have `StoreRows`."""
-NO_ROWS = "rows can be read of key-value and window stores"
+from runtime.errors import StateDirectoryError
+from runtime.serdes import keys
+from runtime.stores.base import StoreLayout
+from runtime.stores.rocks_files import Families, Opened
+from runtime.stores.rocks_segments import LATEST
+from runtime.stores.rows import ROW_KINDS, StoreRows, alive, entry_rows
+from runtime.stores.segmented import LAST, STREAM_TIME, TIME
+from runtime.stores.window import LAST_SEQUENCE
+
+_SUFFIXES = {
+    "window": keys.pack_window_suffix(LAST, LAST_SEQUENCE),
+    "session": keys.pack_session_suffix(LAST, LAST),
+    "versioned": keys.pack_session_suffix(LAST, LAST),
+}
+"""What stands at most behind a record's key, in segments."""
 
 
 @dataclass(frozen=True, slots=True)
-class StoreRows:
-    """Rows of a store by column, all of one length.
+class Bounds:
+    """What is read of a store; None: no bound. All are inclusive, as in the reads of stores.
 
-    `keys` and `values` are as the serdes wrote them. `timestamps` (ms) is None for a store without timestamps, `window_starts` (ms
-    since the epoch) for a key-value store.
+    `lo` and `hi` are bytes of keys. `first` and `last` (ms) bound the starts of windows and the ends of sessions; of versions those are
+    read that held at some moment between the two.
     """
 
-    keys: list[bytes]
-    values: list[bytes]
-    timestamps: list[int] | None
-    window_starts: list[int] | None
+    lo: bytes | None = None
+    hi: bytes | None = None
+    first: int | None = None
+    last: int | None = None
+
+    @property
+    def of_time(self) -> bool:
+        """True if a time is bounded."""
+        return self.first is not None or self.last is not None
 
 
-def read_store(path: Path, layout: StoreLayout) -> Iterator[StoreRows]:
-    """All rows of the store in the folder `path`, some ten thousand at a time, in the order of the files. Expired windows that were not
-    dropped yet are among them. Raises StateDirectoryError where there is no store that can be read, or one whose kind has no rows like
-    these (session, versioned)."""
+ALL = Bounds()
+"""Everything."""
+
+
+def read_store(path: Path, layout: StoreLayout, bounds: Bounds = ALL) -> Iterator[StoreRows]:
+    """The rows of the store in the folder `path`, some ten thousand at a time, in the order of the files: segment by segment, inside one by
+    key. What had expired at the store's stream time is left out, and segments outside the bounds are not opened. Of a versioned store
+    there is a row per version; a deletion is none: the version before it ends there.
+
+    Raises StateDirectoryError where there is no store that can be read, for one whose kind has no rows (a user's own), and ValueError for
+    bounds of time where there are no times."""
     if layout.kind not in ROW_KINDS:
-        raise StateDirectoryError(f"the store in {path} is a {layout.kind} store: {NO_ROWS}")
-    for _, entries in read_files(path):
-        yield _columns(entries, layout)
+        raise StateDirectoryError(f"the store in {path} is a {layout.kind} store: only who wrote it can read its files")
+    if bounds.of_time and layout.retention_ms is None:
+        raise ValueError(f"the store in {path} is a {layout.kind} store: it has no windows, sessions or versions to bound by time")
+    families = Families(path)
+    wanted = _wanted(families, layout, bounds)
+    with families.opened(wanted) as opened:
+        now = stream_time_of(opened)
+        for family in wanted:
+            latest = family == LATEST
+            for entries in opened.entries(family, *_range(layout, bounds, latest)):
+                yield _within(alive(entry_rows(layout, entries, latest=latest), layout, now), layout, bounds)
 
 
-def _columns(entries: list[tuple[bytes, bytes]], layout: StoreLayout) -> StoreRows:
-    keys = [key for key, _ in entries]
-    values = [value for _, value in entries]
-    timestamps: list[int] | None = None
-    window_starts: list[int] | None = None
-    if layout.timestamped:
-        timestamps = [split_timestamp(value)[0] for value in values]
-        values = [value[TIMESTAMP:] for value in values]
-    if layout.kind == "window":
-        keys, window_starts = split_window_keys(keys)
-    return StoreRows(keys, values, timestamps, window_starts)
+def stream_time_of(opened: Opened) -> int:
+    """The store's own stream time (ms): the largest time that was put to it, -1 before any."""
+    stored = opened.meta(STREAM_TIME)
+    return -1 if stored is None else int(TIME.unpack(stored)[0])
 
 
-def split_window_keys(keys: Iterable[bytes]) -> tuple[list[bytes], list[int]]:
-    """Record keys and window starts (ms) of window store keys."""
-    pairs = [split_window_store_key(key) for key in keys]
-    return [key for key, _ in pairs], [start for _, start in pairs]
+def _wanted(families: Families, layout: StoreLayout, bounds: Bounds) -> list[str]:
+    """The families to read."""
+    match layout.kind:
+        case "key_value" if layout.timestamped:
+            return [families.require("keyValueWithTimestamp")]
+        case "key_value" | "buffer":
+            return [families.require("default")]
+        case "versioned":
+            # A version stands in the segment of its end, so that the upper bound says nothing.
+            return [families.require(LATEST), *_segments(families, replace(bounds, last=None))]
+    return _segments(families, bounds)
+
+
+def _segments(families: Families, bounds: Bounds) -> list[str]:
+    """Segments that may hold times within the bounds: each ends where the next begins, or before."""
+    segments = families.segments
+    ends = [*(start for start, _ in segments[1:]), LAST]
+    return [
+        name
+        for (start, name), end in zip(segments, ends, strict=False)
+        if (bounds.first is None or end > bounds.first) and (bounds.last is None or start <= bounds.last)
+    ]
+
+
+def _range(layout: StoreLayout, bounds: Bounds, latest: bool) -> tuple[bytes | None, bytes | None]:
+    """lo <= key of an entry < hi. Keys of several lengths lie between, so rows are looked at once more."""
+    suffix = b"" if latest else _SUFFIXES.get(layout.kind, b"")
+    return bounds.lo, None if bounds.hi is None else keys.upper_range(bounds.hi, suffix) + b"\0"
+
+
+def _within(rows: StoreRows, layout: StoreLayout, bounds: Bounds) -> StoreRows:
+    if bounds.lo is not None:
+        rows = rows.where(pc.greater_equal(rows.keys, pa.scalar(bounds.lo, pa.binary())))
+    if bounds.hi is not None:
+        rows = rows.where(pc.less_equal(rows.keys, pa.scalar(bounds.hi, pa.binary())))
+    if not bounds.of_time:
+        return rows
+    first, last = bounds.first if bounds.first is not None else -LAST - 1, bounds.last if bounds.last is not None else LAST
+    if layout.kind == "versioned":
+        began = pc.less_equal(rows.valid_from, last)
+        return rows.where(pc.and_(began, pc.fill_null(pc.greater(rows.valid_to, first), True)))
+    times = rows.window_starts if layout.kind == "window" else rows.window_ends
+    return rows.where(pc.and_(pc.greater_equal(times, first), pc.less_equal(times, last)))

@@ -8,11 +8,12 @@ from runtime.stores.base import StoreLayout
 
 KEPT_LAYOUT = "layout"
 """The meta that holds it."""
+_FIELDS = ("kind", "timestamped", "key_serde", "value_serde", "window_size_ms", "retention_ms")
 
 
 def encode_layout(layout: StoreLayout) -> bytes:
-    """As it is kept."""
-    return msgspec.json.encode(layout)
+    """As it is kept: what follows from the rest (segments, duplicates) is not."""
+    return msgspec.json.encode({name: getattr(layout, name) for name in _FIELDS})
 
 
 def decode_layout(data: bytes) -> StoreLayout | None:

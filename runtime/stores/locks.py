@@ -22,28 +22,36 @@ FOLDER_MODE = 0o750
 _LOOK_SECONDS = 0.05
 """There is no waiting for a lock with a time-out: it is looked at."""
 _WAYS_OUT = {
-    errno.EACCES: "give this user the right to write there, or set state.dir to a folder that it may write",
-    errno.EPERM: "give this user the right to write there, or set state.dir to a folder that it may write",
-    errno.EROFS: "set state.dir to a folder on a disk that can be written",
-    errno.ENOSPC: "the disk is full: make room, or set state.dir to a folder on another disk",
-    errno.EDQUOT: "this user's share of the disk is used up: make room, or set state.dir to a folder on another disk",
-    errno.ENOTDIR: "a file stands where a folder should be: remove it, or set state.dir to another folder",
-    errno.EEXIST: "a file stands where a folder should be: remove it, or set state.dir to another folder",
-    errno.EMFILE: "this process has too many files open (about 10 per store): raise the limit (ulimit -n)",
-    errno.ENFILE: "this system has too many files open",
-    errno.EFBIG: "files of this process may not grow so large: raise the limit (ulimit -f)",
+    errno.EACCES: ("give this user the right to read and write there", "set state.dir to a folder that it may write"),
+    errno.EPERM: ("give this user the right to read and write there", "set state.dir to a folder that it may write"),
+    errno.EROFS: ("", "set state.dir to a folder on a disk that can be written"),
+    errno.ENOSPC: ("the disk is full: make room", "set state.dir to a folder on another disk"),
+    errno.EDQUOT: ("this user's share of the disk is used up: make room", "set state.dir to a folder on another disk"),
+    errno.ENOTDIR: ("a file stands where a folder should be: remove it", "set state.dir to another folder"),
+    errno.EEXIST: ("a file stands where a folder should be: remove it", "set state.dir to another folder"),
+    errno.EMFILE: ("this process has too many files open (about 10 per store): raise the limit (ulimit -n)", ""),
+    errno.ENFILE: ("this system has too many files open", ""),
+    errno.EFBIG: ("files of this process may not grow so large: raise the limit (ulimit -f)", ""),
 }
+"""What to do, and what else where the folder is one of the state directory."""
 
 
 def unusable(what: str, error: OSError) -> StateDirectoryError:
     """The error for a file or folder that the system refuses, with the way out where there is one."""
-    way_out = _WAYS_OUT.get(error.errno or 0, "set state.dir to a folder that this user may write")
-    return StateDirectoryError(f"{what} cannot be used: {error.strerror or error}. The way out: {way_out}")
+    ways = _WAYS_OUT.get(error.errno or 0, ("", "set state.dir to a folder that this user may write"))
+    return StateDirectoryError(f"{what} cannot be used: {error.strerror or error}{_told(ways)}")
 
 
-def way_out(text: str) -> str:
-    """What to do about an error of which only the system's words are left, as in RocksDB's; empty where nothing is known."""
-    return next((f". The way out: {way}" for number, way in _WAYS_OUT.items() if os.strerror(number) in text), "")
+def way_out(text: str, *, state: bool = True) -> str:
+    """What to do about an error of which only the system's words are left, as in RocksDB's; empty where nothing is known. `state`: it is
+    about the state directory, which may be another one."""
+    ways = next((ways for number, ways in _WAYS_OUT.items() if os.strerror(number) in text), ("", ""))
+    return _told(ways if state else ways[:1])
+
+
+def _told(ways: tuple[str, ...]) -> str:
+    told = ", or ".join(filter(None, ways))
+    return f". The way out: {told}" if told else ""
 
 
 class FolderLock:

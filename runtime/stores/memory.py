@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -54,6 +55,10 @@ class SortedEntries:
             del keys[bisect_left(keys, key)]
         for key in added:
             insort(keys, key)
+
+    def copied(self) -> Iterable[tuple[bytes, bytes]]:
+        """All entries as they are now, in no order."""
+        return self.entries.copy().items()
 
     def range(self, lo: bytes | None, hi: bytes | None, reverse: bool) -> list[tuple[bytes, bytes]]:
         if self.keys is None:
@@ -145,10 +150,9 @@ class MemoryBackend(MemoryStore):
     def is_empty(self) -> bool:
         return not self._data.entries
 
-    def checkpoint(self, path: Path) -> None:
+    def begin_checkpoint(self, path: Path) -> Callable[[], None]:
         with self._lock:
-            entries = self._data.range(None, None, False)
-        write_files(path, {self._family: entries}, self._offsets, self._meta)
+            return partial(write_files, path, {self._family: self._data.copied()}, self._offsets.copy(), self._meta.copy())
 
     def wipe(self) -> None:
         with self._lock:
@@ -228,13 +232,12 @@ class MemorySegments(MemoryStore):
     def is_empty(self) -> bool:
         return self.approximate_size() == 0
 
-    def checkpoint(self, path: Path) -> None:
+    def begin_checkpoint(self, path: Path) -> Callable[[], None]:
         with self._lock:
-            families = self._as_families()
-        write_files(path, families, self._offsets, self._meta)
+            return partial(write_files, path, self._as_families(), self._offsets.copy(), self._meta.copy())
 
-    def _as_families(self) -> dict[str, list[tuple[bytes, bytes]]]:
-        return {f"{SEGMENT}{number * self._segment_ms}": segment.range(None, None, False) for number, segment in self._data.items()}
+    def _as_families(self) -> dict[str, Iterable[tuple[bytes, bytes]]]:
+        return {f"{SEGMENT}{number * self._segment_ms}": segment.copied() for number, segment in self._data.items()}
 
     def wipe(self) -> None:
         with self._lock:
@@ -282,8 +285,8 @@ class MemoryVersions(MemorySegments):
     def approximate_size(self) -> int:
         return len(self._latest.entries) + super().approximate_size()
 
-    def _as_families(self) -> dict[str, list[tuple[bytes, bytes]]]:
-        return {LATEST: self._latest.range(None, None, False), **super()._as_families()}
+    def _as_families(self) -> dict[str, Iterable[tuple[bytes, bytes]]]:
+        return {LATEST: self._latest.copied(), **super()._as_families()}
 
     def wipe(self) -> None:
         super().wipe()

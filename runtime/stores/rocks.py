@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import itemgetter
 from pathlib import Path
 from struct import Struct
@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 OFFSETS = "offsets"
 SEGMENT = "segment."
-_META = b"\x00"  # no topic's name begins with it
+META = b"\x00"  # no topic's name begins with it
 _OFFSET = Struct(">q")
 BY_KEY = itemgetter(0)
 """A batch is written in the order of its keys: RocksDB then looks for the place of each key in its memory from that of the one before
@@ -113,13 +113,13 @@ class RocksStore:
     def offsets(self) -> dict[Partition, NextOffset]:
         found: dict[Partition, NextOffset] = {}
         for key, value in self._scan(self._families[OFFSETS], None, None, False):
-            if not key.startswith(_META):
+            if not key.startswith(META):
                 topic, _, number = key.decode().rpartition("-")
                 found[Partition(topic, int(number))] = NextOffset(_OFFSET.unpack(value)[0])
         return found
 
     def meta(self, name: str) -> bytes | None:
-        return self._get(self._families[OFFSETS], _META + name.encode())
+        return self._get(self._families[OFFSETS], META + name.encode())
 
     def _write(self, batch: WriteBatch, offsets: Mapping[Partition, NextOffset], meta: Mapping[str, bytes] | None) -> None:
         """Adds offsets and metas, and writes the batch."""
@@ -127,7 +127,7 @@ class RocksStore:
         for partition, offset in offsets.items():
             batch.put(str(partition).encode(), _OFFSET.pack(offset), handle)
         for name, value in (meta or {}).items():
-            batch.put(_META + name.encode(), value, handle)
+            batch.put(META + name.encode(), value, handle)
         try:
             self._db.write(batch, self._write_options)
         except Exception as error:  # rocksdict raises plain Exception
@@ -180,7 +180,13 @@ class RocksStore:
         except Exception as error:  # rocksdict raises plain Exception
             raise self._io_error("flushed", error) from error
 
+    def begin_checkpoint(self, path: Path) -> Callable[[], None]:
+        """Hard links: when it has begun, it is done."""
+        self.checkpoint(path)
+        return lambda: None
+
     def checkpoint(self, path: Path) -> None:
+        """A copy of what is committed."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             Checkpoint(self._db).create_checkpoint(str(path))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import cast
 
@@ -12,10 +14,78 @@ from rocksdict import AccessType, Options, Rdict, ReadOptions, WriteBatch
 from runtime.errors import StateDirectoryError
 from runtime.ids import NextOffset, Partition
 from runtime.stores.budget import MIB, StoreMemory
-from runtime.stores.rocks import OFFSETS, RocksStore
+from runtime.stores.locks import way_out
+from runtime.stores.rocks import META, OFFSETS, SEGMENT, RocksStore
 from runtime.stores.rocks_options import WRITE_BUFFER
 
-_READ_BATCH = 16_384
+_RUN, _MOST_ENTRIES, _MOST_BYTES = 256, 16_384, 32 * MIB
+"""Entries that are read before somebody looks at how large they were, and what a batch has at most, or little more."""
+_WRITTEN = 1_000
+"""Entries that are written at a time: RocksDB lets no other thread of the process do anything meanwhile."""
+
+
+class Families:
+    """What a store's files or a checkpoint hold, by column family. Nothing is locked and nothing is open yet.
+
+    Raises StateDirectoryError when there is no RocksDB, or none that can be read; so do its methods.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._all = frozenset(Rdict.list_cf(str(path)))
+        except Exception as error:  # rocksdict raises plain Exception
+            raise _unreadable(path, error) from error
+
+    @property
+    def names(self) -> list[str]:
+        """The families of entries: all but `offsets`."""
+        return sorted(self._all - {OFFSETS})
+
+    @property
+    def segments(self) -> list[tuple[int, str]]:
+        """Starts (ms) and names of the segments, in order of time."""
+        return sorted((int(name.removeprefix(SEGMENT)), name) for name in self._all if name.startswith(SEGMENT))
+
+    def require(self, family: str) -> str:
+        """The family's name. Raises StateDirectoryError where it is not there: the store is of another kind than somebody says."""
+        if family not in self._all:
+            raise StateDirectoryError(f"the store in {self.path} has no column family {family!r}; there are {', '.join(self.names)}")
+        return family
+
+    @contextmanager
+    def opened(self, families: Iterable[str]) -> Iterator[Opened]:
+        """Opens these families, and no files of others, for reading."""
+        wanted = {"default", *families, *self._all.intersection({OFFSETS})}
+        options = {name: Options(raw_mode=True) for name in wanted}
+        try:
+            database = Rdict(str(self.path), Options(raw_mode=True), column_families=options, access_type=AccessType.read_only(False))
+        except Exception as error:  # rocksdict raises plain Exception
+            raise _unreadable(self.path, error) from error
+        try:
+            yield Opened(self.path, database, OFFSETS in wanted)
+        finally:
+            database.close()
+
+
+class Opened:
+    """Column families that are open for reading."""
+
+    def __init__(self, path: Path, database: Rdict, has_offsets: bool) -> None:
+        self._path = path
+        self._database = database
+        self._has_offsets = has_offsets
+
+    def meta(self, name: str) -> bytes | None:
+        """What the engine keeps beside the entries under a name."""
+        if not self._has_offsets:
+            return None
+        found: bytes | None = self._database.get_column_family(OFFSETS).get(META + name.encode())
+        return found
+
+    def entries(self, family: str, lo: bytes | None = None, hi: bytes | None = None) -> Iterator[list[tuple[bytes, bytes]]]:
+        """Entries of a family with lo <= key < hi, some ten thousand at a time."""
+        return _batches(self._database.get_column_family(family), self._path, lo, hi)
 
 
 def read_files(path: Path) -> Iterator[tuple[str, list[tuple[bytes, bytes]]]]:
@@ -23,51 +93,62 @@ def read_files(path: Path) -> Iterator[tuple[str, list[tuple[bytes, bytes]]]]:
 
     Raises StateDirectoryError when there is no RocksDB, or none that can be read.
     """
-    try:
-        names = Rdict.list_cf(str(path))
-        families = {name: Options(raw_mode=True) for name in names}
-        db = Rdict(str(path), Options(raw_mode=True), column_families=families, access_type=AccessType.read_only(False))
-    except Exception as error:  # rocksdict raises plain Exception
-        raise StateDirectoryError(f"{path} holds no store that can be read: {error}") from error
-    try:
-        for name in names:
-            if name != OFFSETS:
-                yield from ((name, batch) for batch in _batches(db.get_column_family(name), path))
-    finally:
-        db.close()
+    families = Families(path)
+    with families.opened(families.names) as opened:
+        for name in families.names:
+            yield from ((name, batch) for batch in opened.entries(name))
 
 
-def _batches(family: Rdict, path: Path) -> Iterator[list[tuple[bytes, bytes]]]:
+def _unreadable(path: Path, error: Exception) -> StateDirectoryError:
+    return StateDirectoryError(f"{path} holds no store that can be read: {error}{way_out(str(error))}")
+
+
+def _batches(family: Rdict, path: Path, lo: bytes | None, hi: bytes | None) -> Iterator[list[tuple[bytes, bytes]]]:
     options = ReadOptions()
     options.set_readahead_size(2 * MIB)
-    items = cast(Iterator[tuple[bytes, bytes]], family.items(read_opt=options))  # raw mode: keys and values are bytes
-    last = b""
-    while batch := list(islice(items, _READ_BATCH)):
-        last = batch[-1][0]
+    if hi is not None:
+        options.set_iterate_upper_bound(hi)
+    # raw mode: keys and values are bytes
+    items = cast(Iterator[tuple[bytes, bytes]], family.items(from_key=lo, read_opt=options))
+    last = b"" if lo is None else lo
+    while batch := _some(items):
+        last = batch[-1][0] + b"\0"
         yield batch
     check = family.iter(options)  # `items()` ends at a damaged block as if there were no more entries
-    check.seek(last + b"\0")
+    check.seek(last)
     try:
         check.status()
     except Exception as error:  # rocksdict raises plain Exception
         raise StateDirectoryError(f"the store in {path} cannot be read to its end: {error}") from error
 
 
+def _some(items: Iterator[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """The next entries: so many that a batch is worth its price, fewer where they are large."""
+    batch: list[tuple[bytes, bytes]] = []
+    size = 0
+    while len(batch) < _MOST_ENTRIES and size < _MOST_BYTES and (run := list(islice(items, _RUN))):
+        batch += run
+        size += sum(map(len, map(itemgetter(1), run)))
+    return batch
+
+
 def write_files(
     path: Path,
-    families: Mapping[str, Sequence[tuple[bytes, bytes]]],
+    families: Mapping[str, Iterable[tuple[bytes, bytes]]],
     offsets: Mapping[Partition, NextOffset],
     meta: Mapping[str, bytes],
 ) -> None:
-    """A new RocksDB in the folder `path` that looks like a checkpoint of a persistent store."""
+    """A new RocksDB in the folder `path` that looks like a checkpoint of a persistent store; entries in any order."""
     store = RocksStore(path, families, StoreMemory(block_cache_bytes=MIB, write_buffer_bytes=WRITE_BUFFER), None)
     try:
-        batch = WriteBatch(raw_mode=True)
         for name, entries in families.items():
-            handle = store._handles[name]
-            for key, value in entries:
-                batch.put(key, value, handle)
-        store._write(batch, offsets, meta)
+            handle, rest = store._handles[name], iter(entries)
+            while run := list(islice(rest, _WRITTEN)):
+                batch = WriteBatch(raw_mode=True)
+                for key, value in run:
+                    batch.put(key, value, handle)
+                store._write(batch, {}, {})
+        store._write(WriteBatch(raw_mode=True), offsets, meta)
         store.flush()
     finally:
         store.close()

@@ -108,6 +108,8 @@ class StagedSegmentedStore(StagedStore[SegmentedBackend], SegmentedReads):
         self._time = StreamTime()
         self._committed_time = StreamTime()
         self._first_segment = 0
+        self._new_after = LAST
+        """What has a later time is in memory, if it is there at all: a new window's entries are not looked for on disk."""
         self._last_time = b""
         """The time, as in a store key, that the last new entry had: stream time is not before it."""
         self._times_of: dict[bytes, list[bytes]] = {}
@@ -129,6 +131,7 @@ class StagedSegmentedStore(StagedStore[SegmentedBackend], SegmentedReads):
         super()._loaded_from_backend()
         stored = self._opened().meta(STREAM_TIME)
         self._time.now = self._committed_time.now = TIME.unpack(stored)[0] if stored is not None else -1
+        self._new_after = LAST if stored is None and not self._complete else self._time.now  # of another's files the times are not known
         self._forget_times()
         self._drop_expired()
 
@@ -164,6 +167,13 @@ class StagedSegmentedStore(StagedStore[SegmentedBackend], SegmentedReads):
             self._older_times, self._times_of = self._times_of, {}
         self._times_of[key] = found
         return found
+
+    def _is_new(self, key: bytes) -> bool:
+        return int.from_bytes(key[self._time_at], "big", signed=True) > self._new_after
+
+    def _dropped(self) -> None:
+        super()._dropped()
+        self._new_after = max(self._new_after, self._time.now)
 
     def _forget_times(self) -> None:
         self._times_of, self._older_times = {}, {}

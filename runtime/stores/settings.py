@@ -9,7 +9,7 @@ from pathlib import Path
 
 from runtime.serdes.keys import SESSION_SUFFIX, TIMESTAMP, WINDOW_SUFFIX
 from runtime.serdes.serde import Serde
-from runtime.stores.base import StoreLayout
+from runtime.stores.base import StoreLayout, StoreSchemas
 
 _SHORTEST_SEGMENT_MS = 60_000
 _COMPACTION_LAG_MS = 24 * 60 * 60_000
@@ -127,8 +127,14 @@ class StoreSettings:
             key_serde=self.key_serde.name,
             value_serde=self.value_serde.name,
             window_size_ms=self.times.size_ms if isinstance(self.times, WindowSettings) else None,
-            retention_ms=self.times.retention_ms if self.times is not None else None,
+            retention_ms=self.times.segments.retention_ms if self.times is not None else None,
+            segment_ms=self.times.segments.segment_ms if self.times is not None else None,
+            duplicates=isinstance(self.times, WindowSettings) and self.times.retain_duplicates,
         )
+
+    def schemas(self) -> StoreSchemas:
+        key, value = self.key_serde, self.value_serde
+        return StoreSchemas(key.schema, value.schema, key.registry_schema, value.registry_schema)
 
     @property
     def kind(self) -> str:

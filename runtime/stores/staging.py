@@ -11,8 +11,11 @@ and commit. After a commit the entries stay as a read cache, so a hot key is not
     _entries        key -> Entry: all uncommitted ones, and the clean ones of this generation
     _older          key -> Entry: clean ones of the generation before
     _uncommitted    key -> Entry, in the order of the first update since the commit
-    _unforwarded    key -> Entry, in the order of the last update (as Kafka Streams' `NamedCache`, so that time runs forward downstream);
-                    a plain dict, from which a key that is updated again is taken out and put in anew: half the cost of an OrderedDict
+    _waiting        how many of these are not yet forwarded. Each entry has the number of its last update, by which they are put in order
+                    when they are (as Kafka Streams' `NamedCache`, so that time runs forward downstream): a map that is kept in that order
+                    costs two look-ups per update
+    _in_order       keys of unforwarded entries in that order, as of when the cache last was too large: those that were not updated since
+                    are the oldest
 
 The read cache gives way by generations: when `_entries` has grown to half of its share, it becomes `_older` and the generation before is
 dropped; a hit in `_older` moves the entry back. That is nearly LRU and costs nothing on a hit. As long as nothing has been dropped and the
@@ -27,7 +30,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import count
+from operator import attrgetter
 from struct import Struct
 
 from runtime.errors import InvalidStateStoreError, SchemaRegistryUnavailableError, StreamsError
@@ -45,7 +49,9 @@ _LOADS_PER_LOOK = 256
 """Loads after which the size of the read cache is looked at."""
 _EVICTED_AT_ONCE = 64
 """An eviction frees this part of the cache's budget."""
-_KEYS_AT_ONCE = 256
+_BY_UPDATE = attrgetter("update")
+_numbers = count(1)
+"""Numbers of updates, of all stores of the process."""
 _INSORT = 64
 """New keys up to which the sorted view is kept up key by key; above, it is sorted anew."""
 
@@ -63,7 +69,9 @@ class StagedStore(BackedStore[B], EntryStore):
         self._entries.clear()  # operators hold on to the map itself, over a rollback or a wipe too
         self._older: dict[bytes, Entry] = {}
         self._uncommitted: dict[bytes, Entry] = {}
-        self._unforwarded: dict[bytes, Entry] = {}
+        self._waiting = 0
+        self._flushing = False
+        self._in_order: Iterator[tuple[int, bytes]] = iter(())
         self._sorted: list[bytes] = []
         self._staged_meta: dict[str, bytes] = {}
         self._prepared: list[ChangelogRecord] | None = None
@@ -98,9 +106,7 @@ class StagedStore(BackedStore[B], EntryStore):
         if size is None:
             value, size = self._sized(entry, value)
         if entry.unforwarded:
-            unforwarded = self._unforwarded
-            unforwarded.pop(key, None)
-            unforwarded[key] = entry
+            entry.update = next(_numbers)
             entry.headers = headers
             entry.value = value
             entry.timestamp = timestamp
@@ -114,8 +120,9 @@ class StagedStore(BackedStore[B], EntryStore):
             self._uncommitted_bytes += counted
         if self._listener is not None:
             entry.unforwarded = True
+            entry.update = next(_numbers)
             entry.forwarded_value = entry.value
-            self._unforwarded[key] = entry
+            self._waiting += 1
             entry.key = key_object if key_object is not None else self._key_object(key)
             entry.headers = headers
             self._held_bytes += counted
@@ -159,7 +166,7 @@ class StagedStore(BackedStore[B], EntryStore):
         if older is not None:
             self._entries[key] = older
             return older
-        data = None if self._complete else self._opened().get(key)
+        data = None if self._complete or self._is_new(key) else self._opened().get(key)
         if data is None:
             entry = Entry(None, -1)
         else:
@@ -173,6 +180,10 @@ class StagedStore(BackedStore[B], EntryStore):
             self._look_at_read_cache()
         self._entries[key] = entry
         return entry
+
+    def _is_new(self, key: bytes) -> bool:
+        """True if it is known of the key alone that what is not in memory is not stored either."""
+        return False
 
     def _taken(self, value: object) -> tuple[object, int]:
         """What a user's `put` was given, as (value, timestamp)."""
@@ -194,7 +205,8 @@ class StagedStore(BackedStore[B], EntryStore):
         self._counted = counted
         half = budget.limit // 2
         if budget.used > half and counted > half // budget.holders:
-            self._complete = self._complete and not self._older
+            if self._older:
+                self._dropped()
             self._older = self._entries.copy()  # operators hold on to the map itself
             self._entries.clear()
             self._entries.update(self._uncommitted)
@@ -204,16 +216,21 @@ class StagedStore(BackedStore[B], EntryStore):
             budget.used -= counted
             self._counted = 0
 
+    def _dropped(self) -> None:
+        """Entries leave memory that are stored: a key that is not there need not be absent any more."""
+        self._complete = False
+
     def _evict(self) -> None:
         """Forwards the oldest entries until the cache is within its budget again; they stay staged (rules.md, 9). It goes on a little below
-        the budget: to find the oldest key of a dict costs as much as to find the thousand oldest."""
-        cache, unforwarded = self._cache, self._unforwarded
+        the budget, so that this is not done for each update. During a flush there is nothing to do: all have their turn."""
+        cache, uncommitted = self._cache, self._uncommitted
         enough = cache.limit - cache.limit // _EVICTED_AT_ONCE
-        while cache.used > cache.limit and unforwarded:
-            for key in list(islice(unforwarded, _KEYS_AT_ONCE)):
-                entry = unforwarded.pop(key, None)
-                if entry is None or not entry.unforwarded:  # gone by what forwarding another one of these brought about
+        while self._waiting and not self._flushing:
+            for update, key in self._in_order:
+                entry = uncommitted[key]
+                if entry.update != update or not entry.unforwarded:  # updated since, or gone by what forwarding another one brought about
                     continue
+                self._waiting -= 1
                 size = self._fixed_size
                 counted = UPDATE_BYTES + len(key) + (size if size is not None else _length(entry.value))
                 self._held_bytes -= counted
@@ -221,6 +238,7 @@ class StagedStore(BackedStore[B], EntryStore):
                 self._forward(entry)
                 if cache.used <= enough:
                     return
+            self._in_order = iter(sorted([(entry.update, key) for key, entry in uncommitted.items() if entry.unforwarded]))
 
     def _forward(self, entry: Entry) -> None:
         entry.unforwarded = False
@@ -247,8 +265,10 @@ class StagedStore(BackedStore[B], EntryStore):
         self._flush_run = run
 
     def flush_cache(self) -> bool:
-        waiting = list(self._unforwarded.values())
-        self._unforwarded.clear()
+        if not self._waiting:
+            return False
+        waiting = sorted([entry for entry in self._uncommitted.values() if entry.unforwarded], key=_BY_UPDATE)
+        self._waiting, self._in_order, self._flushing = 0, iter(()), True
         self._release_held()
         # An operator downstream may write to this store too: an entry that it updates has its turn here all the same.
         if self._encode is not None or self._flush_run is None:
@@ -257,7 +277,8 @@ class StagedStore(BackedStore[B], EntryStore):
                     self._forward(entry)
         else:
             self._flush_run(waiting)
-        return bool(waiting)
+        self._flushing = False
+        return True
 
     def _release_held(self) -> None:
         self._cache.used -= self._held_bytes
@@ -281,8 +302,8 @@ class StagedStore(BackedStore[B], EntryStore):
 
     def commit(self, offsets: Mapping[Partition, NextOffset]) -> None:
         backend = self._opened()
-        if self._unforwarded:
-            raise StreamsError(f"store {self.name} was to be committed while {len(self._unforwarded)} updates were not forwarded")
+        if self._waiting:
+            raise StreamsError(f"store {self.name} was to be committed while {self._waiting} updates were not forwarded")
         moved = {partition: offset for partition, offset in offsets.items() if self._offsets.get(partition) != offset}
         if not (moved or self._uncommitted or self._staged_meta):
             self._prepared = None
@@ -316,11 +337,11 @@ class StagedStore(BackedStore[B], EntryStore):
         for key in self._uncommitted:
             self._entries.pop(key, None)
             self._older.pop(key, None)  # where a caller held the entry while the generations changed
-        if self._uncommitted:
-            self._complete = self._complete and backend.is_empty()
+        if self._uncommitted and not (self._complete and backend.is_empty()):
+            self._dropped()
         self._release_held()
         self._uncommitted.clear()
-        self._unforwarded.clear()
+        self._waiting, self._in_order, self._flushing = 0, iter(()), False
         self._uncommitted_bytes = 0
         self._sorted = []
         self._prepared = None
@@ -332,7 +353,7 @@ class StagedStore(BackedStore[B], EntryStore):
         self._opened().write(self._stored(records), offsets, self._staged_meta)
         self._staged_meta.clear()
         self._offsets.update(offsets)
-        self._complete = False
+        self._dropped()
         if self._entries or self._older:
             for key, _, _ in records:
                 self._entries.pop(key, None)

@@ -119,6 +119,18 @@ class ActiveTask:
         """The input offsets that the stores were last committed with: the largest of each partition."""
         return kept_inputs(self.stores, self.inputs)
 
+    def committed_positions(self) -> dict[Partition, NextOffset]:
+        """The next offset to read of each input partition, as of the last commit."""
+        return {**self.reset_positions, **{partition: NextOffset(at.offset) for partition, at in self.committed_offsets.items()}}
+
+    def committed_times(self) -> dict[Partition, int]:
+        """The partition time of each input, as of the last commit."""
+        return {partition: self._time_of(partition, self.committed_offsets.get(partition)) for partition in self.inputs}
+
+    def committed_stream_time(self) -> int:
+        """The task's stream time as of the last commit."""
+        return max(kept_stream_time(self.stores), *self.committed_times().values())
+
     def holds_state(self) -> bool:
         """True if a logged store has an entry."""
         return any(self.stores[name].has_entries() for name in self.changelogs)

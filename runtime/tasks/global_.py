@@ -400,6 +400,14 @@ class GlobalTask:
                 return False
         return True
 
+    def commit_whole(self) -> dict[EngineStore, str] | None:
+        """Commits every store with the positions that it has come to; gives the topic of each. None while one of them is being rebuilt."""
+        if self.restoring:
+            return None
+        for state in self._states.values():
+            state.spec.store.commit(dict(state.positions))
+        return {state.spec.store: topic for topic, state in self._states.items()}
+
     # --- checkpoints ------------------------------------------------------------------------------------------------------------
 
     def checkpoint(self) -> None:

@@ -127,8 +127,8 @@ class TableCopy(Apply):
 class Processed(Apply):
     """Each record goes through the user's processor; what it writes is committed together with the offset.
 
-    The processor is made anew each time that reading begins, so what it remembers in its fields never outlives the store that it was
-    learnt from. It has no children and no outputs.
+    The processor is made anew each time that reading begins, and after a run that failed, so what it remembers in its fields never
+    outlives the store that it was learnt from. It has no children and no outputs.
     """
 
     def __init__(self, store: EngineStore, verdict: Verdict, make: Callable[[], Pipeline]) -> None:
@@ -137,12 +137,14 @@ class Processed(Apply):
         self._verdict = verdict
         self._make = make
         self._pipeline: Pipeline | None = None
+        self._failed = False
 
     def begin(self) -> None:
         """Raises ProcessingError where the processor's `close` or `init` does."""
         self.close()
         self._pipeline = self._make()
         self._pipeline.init()
+        self._failed = False
 
     def run(self, partition: Partition, messages: Sequence[RawMessage], next_offset: NextOffset) -> None:
         """Raises ProcessingError where the processor does, DeserializationError where the handler says so; nothing of the run is kept
@@ -155,20 +157,32 @@ class Processed(Apply):
                 pipeline.process_run(partition.topic, *columns, 0, len(batch.keys))
             pipeline.flush_caches()
         except BaseException:
-            self._store.rollback()
+            self._take_back()
             raise
         self._store.commit({partition: next_offset})
 
     def punctuate(self, wall_ms: int) -> None:
-        """Raises ProcessingError where a punctuator does."""
+        """Raises ProcessingError where a punctuator does; nothing of what it did is kept then."""
         pipeline = self._begun()
-        if pipeline.punctuate(wall_ms):
-            pipeline.flush_caches()
+        try:
+            ran = pipeline.punctuate(wall_ms)
+            if ran:
+                pipeline.flush_caches()
+        except BaseException:
+            self._take_back()
+            raise
+        if ran:
             self._store.commit({})
 
     def _begun(self) -> Pipeline:
+        if self._failed:
+            self.begin()
         assert self._pipeline is not None, "begin comes first"
         return self._pipeline
+
+    def _take_back(self) -> None:
+        self._failed = True
+        self._store.rollback()
 
     def close(self) -> None:
         """Raises ProcessingError where the processor's `close` does."""

@@ -217,8 +217,7 @@ class Incidents:
         current = self.current
         if current is None or current.offset < 0:
             return Origin(self.task, "", -1, -1, None, None)
-        # Under at-least-once this is done for every output: `Origin(…)` would take three times as long.
-        return tuple.__new__(Origin, (self.task, current.topic, current.partition, current.offset, current.headers, self.batch))
+        return Origin(self.task, current.topic, current.partition, current.offset, current.headers, self.batch)
 
     def refused(self, output: Output, error: Exception, origin: Origin | None = None) -> bool:
         """An output was not taken. True: try it again after a pause; False: it is left out. Raises ProductionError where the handler says

@@ -32,6 +32,12 @@ def keep_times(store: EngineStore, stream_time: int, queues: Iterable[PartitionQ
         store.set_meta(_time_name(queue.partition), _INT64.pack(queue.partition_time))
 
 
+def times_as_kept(stream_time: int, partition_times: Mapping[Partition, int]) -> dict[str, bytes]:
+    """The metas that `keep_times` writes; times in ms."""
+    times = {_time_name(partition): time for partition, time in partition_times.items()}
+    return {name: _INT64.pack(time) for name, time in {_STREAM_TIME: stream_time, **times}.items()}
+
+
 def kept_stream_time(stores: Mapping[str, EngineStore]) -> int:
     """The largest of all stores, -1 if none has it."""
     return _largest(stores, _STREAM_TIME)

@@ -4,28 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import NamedTuple
 
-from runtime.changelog.snapshot import snapshots_directory, write_snapshot
-from runtime.clock import Clock
 from runtime.commit.compare_and_set import CompareAndSet, Offsets
 from runtime.errors import StreamsError
-from runtime.ids import NextOffset, Partition, TaskId
+from runtime.ids import Partition, TaskId
 from runtime.states import TaskState
 from runtime.tasks.active import ActiveTask
 from runtime.tasks.global_ import GlobalTask
+from runtime.worker.answers import Answer, Work
+from runtime.worker.snapshotting import SnapshotCommands
 from runtime.worker.tasks import TaskSet
 
 logger = logging.getLogger(__name__)
-
-
-class Answer(NamedTuple):
-    """How a command ended: `ok`, and if not, why; `data` is for the one who sent it."""
-
-    ok: bool
-    reason: str = ""
-    data: Mapping[str, object] = {}
 
 
 class Commands:
@@ -34,36 +24,32 @@ class Commands:
     def __init__(
         self,
         *,
-        application_id: str,
-        directory: Path,
         tasks: Callable[[], TaskSet],
         commit: Callable[[CompareAndSet | None], object],
         unless_moved: Callable[[Offsets, Offsets], CompareAndSet],
         close: Callable[[int | None], None],
-        clock: Clock,
+        snapshots: SnapshotCommands,
         global_task: GlobalTask | None = None,
     ) -> None:
-        """`directory` is `<state.dir>/<application.id>`. `commit` commits all tasks, and further offsets with them,
-        which `unless_moved` makes of wanted and expected ones."""
-        self._application_id = application_id
-        self._directory = directory
+        """`commit` commits all tasks, and further offsets with them, which `unless_moved` makes of wanted and expected ones."""
         self._tasks = tasks
         self._commit = commit
         self._unless_moved = unless_moved
         self._close = close
-        self._clock = clock
         self._global_task = global_task
-        self._kinds: dict[str, Callable[[TaskId | None, Mapping[str, object]], Answer]] = {
+        self._kinds: dict[str, Callable[[TaskId | None, Mapping[str, object]], Answer | Work]] = {
             "resume": self._resume,
             "pause": self._pause,
             "shift": self._shift,
-            "snapshot": self._snapshot,
+            "snapshot": lambda _, args: snapshots.snapshot(args),
+            "keep-snapshots": lambda _, args: snapshots.keep(args),
+            "export-snapshot": lambda _, args: snapshots.export(args),
             "rebuild-global-store": self._rebuild_global_store,
             "close": self._close_instance,
         }
 
-    def run(self, kind: str, task: TaskId | None, args: Mapping[str, object]) -> Answer:
-        """Carries out a command. What goes wrong with it is its answer; what goes wrong with a commit is raised."""
+    def run(self, kind: str, task: TaskId | None, args: Mapping[str, object]) -> Answer | Work:
+        """Carries out a command, or begins with it. What goes wrong with it is its answer; what goes wrong with a commit is raised."""
         handle = self._kinds.get(kind)
         if handle is None:
             return Answer(False, f"unknown command {kind!r}: known are {', '.join(sorted(self._kinds))}")
@@ -129,28 +115,6 @@ class Commands:
             return Answer(False, f"{partition} is at {at}, not at {old}: somebody moved it in this moment", {"committed": at})
         logger.info("task %s: committed offset of %s shifted from %d to %d", found.id, partition, old, new)
         return Answer(True, "", {"committed": new, "already": False})
-
-    def _snapshot(self, task: TaskId | None, args: Mapping[str, object]) -> Answer:
-        """A snapshot of every active task's stores (of one task, where the command names it) as of a commit made for it."""
-        snapshot_id = str(args["snapshot_id"])
-        snapshots = snapshots_directory(self._directory)
-        wanted = [each for each in self._tasks().in_state(TaskState.RUNNING, TaskState.PAUSED) if each.stores and task in (None, each.id)]
-        self._commit(None)
-        try:
-            for each in wanted:
-                write_snapshot(
-                    snapshots,
-                    snapshot_id,
-                    application=self._application_id,
-                    task=each.id,
-                    stores={store: each.changelogs.get(name) for name, store in each.stores.items()},
-                    input_offsets={partition: NextOffset(at.offset) for partition, at in each.committed_offsets.items()},
-                    stream_time=each.stream_time,
-                    at_ms=self._clock.wall_ms(),
-                )
-        except StreamsError as error:
-            return Answer(False, str(error))
-        return Answer(True, "", {"directory": str(snapshots / snapshot_id), "tasks": [str(each.id) for each in wanted]})
 
     def _rebuild_global_store(self, task: TaskId | None, args: Mapping[str, object]) -> Answer:
         """A recovery (KIP-406) that somebody asked for; with `dry_run` it is only said where the store stands."""

@@ -9,6 +9,7 @@ from runtime.changelog.restore import Restorer
 from runtime.clock import Clock
 from runtime.errors import BrokerUnavailableError, StateDirectoryLockedError, TaskCorruptedError
 from runtime.ids import TaskId
+from runtime.seeds.first_state import FirstState
 from runtime.states import TaskKind, TaskState
 from runtime.tasks.follower import FollowerTask
 from runtime.worker.lock_waits import LockWaits
@@ -20,13 +21,16 @@ logger = logging.getLogger(__name__)
 class Followers:
     """All tasks of one worker that are only followed. Belongs to the worker's thread."""
 
-    def __init__(self, planner: Planner, restorer: Restorer, clock: Clock, acceptable_lag: int, recently_ms: int) -> None:
+    def __init__(
+        self, planner: Planner, restorer: Restorer, clock: Clock, acceptable_lag: int, recently_ms: int, first_state: FirstState
+    ) -> None:
         """`acceptable_lag` in records (`acceptable.recovery.lag`). What arrived within `recently_ms`, two commits, is no lag either: a
         changelog that is written to without a pause is never read to its end (rules.md, 25)."""
         self._planner = planner
         self._restorer = restorer
         self._clock = clock
         self._waits = LockWaits(clock)
+        self._first_state = first_state
         self._acceptable_lag = acceptable_lag
         self._recently_ms = recently_ms
         self._tasks: dict[TaskId, FollowerTask] = {}
@@ -78,6 +82,8 @@ class Followers:
     def _open(self, task: FollowerTask) -> None:
         self._tasks[task.id] = task
         try:
+            if not self._first_state.is_settled(task.plan):
+                return
             task.open()
         except StateDirectoryLockedError as error:
             self._waits.wait(task.id, error)
@@ -156,5 +162,6 @@ class Followers:
     def _forget(self, task: FollowerTask) -> None:
         del self._tasks[task.id]
         self._waits.over(task.id)
+        self._first_state.forget(task.id)
         self._ends.pop(task.id, None)
         self.changed = True

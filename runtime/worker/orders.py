@@ -12,7 +12,8 @@ from runtime.events import EventKind, EventSink
 from runtime.ids import TaskId
 from runtime.intake.reader import Reader
 from runtime.states import State
-from runtime.worker.commands import Answer, Commands
+from runtime.worker.answers import Answer, Work
+from runtime.worker.commands import Commands
 from runtime.worker.followers import Followers
 from runtime.worker.reports import active_report, follower_report
 from runtime.worker.tasks import TaskSet
@@ -50,6 +51,7 @@ class Orders:
         self._commit = commit
         self._show = show
         self._untold: deque[Command] = deque()
+        self._under_way: list[tuple[Command, Work]] = []
         self._reported_at_ms = 0
         self.granted = False
         """True once this incarnation was granted anything, be it nothing to run."""
@@ -73,6 +75,11 @@ class Orders:
                     raise TaskMigratedError(f"this worker is no longer a member: {told.reason}")
         while self._untold:
             self._carry_out(self._untold.popleft())
+        for command, work in tuple(self._under_way):
+            answer = work()
+            if answer is not None:
+                self._under_way.remove((command, work))
+                self._answer(command, answer)
 
     def _grant(self, grant: Granted) -> None:
         gone = [task.id for task in self._tasks.all() if task.id not in grant.active]
@@ -100,8 +107,11 @@ class Orders:
         except (TransactionAbortedError, TaskMigratedError) as error:
             self._answer(command, Answer(False, f"rolled back, nothing was done: {error}", {"again": True}))
             raise
-        self._show()
-        self._answer(command, answer)
+        if isinstance(answer, Answer):
+            self._show()
+            self._answer(command, answer)
+        else:
+            self._under_way.append((command, answer))
 
     def _answer(self, command: Command, answer: Answer) -> None:
         self._coordination.result(

@@ -32,13 +32,15 @@ from runtime.events import Event, EventKind, EventSink
 from runtime.ids import Partition
 from runtime.intake.reader import Reader
 from runtime.metrics import THREAD, Metrics
+from runtime.seeds.first_state import FirstState
+from runtime.seeds.journal import refuse_unfinished
 from runtime.states import State, TaskState
 from runtime.stores.budget import StoreMemory, show_memory
 from runtime.stores.directory import StateDirectory
 from runtime.tasks.global_build import build_global_task
 from runtime.tasks.global_letters import GlobalLetters
 from runtime.tasks.incidents import Incidents
-from runtime.topics import TopicAdmin
+from runtime.topics import TopicAdmin, TopicLayout
 from runtime.topology.topology import Topology
 from runtime.worker.calls import Call, carry_out
 from runtime.worker.chores import CHANGELOGS_MS, CLEAN_UP_MS, MOVED_OFFSETS_MS, RECOMMIT_MS, Chores
@@ -50,6 +52,7 @@ from runtime.worker.orders import Orders
 from runtime.worker.plans import Planner
 from runtime.worker.positions import Positions
 from runtime.worker.seat import Seat
+from runtime.worker.snapshotting import SnapshotCommands
 from runtime.worker.source_topics import SourceTopics
 from runtime.worker.subscription import Subscription
 from runtime.worker.tasks import TaskSet
@@ -139,6 +142,7 @@ class Parts:
         refuse_misfit(self._topology, config, self.topics, self._directory)
         layout = self.topics.prepare(self._topology)
         self._layout = layout
+        self._refuse_unfinished_seed(layout)
         self._incidents.know(self._topology, self.topics)
         memory = StoreMemory.configured(lambda key: self._seat.share(config.integer(key)))
         logger.info("memory of the stores: %s", memory)
@@ -185,20 +189,37 @@ class Parts:
         self._sources.start()
         self._coordination = Coordination(config, self._topology, layout, self._directory, clock)
         self._started.append(self._coordination.close)
+        snapshots = config["snapshot.uri"]
+        first_state = FirstState(str(snapshots) if snapshots else None, self._planner.changelogs, self.topics.start_offsets, clock)
+        self._started.append(first_state.close)
         positions = Positions(self._planner, self.reader, self._sources, self._events, clock)
         self.tasks = TaskSet(
-            self._planner, self.reader, self.restorer, self.global_task, self._events, self._coordination, positions, LockWaits(clock)
+            self._planner,
+            self.reader,
+            self.restorer,
+            self.global_task,
+            self._events,
+            self._coordination,
+            positions,
+            LockWaits(clock),
+            first_state,
         )
         self.tasks.halted = self._halted
         self._started.append(self.tasks.drop)
         lag = config.integer("acceptable.recovery.lag")
-        self.followers = Followers(self._planner, self.restorer, clock, lag, recently_ms=2 * self._commit_interval_ms)
+        self.followers = Followers(self._planner, self.restorer, clock, lag, 2 * self._commit_interval_ms, first_state)
         self._started.append(self.followers.close)
         if self.global_task is not None:
             self._build_global_tables()
         self._orders = self._new_orders()
         self._join()
         self._plan_chores()
+
+    def _refuse_unfinished_seed(self, layout: TopicLayout) -> None:
+        parts = {part.id: part for part in self._topology.sub_topologies()}
+        logs = {log for task in layout.stateful for log in parts[task.subtopology].changelogs(self._config.application_id, task).values()}
+        ids = {name: topic.topic_id for name, topic in self.topics.describe({log.topic for log in logs}).items()}
+        refuse_unfinished(TopicAdmin(self._config), self._config.application_id, logs, ids)
 
     def other_topics_match(self) -> bool:
         """Whether a pattern of the topology matches other topics by now: then this worker must begin anew. Never waits."""
@@ -213,14 +234,25 @@ class Parts:
             self.global_task.step(GLOBAL_STEP_SECONDS)
 
     def _new_orders(self) -> Orders:
-        commands = Commands(
-            application_id=self._config.application_id,
+        with_stores = {part.id for part in self._topology.sub_topologies() if part.stores}
+        snapshots = SnapshotCommands(
+            application=self._config.application_id,
+            instance=self._instance,
             directory=self._directory.path,
+            seat=self._seat,
+            tasks=lambda: self.tasks,
+            stateful=[task for task in self._layout.tasks if task.subtopology in with_stores],
+            commit=self.commit,
+            global_task=self.global_task,
+            clock=self._clock,
+        )
+        self._started.append(snapshots.exports.close)
+        commands = Commands(
             tasks=lambda: self.tasks,
             commit=self.commit,
             unless_moved=self._unless_moved,
             close=self._ask_to_close,
-            clock=self._clock,
+            snapshots=snapshots,
             global_task=self.global_task,
         )
         return Orders(

@@ -92,7 +92,7 @@ def main() -> int:
         channel.tell(Ended(Failure.of(error)))
         channel.close()
         return 1
-    service.begin(worker, channel)
+    service.begin(worker)
     over = threading.Event()
     threading.Thread(target=_listen, args=(channel, worker, over), name="instance", daemon=True).start()
     threading.Thread(target=_beat, args=(channel, worker, begin.seat.pid), name="pulse", daemon=True).start()

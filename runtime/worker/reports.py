@@ -24,6 +24,7 @@ def active_report(task: ActiveTask, reader: Reader, restore: TaskProgress | None
         position=task.position,
         caught_up=task.was_caught_up or task.state in (TaskState.RUNNING, TaskState.PAUSED),
         in_memory=_in_memory(task),
+        stateful=bool(task.stores),
         checkpoint_ms=task.checkpoint_ms,
         paused=None if task.paused_at is None else _paused_at(task.paused_at),
         restore=None if restore is None else _restore(restore),

@@ -14,7 +14,6 @@ from itertools import count, islice
 from runtime.errors import InvalidStateStoreError
 from runtime.events import EventKind
 from runtime.worker.calls import Stop
-from runtime.worker.channel import Channel
 from runtime.worker.found import answering
 from runtime.worker.loop import Worker
 from runtime.worker.messages import (
@@ -47,7 +46,7 @@ class Service:
         self._lock = threading.Lock()
         self._open: dict[int, Iterator[object]] = {}
 
-    def begin(self, worker: Worker, channel: Channel) -> None:
+    def begin(self, worker: Worker) -> None:
         """From now on there is a worker. Before that the channel is not served."""
         self._worker = worker
 

@@ -16,6 +16,7 @@ from runtime.errors import StateDirectoryLockedError, StateLostError, StreamsErr
 from runtime.events import EventKind, EventSink
 from runtime.ids import NextOffset, Partition, TaskId
 from runtime.intake.reader import Polled, Reader
+from runtime.seeds.first_state import FirstState
 from runtime.states import TaskState
 from runtime.tasks.active import ActiveTask
 from runtime.tasks.follower import FollowerTask
@@ -51,6 +52,7 @@ class TaskSet:
         holds: Holds,
         positions: Positions,
         waits: LockWaits,
+        first_state: FirstState,
     ) -> None:
         self._planner = planner
         self._reader = reader
@@ -60,6 +62,7 @@ class TaskSet:
         self._holds = holds
         self._positions = positions
         self._waits = waits
+        self._first_state = first_state
         self._tasks: dict[TaskId, ActiveTask] = {}
         self._by_partition: dict[Partition, ActiveTask] = {}
         self._turn: list[TaskId] = []
@@ -161,6 +164,8 @@ class TaskSet:
 
     def _open(self, task: ActiveTask) -> None:
         try:
+            if not self._first_state.is_settled(task.plan):
+                return
             damaged = task.open()
         except StateDirectoryLockedError as error:
             self._waits.wait(task.id, error)
@@ -437,7 +442,7 @@ class TaskSet:
 
     def wipe(self, error: TaskCorruptedError) -> None:
         """The state of these tasks does not fit their changelog: closed dirty and emptied; the next `advance` restores them from the
-        start."""
+        start, or from a snapshot."""
         for task_id in sorted(error.tasks):
             if task_id in self._tasks:
                 self._events.emit(EventKind.TASK_CORRUPTED, {"reason": str(error)}, task_id)
@@ -447,6 +452,9 @@ class TaskSet:
                 task.open()
                 for store in task.stores.values():
                     store.wipe()
+                if self._first_state.may_begin_anew(task_id):
+                    task.close(clean=False)
+                    self._tasks[task_id] = self._planner.task(task_id)
         self.changed = True
 
     def close(self, ids: Iterable[TaskId]) -> None:
@@ -465,6 +473,7 @@ class TaskSet:
             if task is None:
                 continue
             self._waits.over(task_id)
+            self._first_state.forget(task_id)
             self._restorer.remove(task_id)
             self._restored.discard(task_id)
             self._reader.unassign(task.inputs)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from runtime import serdes
 from runtime.operators.base import OperatorSupplier
+from runtime.operators.windowed import WindowAggregate, counted, zero
 from runtime.serdes import Serde
 from runtime.stores import EngineStore, StoreBuilder, Stores
 from runtime.topology.topology import Topology
@@ -32,6 +33,11 @@ def window(name: str, windows: Windows, value: Serde = L, *, caching: bool = Tru
     supplier = Stores.in_memory_window_store(name, windows.size_ms + windows.grace_period_ms, windows.size_ms)
     builder = Stores.timestamped_window_store_builder(supplier, S, value)
     return builder.with_caching_enabled() if caching else builder.with_caching_disabled()
+
+
+def window_count(store: str, windows: Windows, *, on_close: bool = False) -> WindowAggregate:
+    """`count` of a windowed stream."""
+    return WindowAggregate(store, windows, zero, counted, on_close)
 
 
 def chain(

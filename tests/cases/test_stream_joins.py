@@ -7,12 +7,20 @@ from collections.abc import Callable
 import pytest
 
 from runtime import Consumed, JoinWindows, KStream, Produced, StreamJoined, StreamsBuilder, Topology, serdes
+from runtime.stores import Stores
 from tests.cases.case import Case, check
 from tests.cases.restarting import State
 
 S = serdes.STRING
 FIVE = JoinWindows.of_time_difference_and_grace(5, 2)
 BY_VALUE = StreamJoined(S, value=S, other_value=S, name="by-value")
+IN_MEMORY = StreamJoined(
+    S,
+    value=S,
+    other_value=S,
+    this_store=Stores.in_memory_window_store("this", 12, 10, True),
+    other_store=Stores.in_memory_window_store("other", 12, 10, True),
+)
 Given = list[tuple[str, object, object, int]]
 
 
@@ -141,6 +149,13 @@ CASES = [
         [("a", "1+None", 10), ("b", "None+x", 10), ("c", "2+None", 13)],
     ),
     case(
+        "outer: one that waits since before the first look comes when it is due, though a later one is not",
+        lambda left, right: left.outer_join(right, plus, JoinWindows.of_time_difference_and_grace(5, 3)),
+        [("other", "b", None, 6), ("other", "c", "x", 4), ("in", "a", "1", 2), ("other", "c", "y", 7), ("other", "a", "z", 11)],
+        [("a", "1+None", 2)],
+        dropped=1,
+    ),
+    case(
         "outer: null keys of both sides come alone at once",
         lambda left, right: left.outer_join(right, plus, FIVE, StreamJoined(S, value=S, other_value=S, name="named", store_name="stores")),
         [("in", None, "1", 10), ("other", None, "x", 9), ("other", "a", None, 9)],
@@ -171,3 +186,14 @@ def test_case(case: Case) -> None:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_restarts_change_nothing(case: Case, state: State) -> None:
     check(case, state)
+
+
+def test_a_null_value_moves_the_time_of_stores_in_memory_and_what_it_made_late_is_dropped_though_one_like_it_was_kept() -> None:
+    given = case(
+        "in memory, in one life",
+        lambda left, right: left.outer_join(right, plus, FIVE, IN_MEMORY),
+        [("other", "b", "x", 12), ("other", "a", None, 35), ("other", "b", "x", 12)],
+        [("b", "None+x", 12)],
+        dropped=2,
+    )
+    check(given)

@@ -10,15 +10,16 @@ import pytest
 from runtime import EmitStrategy, Materialized, StreamsBuilder, StreamsConfig, TimeWindows, TopologyError, UnlimitedWindows, serdes
 from runtime.dsl.options import Consumed, Produced
 from runtime.metrics import NODE
+from runtime.operators.aggregate import nothing
 from runtime.operators.base import OperatorSupplier
 from runtime.operators.table import ToStream
-from runtime.operators.windowed import WindowAggregate, window_count, window_reduce
+from runtime.operators.windowed import WindowAggregate, reducing
 from runtime.record import Window, Windowed
 from runtime.serdes import Serde
 from runtime.stores import EngineStore, StoreBuilder
 from runtime.testing import TopologyTestDriver
 from runtime.topology.topology import Topology
-from tests.cases.building import L, S, Windows, chain, piped, window
+from tests.cases.building import L, S, Windows, chain, piped, window, window_count
 from tests.cases.case import Case, check
 from tests.cases.restarting import State, restart
 
@@ -93,7 +94,11 @@ def windows(caching: bool) -> list[Case]:
         ),
         Case(
             f"windowed reduce ({kind})",
-            windowed(window_reduce("w", TUMBLING, lambda total, value: total + value), window("w", TUMBLING, S, caching=caching), S),
+            windowed(
+                WindowAggregate("w", TUMBLING, nothing, reducing(lambda total, value: total + value)),
+                window("w", TUMBLING, S, caching=caching),
+                S,
+            ),
             piped(("a", "x", 1), ("a", "y", 2), ("a", "z", 11)),
             {"out": [(at("a", 0), "x", 1), (at("a", 0), "xy", 2), (at("a", 10), "z", 11)]},
             {"out": (serdes.time_windowed(S, 10), S)},

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from runtime import serdes
 from runtime.changelog.checkpoint import write_checkpoint
-from runtime.changelog.snapshot import write_snapshot
 from runtime.commit.metadata import encode_partition_time
 from runtime.coordination.records import (
     ASSIGNMENT_KEY,
@@ -29,6 +28,7 @@ from runtime.coordination.records import (
 from runtime.events import Event, EventKind
 from runtime.ids import NextOffset, Partition, TaskId
 from runtime.serdes.keys import session_key, window_store_key
+from runtime.snapshots.local import write_snapshot
 from runtime.states import State, TaskKind, TaskState
 from runtime.stores.base import ChangelogRecord, EngineStore, StoreBuilder, StoreContext
 from runtime.stores.directory import StateDirectory

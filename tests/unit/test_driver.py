@@ -14,12 +14,11 @@ from runtime.operators.aggregate import StreamCount
 from runtime.operators.processor import Processor, ProcessorContext, PunctuationType
 from runtime.operators.stateless import MapValues
 from runtime.operators.table import ToStream
-from runtime.operators.windowed import window_count
 from runtime.record import Record, ValueAndTimestamp
 from runtime.stores import KeyValueStore, Stores
 from runtime.testing import ManualClock, TopologyTestDriver
 from runtime.topology.topology import Topology
-from tests.cases.building import Windows
+from tests.cases.building import Windows, window_count
 
 S, L = serdes.STRING, serdes.LONG
 
@@ -186,6 +185,30 @@ def test_a_global_store_is_filled_by_a_processor_of_the_users() -> None:
         driver.create_input_topic("names", S, S).pipe_input("ua", "united")
         driver.create_input_topic("in", S, S).pipe_key_value_list([("k", "ua"), ("k", "xx")])
         assert driver.create_output_topic("out", S, S).read_values_to_list() == ["United", None]
+
+
+def test_a_global_processor_remembers_nothing_of_a_record_that_was_taken_back() -> None:
+    class Number(Processor):
+        def init(self, context: ProcessorContext) -> None:
+            self.store = cast(KeyValueStore, context.get_state_store("names"))
+            self.known = len(list(self.store.all()))
+
+        def process(self, record: Record) -> None:
+            self.known += 1
+            self.store.put(f"{self.known}", record.value)
+            if record.value == "bad":
+                raise ValueError(record.value)
+
+    store = Stores.key_value_store_builder(Stores.in_memory_key_value_store("names"), S, S).with_logging_disabled()
+    topology = Topology().add_global_store(store, "fill-source", "names", "fill", Number, key_serde=S, value_serde=S)
+    topology.add_source("source", "in", key_serde=S, value_serde=S)
+    with TopologyTestDriver(topology) as driver:
+        names = driver.create_input_topic("names", S, S)
+        names.pipe_input("a", "one")
+        with pytest.raises(ProcessingError, match=r"node fill.*ValueError: bad"):
+            names.pipe_input("b", "bad")
+        names.pipe_input("c", "two")
+        assert list(driver.get_key_value_store("names").all()) == [("1", "one"), ("2", "two")]
 
 
 def numbers(handler: str | None = None) -> TopologyTestDriver:

@@ -15,7 +15,7 @@ from runtime.coordination.registry import Registry
 from runtime.errors import TransactionAbortedError
 from runtime.ids import TaskId
 from runtime.testing import ManualClock
-from runtime.worker.commands import Answer
+from runtime.worker.answers import Answer
 from runtime.worker.orders import Orders
 
 

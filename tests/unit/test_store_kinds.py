@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from assets.spark.formats import row_schema
 from runtime import Processor, ProcessorContext, Record, SessionWindow, Topology, VersionedRecord, Windowed, serdes
 from runtime.changelog.folding import FoldedBatch
-from runtime.errors import InvalidStateStoreError, StateDirectoryError
-from runtime.stores import EngineStore, SessionStore, Stores, VersionedKeyValueStore
+from runtime.errors import InvalidStateStoreError
+from runtime.stores import SessionStore, Stores, VersionedKeyValueStore
 from runtime.testing import TopologyTestDriver
 from tests.unit.raw_messages import Raw
 
@@ -56,12 +55,6 @@ def test_the_driver_shows_sessions_and_versions() -> None:
             driver.get_versioned_key_value_store("sessions")
         with pytest.raises(InvalidStateStoreError, match="is a versioned store, not a key_value store"):
             driver.get_key_value_store("versions")
-
-
-@pytest.mark.parametrize("store", [SESSIONS.build(), VERSIONS.build()], ids=["session", "versioned"])
-def test_no_table_is_made_of_a_kind_that_has_no_such_rows(store: EngineStore) -> None:
-    with pytest.raises(StateDirectoryError, match=r"no table can be made of a (session|versioned) store: rows can be read of key-value"):
-        row_schema(store.layout)
 
 
 def test_rule_9_a_batch_is_folded_by_key_only_where_the_last_record_of_a_key_is_all_that_counts() -> None:

@@ -16,10 +16,12 @@ import pytest
 from runtime import serdes
 from runtime.errors import InvalidStateStoreError, StateDirectoryError, StateDirectoryLockedError, TaskCorruptedError
 from runtime.ids import NextOffset, Partition, TaskId
+from runtime.serdes.keys import window_store_key
 from runtime.stores import KeyValueSupplier, StateStore, StoreContext, StoreLayout, StoreMemory, Stores
 from runtime.stores.key_value import StagedKeyValueStore, after_prefix
 from runtime.stores.rocks import RocksBackend
 from runtime.stores.rocks_files import read_files
+from runtime.stores.window import StagedWindowStore
 from tests.support import without_root
 
 BUILDER = Stores.timestamped_key_value_store_builder(Stores.persistent_key_value_store("counts"), serdes.STRING, serdes.LONG)
@@ -68,7 +70,7 @@ def test_changelogs_are_configured_as_in_kafka_streams() -> None:
 def test_layouts_say_how_files_are_read() -> None:
     assert BUILDER.build().layout == StoreLayout("key_value", True, "STRING", "LONG")
     window = Stores.window_store_builder(Stores.persistent_window_store("w", 7_200_000, 3_600_000), serdes.BYTES, serdes.JSON)
-    assert window.build().layout == StoreLayout("window", False, "BYTES", "JSON", 3_600_000, 7_200_000)
+    assert window.build().layout == StoreLayout("window", False, "BYTES", "JSON", 3_600_000, 7_200_000, 3_600_000)
 
 
 @pytest.mark.parametrize("name", ["", ".", "a/b", "ä", "x" * 250])
@@ -270,3 +272,51 @@ def test_the_end_of_a_prefix() -> None:
     assert after_prefix(b"ab") == b"ac"
     assert after_prefix(b"a\xff\xff") == b"b"
     assert after_prefix(b"\xff") is None and after_prefix(b"") is None
+
+
+def test_what_has_left_memory_is_found_on_disk_and_only_a_new_window_is_not_looked_for(tmp_path: Path) -> None:
+    """The read cache has room for nothing; entries of a time that no entry had when it was emptied last cannot be on disk."""
+    builder = Stores.window_store_builder(
+        Stores.persistent_window_store("w", timedelta(hours=2), timedelta(minutes=1), False), serdes.STRING, serdes.LONG
+    )
+    memory = StoreMemory(read_cache_bytes=1)
+
+    def opened() -> StagedWindowStore:
+        store = builder.build()
+        assert isinstance(store, StagedWindowStore)
+        store.open(tmp_path, StoreContext("app", tmp_path, TaskId(0, 0), CHANGELOG, memory))
+        return store
+
+    store = opened()
+    for minute in range(5):
+        for n in range(3):
+            store.put(f"k{n}", n, minute * 60_000)
+            store.commit({CHANGELOG: NextOffset(minute * 10 + n)})
+        assert [store.fetch(f"k{n}", at * 60_000) for at in range(minute + 1) for n in range(3)] == [0, 1, 2] * (minute + 1)
+    store.put("k0", 9, 300_000)
+    store.put("k0", 9, 0)
+    store.rollback()
+    assert (store.fetch("k0", 300_000), store.fetch("k0", 0)) == (None, 0)
+    store.close()
+    store = opened()
+    assert [store.fetch(f"k{n}", 240_000) for n in range(4)] == [0, 1, 2, None]
+    store.restore([(window_store_key(b"k7", 360_000), (7).to_bytes(8, "big"), 360_000)], {CHANGELOG: NextOffset(99)})
+    assert store.fetch("k7", 360_000) == 7
+    store.close()
+
+
+def test_an_eviction_forwards_what_was_not_updated_for_longest(tmp_path: Path) -> None:
+    store = Stores.key_value_store_builder(KeyValueSupplier("s", True), serdes.STRING, serdes.LONG).with_caching_enabled().build()
+    store.open(tmp_path, StoreContext("app", tmp_path, memory=StoreMemory(cache_max_bytes=1000)))
+    forwarded: list[object] = []
+    store.set_flush_listener(lambda key, new, old, timestamp, headers: forwarded.append(key))
+    for n in range(40):
+        store.put("kept", n)
+        store.put(f"k{n:02d}", n)
+    assert len(forwarded) > 20
+    assert forwarded == [f"k{n:02d}" for n in range(len(forwarded))]
+    store.put("k38", 0)
+    forwarded.clear()
+    store.flush_cache()
+    assert forwarded[-3:] == ["kept", "k39", "k38"]
+    store.close()

@@ -1,0 +1,175 @@
+"""Where a seeded application begins to read.
+
+A source topic begins where the seed ends, if that is still on the log.
+
+A repartition topic is written by the application itself, so a seed says nothing of it:
+
+    the seed was computed   its state holds all of history, nothing is on its way: the task begins at the topic's end (0 for a new one)
+    it is a snapshot        it is consistent per task, not between tasks (rules.md, 29): of what the one task had written, the other had
+                            read some. Only two cases leave no record out and take none twice, and all others are refused:
+                            the writers of the topic stay where they are, and the reader's offset is still on the topic;
+                            or the snapshot is of where the application stood still, with nothing on its way.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+from runtime.changelog.log_reader import ClientProperties, LogReader
+from runtime.errors import SeedRefusedError
+from runtime.ids import NextOffset, Partition
+from runtime.seeds.plan import SeededTask
+from runtime.snapshots.catalogue import Snapshot
+from runtime.topics import ANSWER_SECONDS, TopicAdmin
+from runtime.topology.topology import Topology
+
+logger = logging.getLogger(__name__)
+
+_MARKER = 1
+"""The record that ends a transaction has an offset, too."""
+
+
+def starts(
+    topology: Topology,
+    topics: TopicAdmin,
+    application_id: str,
+    seed: Snapshot,
+    tasks: Sequence[SeededTask],
+    staying: Sequence[SeededTask] = (),
+) -> dict[Partition, NextOffset]:
+    """The offsets to commit for the inputs of these tasks; `staying` are those that go on from where they are. Raises SeedRefusedError with
+    every input that cannot be read from there; BrokerUnavailableError, StreamsError."""
+    inputs = {partition: offset for task in tasks for partition, offset in task.inputs.items()}
+    told = list(_out_of_range(topics, inputs))
+    repartitions = [partition for task in tasks for partition in task.repartitions]
+    ends = topics.end_offsets(repartitions)
+    found = {**inputs, **ends}
+    if (seed.manifest.kind == "snapshot" or staying) and any(task.repartitions for task in (*tasks, *staying)):
+        crossing = _Crossing(topology, topics, application_id, seed, tasks)
+        found.update({partition: crossing.start(partition, end) for partition, end in ends.items()})
+        reasons = [reason for task in tasks if task.stores for at in task.repartitions for reason in crossing.reasons(at)]
+        reasons += [reason for task in staying if task.stores for at in task.repartitions for reason in crossing.doubled(at)]
+        if reasons:
+            told += [*dict.fromkeys(reasons), _WAYS_OUT]
+    if told:
+        raise SeedRefusedError("the application cannot go on from where the seed ends:" + "".join(f"\n  {text}" for text in told))
+    return found
+
+
+def _out_of_range(topics: TopicAdmin, inputs: Mapping[Partition, NextOffset]) -> Iterator[str]:
+    begins, ends = topics.start_offsets(inputs), topics.high_watermarks(inputs)
+    facts = topics.describe({partition.topic for partition in inputs})
+    for partition, offset in sorted(inputs.items()):
+        if offset > ends[partition]:
+            yield (
+                f"{partition} ends at {ends[partition]}, and the seed is up to {offset}: the topic was made anew since, or is another one "
+                "than the seed was made from. A seed made from the topic as it is now fits"
+            )
+        elif offset < begins[partition]:
+            config = facts[partition.topic].config
+            policy = config.get("cleanup.policy", "delete")
+            if "delete" in policy:
+                bytes_ = config.get("retention.bytes", "-1")
+                why = f"deleted by retention (retention.ms={config.get('retention.ms', '?')}, retention.bytes={bytes_})"
+            else:
+                why = f"taken away (DeleteRecords, or a compaction: cleanup.policy={policy})"
+            yield (
+                f"{partition} begins at {begins[partition]}, and the seed is up to {offset}: the {begins[partition] - offset} "
+                f"records from {offset} to {begins[partition] - 1} were {why}. A later seed, or one that has these "
+                "records from the lake, closes the gap"
+            )
+
+
+def warn_of_compaction(topics: TopicAdmin, properties: ClientProperties, inputs: Mapping[Partition, NextOffset]) -> None:
+    """Looks what comes first after the seed on inputs that are compacted, and tells of records that are not there any more. It is no
+    refusal: of a table the latest value of each key is there, and what ends a transaction has offsets too. Raises StreamsError."""
+    compacted = {name for name, found in topics.describe({partition.topic for partition in inputs}).items() if found.compacted}
+    asked = {partition: offset for partition, offset in inputs.items() if partition.topic in compacted}
+    if not asked:
+        return
+    reader, until = LogReader(properties, "seed"), time.monotonic() + ANSWER_SECONDS
+    try:
+        for partition, offset in asked.items():
+            reader.assign(partition, offset)
+        while reader.assigned and time.monotonic() < until:
+            poll = reader.poll(0.5)
+            for partition, messages in poll.runs.items():
+                if partition in reader.assigned and (first := messages[0].offset() or 0) > asked[partition]:
+                    logger.warning(
+                        "%s: nothing is left of offsets %d to %d, with which the application goes on: compaction has taken them away, or "
+                        "they end transactions. A table has its latest values all the same; a stream would miss records",
+                        partition,
+                        asked[partition],
+                        first - 1,
+                    )
+            for partition in {*poll.runs, *poll.ends, *poll.out_of_range} & reader.assigned:
+                reader.unassign(partition)
+    finally:
+        reader.close()
+
+
+class _Crossing:
+    """Records on their way between tasks when a snapshot was taken."""
+
+    def __init__(self, topology: Topology, topics: TopicAdmin, application_id: str, seed: Snapshot, tasks: Sequence[SeededTask]) -> None:
+        self._topics = topics
+        self._application_id = application_id
+        self._former = seed.manifest.application
+        self._writers = {topic.name: topic.writers for topic in topology.internal_topics() if topic.kind == "repartition"}
+        self._tasks = tasks
+        self._offsets = {Partition(at.topic, at.partition): NextOffset(at.next_offset) for at in seed.manifest.inputs}
+        self._committed = topics.committed_offsets(self._former)
+
+    def _of_former(self, partition: Partition) -> Partition:
+        """The same repartition topic, of the application that the snapshot is of."""
+        return Partition(self._former + partition.topic.removeprefix(self._application_id), partition.number)
+
+    def start(self, partition: Partition, end: NextOffset) -> NextOffset:
+        """The reader's own offset, where this is its own topic and still holds it; else the topic's end."""
+        offset = self._offsets.get(partition, end)
+        return offset if self._topics.start_offsets([partition])[partition] <= offset <= end else end
+
+    def reasons(self, partition: Partition) -> list[str]:
+        """Why records would be left out or taken twice; nothing if none is."""
+        former = self._of_former(partition)
+        offset = self._offsets.get(former)
+        if offset is None:
+            return [f"the snapshot has no offset of {former}, which its tasks must have read"]
+        if not self._topics.describe([former.topic]):
+            return [f"{former.topic} is no more, so nobody knows what was on its way when the snapshot was taken."]
+        begin, end = self._topics.start_offsets([former])[former], self._topics.end_offsets([former])[former]
+        told = []
+        if offset > end or (offset < begin and former == partition):
+            told.append(
+                f"{former} holds offsets {begin} to {end}, and its reader was at {offset} when the snapshot was taken: what it has read "
+                f"since was purged."
+            )
+        if former != partition and end - offset > _MARKER:
+            told.append(f"{end - offset} records were on their way in {former} when the snapshot was taken, or came since.")
+        return [*told, *self.doubled(partition)]
+
+    def doubled(self, partition: Partition) -> list[str]:
+        """Why the reader of this topic would take records twice; nothing if it would not."""
+        writers = self._writers.get(partition.topic, ())
+        moved = ", ".join(str(task.task) for task in self._tasks if task.task.subtopology in writers and self._moves(task))
+        if not moved:
+            return []
+        return [
+            f"tasks {moved} would write to {partition.topic} again what they have written since the snapshot was taken, and its reader "
+            "would count it twice."
+        ]
+
+    def _moves(self, task: SeededTask) -> bool:
+        """True if the task goes back behind what it has done; of an application that is known no more, it cannot be told. A partition of
+        which nothing was read has no committed offset."""
+        former = map(self._of_former, task.repartitions)
+        begins = {**task.inputs, **{partition: self._offsets[partition] for partition in former if partition in self._offsets}}
+        return not self._committed or any(self._committed.get(partition, offset) != offset for partition, offset in begins.items())
+
+
+_WAYS_OUT = (
+    "A snapshot fits a topology with repartition topics only if the application has done nothing since it was taken; otherwise compute a "
+    "seed (docs/seeding.md), or begin anew from the start of the inputs"
+)

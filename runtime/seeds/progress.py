@@ -1,0 +1,68 @@
+"""How far an installation is, for people: a bar on a terminal, a line every few seconds elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from typing import TextIO
+
+logger = logging.getLogger(__name__)
+
+_TERMINAL_SECONDS = 0.2
+_LOG_SECONDS = 5.0
+_WIDTH = 30
+
+
+class Progress:
+    """Counts records. `total` is an estimate; with `show`, a bar is drawn there."""
+
+    def __init__(self, show: TextIO | None = None) -> None:
+        self._show = show if show is not None and show.isatty() else None
+        self._began = self._told = time.monotonic()
+        self._before = 0
+        self.total = 0
+        self.done = 0
+
+    @classmethod
+    def on_terminal(cls) -> Progress:
+        return cls(sys.stderr)
+
+    def begin(self, total: int, already: int = 0) -> None:
+        """`already`: records that an attempt before has written; they do not count for the speed."""
+        self.total, self.done, self._before = total, already, already
+        self._began = self._told = time.monotonic()
+
+    def add(self, records: int) -> None:
+        self.done += records
+        now = time.monotonic()
+        if now - self._told >= (_LOG_SECONDS if self._show is None else _TERMINAL_SECONDS):
+            self._told = now
+            self._tell()
+
+    def end(self) -> None:
+        """All is written: the estimate was right, whatever it was."""
+        self.total = self.done
+        if self._show is not None:
+            self._tell()
+            self._show.write("\n")
+
+    def _tell(self) -> None:
+        text = self.text(time.monotonic() - self._began)
+        if self._show is None:
+            logger.info("seed: %s", text)
+        else:
+            filled = round(self._part * _WIDTH)
+            self._show.write(f"\r[{'#' * filled}{' ' * (_WIDTH - filled)}] {text}\x1b[K")
+            self._show.flush()
+
+    @property
+    def _part(self) -> float:
+        return min(1.0, self.done / self.total) if self.total else 1.0
+
+    def text(self, seconds: float) -> str:
+        """Part, records, records per second and time left, after so many seconds."""
+        rate = (self.done - self._before) / seconds if seconds > 0 else 0.0
+        left = max(0, self.total - self.done) / rate if rate else 0.0
+        minutes, rest = divmod(round(left), 60)
+        return f"{self._part:.0%} · {self.done:,} of about {self.total:,} records · {rate:,.0f}/s · {minutes}:{rest:02d} left"

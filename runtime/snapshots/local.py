@@ -1,0 +1,178 @@
+"""A task's stores as they were at one commit, left on disk for others to read.
+
+    <state.dir>/<application.id>/snapshots/<snapshot id>/<task>/manifest.json
+                                                              /<store>/            a RocksDB database, closed for good
+
+What is on disk is what the last commit left: data, changelog offsets, input offsets and times of one moment; what was staged since is
+not there. RocksDB's checkpoint is made of hard links, so it takes milliseconds whatever the size, and whoever reads it touches no file
+that the running store writes to and holds none of its locks. Snapshots are consistent per task; between tasks there is no common cut
+(rules.md, 29).
+
+The folder is built under a name with a leading dot and renamed when it is complete: a reader sees a whole snapshot or none.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from runtime.errors import StateDirectoryError, StreamsError
+from runtime.ids import NextOffset, Partition, TaskId
+from runtime.snapshots.manifest import (
+    MANIFEST,
+    PartitionOffset,
+    PartitionTime,
+    StoreManifest,
+    TaskManifest,
+    encoded,
+    files_in,
+)
+from runtime.stores.base import EngineStore
+from runtime.stores.locks import way_out
+from runtime.stores.segmented import STREAM_TIME, TIME
+
+
+def snapshots_directory(application_directory: Path) -> Path:
+    """Where the snapshots of an application lie, under `<state.dir>/<application.id>`."""
+    return application_directory / "snapshots"
+
+
+def write_snapshot(
+    snapshots: Path,
+    snapshot_id: str,
+    *,
+    application: str,
+    task: TaskId | str,
+    stores: Mapping[EngineStore, Partition | None],
+    input_offsets: Mapping[Partition, NextOffset],
+    stream_time: int,
+    at_ms: int,
+    instance: str = "",
+    partition_times: Mapping[Partition, int] | None = None,
+    global_topics: Mapping[str, str] | None = None,
+) -> Path:
+    """Writes `<snapshots>/<snapshot_id>/<task>/` and returns it: the stores as of their last commit, to which offsets and times belong.
+
+    `stores`: each with the partition of its changelog, None where it is not logged; those of the user's own are left out, and named.
+    `global_topics`: the topic of each global store, by the store's name. Safe to do twice: a snapshot that is there already is returned as
+    it is. Raises StateDirectoryError where the disk refuses; nothing is left then.
+    """
+    part = TaskManifest(
+        application=application,
+        snapshot=snapshot_id,
+        task=str(task),
+        instance=instance,
+        at_ms=at_ms,
+        stream_time=stream_time,
+        input_offsets=PartitionOffset.of(input_offsets),
+        partition_times=PartitionTime.of(partition_times or {}),
+        stores=[],
+        left_out=left_out(stores),
+    )
+    return begin_snapshot(snapshots, part, stores, global_topics or {})()
+
+
+def begin_snapshot(
+    snapshots: Path, part: TaskManifest, stores: Mapping[EngineStore, Partition | None], global_topics: Mapping[str, str]
+) -> Callable[[], Path]:
+    """As `write_snapshot`, in two steps. This one takes hold of the data, in the thread of the stores; what it gives writes what is not on
+    disk yet and ends with the manifest, in any thread. Of `part` everything is known but stores and files."""
+    if not part.snapshot or part.snapshot.startswith(".") or "/" in part.snapshot:
+        raise StateDirectoryError(f"{part.snapshot!r} cannot be the id of a snapshot: it names a folder")
+    final = snapshots / part.snapshot / part.task
+    if (final / MANIFEST).exists():
+        return lambda: final
+    building = final.with_name(f".{part.task}.building")
+    with _cleaning_up(building, part, final):
+        shutil.rmtree(building, ignore_errors=True)
+        building.mkdir(parents=True)
+        ours = {store: changelog for store, changelog in stores.items() if _is_ours(store)}
+        rest = [store.begin_checkpoint(building / store.name) for store in ours]
+        written = [_manifest_of(store, changelog, global_topics.get(store.name)) for store, changelog in ours.items()]
+
+    def finish() -> Path:
+        with _cleaning_up(building, part, final):
+            for write in rest:
+                write()
+            manifest = msgspec.structs.replace(part, stores=written, files=files_in(building))
+            _write_durably(building / MANIFEST, encoded(manifest))
+            building.rename(final)
+            _sync_directory(final.parent)
+        return final
+
+    return finish
+
+
+@contextmanager
+def _cleaning_up(building: Path, part: TaskManifest, final: Path) -> Iterator[None]:
+    """Leaves nothing where the disk refuses, and says so."""
+    try:
+        yield
+    except (OSError, StreamsError) as error:
+        shutil.rmtree(building, ignore_errors=True)
+        hint = way_out(str(error)) if isinstance(error, OSError) else ""
+        raise StateDirectoryError(f"snapshot {part.snapshot} of task {part.task} cannot be written to {final}: {error}{hint}") from error
+
+
+def left_out(stores: Iterable[EngineStore]) -> list[str]:
+    """The names of those that are of the user's own kind."""
+    return sorted(store.name for store in stores if not _is_ours(store))
+
+
+def _is_ours(store: EngineStore) -> bool:
+    return store.layout.kind != "custom"
+
+
+def _manifest_of(store: EngineStore, changelog: Partition | None, topic: str | None) -> StoreManifest:
+    position = None if changelog is None else PartitionOffset(changelog.topic, changelog.number, store.committed_offset(changelog) or 0)
+    kept = store.get_meta(STREAM_TIME)
+    return store_manifest(store, store.name, position, topic, None if kept is None else TIME.unpack(kept)[0])
+
+
+def store_manifest(
+    store: EngineStore, directory: str, changelog: PartitionOffset | None, topic: str | None = None, stream_time: int | None = None
+) -> StoreManifest:
+    """What is to be told of a store, open or not, whose files are in `directory` of its task's part. `topic`: of a global store;
+    `stream_time`: the store's own."""
+    layout, schemas = store.layout, store.schemas
+    return StoreManifest(
+        name=store.name,
+        kind=layout.kind,
+        timestamped=layout.timestamped,
+        persistent=store.persistent,
+        directory=directory,
+        key_format=layout.key_serde,
+        value_format=layout.value_serde,
+        changelog=changelog,
+        window_size_ms=layout.window_size_ms,
+        retention_ms=layout.retention_ms,
+        segment_ms=layout.segment_ms,
+        duplicates=layout.duplicates,
+        key_schema=None if schemas.key is None else dict(schemas.key),
+        value_schema=None if schemas.value is None else dict(schemas.value),
+        key_registry_schema=schemas.key_registry,
+        value_registry_schema=schemas.value_registry,
+        is_global=topic is not None,
+        topic=topic,
+        stream_time=-1 if stream_time is None and layout.retention_ms is not None else stream_time,
+    )
+
+
+def _write_durably(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

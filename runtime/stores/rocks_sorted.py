@@ -1,0 +1,114 @@
+"""A store's files, made from entries that come sorted: what bulk loading is to a database.
+
+Entries that are known to be in order need no log, no write buffer and no compaction: they go into SST files as they come, which RocksDB
+then takes over whole. So a store of any size is written with the memory of one block, at the disk's speed. (Rejected: write batches, as a
+restore has them. They sort again, write everything twice, and leave files in level 0 to be compacted by whoever opens the store.)
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from rocksdict import IngestExternalFileOptions, SstFileWriter, WriteBatch
+
+from runtime.errors import StateDirectoryError
+from runtime.ids import NextOffset, Partition
+from runtime.stores.budget import MIB, StoreMemory
+from runtime.stores.locks import way_out
+from runtime.stores.rocks import RocksStore
+from runtime.stores.rocks_options import WRITE_BUFFER, family_options, rocks_memory
+
+FILE_BYTES = 64 * MIB
+"""About the size of a file; RocksDB's own for a level."""
+
+
+class SortedStore:
+    """Writes a new store into the folder `path`: families one after the other, entries of each in the order of their keys.
+
+    Call `family`, then `put_all` as often as there are entries, and `finish` at the end: only then is there a store. `abandon` removes what
+    was written. Raises StateDirectoryError where the disk refuses, ValueError for keys that do not rise.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._parts = path.with_name(f".{path.name}.parts")
+        self._memory = StoreMemory(block_cache_bytes=MIB, write_buffer_bytes=WRITE_BUFFER)
+        self._files: dict[str, list[Path]] = {}
+        self._current = ""
+        self._last: bytes | None = None
+        self._writer: SstFileWriter | None = None
+        try:
+            self._parts.mkdir(parents=True)
+        except OSError as error:
+            raise self._refused(error) from error
+
+    def family(self, name: str) -> None:
+        """What is put from now on belongs to the column family `name`, which may also stay empty."""
+        self._finish_file()
+        self._current, self._last = name, None
+        self._files.setdefault(name, [])
+
+    def put_all(self, entries: Iterable[tuple[bytes, bytes]]) -> None:
+        """Entries whose keys are larger than all before them in the family."""
+        try:
+            writer, last = self._writer, self._last
+            for key, value in entries:
+                if last is not None and key <= last:
+                    raise ValueError(f"family {self._current}: key {key!r} does not come after {last!r}")
+                if writer is None:
+                    writer = self._writer = self._new_file()
+                writer[key] = value
+                last = key
+            self._last = last
+            if writer is not None and writer.file_size() >= FILE_BYTES:
+                self._finish_file()
+        except ValueError:
+            raise
+        except Exception as error:  # rocksdict raises plain Exception
+            raise self._refused(error) from error
+
+    def finish(self, offsets: Mapping[Partition, NextOffset], meta: Mapping[str, bytes]) -> None:
+        """Makes the store, closed: all entries, and offsets and metas beside them."""
+        try:
+            self._finish_file()
+            store = RocksStore(self._path, self._files, self._memory, None)
+            try:
+                move = IngestExternalFileOptions()
+                move.set_move_files(True)
+                for name, files in self._files.items():
+                    if files:
+                        store._families[name].ingest_external_file([str(file) for file in files], move)
+                store._write(WriteBatch(raw_mode=True), offsets, meta)
+                store.flush()
+            finally:
+                store.close()
+            shutil.rmtree(self._parts)
+            for beside in ("LOCK", "LOG"):
+                (self._path / beside).unlink(missing_ok=True)
+        except StateDirectoryError:
+            raise
+        except Exception as error:  # rocksdict raises plain Exception
+            raise self._refused(error) from error
+
+    def abandon(self) -> None:
+        """Removes all of it. Safe to call at any time."""
+        self._writer = None
+        for folder in (self._parts, self._path):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _new_file(self) -> SstFileWriter:
+        file = self._parts / f"{sum(map(len, self._files.values())):06d}.sst"
+        writer = SstFileWriter(options=family_options(rocks_memory(self._memory), filtered=False))
+        writer.open(str(file))
+        self._files[self._current].append(file)
+        return writer
+
+    def _finish_file(self) -> None:
+        if self._writer is not None:
+            writer, self._writer = self._writer, None
+            writer.finish()
+
+    def _refused(self, error: Exception) -> StateDirectoryError:
+        return StateDirectoryError(f"the store in {self._path} cannot be written: {error}{way_out(str(error))}")
