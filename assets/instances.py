@@ -6,6 +6,7 @@ detached and lives on without Dagster; stopping it is a job.
 
 import base64
 import shlex
+from collections.abc import Iterable
 
 import dagster as dg
 
@@ -25,11 +26,12 @@ from runtime.states import TaskKind
 GROUP = "streams"
 
 
-def instances_asset() -> dg.AssetsDefinition:
-    """The asset over all instances."""
+def instances_asset(topics: Iterable[dg.AssetKey] = ()) -> dg.AssetsDefinition:
+    """The asset over all instances. `topics` stand before it in the lineage: what the applications read."""
 
     @dg.asset(
         key=INSTANCES,
+        deps=topics,
         partitions_def=dg.DynamicPartitionsDefinition(name=PARTITIONS),
         group_name=GROUP,
         kinds={"kafka", "python"},

@@ -67,6 +67,9 @@ def next_commands(alert: Alert) -> list[str]:
         case "GLOBAL_TOPIC_NOT_COMPACTED":
             alter = f"--alter --entity-type topics --entity-name {shlex.quote(alert.subject)} --add-config cleanup.policy=compact"
             return [f"penstock broker tool kafka-configs -- {alter}"]
+        case "TABLE_DIFFERS":
+            damaged = "# the files are damaged: stop the instance, move its state away, start it; it is restored from the changelog"
+            return [f"penstock describe {application}", damaged, resolve]
         case "DEAD_LETTERS":
             return [f"penstock run-book replay-dead-letters {application} --dry-run"]
         case _:

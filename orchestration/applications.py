@@ -29,8 +29,18 @@
     dead-letters-per-hour = 10
     offset-expiry-percent = 50                           # of the broker's offsets.retention.minutes
 
-    [applications.flight-board.tables.hourly_delay]      # tables that Spark makes of the stores
+    [applications.flight-board.snapshots]                # copies of all state, as of a commit (docs/snapshots.md)
+    every-minutes = 0                                    # 0, the default: when somebody asks for one
+    keep = 3                                             # complete ones that stay with the instances
+    export = "s3://bucket/penstock"                      # where each is copied to; default: nowhere; ${NAME} is from the environment
+    export-keep = 3                                      # complete ones that stay there
+
+    [[tables]]                                           # tables that Spark makes of stores: `orchestration/state_tables.py`
+    application = "flight-board"
     store = "hourly-delay"
+
+    [spark]                                              # where Spark runs (orchestration/spark_settings.py); default: this machine
+    master = "spark://host:7077"
 
     [[notifications]]                                    # who is told of alerts (apprise URLs; ${NAME} is read from the environment)
     urls = ["slack://${SLACK_TOKEN}"]
@@ -50,7 +60,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestration.declarations import Table, WrongDeclarationError
-from orchestration.policies import Freshness, HealthLimits, NotificationRule, PausedPolicy, RunBook, Severity
+from orchestration.policies import Freshness, HealthLimits, NotificationRule, PausedPolicy, RunBook, Severity, SnapshotPolicy
+from orchestration.spark_settings import SparkSettings
+from orchestration.state_tables import StateTable, read_tables, reject_old_form
 from runtime.config import StreamsConfig
 from runtime.errors import StreamsConfigError
 from runtime.hosts import HostInfo
@@ -64,6 +76,7 @@ __all__ = [
     "PausedPolicy",
     "RunBook",
     "Severity",
+    "SnapshotPolicy",
     "StateTable",
     "WrongDeclarationError",
 ]
@@ -73,15 +86,6 @@ _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"  # what may be a topic's name, a folder's 
 _PORTS = ("metrics.port", "http.port")
 _MOST_INSTANCES = 1_000
 _FACTORY = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
-
-
-@dataclass(frozen=True, slots=True)
-class StateTable:
-    """A table that is made of a store: its name, the store, and settings that the maker of the table reads."""
-
-    name: str
-    store: str
-    settings: Mapping[str, str | int | float | bool] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +99,7 @@ class Application:
     paused: PausedPolicy = field(default_factory=PausedPolicy)
     freshness: Freshness = field(default_factory=Freshness)
     health: HealthLimits = field(default_factory=HealthLimits)
-    tables: tuple[StateTable, ...] = ()
+    snapshots: SnapshotPolicy = field(default_factory=SnapshotPolicy)
     counted: bool = False
     """True if a number of instances is declared, False if they are named one by one."""
 
@@ -129,6 +133,8 @@ class Applications:
 
     applications: tuple[Application, ...] = ()
     notifications: tuple[NotificationRule, ...] = ()
+    tables: tuple[StateTable, ...] = ()
+    spark: SparkSettings = field(default_factory=SparkSettings)
     source: Path | None = None
 
     @classmethod
@@ -162,9 +168,12 @@ class Applications:
                         f"instance {instance!r} is declared twice (also by {owners[instance]!r}): names of instances are unique",
                     )
                 owners[instance] = application.id
-        rules = tuple(NotificationRule.read(table, [a.id for a in declared]) for table in top.array("notifications"))
+        names = [application.id for application in declared]
+        rules = tuple(NotificationRule.read(table, names) for table in top.array("notifications"))
+        tables = read_tables(top.array("tables"), names)
+        spark = SparkSettings.read(top.table("spark"), [application.factory for application in declared])
         top.reject_unknown()
-        return cls(declared, rules, path)
+        return cls(declared, rules, tables, spark, path)
 
     @property
     def instances(self) -> tuple[str, ...]:
@@ -174,13 +183,20 @@ class Applications:
     def of_instance(self, instance: str) -> Application:
         """The application of an instance that is declared, or that is one more of a number. Raises WrongDeclarationError with the names
         that are declared."""
-        for application in self.applications:
-            if instance in application.instances:
-                return application
-        for application in self.applications:
-            if application.number(instance) is not None:  # more than are declared, because somebody asked for so many
-                return application
+        owner = self._owner(instance)
+        if owner is not None:
+            return owner
         raise WrongDeclarationError(f"no instance {instance!r} is declared; declared are {_listed(self.instances)} (in {self.source})")
+
+    def knows(self, instance: str) -> bool:
+        """True where `of_instance` finds an application."""
+        return self._owner(instance) is not None
+
+    def _owner(self, instance: str) -> Application | None:
+        declared = (application for application in self.applications if instance in application.instances)
+        # More than are declared, because somebody asked for so many.
+        beyond = (application for application in self.applications if application.number(instance) is not None)
+        return next(declared, None) or next(beyond, None)
 
     def named(self, application_id: str) -> Application:
         """Raises WrongDeclarationError with the names that are declared."""
@@ -189,6 +205,14 @@ class Applications:
                 return application
         names = _listed([application.id for application in self.applications])
         raise WrongDeclarationError(f"no application {application_id!r} is declared; declared are {names} (in {self.source})")
+
+    def table(self, name: str) -> StateTable:
+        """Raises WrongDeclarationError with the names that are declared."""
+        for table in self.tables:
+            if table.name == name:
+                return table
+        names = _listed([table.name for table in self.tables])
+        raise WrongDeclarationError(f"no table {name!r} is declared; declared are {names} (in {self.source})")
 
 
 def numbered(application_id: str, count: int) -> tuple[str, ...]:
@@ -207,8 +231,9 @@ def _application(table: Table) -> Application:
         paused=PausedPolicy.read(table.table("paused")),
         freshness=Freshness.read(table.table("checkpoint-freshness")),
         health=HealthLimits.read(table.table("health")),
-        tables=tuple(_state_table(state_table) for state_table in table.tables("tables")),
+        snapshots=SnapshotPolicy.read(table.table("snapshots")),
     )
+    reject_old_form(table, application_id)
     table.reject_unknown()
     return application
 
@@ -234,12 +259,6 @@ def _config(table: Table, application_id: str) -> Mapping[str, str | int | float
         named = next((key for key in sorted(config, key=len, reverse=True) if key in str(error)), None)
         raise settings.wrong((named,) if named else (), str(error)) from error
     return config
-
-
-def _state_table(table: Table) -> StateTable:
-    store = table.text("store", pattern=_NAME, example="hourly-delay")
-    settings = {key: value for key, value in table.scalars().items() if key != "store"}
-    return StateTable(table.own_name(r"[A-Za-z_]\w*"), store, settings)
 
 
 def _listed(names: Sequence[str]) -> str:

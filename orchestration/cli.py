@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import typer
 
-from orchestration.commands import alerts, broker, instances, look, run_book, trail
+from orchestration.commands import alerts, broker, instances, look, run_book, snapshot, trail
 from orchestration.commands.dev import dev
 from orchestration.commands.query import query
+from orchestration.commands.tables import tables
 from orchestration.commands.topology import topology
 
 app = typer.Typer(
@@ -44,6 +45,7 @@ for command in (
     look.describe,
     query,
     topology,
+    tables,
     trail.audit,
     trail.run_books,
 ):
@@ -51,3 +53,4 @@ for command in (
 app.command("skip")(run_book.skip_record)
 app.add_typer(alerts.app, name="alerts", help="What went wrong, who looks after it, what became of it.")
 app.add_typer(run_book.app, name="run-book", help="Repairs, step by step: skip a record, resume, replay, rebuild, restart; approve one.")
+app.add_typer(snapshot.app, name="snapshot")

@@ -7,6 +7,8 @@ them as part of its interface.)
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 import difflib
 import re
 from collections.abc import Mapping, Sequence
@@ -18,6 +20,8 @@ class WrongDeclarationError(Exception):
 
 
 _REQUIRED: tuple[str, ...] = ("\0required",)
+_ENTRY = "\0"
+"""Before the number of an array's table, where that stands in the way to a key: `tables`, `\\0` + `1`, `store`."""
 
 
 class Table:
@@ -61,7 +65,11 @@ class Table:
         value = self._take(key, [])
         if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
             raise self.wrong((key,), f"expected tables, [[{_dotted((*self._at, key))}]], found {_shown(value)}")
-        return [Table(entry, (*self._at, key), self._path, self._text) for entry in value]
+        return [Table(entry, (*self._at, key, f"{_ENTRY}{number}"), self._path, self._text) for number, entry in enumerate(value)]
+
+    def has(self, key: str) -> bool:
+        """True if the key is there."""
+        return key in self._content
 
     def scalars(self) -> dict[str, str | int | float | bool]:
         """All keys of the table, each of which must be text, a number or a truth value."""
@@ -83,6 +91,13 @@ class Table:
             raise self.wrong((key,), f'{_shown(value)} is not possible here, for example {key} = "{example}"')
         return value
 
+    def optional_text(self, key: str, *, pattern: str, example: str) -> str | None:
+        """As `text`; None if the key is not there."""
+        if self.has(key):
+            return self.text(key, pattern=pattern, example=example)
+        self._known.append(key)
+        return None
+
     def texts(self, key: str, *, pattern: str = ".+", example: str = "name", default: Sequence[str] = _REQUIRED) -> tuple[str, ...]:
         value = self._take(key, None if default is _REQUIRED else list(default))
         if value is None:
@@ -103,6 +118,16 @@ class Table:
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise self.wrong((key,), f"{_shown(value)} is not one of {', '.join(map(repr, choices))}.{hint}")
         return str(value)
+
+    def day(self, key: str) -> datetime.date | None:
+        """A date, as TOML writes it or as text; None if the key is not there."""
+        value = self._take(key, None)
+        if isinstance(value, str):
+            with contextlib.suppress(ValueError):
+                return datetime.date.fromisoformat(value)
+        if value is None or (isinstance(value, datetime.date) and not isinstance(value, datetime.datetime)):
+            return value
+        raise self.wrong((key,), f"expected a day, for example {key} = 2013-01-01, found {_shown(value)}")
 
     def is_whole(self, key: str) -> bool:
         """True if the key is a number."""
@@ -132,12 +157,15 @@ class Table:
 def _line_of(text: str, at: tuple[str, ...]) -> int:
     """The line (from 1) of the key or table `at`, or of the nearest table around it."""
     header: tuple[str, ...] = ()
+    entries: dict[tuple[str, ...], int] = {}
     best, depth = 1, 0
     for number, line in enumerate(text.splitlines(), start=1):
         stripped = line.strip()
         if stripped.startswith("["):
-            header = _split(stripped.strip("[]").split("#")[0].rstrip("] \t"))
-            here = header
+            named = _split(stripped.strip("[]").split("#")[0].rstrip("] \t"))
+            if stripped.startswith("[["):
+                entries[named] = entries.get(named, -1) + 1
+            header = here = _entered(named, entries)
         elif "=" in stripped and not stripped.startswith("#"):
             here = (*header, *_split(stripped.split("=", 1)[0]))
         else:
@@ -148,13 +176,23 @@ def _line_of(text: str, at: tuple[str, ...]) -> int:
     return best
 
 
+def _entered(named: tuple[str, ...], entries: Mapping[tuple[str, ...], int]) -> tuple[str, ...]:
+    """A header with the number of the entry behind the name of each array that it goes through."""
+    found: tuple[str, ...] = ()
+    for depth, part in enumerate(named, start=1):
+        entry = entries.get(named[:depth])
+        found = (*found, part) if entry is None else (*found, part, f"{_ENTRY}{entry}")
+    return found
+
+
 def _split(dotted: str) -> tuple[str, ...]:
     parts = re.findall(r"\"([^\"]*)\"|'([^']*)'|([^.\s\"']+)", dotted)
     return tuple(next(part for part in found if part) if any(found) else "" for found in parts)
 
 
 def _dotted(at: Sequence[str]) -> str:
-    return ".".join(part if re.fullmatch(r"[\w-]+", part) else f'"{part}"' for part in at) or "the file"
+    parts = [part for part in at if not part.startswith(_ENTRY)]
+    return ".".join(part if re.fullmatch(r"[\w-]+", part) else f'"{part}"' for part in parts) or "the file"
 
 
 def _flat(key: str, value: Mapping[str, object]) -> str:

@@ -7,6 +7,7 @@
     GLOBAL_RECOVERY              GLOBAL_RECOVERY_STARTED          the instance is RUNNING
     GLOBAL_TOPIC_NOT_COMPACTED   the event, once per topic        the topic is compacted (`health`); a person
     INSTANCE_DIED                the sensor on instances          the instance is RUNNING
+    TABLE_DIFFERS                the check of a table             the check (`table_alerts`)
 
 Every function works within the caller's transaction and may be repeated: an occurrence is named by the event's id, and counts once.
 """

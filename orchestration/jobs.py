@@ -62,6 +62,14 @@ class DrainConfig(dg.Config):
     )
 
 
+class SeedConfig(dg.Config):
+    """Which seed, and whose state directory its files come to."""
+
+    instance: str = Field(description="The name of a declared instance, for example flight-board-1; its application must stand still")
+    seed: str = Field(description="Path or URI of a seed or snapshot")
+    reset_offsets: bool = Field(default=False, description="Changelogs were lost: put their tasks back to it, state and input offsets")
+
+
 class RestartConfig(RunBookConfig):
     """Which instance."""
 
@@ -162,6 +170,13 @@ def drain(context: dg.OpExecutionContext, config: DrainConfig, penstock: Penstoc
 
 
 @dg.op
+def install_seed(context: dg.OpExecutionContext, config: SeedConfig, penstock: PenstockResource) -> None:
+    """The application's state and input offsets are those of the seed; nothing is started. Fails with what is in the way."""
+    actor = _actor(context)
+    context.log.info(penstock.operations.seed(config.instance, config.seed, actor=actor, reset=config.reset_offsets))
+
+
+@dg.op
 def restart(context: dg.OpExecutionContext, config: RestartConfig, penstock: PenstockResource) -> None:
     """The instance is closed cleanly and started again, with the code and configuration of now."""
     book = RestartInstance(penstock.operations, config.instance, _request(context, config), context.log.info)
@@ -251,6 +266,12 @@ def drain_instance() -> None:
 
 
 @dg.job(executor_def=dg.in_process_executor)
+def seed_application() -> None:
+    """Install a seed or snapshot in an application that stands still: changelogs, stores and input offsets."""
+    install_seed()
+
+
+@dg.job(executor_def=dg.in_process_executor)
 def restart_instance() -> None:
     """Run-book: close an instance cleanly and start it again."""
     restart()
@@ -290,6 +311,7 @@ JOBS = (
     scale_application,
     drain_instance,
     stop_instance,
+    seed_application,
     restart_instance,
     resume_task,
     skip_record,

@@ -16,7 +16,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -93,17 +94,49 @@ class Launcher:
 
         Raises LaunchError if folders cannot be written, or somebody else has been starting this instance for 30 s.
         """
+        with self._alone_with(instance):
+            process = self.running(instance) or self._find_unrecorded(instance)
+            started = process is None
+            if process is None:
+                process = self._launch(application, instance)
+            _write(self._places.process_path(instance), msgspec.json.encode(process))
+            return process, started
+
+    def seed(self, application: Application, instance: str, where: str, *, reset: bool = False) -> str:
+        """Installs a seed (`runtime.seeds`) before anything runs, by a process that shows on this terminal how far it is; the files come to
+        the state directory of `instance`. Returns what was done.
+
+        Raises LaunchError with what is in the way; an interrupt ends it, and it goes on from there the next time.
+        """
+        places = self._places
+        where = where if "://" in where else str(Path(where).absolute())
+        command = [sys.executable, "-m", "runtime.seeds", "--config", str(places.settings_path(instance)), "--seed", where]
+        with self._alone_with(instance):
+            if (process := self.running(instance) or self._find_unrecorded(instance)) is not None:
+                raise LaunchError(f"instance {instance} runs (process {process.pid}): a seed needs an application that is stopped")
+            self._write_settings(application, instance)
+            done = subprocess.run(
+                [*command, *(["--reset-offsets"] if reset else [])],
+                cwd=places.root,
+                env=_environment(places.root),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                text=True,
+                check=False,
+            )
+        if done.returncode != 0:
+            raise LaunchError(f"{done.stdout.strip() or f'the seed {where} is not installed'} (the log: {places.log_path(instance)})")
+        return done.stdout.strip()
+
+    @contextmanager
+    def _alone_with(self, instance: str) -> Iterator[None]:
+        """With the instance's folders made and its lock held. Raises LaunchError, also for what the system refuses meanwhile."""
         places = self._places
         try:
             for path in (places.lock_path(instance), places.log_path(instance), places.state_dir(instance)):
                 path.parent.mkdir(parents=True, exist_ok=True)
             with FileLock(places.lock_path(instance), timeout=_LOCK_SECONDS):
-                process = self.running(instance) or self._find_unrecorded(instance)
-                started = process is None
-                if process is None:
-                    process = self._launch(application, instance)
-                _write(places.process_path(instance), msgspec.json.encode(process))
-                return process, started
+                yield
         except Timeout as error:
             raise LaunchError(f"instance {instance}: somebody else is starting it ({places.lock_path(instance)} is held)") from error
         except OSError as error:
@@ -147,14 +180,7 @@ class Launcher:
 
     def _launch(self, application: Application, instance: str) -> Process:
         places = self._places
-        settings = {
-            "application": application.id,
-            "instance": instance,
-            "factory": application.factory,
-            "config": {**application.config_of(instance), "state.dir": str(places.state_dir(instance))},
-            "log_path": str(places.log_path(instance)),
-        }
-        _write(places.settings_path(instance), msgspec.json.format(msgspec.json.encode(settings)))
+        self._write_settings(application, instance)
         with places.log_path(instance).open("ab") as log:  # what comes before logging is configured, and a crash of the interpreter
             child = subprocess.Popen(
                 [sys.executable, "-m", "runtime.instance", "--config", str(places.settings_path(instance))],
@@ -170,6 +196,18 @@ class Launcher:
             return Process(instance=instance, pid=child.pid, created=psutil.Process(child.pid).create_time())
         except psutil.NoSuchProcess:
             raise LaunchError(f"instance {instance} ended at once: {self.last_words(instance)}") from None
+
+    def _write_settings(self, application: Application, instance: str) -> None:
+        """The file that says all that the process needs to know."""
+        places = self._places
+        settings = {
+            "application": application.id,
+            "instance": instance,
+            "factory": application.factory,
+            "config": {**application.config_of(instance), "state.dir": str(places.state_dir(instance))},
+            "log_path": str(places.log_path(instance)),
+        }
+        _write(places.settings_path(instance), msgspec.json.format(msgspec.json.encode(settings)))
 
     def _find_unrecorded(self, instance: str) -> Process | None:
         settings = str(self._places.settings_path(instance))

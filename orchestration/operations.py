@@ -92,6 +92,17 @@ class Operations:
             self._wait_until_running(feed, name, process, timeout_s, progress)
         return Started(process, started, *self.look(name))
 
+    def seed(self, name: str, where: str, *, actor: str, reset: bool = False) -> str:
+        """Installs a seed or snapshot, at a path or URI, for the application of this instance, to whose disk the files come. Returns what
+        was done; one that was installed before is left alone. `reset`: tasks whose changelogs are lost are put back to it.
+
+        Raises WrongDeclarationError, LaunchError with what is in the way and the ways out.
+        """
+        application = self.applications.of_instance(name)
+        done = self.launcher.seed(application, name, where, reset=reset)
+        self._audit(application, name, actor, "seed installed", {"seed": where, "told": done})
+        return done
+
     def stop(self, name: str, *, actor: str, timeout_s: float = STOP_SECONDS, kill: bool = False) -> bool:
         """Makes the instance unwanted and closes it. False if it did not run. Raises WrongDeclarationError, LaunchError."""
         application = self.applications.of_instance(name)

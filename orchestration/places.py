@@ -7,6 +7,8 @@
     logs/<instance>.log                its log, JSON lines
     instances/<instance>.json, .lock   what the launcher handed to it; held while it is being started
     broker/                            data of the embedded broker
+    snapshots/<application>/<id>/      snapshot.json of each complete snapshot
+    tables/<application>/<table>       tables that Spark makes of stores
 """
 
 from __future__ import annotations
@@ -58,6 +60,15 @@ class Places:
 
     def lock_path(self, instance: str) -> Path:
         return self.home / "instances" / f"{instance}.lock"
+
+    @property
+    def tables(self) -> Path:
+        """Where tables are, unless they are declared to be elsewhere."""
+        return self.home / "tables"
+
+    def snapshots(self, application_id: str) -> Path:
+        """The root of an application's complete snapshots."""
+        return self.home / "snapshots" / application_id
 
     @property
     def broker_dir(self) -> Path:

@@ -9,6 +9,9 @@ from enum import Enum
 
 from orchestration.declarations import Table
 
+EXPORT = r"(\$\{|/|[A-Za-z][A-Za-z0-9+.-]*://).+"
+"""Where a snapshot may be exported to: a URI, an absolute path, or something from the environment."""
+
 
 class RunBook(Enum):
     """What is done to a paused task without asking."""
@@ -124,6 +127,47 @@ class HealthLimits:
         if 0 < limits.lag_error_records < limits.lag_warn_records:
             raise table.wrong(("lag-error-records",), f"must be at least lag-warn-records ({limits.lag_warn_records})")
         return limits
+
+
+_MINUTES = (0, 1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30, 60, 120, 180, 240, 360, 480, 720, 1440)
+"""What divides an hour or a day, so that a schedule meets the same minutes each day."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotPolicy:
+    """How often snapshots are taken (0: when somebody asks for one), how many stay with the instances, where each is exported to (a URI
+    or an absolute path; `${NAME}` is read from the environment; None: nowhere), and how many stay there."""
+
+    every_minutes: int = 0
+    keep: int = 3
+    export: str | None = None
+    export_keep: int = 3
+
+    @classmethod
+    def read(cls, table: Table) -> SnapshotPolicy:
+        default = cls()
+        policy = cls(
+            every_minutes=table.whole("every-minutes", default=default.every_minutes, least=0),
+            keep=table.whole("keep", default=default.keep, least=1),
+            export=table.optional_text("export", pattern=EXPORT, example="s3://bucket/folder"),
+            export_keep=table.whole("export-keep", default=default.export_keep, least=1),
+        )
+        table.reject_unknown()
+        if policy.every_minutes not in _MINUTES:
+            listed = ", ".join(str(minutes) for minutes in _MINUTES[1:])
+            reason = f"{policy.every_minutes} does not divide an hour or a day: possible are {listed}; 0: never"
+            raise table.wrong(("every-minutes",), reason)
+        return policy
+
+    @property
+    def cron(self) -> str | None:
+        """When snapshots are taken; None for never."""
+        minutes = self.every_minutes
+        if minutes == 0:
+            return None
+        if minutes < 60:
+            return f"*/{minutes} * * * *"
+        return f"0 */{minutes // 60} * * *" if minutes < 1440 else "0 0 * * *"
 
 
 @dataclass(frozen=True, slots=True)

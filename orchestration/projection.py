@@ -183,7 +183,7 @@ def _apply_report(session: Session, task: Task, report: records.TaskReport, memb
     if task.updated_at > at:
         return
     first_seen = task.offset_sum is None and report.checkpoint_ms is not None  # by a new database: when it moved is not known
-    if task.offset_sum != report.offset_sum and not first_seen:
+    if report.stateful and task.offset_sum != report.offset_sum and not first_seen:
         task.moved_at = at
         task.first_moved_at = task.first_moved_at or at
     task.worker, task.incarnation = member.worker, member.incarnation

@@ -1,49 +1,234 @@
-"""A fresh snapshot of an application's stores, taken by the instances that run its tasks."""
+"""Snapshots of an application: asked of the instances that run its tasks, gathered into one, kept, removed.
+
+Each task is written by its owner as of a commit; between tasks there is no common cut (rules.md, 29). The application's snapshot is there
+when every task that has stores is in it: only then its `snapshot.json` is written, in one step, to `<home>/snapshots/<application>/<id>/`.
+A task that moves, is restored, or has no owner at the moment is asked for again, until it is in or the time is up.
+
+What was begun and not finished (Ctrl-C, a dead instance) is read by nobody, and the instances remove it after an hour.
+"""
 
 from __future__ import annotations
 
-import uuid
-from datetime import UTC, datetime
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from orchestration.applications import Application
 from orchestration.operations import Operations
 from orchestration.tasks import RefusedError, TaskCommands
-from runtime.config import StreamsConfig
-from runtime.topics import TopicAdmin
+from runtime.coordination.commands import CommandClient
+from runtime.coordination.records import Member
+from runtime.errors import BrokerUnavailableError, StateDirectoryError, StreamsError
+from runtime.snapshots.catalogue import Snapshot, complete_ids, find, require_complete
+from runtime.snapshots.manifest import GLOBAL, SNAPSHOT, ApplicationManifest, TaskSummary, encoded, new_snapshot_id, task_order
+from runtime.snapshots.places import LocalPlace, Place
+from runtime.snapshots.retention import remove
+from runtime.states import State, TaskKind
 
-_SNAPSHOT_SECONDS = 60.0
-_LIVING = {"RUNNING", "RESTORING", "REBALANCING"}
+logger = logging.getLogger(__name__)
+
+TAKE_SECONDS = 120.0
+_ANSWER_SECONDS = 15.0
+_AGAIN_SECONDS = 0.5
+_LIVING = (State.RUNNING, State.REBALANCING, State.RESTORING)
+Progress = Callable[[int, int], None]
+"""Hears of what is done, and of all there is to do."""
 
 
-def new_snapshot_id() -> str:
-    """Names of snapshots sort by time and never repeat."""
-    return f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:6]}"
+@dataclass(slots=True)
+class _Gathered:
+    """What the instances have written so far."""
+
+    expected: list[str] | None = None
+    parts: dict[str, TaskSummary] = field(default_factory=dict)
+    places: dict[str, str] = field(default_factory=dict)
+    trouble: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def missing(self) -> list[str]:
+        return [] if self.expected is None else [task for task in self.expected if task not in self.parts]
+
+    @property
+    def complete(self) -> bool:
+        return self.expected is not None and not self.missing
+
+    def take_in(self, data: dict[str, object]) -> None:
+        """What an instance has answered."""
+        answer = msgspec.convert(data, _Answer)
+        self.expected = sorted({*(self.expected or ()), *answer.expected}, key=task_order)
+        for part in answer.parts:
+            if part.task not in self.parts:
+                self.parts[part.task] = part
+                self.places[part.task] = f"{answer.directory}/{part.task}"
 
 
-def take_snapshot(operations: Operations, application: Application, snapshot_id: str, actor: str) -> tuple[Path, ...]:
-    """Has each living instance of the application write a snapshot of its tasks' stores; the folders, one per instance.
+class _Answer(msgspec.Struct):
+    directory: str
+    expected: list[str]
+    parts: list[TaskSummary]
 
-    Each task is consistent in itself; there is no common cut between tasks (rules.md, 29). Raises RefusedError if no instance lives or one
-    of them cannot write, BrokerUnavailableError.
+
+def local_root(operations: Operations, application: Application) -> Place:
+    """Where the application's complete snapshots are found."""
+    return LocalPlace(operations.places.snapshots(application.id))
+
+
+def take_snapshot(
+    operations: Operations,
+    application: Application,
+    *,
+    actor: str,
+    snapshot_id: str | None = None,
+    timeout_s: float = TAKE_SECONDS,
+    progress: Progress = lambda done, total: None,
+) -> Snapshot:
+    """Takes a snapshot of all the application's tasks and waits until it is complete. `progress` counts tasks.
+
+    With the id of one that is complete already, that one is given. Raises RefusedError (nothing runs, or a disk refuses: nothing half stays
+    that anybody reads), StreamsError (not complete in time; it names the tasks that are missing), BrokerUnavailableError.
     """
-    with operations.feed(application) as feed:
-        feed.step()
-    living = [name for name in application.instances if operations.look(name)[0].state in _LIVING]
-    if not living:
-        start = f"penstock start {application.instances[0]}"
-        raise RefusedError(f"no instance of {application.id} runs, so there is no state to look at. Start one: {start}")
-    folders: list[Path] = []
+    root = local_root(operations, application)
+    if snapshot_id is None:
+        snapshot_id = new_snapshot_id(time.time_ns() // 1_000_000)
+    elif (root / snapshot_id / SNAPSHOT).size() is not None:
+        return find(root, snapshot_id)
+    with CommandClient(application.id, application.bootstrap_servers, actor) as client:
+        if not living_instances(client, application, actor):
+            raise RefusedError(
+                f"no instance of {application.id} runs, so there is no state to look at. "
+                f"Start one: penstock start {next(iter(application.instances), 'INSTANCE')}"
+            )
+        gathered = _gather(client, application, snapshot_id, timeout_s, progress)
+        members = client.members()
+        if not gathered.parts:
+            raise RefusedError(f"{application.id} has no stores, so there is nothing to take a snapshot of")
+        manifest = ApplicationManifest.of(gathered.parts.values(), gathered.places, topology_hash=_topology(members))
+        (root / snapshot_id / SNAPSHOT).write(iter([encoded(manifest)]))
+        keep_newest(root, application.snapshots.keep)
+        _tell(client, _living(members), {"complete": complete_ids(root), "keep": application.snapshots.keep})
+    return find(root, snapshot_id)
+
+
+def _gather(client: CommandClient, application: Application, snapshot_id: str, timeout_s: float, progress: Progress) -> _Gathered:
+    deadline = time.monotonic() + timeout_s
+    gathered = _Gathered()
+    while True:
+        members = client.members()
+        for instance in _living(members):
+            if not gathered.complete and (left := deadline - time.monotonic()) > 0:
+                _ask(client, instance, snapshot_id, gathered, min(_ANSWER_SECONDS, left))
+                progress(len(gathered.parts), len(gathered.expected or ()))
+        if gathered.complete:
+            return gathered
+        if time.monotonic() >= deadline:
+            raise StreamsError(_incomplete(snapshot_id, application, gathered, members, timeout_s))
+        time.sleep(_AGAIN_SECONDS)
+
+
+def _ask(client: CommandClient, instance: str, snapshot_id: str, gathered: _Gathered, timeout_s: float) -> None:
+    """Asks one instance for its tasks that are missing yet. Who does not answer now is asked again. Raises RefusedError."""
+    args: dict[str, object] = {"snapshot_id": snapshot_id, "global": GLOBAL not in gathered.parts}
+    if gathered.expected is not None:
+        args["tasks"] = gathered.missing
+    try:
+        result = client.send("snapshot", instance=instance, args=args, timeout_s=timeout_s)
+    except BrokerUnavailableError:
+        raise
+    except StreamsError as error:
+        gathered.trouble[instance] = str(error)
+        return
+    if result.ok:
+        gathered.trouble.pop(instance, None)
+        gathered.take_in(dict(result.data))
+    elif result.data.get("again"):
+        gathered.trouble[instance] = result.reason
+    else:
+        raise RefusedError(f"{instance} cannot write snapshot {snapshot_id}: {result.reason}")
+
+
+def living_instances(client: CommandClient, application: Application, actor: str) -> list[str]:
+    """The instances that can be asked for something; none where nobody is in the members' group, whatever was last said."""
     with TaskCommands(application, actor) as commands:
-        for name in living:
-            result = commands.ask_instance("snapshot", name, {"snapshot_id": snapshot_id}, _SNAPSHOT_SECONDS)
-            if result.data["tasks"]:
-                folders.append(Path(str(result.data["directory"])))
-    return tuple(folders)
+        return _living(client.members()) if commands.owner_lives() else []
 
 
-def partitions_of(application: Application, topic: str) -> int | None:
-    """How many partitions a topic has; None if it does not exist. Raises BrokerUnavailableError."""
-    config = StreamsConfig({**application.config, "application.id": application.id})
-    found = TopicAdmin(config).describe([topic]).get(topic)
-    return None if found is None else found.partitions
+def _living(members: Iterable[Member]) -> list[str]:
+    return sorted({member.instance for member in members if member.state in _LIVING})
+
+
+def _topology(members: Sequence[Member]) -> str:
+    return max(members, key=lambda member: member.heartbeat_ms).topology_hash if members else ""
+
+
+def _incomplete(snapshot_id: str, application: Application, gathered: _Gathered, members: Sequence[Member], timeout_s: float) -> str:
+    """Which tasks are missing, and what is known of them."""
+    if gathered.expected is None:
+        why = "; ".join(gathered.trouble.values())
+        return f"snapshot {snapshot_id} of {application.id}: no instance has answered within {timeout_s:.0f} s: {why}"
+    owners = {
+        task: f"{report.state.value} on {member.instance}"
+        for member in sorted(members, key=lambda member: member.heartbeat_ms)
+        for task, report in member.tasks.items()
+        if report.kind is TaskKind.ACTIVE
+    }
+    told = [f"{task} ({'global stores' if task == GLOBAL else owners.get(task, 'nobody runs it')})" for task in gathered.missing]
+    trouble = "".join(f"; {reason}" for reason in gathered.trouble.values())
+    return (
+        f"snapshot {snapshot_id} of {application.id} is not complete after {timeout_s:.0f} s: {len(told)} of "
+        f"{len(gathered.expected)} tasks are missing: {', '.join(told)}{trouble}. "
+        f"Nobody reads what there is of it; take another one when the tasks run"
+    )
+
+
+def keep_newest(root: Place, keep: int) -> None:
+    """Forgets all but the newest `keep` complete ones at `root`. Their manifests are not read, so a damaged one is in nobody's way."""
+    complete = complete_ids(root)
+    for snapshot_id in complete[: max(0, len(complete) - keep)]:
+        forget(root, snapshot_id)
+
+
+def forget(root: Place, snapshot_id: str) -> None:
+    """Removes what is at `root` of a snapshot: first what says that it is one."""
+    (root / snapshot_id / SNAPSHOT).remove()
+    (root / snapshot_id).remove()
+
+
+def delete_snapshots(operations: Operations, application: Application, ids: Sequence[str], *, actor: str) -> None:
+    """Removes snapshots, here and with the instances, also one whose manifest is damaged. Raises StateDirectoryError for one that is not
+    there, with those that are."""
+    root = local_root(operations, application)
+    for snapshot_id in ids:
+        require_complete(root, snapshot_id)
+    for snapshot_id in ids:
+        shares = _shares_here(root, snapshot_id)
+        forget(root, snapshot_id)
+        for share in shares:
+            remove(share)
+    try:
+        with CommandClient(application.id, application.bootstrap_servers, actor) as client:
+            _tell(client, living_instances(client, application, actor), {"unwanted": list(ids), "keep": application.snapshots.keep})
+    except StreamsError as error:
+        logger.warning("instances on other machines keep their parts of %s: %s", ", ".join(ids), error)
+
+
+def _shares_here(root: Place, snapshot_id: str) -> set[Path]:
+    """The instances' shares that are on this machine. Of a snapshot whose manifest is damaged nobody knows: the instances know theirs."""
+    try:
+        places = find(root, snapshot_id).manifest.tasks.values()
+    except StateDirectoryError as error:
+        logger.warning("%s", error)
+        return set()
+    return {share for share in (Path(place).parent for place in places) if share.is_dir()}
+
+
+def _tell(client: CommandClient, instances: Sequence[str], args: dict[str, object]) -> None:
+    """Has every living instance look after what it keeps. Who does not hear it does so after the next snapshot."""
+    for instance in instances:
+        try:
+            client.send("keep-snapshots", instance=instance, args=args, timeout_s=_ANSWER_SECONDS)
+        except StreamsError as error:
+            logger.warning("%s was not told which snapshots to keep: %s", instance, error)

@@ -1,48 +1,183 @@
-"""One Spark session per process, on this machine, with all that reading state needs: a Java, the Kafka connector, this interpreter."""
+"""A Spark session with all that reading state needs, wherever Spark runs: a Java, the connectors, this project's code, this Python.
+
+One way for each place:
+
+- on this machine (`local[*]`), everything is one JVM, which listens on loopback only; Python finds the project by `PYTHONPATH`;
+- on a cluster (`spark://`, `k8s://`) the driver is here; the jars and the zip of the code travel to the executors;
+- on a server of Spark Connect nothing of Spark is here; the jars and the zip travel to the server.
+
+Jobs must therefore keep to DataFrames: a session of Spark Connect has no SparkContext, no RDDs and no JVM.
+"""
 
 from __future__ import annotations
 
+import importlib.util
+import logging
 import os
+import re
+import socket
+import sys
 import tempfile
 from pathlib import Path
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from assets.spark.code import code_archive
+from assets.spark.executors import require_executors
+from assets.spark.explained import explained
 from assets.spark.state_source import StateDataSource
-from orchestration.embedded.jars import SPARK_KAFKA, ensure_jars
+from orchestration.embedded.jars import DELTA, SPARK_KAFKA, ensure_jars
 from orchestration.embedded.java import use_java
+from orchestration.spark_settings import SparkSettings, WrongSparkError, local_memory
+
+logger = logging.getLogger(__name__)
 
 _PROJECT = Path(__file__).resolve().parent.parent.parent
+_LOOPBACK = "127.0.0.1"
+_CONNECT_PORT = 15_002
+_REACH_SECONDS = 5.0
+_DELTA = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # Delta reads its log in 50 tasks unless told otherwise: most of the time of a small table.
+    "spark.databricks.delta.snapshotPartitions": "2",
+}
+_JOINED = ("spark.jars", "spark.submit.pyFiles", "spark.sql.extensions")
 
 
-def spark_session(*, master: str = "local[2]", driver_memory: str = "1g") -> SparkSession:
-    """The session of this process; made at the first call, which takes some seconds (and, once per user, downloads the connector).
+def spark_session(settings: SparkSettings | None = None, *, look: bool = True) -> SparkSession:
+    """The session of this process; made at the first call, which takes some seconds (and, once per user, downloads the connectors).
 
-    Times are UTC. The web interface is off and nothing listens beyond loopback. `state` is registered as a format.
+    Times are UTC and `penstock.state` is a format. Raises WrongSparkError where Spark cannot run as it is set up: nobody answers
+    there, or the executors lack a Python or a package that is needed. `look=False`: whoever calls asks that with `require_executors`.
     """
+    settings = (settings or SparkSettings()).resolved()
+    try:
+        session = _connected(settings) if settings.connect else _driven_here(settings)
+    except (PySparkException, Py4JError) as error:
+        raise WrongSparkError(f"no session of Spark at {settings.place}: {explained(error, settings)}") from error
+    session.dataSource.register(StateDataSource)
+    if look:
+        require_executors(session, settings)
+    return session
+
+
+def _driven_here(settings: SparkSettings) -> SparkSession:
     use_java()
-    # Data sources are planned and run by Python processes that the JVM starts: they must find these packages wherever this process stands.
+    # Data sources are planned by Python processes that the JVM starts here: they must find these packages wherever this process stands.
     paths = [str(_PROJECT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    if settings.python is not None:
+        # The executors' Python plans here too: it need not have what this one has.
+        os.environ["PYSPARK_PYTHON"] = settings.python
+        paths += [path for path in sys.path if path.endswith("-packages")]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    settings = {
-        "spark.jars": ",".join(str(jar) for jar in ensure_jars(SPARK_KAFKA)),
-        "spark.driver.memory": driver_memory,
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
+    if settings.is_local:
+        os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
+    else:
+        _require_reachable(settings)
+    builder = SparkSession.builder.master(settings.master).appName("penstock")
+    for key, value in session_conf(settings).items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    if not settings.is_local and settings.code == "sent":
+        session.sparkContext.addPyFile(str(code_archive(settings.packages)))
+    return session
+
+
+def session_conf(settings: SparkSettings) -> dict[str, str]:
+    """What a session with a driver here is configured with, in Spark's own keys; `settings.conf` goes before the rest."""
+    jars = ensure_jars(SPARK_KAFKA) + (ensure_jars(DELTA) if settings.delta else [])
+    conf = {
+        "spark.jars": ",".join(map(str, jars)),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": "4",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "penstock-spark-warehouse"),
         # Ivy is not asked: the jars are files that were checked against the project's lock.
         "spark.jars.packages": "",
     }
-    builder = SparkSession.builder.master(master).appName("penstock")
-    for key, value in settings.items():
+    if settings.is_local:
+        conf |= {
+            "spark.driver.memory": _memory_here(settings),
+            "spark.driver.host": _LOOPBACK,
+            "spark.driver.bindAddress": _LOOPBACK,
+            "spark.sql.shuffle.partitions": "4",
+        }
+    named = {
+        "spark.driver.memory": settings.driver_memory,
+        "spark.executor.memory": settings.executor_memory,
+        "spark.executor.cores": str(settings.executor_cores or ""),
+        "spark.driver.host": settings.driver_host,
+        "spark.driver.bindAddress": settings.driver_bind_address,
+    }
+    conf |= {key: value for key, value in named.items() if value}
+    if settings.delta:
+        conf |= _DELTA
+    for key, value in settings.conf.items():
+        conf[key] = f"{conf[key]},{value}" if key in _JOINED and key in conf else value
+    return conf
+
+
+def _memory_here(settings: SparkSettings) -> str:
+    if settings.driver_memory is None:
+        memory = local_memory()
+        logger.info(
+            "Spark runs on this machine (%s) with %s of memory, a quarter of what is there (1g to 4g); [spark] driver-memory sets another",
+            settings.master,
+            memory,
+        )
+        return memory
+    logger.info("Spark runs on this machine (%s) with %s of memory", settings.master, settings.driver_memory)
+    return settings.driver_memory
+
+
+def _connected(settings: SparkSettings) -> SparkSession:
+    """A session of a server of Spark Connect, to which the connectors and the code have been sent."""
+    assert settings.connect is not None
+    missing = [name for name in ("grpc", "grpc_status", "google.rpc", "pandas") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise WrongSparkError(
+            f"the client of Spark Connect needs packages that are not here ({', '.join(missing)}): pip install pyspark[connect]"
+        )
+    _require_reachable(settings)
+    builder = SparkSession.builder.remote(settings.connect)
+    for key, value in {"spark.sql.session.timeZone": "UTC", **settings.conf}.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
-    session.dataSource.register(StateDataSource)
+    if settings.delta and "DeltaSparkSessionExtension" not in (session.conf.get("spark.sql.extensions", "") or ""):
+        keys = " ".join(f"--conf {key}={_DELTA[key]}" for key in list(_DELTA)[:2])
+        names = ", ".join(jar.name for jar in ensure_jars(DELTA))
+        raise WrongSparkError(
+            f"the server at {settings.connect} knows no Delta tables, and a client cannot teach it: start it with {keys} "
+            f"and the jars {names}"
+        )
+    session.addArtifacts(*map(str, ensure_jars(SPARK_KAFKA)))
+    if settings.code == "sent":
+        session.addArtifacts(str(code_archive(settings.packages)), pyfile=True)
     return session
+
+
+def _require_reachable(settings: SparkSettings) -> None:
+    """Raises WrongSparkError at once where nobody listens: Spark itself tries for a minute, and then says something else."""
+    addresses = _addresses(settings.place)
+    failures = []
+    for host, port in addresses:
+        try:
+            socket.create_connection((host, port), _REACH_SECONDS).close()
+        except OSError as error:
+            failures.append(f"{host}:{port}: {error.strerror or error}")
+        else:
+            return
+    raise WrongSparkError(f"nobody answers at {settings.place} ({'; '.join(failures)})")
+
+
+def _addresses(place: str) -> list[tuple[str, int]]:
+    """The hosts and ports of `spark://one:7077,two:7077`, `k8s://https://host:6443`, `sc://host:15002/;options`."""
+    default = {"sc": _CONNECT_PORT, "spark": 7077, "k8s": 443}[place.split("://")[0]]
+    hosts = re.sub(r"^(sc|spark|k8s)://(https?://)?", "", place).split("/")[0]
+    found = [re.fullmatch(r"(.+?)(?::(\d+))?", host) for host in hosts.split(",")]
+    return [(match[1], int(match[2] or default)) for match in found if match]

@@ -1,15 +1,12 @@
-"""A Spark data source over the snapshots of stores: `spark.read.format("state")`.
+"""A Spark data source over the snapshots of stores: `spark.read.format("penstock.state")`.
 
-    spark.read.format("state").option("path", ".../snapshots/<id>").option("store", "carriers").load()
+    spark.read.format("penstock.state").option("application", "flight-board").option("store", "carriers").load()
 
-    option   meaning
-    path     folders of snapshots, joined by a comma: one per instance that runs tasks of the application
-    store    the store's name
-    tasks    tasks to read, joined by a comma (`0_0,0_3`); default: all that have the store
+Its options are in docs/tables.md, its columns in `formats.py`. One Spark partition per task, read on whichever executor gets it: each opens
+the task's RocksDB, of a folder that all machines share or of a copy that was fetched from a URI and checked, and hands over Arrow batches.
+The newest complete snapshot is looked for when the frame is made; a frame keeps to it.
 
-One Spark partition per task. Each reads its RocksDB from the snapshot's files and hands over Arrow batches. The columns follow from the
-snapshot's manifest (`formats.row_schema`); windows that had expired at the task's stream time are left out, although their files may
-still be there.
+What the engine's own reads would not find is not there: windows, sessions and versions that had expired at the store's stream time.
 
 There is no filter push-down, on purpose: in Spark 4 a Python source that pushes filters gives wrong rows when one DataFrame is used
 twice (measured: counts of 10, 1, 1). Options say the same and cannot go wrong.
@@ -17,128 +14,233 @@ twice (measured: counts of 10, 1, 1). Options say the same and cannot go wrong.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+import platform
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from assets.spark.formats import row_schema, to_arrow
-from runtime.changelog.snapshot import StoreManifest, TaskManifest, read_manifest, task_snapshots
+from assets.spark.fetched import fetched
+from assets.spark.formats import GLOBAL_PARTITION, MALFORMED, Decoder, base_column, is_json, key_format
+from assets.spark.inference import infer
+from assets.spark.key_range import KeyRange, key_range
+from assets.spark.source_options import FORMAT, SourceOptions
 from runtime.errors import StateDirectoryError
 from runtime.ids import TaskId
-from runtime.stores.files import StoreRows, read_store
+from runtime.snapshots.catalogue import Snapshot, find
+from runtime.snapshots.manifest import StoreManifest, TaskManifest
+from runtime.snapshots.places import Place, place_of
+from runtime.snapshots.reading import files_of
+from runtime.stores.base import StoreSchemas
+from runtime.stores.files import Bounds, read_store
+from runtime.stores.rows import StoreRows
 
 
 class StoreSnapshot(msgspec.Struct, frozen=True):
-    """One task's part of a store in a snapshot; `directory` is the task's folder."""
+    """One task's part of a store in a snapshot; `place`: where the task's part of the snapshot is, a path or URI."""
 
-    directory: str
+    place: str
     task: TaskManifest
     store: StoreManifest
 
     @property
     def partition(self) -> int:
-        return TaskId.parse(self.task.task).partition
+        """The changelog's partition; -1 of a global store, which holds all of its topic's."""
+        return GLOBAL_PARTITION if self.store.is_global else TaskId.parse(self.task.task).partition
 
     @property
-    def horizon(self) -> int | None:
-        """The first window start (ms) that has not expired at the task's stream time; None for a store without retention."""
-        if self.store.retention_ms is None:
-            return None
-        return self.task.stream_time - self.store.retention_ms + 1
+    def stream_time(self) -> int:
+        """The time (ms) by which the store's entries expire: its own, or where an older manifest does not tell it, the task's."""
+        return self.task.stream_time if self.store.stream_time is None else self.store.stream_time
 
 
-def find_store(path: str, store: str, tasks: frozenset[str] = frozenset()) -> list[StoreSnapshot]:
-    """The parts of a store in the snapshots at `path` (folders joined by a comma), in the order of their tasks.
+def find_store(where: str | Place, store: str, tasks: frozenset[str] = frozenset(), snapshot: str | None = None) -> list[StoreSnapshot]:
+    """The parts of a store in a complete snapshot, in the order of their tasks. `where` and `snapshot` are as in `catalogue.find`.
 
     Raises StateDirectoryError where there is no such snapshot, store or task; it names those that there are.
     """
-    found: list[StoreSnapshot] = []
-    stores: set[str] = set()
-    for folder in path.split(","):
-        for directory in task_snapshots(Path(folder.strip())):
-            manifest = read_manifest(directory)
-            stores.update(each.name for each in manifest.stores)
-            found += [StoreSnapshot(str(directory), manifest, each) for each in manifest.stores if each.name == store]
-    if not found:
-        raise StateDirectoryError(f"no task in the snapshot {path} has a store {store!r}; there are {', '.join(sorted(stores)) or 'none'}")
-    found.sort(key=lambda each: TaskId.parse(each.task.task))
-    if unknown := tasks - {each.task.task for each in found}:
-        names = ", ".join(each.task.task for each in found)
-        raise StateDirectoryError(f"tasks {', '.join(sorted(unknown))} are not in the snapshot {path}; there are {names}")
-    return [each for each in found if not tasks or each.task.task in tasks]
+    found = find(where, snapshot)
+    manifests = [(task, found.task(task)) for task in found.tasks]
+    parts = [
+        StoreSnapshot(found.task_place(task).uri, _about(manifest, each), each)
+        for task, manifest in manifests
+        for each in manifest.stores
+        if each.name == store
+    ]
+    named = f"snapshot {found.id} of {found.manifest.application}"
+    if not parts:
+        raise StateDirectoryError(f"{named} has no store {store!r}{_instead(found, [manifest for _, manifest in manifests], store)}")
+    if unknown := tasks - {part.task.task for part in parts}:
+        names = ", ".join(part.task.task for part in parts)
+        raise StateDirectoryError(f"{named} has no part of store {store} of the tasks {', '.join(sorted(unknown))}; there are {names}")
+    wanted = [part for part in parts if not tasks or part.task.task in tasks]
+    for part in wanted:
+        if (part.store.layout, part.store.schemas) != (wanted[0].store.layout, wanted[0].store.schemas):
+            raise StateDirectoryError(
+                f"{named}: store {store} of task {part.task.task} is not of the same layout as that of task {wanted[0].task.task}: "
+                "two versions of the program wrote them. Read them one by one, by the option 'tasks'"
+            )
+    return wanted
+
+
+def _about(task: TaskManifest, store: StoreManifest) -> TaskManifest:
+    """What a task's manifest says of one store: with all of it, a plan for thousands of tasks would be too large to send around."""
+    return msgspec.structs.replace(task, stores=[store], files=files_of(task, store))
+
+
+def _instead(found: Snapshot, manifests: Sequence[TaskManifest], store: str) -> str:
+    if store in found.manifest.left_out:
+        return ": it is a store of the user's own kind, whose files nobody else can read"
+    names = sorted({each.name for manifest in manifests for each in manifest.stores})
+    return f"; there are {', '.join(names) or 'none'}"
+
+
+@dataclass(frozen=True)
+class ReadPlan:
+    """All that an executor must know, but for the task."""
+
+    options: SourceOptions
+    parts: list[StoreSnapshot]
+    schemas: StoreSchemas
+
+    @classmethod
+    def of(cls, options: SourceOptions) -> ReadPlan:
+        """Looks for the snapshot, and at the values where nobody says of what type they are. Raises StateDirectoryError, and ValueError for
+        options that do not fit the store."""
+        parts = find_store(_place(options), options.store, options.tasks, options.snapshot)
+        first = parts[0].store
+        plan = cls(options, parts, first.schemas)
+        columns = None if options.columns is None else list(map(base_column, options.columns))
+        known = Decoder.of(first.layout, plan.schemas, options.value_schema, columns).schema.names
+        plan.bounds()  # what is wrong is said before anything is read
+        wanted = {"key", "value"} if MALFORMED in known else {"key", "value"} & {*known}
+        if first.key_schema is not None or not is_json(first.key_format, None):
+            wanted.discard("key")
+        if options.value_schema is not None or first.value_schema is not None or not is_json(first.value_format, None):
+            wanted.discard("value")
+        return plan if not wanted else replace(plan, schemas=plan._inferred(wanted))
+
+    def decoder(self) -> Decoder:
+        layout = self.parts[0].store.layout
+        return Decoder.of(layout, self.schemas, self.options.value_schema, self.options.columns)
+
+    def bounds(self) -> tuple[Bounds, KeyRange]:
+        """What is read of a store's files, and what of that is kept."""
+        options, layout = self.options, self.parts[0].store.layout
+        keys = key_range(layout.key_serde, key_format(layout, self.schemas), options.from_key, options.to_key)
+        bounds = Bounds(keys.lo, keys.hi, options.from_time, options.to_time)
+        if bounds.of_time and layout.retention_ms is None:
+            raise ValueError(
+                f"the options 'from-time' and 'to-time' are for windows, sessions and versions; {options.store} is a {layout.kind} store"
+            )
+        return bounds, keys
+
+    def rows(self, part: StoreSnapshot) -> Iterator[StoreRows]:
+        """The rows of one task. Raises StateDirectoryError where its files are missing, damaged, or somebody else's."""
+        place = place_of(part.place)
+        if place.local is not None and not place.local.is_dir():
+            raise StateDirectoryError(
+                f"{place} is not on {platform.node()} (any more): only so many snapshots are kept, and executors read them from a folder "
+                "that all machines share or from a URI. Export it: penstock snapshot export"
+            )
+        bounds, keys = self.bounds()
+        with fetched(place, part.task, part.store) as folder:
+            for rows in read_store(folder, part.store.layout, bounds):
+                yield keys.within(rows)
+
+    def _inferred(self, wanted: set[str]) -> StoreSchemas:
+        """The schemas, with those of untyped JSON as the bytes tell them."""
+        key = infer(rows.keys for rows in self._sampled()) if "key" in wanted else self.schemas.key
+        value = infer(rows.values for rows in self._sampled()) if "value" in wanted else self.schemas.value
+        return replace(self.schemas, key=key, value=value)
+
+    def _sampled(self) -> Iterator[StoreRows]:
+        for part in self.parts:
+            left = self.options.sample
+            for rows in self.rows(part):
+                if left is not None:
+                    rows = rows.where(pa.array([place < left for place in range(len(rows))], pa.bool_()))
+                    left -= len(rows)
+                yield rows
+                if left == 0:
+                    break
+
+
+def _place(options: SourceOptions) -> str | Place:
+    if options.path is not None:
+        place = place_of(options.path)
+        return place if options.application is None else place / options.application
+    # Only whoever has the control plane's folder can leave out where snapshots are: executors have not.
+    from orchestration.places import Places
+
+    assert options.application is not None
+    return place_of(Places.find().snapshots(options.application))
 
 
 class TaskPartition(InputPartition):
-    """The part of a scan that reads one task's store."""
+    """The part of a scan that reads one task's store; `place` among the parts of the plan."""
 
-    def __init__(self, directory: str, store: str, partition: int, horizon: int | None) -> None:
-        super().__init__(partition)
-        self.directory = directory
-        self.store = store
-        self.partition = partition
-        self.horizon = horizon
+    def __init__(self, place: int) -> None:
+        super().__init__(place)
+        self.place = place
 
 
 class StateReader(DataSourceReader):
     """Plans one partition per task and reads it."""
 
-    def __init__(self, path: str, store: str, tasks: frozenset[str]) -> None:
-        self._path = path
-        self._store = store
-        self._tasks = tasks
+    def __init__(self, plan: ReadPlan) -> None:
+        self._plan = plan
 
     def partitions(self) -> list[TaskPartition]:
-        return [
-            TaskPartition(str(Path(each.directory) / each.store.directory), self._store, each.partition, each.horizon)
-            for each in find_store(self._path, self._store, self._tasks)
-        ]
+        return [TaskPartition(place) for place in range(len(self._plan.parts))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TaskPartition)
-        directory = Path(partition.directory)
-        manifest = read_manifest(directory.parent)
-        layout = next(store for store in manifest.stores if store.name == partition.store).layout
-        for rows in read_store(directory, layout):
-            yield to_arrow(layout, partition.partition, alive(rows, partition.horizon))
+        part = self._plan.parts[partition.place]
+        decoder = self._plan.decoder()
 
+        def refuse(key: bytes | None, reason: str) -> None:
+            raise StateDirectoryError(
+                f"store {part.store.name} of task {part.task.task}: the row with the key {key!r} does not fit ({reason}). "
+                "Mode PERMISSIVE keeps such rows apart"
+            )
 
-def alive(rows: StoreRows, horizon: int | None) -> StoreRows:
-    """The rows whose window has not expired; all of them where there is no horizon."""
-    if horizon is None or rows.window_starts is None or min(rows.window_starts, default=horizon) >= horizon:
-        return rows
-    kept = [row for row, start in enumerate(rows.window_starts) if start >= horizon]
-    return StoreRows(
-        [rows.keys[row] for row in kept],
-        [rows.values[row] for row in kept],
-        None if rows.timestamps is None else [rows.timestamps[row] for row in kept],
-        [rows.window_starts[row] for row in kept],
-    )
+        strict = refuse if self._plan.options.mode == "FAILFAST" else None
+        for rows in self._plan.rows(part):
+            yield decoder.batch(part.partition, rows, strict)
 
 
 class StateDataSource(DataSource):
     """See the module's docstring."""
 
+    _planned: ReadPlan | None = None
+    """Made once: Spark asks for the schema first, and sends this object along to whoever asks for the reader."""
+
     @classmethod
     def name(cls) -> str:
-        return "state"
+        return FORMAT
 
-    def _store(self) -> tuple[str, str, frozenset[str]]:
-        options: Mapping[str, str] = self.options
-        missing = [name for name in ("path", "store") if not options.get(name)]
-        if missing:
-            raise ValueError(f"format 'state' needs the option {missing[0]!r}; its options are path, store, tasks")
-        unknown = sorted(set(options) - {"path", "store", "tasks"})
-        if unknown:
-            raise ValueError(f"format 'state' does not know the option {unknown[0]!r}; its options are path, store, tasks")
-        tasks = frozenset(task.strip() for task in options.get("tasks", "").split(",") if task.strip())
-        return options["path"], options["store"], tasks
+    def _plan(self) -> ReadPlan:
+        if self._planned is None:
+            self._planned = ReadPlan.of(SourceOptions.of(self.options))
+        return self._planned
 
     def schema(self) -> StructType:
-        return row_schema(find_store(*self._store())[0].store.layout)
+        return self._plan().decoder().schema
 
     def reader(self, schema: StructType) -> StateReader:
-        return StateReader(*self._store())
+        """`schema`: this source's own, or the one that the user gave to the reader: columns in any order, of the types that they have."""
+        plan = self._plan()
+        known = {field.name: field.dataType for field in plan.decoder().schema.fields}
+        for field in schema.fields:
+            if field.name in known and field.dataType.simpleString() != known[field.name].simpleString():
+                raise ValueError(
+                    f"the column {field.name!r} of store {plan.options.store} is {known[field.name].simpleString()}, not "
+                    f"{field.dataType.simpleString()}; the type of values in JSON is said by the option 'value-schema'"
+                )
+        asked = plan.options.columns or schema.names
+        columns = [each for name in schema.names for each in ([each for each in asked if base_column(each) == name] or [name])]
+        return StateReader(replace(plan, options=replace(plan.options, columns=tuple(columns))))

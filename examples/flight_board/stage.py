@@ -113,7 +113,8 @@ class Stage:
         document = tomlkit.parse(self._project.streams_toml.read_text(encoding="utf-8")).unwrap()
         application = document["applications"][APPLICATION]
         application["config"] = {**application.get("config", {}), "bootstrap.servers": self.broker.bootstrap_servers}
-        text = tomlkit.dumps({"applications": {APPLICATION: application}})
+        tables = [table for table in document.get("tables", []) if table["application"] == APPLICATION]
+        text = tomlkit.dumps({"applications": {APPLICATION: application}, "tables": tables, "spark": document.get("spark", {})})
         self.places.streams_toml.write_text(text, encoding="utf-8")
         self._operations = Operations(
             self.places, Applications.parse(text, self.places.streams_toml), ControlPlane(self.places.database_url)

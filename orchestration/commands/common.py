@@ -40,7 +40,7 @@ Servers = Annotated[
 ]
 Named = Annotated[str | None, typer.Option("--application", "-a", help="The application.id. Default: all that are declared.")]
 
-_WHOLE = ("alert", "application", "task", "instance", "kind", "state", "severity", "paused at")
+_WHOLE = ("alert", "application", "table", "store", "snapshot", "task", "instance", "kind", "state", "severity", "paused at")
 _FILE_WIDTH = 200
 """Columns of a table that goes to a file or another program, where a line may be long, unless COLUMNS says otherwise."""
 

@@ -40,6 +40,11 @@ def dev(
             with out.status("Starting Kafka …"):
                 status = EmbeddedBroker(places.broker_dir, kafka_port).start()
             out.print(f"Kafka runs at {status.bootstrap_servers}")
+            if kafka_port != DEFAULT_PORT:
+                out.print(
+                    f'Applications find it there by "bootstrap.servers" = "{status.bootstrap_servers}" in {places.streams_toml}',
+                    markup=False,
+                )
         use_java()
     except (BrokerError, JarsError) as error:
         out.print(str(error), style="red", markup=False)

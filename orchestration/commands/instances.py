@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import typer
@@ -17,6 +17,7 @@ from orchestration.draining import DRAIN_SECONDS
 from orchestration.draining import drain as drain_through_kafka
 from orchestration.launcher import Launcher
 from orchestration.observer import Observer
+from orchestration.operations import Operations
 from orchestration.places import Places
 from orchestration.run_books import Request, RestartInstance
 from orchestration.tasks import TaskCommands
@@ -27,17 +28,43 @@ from runtime.ids import TaskId
 Instances = Annotated[list[str] | None, typer.Argument(help="Names from streams.toml. Default: all of them.")]
 
 
-def start(instances: Instances = None) -> None:
+Seed = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URI", help="First put the state of this seed or snapshot (a path or URI) into the application, which must be stopped."
+    ),
+]
+Reset = Annotated[
+    bool,
+    typer.Option("--reset-offsets", help="With --seed, after changelogs were lost: put their tasks back to it, state and input offsets."),
+]
+
+
+def start(instances: Instances = None, seed: Seed = None, reset_offsets: Reset = False) -> None:
     """Start instances and wait until they are RUNNING. One that runs already is left alone.
 
     They run on when this command, Dagster or the shell end; Dagster starts them again if they die.
+    With --seed an application begins with years of history, and goes on from where that ends (docs/seeding.md).
     """
+    if reset_offsets and seed is None:
+        raise typer.BadParameter("--reset-offsets needs --seed: the offsets are those of the seed")
     with project() as operations:
-        for name in instances or operations.applications.instances:
+        names = instances or list(operations.applications.instances)
+        if seed is not None:
+            _seed(operations, names, seed, reset_offsets)
+        for name in names:
             with err.status(f"Starting {name} …"):
                 started = operations.start(name, actor=audit.this_user(), progress=lambda line: err.print(line, style="dim", markup=False))
             how = "started" if started.started else "ran already"
             out.print(f"{name} is [bold]{started.instance.state}[/bold] ({how}, process {started.process.pid}, {len(started.tasks)} tasks)")
+
+
+def _seed(operations: Operations, names: Sequence[str], seed: str, reset: bool) -> None:
+    """Through the first of the instances: they are of one application."""
+    applications = {operations.applications.of_instance(name).id for name in names}
+    if len(applications) != 1:
+        raise typer.BadParameter(f"a seed is of one application; these instances are of {', '.join(sorted(applications))}: name one's")
+    out.print(operations.seed(names[0], seed, actor=audit.this_user(), reset=reset), markup=False)
 
 
 def stop(
@@ -53,7 +80,7 @@ def stop(
     with project(undeclared=True) as operations:
         for name in instances or launcher.known():
             with err.status(f"Stopping {name} …"):
-                if name in operations.applications.instances or instances:
+                if instances or operations.applications.knows(name):
                     ran = operations.stop(name, actor=audit.this_user(), timeout_s=timeout, kill=kill)
                 else:
                     ran = launcher.stop(name, timeout, kill=kill)
@@ -88,24 +115,23 @@ def drain(
     if bootstrap_servers is not None:
         if application is None:
             raise typer.BadParameter("--bootstrap-servers needs to know which application: add --application")
-        _drain_elsewhere(named(application, bootstrap_servers), instance, timeout)
-        return
-    with project() as operations:
-        applications = operations.applications
-        owner = applications.of_instance(instance) if application is None else applications.named(application)
-        with err.status(f"Draining {instance} …"):
+        ran = _drain_elsewhere(named(application, bootstrap_servers), instance, timeout)
+    else:
+        with project() as operations, err.status(f"Draining {instance} …"):
+            applications = operations.applications
+            owner = applications.of_instance(instance) if application is None else applications.named(application)
             ran = operations.drain(owner, instance, actor=audit.this_user(), timeout_s=timeout)
-        out.print(f"{instance} has {'handed its tasks over and closed' if ran else 'not been running'}", markup=False)
+    out.print(f"{instance} has {'handed its tasks over and closed' if ran else 'not been running'}", markup=False)
 
 
-def _drain_elsewhere(application: Application, instance: str, timeout: float) -> None:
+def _drain_elsewhere(application: Application, instance: str, timeout: float) -> bool:
+    """False if it did not run."""
     with explained(), err.status(f"Draining {instance} …"):
         _check_known(application, instance)
         actor = audit.this_user()
         with CommandClient(application.id, application.bootstrap_servers, actor) as client:
             client.want(instance, False)
-        ran = drain_through_kafka(application, instance, Launcher(Places.find()).running(instance), actor=actor, timeout_s=timeout)
-    out.print(f"{instance} has {'handed its tasks over and closed' if ran else 'not been running'}", markup=False)
+        return drain_through_kafka(application, instance, Launcher(Places.find()).running(instance), actor=actor, timeout_s=timeout)
 
 
 def _check_known(application: Application, instance: str) -> None:

@@ -107,9 +107,9 @@ class Task(Base):
     offset_sum: Mapped[int | None] = mapped_column(BigInteger)
     end_sum: Mapped[int | None] = mapped_column(BigInteger)
     moved_at: Mapped[datetime | None]
-    """When `offset_sum` last changed: work after the last checkpoint is what a power loss would repeat."""
+    """When `offset_sum` last changed: work after the last checkpoint is what a power loss would repeat. Null for a task without stores."""
     first_moved_at: Mapped[datetime | None]
-    """When `offset_sum` first changed, for a task that has no checkpoint yet."""
+    """When `offset_sum` first changed, for a task with stores that has no checkpoint yet."""
     checkpoint_at: Mapped[datetime | None]
     paused_topic: Mapped[str | None]
     paused_partition: Mapped[int | None]

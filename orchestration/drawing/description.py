@@ -33,7 +33,9 @@ class Part:
 
     @property
     def title(self) -> str:
-        return f"Global store ({self.number})" if self.is_global else f"Sub-topology {self.number}"
+        """What stands over its frame: what it is, and the note."""
+        what = f"Global store ({self.number})" if self.is_global else f"Sub-topology {self.number}"
+        return f"{what}: {self.note}" if self.note else what
 
 
 @dataclass(frozen=True, slots=True)

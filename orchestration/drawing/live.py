@@ -11,7 +11,7 @@ from runtime.states import TaskKind, TaskState
 
 def newest_text(picture: Picture) -> str | None:
     """The topology that the application runs, as described; None if none has been told."""
-    newest = max((member for member in picture.members.values()), key=lambda member: member.heartbeat_ms, default=None)
+    newest = max(picture.members.values(), key=lambda member: member.heartbeat_ms, default=None)
     return None if newest is None else picture.topologies.get(newest.topology_hash)
 
 

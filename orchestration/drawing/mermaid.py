@@ -37,8 +37,7 @@ def _keys(part: Part) -> dict[str, str]:
 
 def _frame(part: Part) -> Iterator[str]:
     keys = _keys(part)
-    title = f"{part.title}: {part.note}" if part.note else part.title
-    yield f"  subgraph p{part.number}[{_text(title)}]"
+    yield f"  subgraph p{part.number}[{_text(part.title)}]"
     for node in part.nodes:
         yield f"    {keys[node.name]}[{_text(node.name)}]"
     stores = dict.fromkeys(store for node in part.nodes for store in node.stores)

@@ -87,10 +87,10 @@ def _rows(frames: Sequence[_Frame]) -> list[list[_Frame]]:
 
 def _laid_out(part: Part) -> _Frame:
     shapes, lines = _contents(part)
-    row = _depths([shape.key for shape in shapes], lines)
     above: dict[str, list[str]] = {shape.key: [] for shape in shapes}
     for start, end in lines:
         above[end].append(start)
+    row = _depths(above)
     x: dict[str, float] = {}
     rows: dict[int, list[_Shape]] = {}
     for shape in shapes:
@@ -99,14 +99,10 @@ def _laid_out(part: Part) -> _Frame:
         _place(rows[number], above, x)
     left = min(x[shape.key] - shape.width / 2 for shape in shapes) - _FRAME
     right = max(x[shape.key] + shape.width / 2 for shape in shapes) + _FRAME
-    title = len(_title(part)) * _CHARACTER * 1.1 + 2 * _FRAME
+    title = len(part.title) * _CHARACTER * 1.1 + 2 * _FRAME
     centres = {key: (at - left, _TITLE + _HEIGHT / 2 + row[key] * (_HEIGHT + _GAP_Y)) for key, at in x.items()}
     height = _TITLE + (max(rows) + 1) * (_HEIGHT + _GAP_Y) - _GAP_Y + _FRAME
     return _Frame(part, shapes, lines, centres, max(right - left, title), height)
-
-
-def _title(part: Part) -> str:
-    return f"{part.title}: {part.note}" if part.note else part.title
 
 
 def _contents(part: Part) -> tuple[list[_Shape], list[tuple[str, str]]]:
@@ -128,11 +124,8 @@ def _contents(part: Part) -> tuple[list[_Shape], list[tuple[str, str]]]:
     return list(shapes.values()), lines
 
 
-def _depths(keys: Sequence[str], lines: Sequence[tuple[str, str]]) -> dict[str, int]:
+def _depths(above: Mapping[str, Sequence[str]]) -> dict[str, int]:
     """The longest way to each from what has nothing above it. (A topology has no circles.)"""
-    above: dict[str, list[str]] = {key: [] for key in keys}
-    for start, end in lines:
-        above[end].append(start)
     found: dict[str, int] = {}
 
     def depth(key: str) -> int:
@@ -140,7 +133,7 @@ def _depths(keys: Sequence[str], lines: Sequence[tuple[str, str]]) -> dict[str, 
             found[key] = max((depth(parent) + 1 for parent in above[key]), default=0)
         return found[key]
 
-    for key in keys:
+    for key in above:
         depth(key)
     return found
 
@@ -165,7 +158,7 @@ def _place(row: list[_Shape], above: Mapping[str, Sequence[str]], x: dict[str, f
 
 def _drawn(frame: _Frame) -> Iterator[str]:
     yield f'<rect class="frame" width="{frame.width:.0f}" height="{frame.height:.0f}" rx="6"/>'
-    yield f'<text class="title" x="{_FRAME}" y="19">{escape(_title(frame.part))}</text>'
+    yield f'<text class="title" x="{_FRAME}" y="19">{escape(frame.part.title)}</text>'
     kinds = {shape.key: shape.kind for shape in frame.shapes}
     for start, end in frame.lines:
         (x1, y1), (x2, y2) = frame.centres[start], frame.centres[end]

@@ -1,5 +1,5 @@
-"""The jars of Kafka, of Kafka Streams (for tests) and of Spark's Kafka connector: downloaded once per user, and held against checksums
-that the project keeps.
+"""The jars of Kafka, of Kafka Streams (for tests), of Spark's Kafka connector and of Delta: downloaded once per user, and held against
+checksums that the project keeps.
 
 Each set of jars has two files in `locks/`: `<set>.xml` says what is wanted (an Ivy module), `<set>.lock` what that comes to: one line
 `sha256  bytes  name` per jar. Ivy, which PySpark carries to resolve Spark packages, does the download, from its own default repository.
@@ -29,8 +29,8 @@ from orchestration.embedded import truststore
 from orchestration.embedded.cache import cache_dir
 from orchestration.embedded.java import java_home
 
-KAFKA, KAFKA_STREAMS, SPARK_KAFKA = "kafka", "kafka-streams", "spark-kafka"
-JAR_SETS = (KAFKA, KAFKA_STREAMS, SPARK_KAFKA)
+KAFKA, KAFKA_STREAMS, SPARK_KAFKA, DELTA = "kafka", "kafka-streams", "spark-kafka", "delta"
+JAR_SETS = (KAFKA, KAFKA_STREAMS, SPARK_KAFKA, DELTA)
 
 _LOCKS = Path(__file__).parent / "locks"
 _POLL_SECONDS = 0.2

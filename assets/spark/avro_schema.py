@@ -1,0 +1,80 @@
+"""Avro's schemas as JSON Schemas, so that both become columns by one way (`schema.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+_PRIMITIVE: Mapping[str, Mapping[str, object]] = {
+    "null": {"type": "null"},
+    "boolean": {"type": "boolean"},
+    "int": {"type": "integer"},
+    "long": {"type": "integer"},
+    "float": {"type": "number"},
+    "double": {"type": "number"},
+    "string": {"type": "string"},
+    "bytes": {"type": "string", "contentEncoding": "base64"},
+}
+_LOGICAL: Mapping[str, Mapping[str, object]] = {
+    "date": {"type": "string", "format": "date"},
+    "timestamp-millis": {"type": "string", "format": "date-time"},
+    "timestamp-micros": {"type": "string", "format": "date-time"},
+    "local-timestamp-millis": {"type": "string", "format": "date-time"},
+    "local-timestamp-micros": {"type": "string", "format": "date-time"},
+    "decimal": {"type": "string", "format": "decimal"},
+    "uuid": {},  # an object of Python's, not text: as text by the way of anything
+    "time-millis": {},
+    "time-micros": {},
+}
+
+
+def as_json_schema(avro: object) -> Mapping[str, object]:
+    """The JSON Schema of what an Avro schema describes; anything (`{}`) where JSON Schema has no word for it, or for a type in itself."""
+    return _convert(avro, {})
+
+
+def _convert(avro: object, known: dict[str, Mapping[str, object]]) -> Mapping[str, object]:
+    """`known`: named types that were read; one that is still being read stands for anything."""
+    match avro:
+        case str():
+            return _PRIMITIVE.get(avro) or known.get(_short(avro), {})
+        case list():
+            return {"anyOf": [_convert(member, known) for member in avro]}
+        case dict():
+            return _of_object(avro, known)
+    return {}
+
+
+def _of_object(avro: dict[str, object], known: dict[str, Mapping[str, object]]) -> Mapping[str, object]:
+    logical = avro.get("logicalType")
+    if isinstance(logical, str) and logical in _LOGICAL:
+        return _LOGICAL[logical]
+    match avro.get("type"):
+        case "record" | "error":
+            fields = cast("Sequence[Mapping[str, object]]", avro["fields"])
+            name = _short(avro["name"])
+            known[name] = {}
+            properties = {str(field["name"]): _described(field, _convert(field["type"], known)) for field in fields}
+            known[name] = {"type": "object", "properties": properties, "required": list(properties)}
+            return known[name]
+        case "enum":
+            known[_short(avro["name"])] = {"enum": avro["symbols"]}
+            return known[_short(avro["name"])]
+        case "fixed":
+            known[_short(avro["name"])] = _PRIMITIVE["bytes"]
+            return _PRIMITIVE["bytes"]
+        case "array":
+            return {"type": "array", "items": _convert(avro["items"], known)}
+        case "map":
+            return {"type": "object", "additionalProperties": _convert(avro["values"], known)}
+    return _convert(avro.get("type"), known)
+
+
+def _described(field: Mapping[str, object], schema: Mapping[str, object]) -> Mapping[str, object]:
+    doc = field.get("doc")
+    return {**schema, "description": doc} if isinstance(doc, str) and schema else schema
+
+
+def _short(name: object) -> str:
+    """Without its namespace."""
+    return str(name).rpartition(".")[2]

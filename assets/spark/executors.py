@@ -1,0 +1,52 @@
+"""What the executors of a cluster must have, looked at before the first job: a Python of this version, and the packages that cannot travel.
+
+Without this look a missing package is an ImportError at the end of a page of Java, in the middle of a job.
+"""
+
+from __future__ import annotations
+
+import importlib
+import platform
+import sys
+from collections.abc import Iterable
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from assets.spark.explained import explained
+from orchestration.spark_settings import SparkSettings, WrongSparkError
+
+NEEDED = ("assets.spark.state_source",)
+"""What is imported there by a scan of state."""
+_LOOKS = 4
+_FIELDS = "host STRING, python STRING, executable STRING, missing STRING"
+
+
+def look(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+    """Runs on an executor: one row about its Python."""
+    for _ in batches:
+        missing = ""
+        for module in NEEDED:
+            try:
+                importlib.import_module(module)
+            except ImportError as error:
+                missing = str(error)
+        row = {"host": platform.node(), "python": platform.python_version(), "executable": sys.executable, "missing": missing}
+        yield pa.RecordBatch.from_pylist([row])
+
+
+def require_executors(session: SparkSession, settings: SparkSettings) -> None:
+    """Looks at the Pythons of some executors, where there are any. Raises WrongSparkError, naming the host and what is missing."""
+    if settings.is_local:
+        return
+    try:
+        rows = session.range(0, _LOOKS, 1, _LOOKS).mapInArrow(look, _FIELDS).collect()
+    except PySparkException as error:
+        raise WrongSparkError(explained(error, settings)) from error
+    for row in rows:
+        if row.missing:
+            raise WrongSparkError(
+                f"the executor on {row.host} cannot run the state source: {row.missing} (Python {row.python}, {row.executable}). "
+                "Packages with compiled parts do not travel: install requirements.txt there, or name another Python with [spark] python"
+            )

@@ -1,0 +1,138 @@
+"""What a store is made of again: the topic that tells its content, and how that topic's bytes are to be read.
+
+It is known from a snapshot's manifest, or, where nobody takes snapshots, from the topology alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from runtime.config import StreamsConfig
+from runtime.errors import StateDirectoryError
+from runtime.ids import TaskId
+from runtime.stores.base import StateStore, StoreBuilder, StoreLayout, StoreSchemas
+from runtime.stores.suppliers import Builder
+from runtime.topics import TopicAdmin
+from runtime.topology.factory import build_topology
+from runtime.topology.topology import Topology
+
+if TYPE_CHECKING:
+    from assets.spark.state_source import StoreSnapshot
+
+
+class StoreLog(msgspec.Struct, frozen=True, kw_only=True):
+    """A store, and the topic that it is restored from.
+
+    `of_source`: a source topic of the application, read up to the offset that the application has committed (`topology.optimization`,
+    read-only stores). `is_global`: the topic of a global store, which is read to its end. `partitions`: how many the topic must have, None
+    where that is not known. `subtopology`: the number of the tasks that have the store; None for a global one. `value_schema`: the
+    fields of JSON values as Spark's DDL, in place of what the serde tells.
+    """
+
+    application: str
+    store: str
+    layout: StoreLayout
+    schemas: StoreSchemas
+    topic: str
+    of_source: bool = False
+    is_global: bool = False
+    partitions: int | None = None
+    subtopology: int | None = None
+    value_schema: str | None = None
+
+    @classmethod
+    def of_snapshot(cls, parts: Sequence[StoreSnapshot], partitions: int | None = None, value_schema: str | None = None) -> StoreLog:
+        """Of a store's parts in a snapshot. `partitions`: how many tasks have the store, if all of them are meant. Raises
+        StateDirectoryError for a store without a changelog."""
+        first = parts[0]
+        store = first.store
+        topic = store.topic if store.is_global else None if store.changelog is None else store.changelog.topic
+        if topic is None:
+            raise StateDirectoryError(f"store {store.name} of task {first.task.task} has no changelog: nothing can be held against it")
+        inputs = {at.topic for at in first.task.input_offsets}
+        return cls(
+            application=first.task.application,
+            store=store.name,
+            layout=store.layout,
+            schemas=store.schemas,
+            topic=topic,
+            of_source=topic in inputs and not store.is_global,
+            is_global=store.is_global,
+            partitions=partitions,
+            subtopology=None if store.is_global else TaskId.parse(first.task.task).subtopology,
+            value_schema=value_schema,
+        )
+
+
+def snapshot_offsets(parts: Sequence[StoreSnapshot]) -> dict[int, int]:
+    """The next offset of each partition of the store's topic, as of its parts in a snapshot. Raises StateDirectoryError as
+    `StoreLog.of_snapshot`."""
+    topic = StoreLog.of_snapshot(parts).topic
+    found: dict[int, int] = {}
+    for part in parts:
+        positions = part.task.input_offsets if part.store.is_global else [part.store.changelog]
+        found |= {at.partition: at.next_offset for at in positions if at is not None and at.topic == topic}
+    return found
+
+
+def snapshot_times(parts: Sequence[StoreSnapshot]) -> dict[int, int]:
+    """The stream time (ms) of each part of a store that has one, by partition."""
+    return {part.partition: part.store.stream_time for part in parts if part.store.stream_time is not None}
+
+
+def store_log(application: str, factory: str, store: str, config: Mapping[str, object], value_schema: str | None = None) -> StoreLog:
+    """Of a store of the topology that `factory` (`module:function`) makes: no snapshot is needed, and no instance.
+
+    Raises TopologyError (the factory), StateDirectoryError (no such store, or one that no topic tells of), WrongPartitionsError,
+    BrokerUnavailableError.
+    """
+    settings = StreamsConfig({**config, "application.id": application})
+    topology = build_topology(factory).resolved(settings)
+    found = _of_tasks(topology, settings, store) or _of_global(topology, application, store)
+    return msgspec.structs.replace(found, value_schema=value_schema)
+
+
+def _of_tasks(topology: Topology, config: StreamsConfig, store: str) -> StoreLog | None:
+    application = config.application_id
+    for part in topology.sub_topologies():
+        builder = next((builder for builder in part.stores if builder.name == store), None)
+        if builder is None:
+            continue
+        changelog = part.changelogs(application, TaskId(part.id, 0)).get(store)
+        if changelog is None:
+            raise StateDirectoryError(f"store {store} of {application} is not logged: no topic tells of it. Take a snapshot")
+        found = msgspec.structs.replace(_log(application, builder, changelog.topic), subtopology=part.id)
+        if store in part.source_changelogs:
+            return msgspec.structs.replace(found, of_source=True)
+        return msgspec.structs.replace(found, partitions=_tasks(config, part.source_topics))
+    return None
+
+
+def _tasks(config: StreamsConfig, topics: Sequence[str]) -> int | None:
+    """How many tasks read these topics; None where one of them is not there."""
+    found = TopicAdmin(config).describe(topics)
+    return max((topic.partitions for topic in found.values()), default=None) if len(found) == len(topics) else None
+
+
+def _of_global(topology: Topology, application: str, store: str) -> StoreLog:
+    for entry in topology.global_stores():
+        if entry.store.name == store:
+            return msgspec.structs.replace(_log(application, entry.store, entry.topic), is_global=True)
+    names = {builder.name for part in topology.sub_topologies() for builder in part.stores}
+    names |= {entry.store.name for entry in topology.global_stores()}
+    raise StateDirectoryError(f"{application} has no store {store!r}; there are {', '.join(sorted(names)) or 'none'}")
+
+
+def _log(application: str, builder: StoreBuilder[StateStore], topic: str) -> StoreLog:
+    if not isinstance(builder, Builder):
+        raise StateDirectoryError(f"store {builder.name} of {application} is of the user's own kind: only its own code can read its bytes")
+    return StoreLog(
+        application=application,
+        store=builder.name,
+        layout=builder.settings.layout(),
+        schemas=builder.settings.schemas(),
+        topic=topic,
+    )

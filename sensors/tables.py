@@ -1,0 +1,100 @@
+"""Tables that are to be made anew by themselves (`refresh` in `streams.toml`), as their stores are checkpointed."""
+
+from datetime import date, datetime, timedelta
+
+import dagster as dg
+import msgspec
+
+from orchestration import audit
+from orchestration.applications import Application, Applications
+from orchestration.operations import Operations
+from orchestration.resources import PenstockResource
+from orchestration.state_tables import Days, Refresh, StateTable
+from orchestration.table_progress import Seen, store_progress, why_not
+from sensors.ticks import for_each_application, skip_message
+
+INTERVAL_SECONDS = 30
+TAG = "penstock/table"
+_RUNNING = [
+    dg.DagsterRunStatus.QUEUED,
+    dg.DagsterRunStatus.NOT_STARTED,
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+    dg.DagsterRunStatus.CANCELING,
+]
+
+
+def refresh_sensors(applications: Applications) -> list[dg.SensorDefinition]:
+    """The sensor over all tables that are made anew by themselves; none where no table is."""
+    tables = [table for table in applications.tables if table.refresh is not None]
+    if not tables:
+        return []
+    targets = dg.AssetSelection.assets(*[dg.AssetKey([table.name]) for table in tables])
+
+    @dg.sensor(
+        target=targets,
+        minimum_interval_seconds=INTERVAL_SECONDS,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Makes tables anew when the checkpoints of their stores have moved on, as `refresh` in `streams.toml` says.",
+    )
+    def tables_to_refresh(context: dg.SensorEvaluationContext, penstock: PenstockResource) -> dg.SensorResult:
+        return look(context, penstock.operations)
+
+    return [tables_to_refresh]
+
+
+def look(context: dg.SensorEvaluationContext, operations: Operations) -> dg.SensorResult:
+    """A run for each table that is to be made. The cursor is what was known of each store when its table was asked for last."""
+    seen = _parse(context.cursor)
+    requests: list[dg.RunRequest] = []
+    reasons: list[str] = []
+
+    def act(application: Application) -> None:
+        at = audit.now()
+        for table in operations.applications.tables:
+            if table.refresh is None or table.application != application.id:
+                continue
+            with operations.control_plane.reading() as session:
+                progress = store_progress(session, application.id, table.store)
+            failed, running = _last_run(context.instance, table)
+            reason = why_not(table.refresh, progress, seen.get(table.name), at, failed=failed, running=running)
+            if reason is None and progress is not None:
+                seen[table.name] = Seen(progress, at)
+                requests.append(_request(table, table.refresh, progress, at))
+            else:
+                reasons.append(f"{table.name}: {reason}")
+
+    away = for_each_application(operations, act)
+    message = None if requests else skip_message(away, "; ".join(reasons))
+    return dg.SensorResult(run_requests=requests, skip_reason=message, cursor=msgspec.json.encode(seen, order="sorted").decode())
+
+
+def _request(table: StateTable, refresh: Refresh, progress: int, at: datetime) -> dg.RunRequest:
+    key = f"{table.name}/{progress}/{at.isoformat(timespec='seconds')}"
+    asset = dg.AssetKey([table.name])
+    tags = {TAG: table.name}
+    if table.days is not None:
+        first, last = last_days(table.days, refresh.days, at.date())
+        tags |= {"dagster/asset_partition_range_start": first.isoformat(), "dagster/asset_partition_range_end": last.isoformat()}
+    return dg.RunRequest(run_key=key, asset_selection=[asset], tags=tags)
+
+
+def last_days(days: Days, number: int, today: date) -> tuple[date, date]:
+    """The last days of a table, so many at most."""
+    last = max(days.first, today if days.last is None else min(days.last, today))
+    return max(days.first, last - timedelta(days=number - 1)), last
+
+
+def _last_run(instance: dg.DagsterInstance, table: StateTable) -> tuple[bool, bool]:
+    """Whether the last run that was asked for failed, and whether one has not ended."""
+    runs = instance.get_runs(dg.RunsFilter(tags={TAG: table.name}), limit=1)
+    if not runs:
+        return False, False
+    return runs[0].status is dg.DagsterRunStatus.FAILURE, runs[0].status in _RUNNING
+
+
+def _parse(cursor: str | None) -> dict[str, Seen]:
+    try:
+        return msgspec.json.decode(cursor or "{}", type=dict[str, Seen])
+    except msgspec.DecodeError:  # another version's: every table is asked for once more
+        return {}
