@@ -2,7 +2,7 @@
 
 import typer
 
-from benchmarks import assign, checkpoints, commits, gaps, restore, run
+from benchmarks import assign, checkpoints, commits, gaps, restore, run, tables
 
 app = typer.Typer(add_completion=False)
 app.callback(invoke_without_command=True)(run.main)
@@ -11,5 +11,6 @@ app.command("checkpoints")(checkpoints.main)
 app.command("commits")(commits.main)
 app.command("gaps")(gaps.main)
 app.command("assign")(assign.main)
+app.command("tables")(tables.main)
 
 app(prog_name="python -m benchmarks")

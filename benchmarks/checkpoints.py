@@ -36,10 +36,11 @@ from rich.console import Console
 from benchmarks.brokers import broker_for
 from benchmarks.data import PARTITIONS, create_topic, load
 from benchmarks.measure import LOOK_SECONDS, ROOT, MeasurementError, measure
-from benchmarks.plot import Bars, bars
-from benchmarks.run import COMMIT_MS, TIMEOUT_SECONDS
+from benchmarks.run import TIMEOUT_SECONDS
+from benchmarks.run_tables import COMMIT_MS
 from benchmarks.truth import Truth, counts
 from benchmarks.workloads import Run
+from orchestration.drawing.bars import Bars, bars
 from runtime import serdes
 from runtime.changelog.checkpoint import read_checkpoint, write_checkpoint
 from runtime.ids import NextOffset, Partition, TaskId
@@ -115,7 +116,8 @@ def _run(servers: str, topic: str, interval_ms: int, state: str) -> Run:
 
 def _throughput(servers: str, topic: str, interval_ms: int, truth: Truth) -> float:
     with tempfile.TemporaryDirectory(prefix="penstock-bench-state-") as state:
-        found = measure("benchmarks.peer", _run(servers, topic, interval_ms, state), truth, TIMEOUT_SECONDS, lambda done: None)
+        run = _run(servers, topic, interval_ms, state)
+        found = measure([sys.executable, "-m", "benchmarks.peer"], run, truth, TIMEOUT_SECONDS, lambda done: None)
     if found.wrong:
         raise MeasurementError(f"interval {interval_ms} ms: the counts of {found.wrong} keys are wrong")
     return found.rate

@@ -35,8 +35,8 @@ from benchmarks.brokers import broker_for
 from benchmarks.data import PARTITIONS, create_topic
 from benchmarks.gap_fleet import Instances
 from benchmarks.measure import ROOT, MeasurementError
-from benchmarks.plot import Bars, bars
 from benchmarks.updates import EachOnce, Load, Watch
+from orchestration.drawing.bars import Bars, bars
 from orchestration.embedded.kafka import BrokerError
 
 COMMIT_MS, SESSION_MS = 100, 6_000

@@ -10,10 +10,9 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,11 +51,11 @@ class Measurement:
     wrong: int
 
 
-def measure(module: str, run: Run, truth: Truth, timeout: float, progress: Callable[[int], object]) -> Measurement:
-    """Runs `python -m <module>` on `run` to the end of its input. Raises MeasurementError."""
+def measure(command: Sequence[str], run: Run, truth: Truth, timeout: float, progress: Callable[[int], object]) -> Measurement:
+    """Runs a program on `run` to the end of its input. Raises MeasurementError."""
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
-            [sys.executable, "-m", module],
+            command,
             stdout=subprocess.PIPE,
             stderr=errors,
             env={**os.environ, "BENCH_SPEC": msgspec.json.encode(run).decode(), "PYTHONPATH": str(ROOT)},

@@ -1,0 +1,1 @@
+"""Other engines that the benchmarks measure beside ours, with the same programs."""

@@ -1,0 +1,75 @@
+"""The programs that take turns, and how each is started: the engine, the same by hand and, where they are asked for, others.
+
+All are told by `BENCH_SPEC` what to do (`workloads.Run`), and print `BENCH FIRST <epoch ms>` when their first record has come. Kafka
+Streams is compiled once, which takes a JDK; Quix Streams gets a virtual environment of its own, for it shares no dependencies with
+this project.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.measure import ROOT, MeasurementError
+from orchestration.embedded.cache import cache_dir
+from orchestration.embedded.jars import KAFKA_STREAMS, class_path
+from orchestration.embedded.java import java_home
+from orchestration.embedded.javac import compiled, compiler
+
+_HERE = Path(__file__).parent
+QUIX = ("quixstreams==3.28.1", "orjson==3.11.4")
+QUIX_RECORDS = 100_000
+"""It is measured on no more than these: it is so much slower that all would wait for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """`command` prepares what it needs, and gives the arguments of its process; it raises MeasurementError or JarsError. `lacks`: kinds
+    of workloads that it cannot do. `most_records`: what it is measured on, if that is less than the others."""
+
+    name: str
+    command: Callable[[], list[str]]
+    lacks: frozenset[str] = frozenset()
+    most_records: int | None = None
+
+
+def _module(name: str) -> Callable[[], list[str]]:
+    return lambda: [sys.executable, "-m", name]
+
+
+def _kafka_streams() -> list[str]:
+    javac = compiler()
+    if javac is None:
+        raise MeasurementError("Kafka Streams cannot be compiled: there is no JDK on this machine (javac)")
+    classes = compiled(javac, [_HERE / "StreamsApp.java"], KAFKA_STREAMS)
+    return [str(java_home() / "bin" / "java"), "-Xmx2g", "-cp", f"{classes}:{class_path(KAFKA_STREAMS)}", "StreamsApp"]
+
+
+def _quix() -> list[str]:
+    environment = cache_dir() / "python" / "-".join(each.replace("==", "-") for each in QUIX)
+    python = environment / "bin" / "python"
+    done = environment / "complete"
+    if not done.exists():
+        uv = [sys.executable, "-m", "uv", "--quiet"]
+        for arguments in (["venv", "--clear", str(environment)], ["pip", "install", "--python", str(python), *QUIX]):
+            made = subprocess.run([*uv, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+            if made.returncode:
+                raise MeasurementError(f"Quix Streams cannot be installed:\n{made.stderr}")
+        done.touch()
+    return [str(python), "-W", "ignore", str(_HERE / "quix_app.py")]
+
+
+PENSTOCK, BY_HAND = "penstock", "hand-written"
+PROGRAMS = {
+    each.name: each
+    for each in (
+        Program(PENSTOCK, _module("benchmarks.peer")),
+        Program(BY_HAND, _module("benchmarks.handwritten")),
+        Program("kafka-streams", _kafka_streams),
+        Program("quix", _quix, frozenset({"stream-join"}), QUIX_RECORDS),
+    )
+}
+ALWAYS = (PENSTOCK, BY_HAND)
