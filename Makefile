@@ -18,7 +18,8 @@ dev: $(ENV) ## Dagster's UI on the declared applications, with the embedded Kafk
 
 test: check slow ## all tests: `check`, then those on a real broker, Dagster, Spark, a browser, with kill -9
 
-check: lint types quick ## style, types, import direction and the quick tests; under 3 minutes
+check: $(ENV) ## style, types, import direction and the quick tests; under 3 minutes
+	$(MAKE) -j2 --no-print-directory lint types quick
 
 lint: $(ENV)
 	$(BIN)/ruff check .
@@ -29,10 +30,11 @@ types: $(ENV)
 	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright
 
 quick: $(ENV)
-	$(PYTEST) tests/unit tests/contracts tests/cases tests/simulation tests/formats $(ARGS)
+	$(PYTEST) -n 2 tests/unit tests/contracts tests/cases tests/simulation tests/formats $(ARGS)
 
 slow: $(ENV) check
-	$(PYTEST) --ignore=tests/unit --ignore=tests/contracts --ignore=tests/cases --ignore=tests/simulation --ignore=tests/formats $(ARGS)
+	$(PYTEST) -m alone tests/broker $(ARGS)
+	$(BIN)/python scripts/slow-tests $(ARGS)
 
 chaos: $(ENV) ## kill an application and its broker again and again, and look at what is left; a fleet of them: `make chaos ARGS=fleet`
 	$(BIN)/python -m tests.chaos $(ARGS)

@@ -13,12 +13,11 @@ from orchestration.embedded.ports import free_port
 from tests.support import Kafka, unique
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_itemcollected(item: pytest.Item) -> None:
     """Marks each test by the folder that it stands in, where that is the name of a mark."""
-    for item in items:
-        folder = item.path.parent.name
-        if folder in ("broker", "chaos", "dagster"):
-            item.add_marker(folder)
+    folder = item.path.parent.name
+    if folder in ("broker", "chaos", "dagster"):
+        item.add_marker(folder)
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,9 @@ from confluent_kafka.cimpl import NewTopic
 
 T = TypeVar("T")
 
+PATIENCE = float(os.environ.get("PENSTOCK_TEST_PATIENCE", "3"))
+"""How many times longer than on a machine that does nothing else is waited for what must come: tests run side by side."""
+
 
 def unique(prefix: str) -> str:
     """A name that no other test, and no other run of the tests, uses."""
@@ -35,7 +38,8 @@ def without_root() -> Iterator[None]:
 
 
 def wait_until(condition: Callable[[], T], timeout: float = 30.0, what: str = "the condition") -> T:
-    """Asks until the answer is true and gives it. Fails after `timeout` seconds, saying `what` did not come."""
+    """Asks until the answer is true and gives it. Fails after `timeout` seconds times `PATIENCE`, saying `what` did not come."""
+    timeout *= PATIENCE
     deadline = time.monotonic() + timeout
     while not (answer := condition()):
         if time.monotonic() > deadline:
@@ -72,7 +76,7 @@ class Kafka:
         name = prefix if exact else unique(prefix)
         new = NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(config or {}))
         admin = self.admin  # its requests end when it does
-        admin.create_topics([new])[name].result(30)
+        admin.create_topics([new])[name].result(30 * PATIENCE)
         wait_until(lambda: name in self.topics(), what=f"topic {name}")
         return name
 
@@ -81,7 +85,7 @@ class Kafka:
 
     def delete_topic(self, name: str) -> None:
         admin = self.admin
-        admin.delete_topics([name])[name].result(30)
+        admin.delete_topics([name])[name].result(30 * PATIENCE)
         wait_until(lambda: name not in self.topics(), what=f"the end of topic {name}")
 
     def produce(
@@ -115,11 +119,11 @@ class Kafka:
                 on_delivery=delivered,
             )
             producer.poll(0)
-        assert producer.flush(30) == 0, "records were not delivered"
+        assert producer.flush(30 * PATIENCE) == 0, "records were not delivered"
         return places
 
     def consume(self, topic: str, count: int | None = None, timeout: float = 30.0, *, committed: bool = True) -> list[RawRecord]:
-        """Reads a topic from its start to its present end, or until `count` records came; fails after `timeout` seconds.
+        """Reads a topic from its start to its present end, or until `count` records came; fails after `timeout` seconds times `PATIENCE`.
 
         Records come in the order of each partition. With `committed`, aborted and open transactions are left out.
         """
@@ -136,7 +140,7 @@ class Kafka:
             ends = wait_until(lambda: self._partitions(topic), what=f"topic {topic}")
             consumer.assign([TopicPartition(topic, partition, 0) for partition in ends])
             open_partitions = set(ends)
-            deadline = time.monotonic() + timeout
+            deadline = time.monotonic() + timeout * PATIENCE
             while open_partitions if count is None else len(records) < count:
                 if time.monotonic() > deadline:
                     raise AssertionError(f"{len(records)} of {count or 'all'} records of {topic} came within {timeout:.0f} s")

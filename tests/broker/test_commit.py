@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -11,7 +12,6 @@ import pytest
 
 from runtime import serdes
 from runtime.changelog.checkpoint import read_checkpoint
-from runtime.changelog.snapshot import read_manifest
 from runtime.commit import transactions
 from runtime.commit.at_least_once import AtLeastOnce
 from runtime.commit.courier import Courier
@@ -24,10 +24,12 @@ from runtime.errors import TaskMigratedError, TransactionAbortedError
 from runtime.events import EventKind
 from runtime.handlers import ErrorHandlerContext, ProcessingExceptionHandler, ProcessingHandlerResponse
 from runtime.ids import NextOffset, Partition
+from runtime.snapshots.manifest import read_manifest
+from runtime.snapshots.retention import LEFTOVER_MS
 from runtime.states import State
 from runtime.timestamps import ConsumerRecord
 from runtime.worker.parts import EVENTS_WAIT_MS
-from tests.broker.engine import count_topology, counts_become, events, latest, paused, running
+from tests.broker.engine import BAD, PAUSE, count_topology, counts_become, events, latest, paused, running
 from tests.support import Kafka, wait_until
 
 Topic = Callable[..., str]
@@ -123,21 +125,49 @@ def test_kip_116_a_checkpoint_is_written_when_its_interval_has_passed(
         assert told.task == "0_0"
 
 
-def test_a_snapshot_is_taken_by_command(broker: Kafka, topic: Topic, application_id: str, state_dir: Path) -> None:
+def test_a_snapshot_is_taken_by_command(
+    broker: Kafka, topic: Topic, application_id: str, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Paused tasks are in it. A disk that is as good as full costs nothing but the snapshot."""
     source, output = topic("in", partitions=2), topic("out")
     broker.produce(source, [(f"k{n}", "v") for n in range(20)])
     with (
-        running(broker, count_topology(source, output), application_id, state_dir, **{"client.id": "one"}),
+        running(
+            broker,
+            count_topology(source, output),
+            application_id,
+            state_dir,
+            **{"client.id": "one", "deserialization.exception.handler": PAUSE},
+        ) as streams,
         CommandClient(application_id, broker.bootstrap_servers, "test") as client,
     ):
         wait_until(lambda: len(latest(broker, output)) == 20, what="the counts")
+        broker.produce(source, [("bad", BAD)], partition=0)
+        wait_until(lambda: paused(streams) == {"0_0"}, what="the pause")
+        with monkeypatch.context() as patched:
+            patched.setattr("runtime.worker.snapshotting.LEAST_FREE_BYTES", 1 << 60)
+            result = client.send("snapshot", instance="one", args={"snapshot_id": "full"})
+        assert not result.ok and "MiB are free" in result.reason
+        assert not (state_dir / application_id / "snapshots" / "full").exists()
         result = client.send("snapshot", instance="one", args={"snapshot_id": "first"})
         assert result.ok, result.reason
-        assert result.data["tasks"] == ["0_0", "0_1"]
+        assert result.data["tasks"] == result.data["expected"] == ["0_0", "0_1"]
         folder = Path(str(result.data["directory"]))
         manifests = [read_manifest(folder / task) for task in ("0_0", "0_1")]
         assert sum(at.next_offset for manifest in manifests for at in manifest.input_offsets) == 20
         assert {store.name for manifest in manifests for store in manifest.stores} == {"counts"}
+        assert {manifest.instance for manifest in manifests} == {"one"}
+        result = client.send("snapshot", instance="one", args={"snapshot_id": "of one", "tasks": ["0_1"]})
+        assert result.data["tasks"] == ["0_1"]
+        assert client.send("snapshot", instance="one", args={"snapshot_id": "second"}).ok
+        long_ago = time.time() - LEFTOVER_MS / 1000 - 60
+        os.utime(folder, (long_ago, long_ago))  # and nobody has told that it is complete, until now
+        result = client.send(
+            "keep-snapshots", instance="one", args={"complete": ["first", "second", "other"], "keep": 2, "unwanted": ["of one"]}
+        )
+        assert result.ok and sorted(path.name for path in folder.parent.iterdir()) == ["first", "second"]
+        broker.produce(source, [("more", "v")], partition=1)
+        wait_until(lambda: latest(broker, output).get("more") == 1, what="the processing, which goes on")
 
 
 class PauseAlways(ProcessingExceptionHandler):

@@ -23,7 +23,6 @@ Topic = Callable[..., str]
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(150)
 def test_all_kinds_of_stores_agree_after_kills_and_after_a_rebuild(broker: Kafka, application_id: str, tmp_path: Path) -> None:
     """The processor fails where the stores differ on a count."""
     with application(broker, application_id, tmp_path, 2) as app:

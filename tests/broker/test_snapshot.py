@@ -10,7 +10,6 @@ import pytest
 
 from runtime import serdes
 from runtime.changelog.restore import Restorer
-from runtime.changelog.snapshot import KEPT, MANIFEST, read_manifest, snapshots_directory, task_snapshots, write_snapshot
 from runtime.changelog.staleness import Changelog
 from runtime.clock import SystemClock
 from runtime.errors import StateDirectoryError
@@ -18,6 +17,8 @@ from runtime.events import EventSink
 from runtime.ids import NextOffset, Partition, TaskId
 from runtime.metrics import Metrics
 from runtime.serdes.keys import window_store_key
+from runtime.snapshots.local import snapshots_directory, write_snapshot
+from runtime.snapshots.manifest import MANIFEST, read_manifest
 from runtime.stores import Stores
 from runtime.stores.base import EngineStore, EntryStore, StoreContext
 from runtime.stores.files import read_store
@@ -62,9 +63,10 @@ def rows(directory: Path, name: str) -> dict[object, tuple[bytes, int | None]]:
     manifest = next(store for store in read_manifest(directory).stores if store.name == name)
     found: dict[object, tuple[bytes, int | None]] = {}
     for batch in read_store(directory / manifest.directory, manifest.layout):
-        for row, key in enumerate(batch.keys):
-            identity = key if batch.window_starts is None else (key, batch.window_starts[row])
-            found[identity] = (batch.values[row], None if batch.timestamps is None else batch.timestamps[row])
+        values, timestamps = batch.values.to_pylist(), batch.timestamps and batch.timestamps.to_pylist()
+        starts = batch.window_starts and batch.window_starts.to_pylist()
+        for row, key in enumerate(batch.keys.to_pylist()):
+            found[(key, starts[row]) if starts else key] = (values[row], timestamps[row] if timestamps else None)
     return found
 
 
@@ -132,8 +134,8 @@ def test_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         patched.setattr(os, "fsync", fails)
         with pytest.raises(StateDirectoryError, match="disk is full"):
             snapshot(tmp_path, "s1", {store: None})
-    assert task_snapshots(snapshots_directory(tmp_path) / "s1") == []
-    assert snapshot(tmp_path, "s1", {store: None}) == task_snapshots(snapshots_directory(tmp_path) / "s1")[0]
+    assert list((snapshots_directory(tmp_path) / "s1").iterdir()) == []
+    assert [snapshot(tmp_path, "s1", {store: None})] == list((snapshots_directory(tmp_path) / "s1").iterdir())
     store.close()
 
 
@@ -147,17 +149,6 @@ def test_taking_it_twice_gives_the_first(tmp_path: Path) -> None:
     store.close()
 
 
-def test_old_snapshots_are_removed(tmp_path: Path) -> None:
-    store = opened(key_value("counts"), tmp_path / "0_2")
-    for number in range(KEPT + 2):
-        snapshot(tmp_path, f"s{number}", {store: None})
-        os.utime(snapshots_directory(tmp_path) / f"s{number}", ns=(number, number))
-    snapshot(tmp_path, "newest", {store: None})
-    left = sorted(path.name for path in snapshots_directory(tmp_path).iterdir())
-    assert left == ["newest", f"s{KEPT}", f"s{KEPT + 1}"]
-    store.close()
-
-
 @pytest.mark.parametrize("name", ["", "../elsewhere", ".hidden"])
 def test_ids_that_are_not_names_of_folders_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(StateDirectoryError, match="names a folder"):
@@ -165,8 +156,6 @@ def test_ids_that_are_not_names_of_folders_are_refused(tmp_path: Path, name: str
 
 
 def test_what_is_not_a_snapshot_is_named(tmp_path: Path) -> None:
-    with pytest.raises(StateDirectoryError, match="no snapshot at"):
-        task_snapshots(tmp_path / "nothing")
     with pytest.raises(StateDirectoryError, match="has no manifest"):
         read_manifest(tmp_path)
     (tmp_path / MANIFEST).write_text("{")

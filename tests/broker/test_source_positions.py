@@ -135,13 +135,13 @@ def test_the_topic_is_made_anew_under_a_reader_that_runs(
         broker.produce(source, [("k", "last")])
         wait_until(lambda: copied(broker, output)[-1:] == ["last"], 40, "the last one")
         resets = [event.payload for event in told(broker, application_id, EventKind.OFFSET_RESET)]
-        assert resets[0]["from"] == 10
+        assert resets[0]["from"] in range(10, max(10, records) + 1), "of the longer one some may have been read before the look"
         assert {each["policy"] for each in resets} == {policy}
         if policy == "earliest":
             # what was read of the longer one before the look was read in vain, and comes again
             seen = [value for value in copied(broker, output) if value.startswith("new")]
             assert seen[-records:] == [f"new {n}" for n in range(records)]
-            assert len(resets) == 1, resets
+            assert len({(each["from"], each["to"]) for each in resets}) == 1, "told again only where a rollback came before the commit"
         assert streams.state is State.RUNNING
 
 

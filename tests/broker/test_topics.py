@@ -139,6 +139,19 @@ def test_internal_topics_have_kafka_streams_names_partitions_and_settings(admin:
     assert layout.tasks == {TaskId(part, number) for part in (0, 1) for number in range(3)}
 
 
+def test_a_changelog_that_is_made_although_the_application_has_run_is_told(
+    admin: TopicAdmin, broker: Kafka, config: StreamsConfig, topic: Topic, caplog: pytest.LogCaptureFixture
+) -> None:
+    topology, changelog = grouped(topic("in")), f"{config.application_id}-counts-changelog"
+    prepare(admin, topology, config)
+    assert "has run before" not in caplog.text
+    wait_until(lambda: changelog in admin.describe([changelog]), what="the changelog")
+    broker.delete_topic(changelog)
+    wait_until(lambda: changelog not in admin.describe([changelog]), what="its end")
+    prepare(admin, topology, config)
+    assert f"has run before: {changelog}." in caplog.text and "--seed <URI> --reset-offsets" in caplog.text
+
+
 def test_a_windowed_changelog_keeps_windows_a_day_longer_than_the_store(admin: TopicAdmin, config: StreamsConfig, topic: Topic) -> None:
     windows = TimeWindows.of_size_and_grace(60_000, 30_000)
     prepare(admin, grouped(topic("in"), windows=windows), config)

@@ -76,7 +76,6 @@ def test_a_worker_whose_transactional_id_is_taken_begins_anew_and_counts_nothing
     assert values == list(range(1, len(values) + 1))
 
 
-@pytest.mark.timeout(120)
 def test_a_frozen_worker_whose_transaction_timed_out_begins_anew_and_counts_nothing_twice(
     broker: Kafka, application_id: str, tmp_path: Path
 ) -> None:
@@ -125,7 +124,6 @@ def test_commits_that_fail_again_and_again_are_counted_so_that_the_pauses_grow(
     assert len(broker.consume(output)) == 5
 
 
-@pytest.mark.timeout(180)
 def test_a_broker_that_is_killed_in_the_middle_of_a_transaction_and_comes_back(
     own_broker: EmbeddedBroker, application_id: str, state_dir: Path
 ) -> None:

@@ -72,7 +72,6 @@ def written(app: Application) -> int:
     return len(app.broker.consume(app.output))
 
 
-@pytest.mark.timeout(180)
 def test_on_a_full_disk_the_client_ends_and_names_the_folder_and_goes_on_when_there_is_space(
     broker: Kafka, application_id: str, tmp_path: Path, disk: Disk
 ) -> None:

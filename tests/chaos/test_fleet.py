@@ -16,7 +16,6 @@ DRAWN = [
 ]
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("seed", "standbys"), DRAWN)
 def test_whatever_befalls_a_fleet_each_output_comes_once_and_every_store_is_as_its_changelog_says(
     own_broker: EmbeddedBroker, application_id: str, tmp_path: Path, seed: int, standbys: int

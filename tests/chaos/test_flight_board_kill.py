@@ -52,7 +52,6 @@ def run(config: Path) -> subprocess.Popen[bytes]:
         return subprocess.Popen([sys.executable, "-m", "runtime.instance", "--config", str(config)], cwd=ROOT, stdout=log, stderr=log)
 
 
-@pytest.mark.timeout(300)
 def test_killed_in_the_middle_of_the_replay_the_truth_is_unchanged(own_broker: Kafka, tmp_path: Path) -> None:
     data.load(own_broker.bootstrap_servers, FLIGHTS)
     expected, config, kills = truth.compute(FLIGHTS), settings(tmp_path, own_broker), 0

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from orchestration.embedded.kafka import EmbeddedBroker
 from tests.chaos.rounds import BROKER, Chaos
 
@@ -19,7 +17,6 @@ KILLS = [
 ]
 
 
-@pytest.mark.timeout(300)
 def test_whenever_it_is_killed_each_output_comes_once_and_every_start_goes_on_from_its_offset(
     own_broker: EmbeddedBroker, application_id: str, tmp_path: Path
 ) -> None:

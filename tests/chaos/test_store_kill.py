@@ -41,7 +41,6 @@ def run_and_kill(folder: Path, kind: str, chance: random.Random) -> int:
     return told[-1]
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("kind", KINDS)
 def test_rule_8_a_killed_writer_loses_no_commit(tmp_path: Path, kind: str) -> None:
     """On any kind of store: what is there after a kill is one commit, whole, with its offsets; the last one, or the one under way."""

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import dagster as dg
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -16,7 +17,9 @@ from orchestration import audit, incidents
 from orchestration.applications import Applications
 from orchestration.cli import app
 from orchestration.cursor import Cursor
+from orchestration.definitions import definitions
 from runtime.events import EventKind
+from tests.broker.seeds import seed_of_counts
 from tests.dagster.telling import Project
 from tests.support import wait_until
 
@@ -68,6 +71,27 @@ def test_start_look_skip_and_stop(project: Project) -> None:
     assert f"{name} has closed" in penstock("stop", name)
     assert f"{name} has not been running" in penstock("stop", name)
     assert f"{other} has not been running" in penstock("stop", other)
+
+
+def test_an_application_starts_with_a_seed(project: Project, tmp_path: Path) -> None:
+    """The job installs it and starts nothing; the command finds it installed, and the count goes on from a hundred."""
+    application, broker = project.application, project.broker
+    for end, partitions in (("in", 2), ("out", 1)):
+        broker.create_topic(f"{application.id}-{end}", partitions, exact=True)
+    broker.produce(f"{application.id}-in", [(b"key", b"{}")] * 3, partition=0)
+    seed = seed_of_counts(tmp_path, f"{application.id}-in", {"key": 100}, next_offset=3)
+    (name, other), job = application.instances, definitions(project.operations.applications).resolve_job_def("seed_application")
+    config = dg.RunConfig(ops={"install_seed": {"config": {"instance": name, "seed": str(seed)}}})
+    assert job.execute_in_process(run_config=config, instance=dg.DagsterInstance.ephemeral()).success
+    started = penstock("start", name, "--seed", str(seed))
+    assert "seed s1 was installed before" in started
+    assert f"{name} is RUNNING (started" in started
+    assert "is installed: 2 tasks, 1 changelog records written" in penstock("audit", application.id)
+    broker.produce(f"{application.id}-in", [(b"key", b"{}")], partition=0)
+    wait_until(lambda: [record.value for record in broker.consume(f"{application.id}-out")] == [(101).to_bytes(8, "big")], 30, "the count")
+    assert f"instance {name} runs" in penstock("start", name, "--seed", str(seed), status=1).replace("\n", " ")
+    assert "there is no snapshot at" in penstock("start", other, "--seed", str(tmp_path / "nowhere"), status=1).replace("\n", " ")
+    assert "--reset-offsets needs --seed" in penstock("start", name, "--reset-offsets", status=2).replace("\n", " ")
 
 
 def test_stop_works_without_a_broker_and_without_a_declaration(project: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

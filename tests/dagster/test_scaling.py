@@ -153,6 +153,8 @@ def test_the_commands_scale_and_drain_and_a_dead_instance_beyond_the_declared_on
     assert request.partition_key == two
     with counted.control_plane.reading() as session:
         assert [(alert.kind, alert.instance) for alert in session.scalars(select(Alert))] == [("INSTANCE_DIED", two)]
+    assert f"{two} has not been running" in penstock("stop")
+    assert not tick(counted, instances_that_should_run, dagster).run_requests  # stopped like the declared ones, so it stays so
     assert f"{two} has not been running" in penstock("drain", two)
     here = ("--application", counted.application.id, "-b", counted.broker.bootstrap_servers)
     assert f"{two} has not been running" in penstock("drain", two, *here)

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.differential.java_streams import JavaStreams, compiler, java_streams
+from orchestration.embedded.javac import compiler
+from tests.differential.java_streams import JavaStreams, java_streams
 
 
 @pytest.fixture(scope="session")

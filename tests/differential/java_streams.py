@@ -2,53 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
-from orchestration.embedded.cache import cache_dir
 from orchestration.embedded.jars import KAFKA_STREAMS, class_path
 from orchestration.embedded.java import java_home
+from orchestration.embedded.javac import compiled
 
 SOURCES = Path(__file__).parent / "java"
-_RELEASE = "17"
 _OPTIONS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 Output = tuple[str, "bytes | None", "bytes | None", int, tuple[tuple[str, "bytes | None"], ...]]
 """Topic, key, value, timestamp in ms, headers."""
 Outcome = tuple[list[list[Output]], "int | None", "str | None"]
 """Of each step, its outputs; the number of dropped records; what was raised."""
-
-
-def compiler() -> str | None:
-    """The Java compiler of this machine, if it has one."""
-    beside = java_home() / "bin" / "javac"
-    return str(beside) if beside.exists() else shutil.which("javac")
-
-
-def compiled(javac: str) -> Path:
-    """The folder of the compiled programs; compiled anew where a source or a jar has changed."""
-    libraries = class_path(KAFKA_STREAMS)
-    sources = sorted(SOURCES.glob("*.java"))
-    content = b"\0".join([libraries.encode(), *(path.read_bytes() for path in sources)])
-    folder = cache_dir() / "java" / f"differential-{hashlib.sha256(content).hexdigest()[:12]}"
-    if not folder.is_dir():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(dir=folder.parent))  # somebody else may be compiling the same
-        command = [javac, "--release", _RELEASE, "-nowarn", "-cp", libraries, "-d", str(partial), *map(str, sources)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, f"javac:\n{done.stderr}"
-        try:
-            partial.rename(folder)
-        except OSError:  # it was there first
-            shutil.rmtree(partial)
-    return folder
 
 
 class JavaStreams:
@@ -77,7 +48,7 @@ def java_streams(javac: str, folder: Path) -> Iterator[JavaStreams]:
         *_OPTIONS,
         f"-Djava.io.tmpdir={folder}",
         "-cp",
-        f"{compiled(javac)}:{class_path(KAFKA_STREAMS)}",
+        f"{compiled(javac, sorted(SOURCES.glob('*.java')), KAFKA_STREAMS)}:{class_path(KAFKA_STREAMS)}",
     ]
     with log.open("w") as output:
         process = subprocess.Popen([*command, "Reference"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output, text=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -32,10 +33,6 @@ lag-warn-records = 100
 warn-seconds = 60
 error-seconds = 120
 
-[applications.flight-board.tables.hourly_delay]
-store = "hourly-delay"
-value-schema = "flights BIGINT"
-
 [[notifications]]
 urls = ["json://localhost"]
 severity = "ERROR"
@@ -59,9 +56,6 @@ def test_everything_that_can_be_declared_is_read() -> None:
     assert (application.paused.start, application.paused.skip_errors) == (Start.AFTER_APPROVAL, ("ValueError: .*",))
     assert application.health.lag_warn_records == 100
     assert (application.freshness.warn_seconds, application.freshness.error_seconds) == (60, 120)
-    assert [(table.name, table.store, table.settings) for table in application.tables] == [
-        ("hourly_delay", "hourly-delay", {"value-schema": "flights BIGINT"})
-    ]
     assert declared.notifications[0].severity is Severity.ERROR
     assert declared.of_instance("flight-board-2") is application
 
@@ -154,7 +148,6 @@ HEAD = '[applications.a]\nfactory = "m:f"\ninstances = ["a-1"]\n'
             HEAD + "[applications.a.checkpoint-freshness]\nwarn-seconds = 900\nerror-seconds = 60\n",
             ["line 6", "at least warn-seconds (900)"],
         ),
-        (HEAD + "[applications.a.tables.t]\n", ["line 4", "applications.a.tables.t.store", "is missing"]),
         ('[[notifications]]\nurls = ["x"]\n', ["line 2", "notifications.urls", "mailto://"]),
         ('[[notifications]]\nurls = ["json://x"]\napplications = ["b"]\n', ["line 3", "no application 'b'"]),
         ("[applications]\na = 1\n", ["line 2", "applications.a", "expected a table"]),
@@ -184,3 +177,36 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 def test_an_unknown_instance_is_answered_with_those_that_are_declared() -> None:
     with pytest.raises(WrongDeclarationError, match="flight-board-1, flight-board-2"):
         parse(RIGHT).of_instance("flight-board-9")
+
+
+def test_snapshots_are_declared_per_application() -> None:
+    (application,) = parse(RIGHT).applications
+    assert (application.snapshots.every_minutes, application.snapshots.keep, application.snapshots.export) == (0, 3, None)
+    assert application.snapshots.cron is None
+    more = '[applications.flight-board.snapshots]\nevery-minutes = 120\nkeep = 5\nexport = "s3://${BUCKET}/p"\nexport-keep = 9\n'
+    snapshots = parse(RIGHT + more).applications[0].snapshots
+    assert (snapshots.every_minutes, snapshots.keep, snapshots.export, snapshots.export_keep) == (120, 5, "s3://${BUCKET}/p", 9)
+    assert snapshots.cron == "0 */2 * * *"
+
+
+@pytest.mark.parametrize(("minutes", "cron"), [(1, "*/1 * * * *"), (15, "*/15 * * * *"), (60, "0 */1 * * *"), (1440, "0 0 * * *")])
+def test_a_snapshot_is_taken_at_the_same_minutes_each_day(minutes: int, cron: str) -> None:
+    text = f'[applications.a]\nfactory = "m:f"\ninstances = 1\n[applications.a.snapshots]\nevery-minutes = {minutes}\n'
+    assert parse(text).applications[0].snapshots.cron == cron
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("every-minutes = 7", "7 does not divide an hour or a day: possible are 1, 2, 3"),
+        ("keep = 0", "keep"),
+        ('export = "relative/folder"', "'relative/folder' is not possible here"),
+        ("every-hours = 1", "did you mean 'every-minutes'"),
+        ('export = "/folder"\nkep = 1', "known here are 'every-minutes', 'keep', 'export', 'export-keep'"),
+    ],
+)
+def test_a_wrong_declaration_of_snapshots_is_told_with_its_line(line: str, why: str) -> None:
+    text = f'[applications.a]\nfactory = "m:f"\ninstances = 1\n[applications.a.snapshots]\n{line}\n'
+    with pytest.raises(WrongDeclarationError, match=re.escape(why)) as raised:
+        parse(text)
+    assert f"line {5 + line.count(chr(10))}" in str(raised.value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from xml.etree import ElementTree
 
 from benchmarks.checkpoints import BEGIN, END, INTERVALS, PAGE, Row, table
-from benchmarks.plot import Bars, bars
+from orchestration.drawing.bars import Bars, bars
 
 ROWS = [Row(name, 100_000.0 - 1_000 * number, 1.5, 12_345.0, 3.0) for number, name in enumerate(INTERVALS)]
 

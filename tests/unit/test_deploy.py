@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from orchestration.applications import Applications
 from runtime import StreamsConfig, StreamsConfigError
 from runtime.endpoint.routes import Routes
 from runtime.environment import filled_in
@@ -51,6 +52,7 @@ DIRECTIVES = {
     "Install": {"WantedBy"},
 }
 """What systemd knows of what is used here (systemd.unit, systemd.service, systemd.exec)."""
+RBAC = "rbac.authorization.k8s.io"
 META = {"name": str, "labels": Mapping}
 PROBE = {"httpGet": {"path": str, "port": str}, "periodSeconds": int, "timeoutSeconds": int, "failureThreshold": int}
 POD = {
@@ -82,6 +84,12 @@ FIELDS: dict[tuple[str, str], dict[str, object]] = {
             "selector": Mapping,
             "ports": [{"name": str, "port": int, "targetPort": str}],
         }
+    },
+    ("v1", "ServiceAccount"): {},
+    (f"{RBAC}/v1", "Role"): {"rules": [{"apiGroups": list, "resources": list, "verbs": list}]},
+    (f"{RBAC}/v1", "RoleBinding"): {
+        "roleRef": {"apiGroup": str, "kind": str, "name": str},
+        "subjects": [{"kind": str, "name": str}],
     },
     ("policy/v1", "PodDisruptionBudget"): {"spec": {"maxUnavailable": int, "selector": {"matchLabels": Mapping}}},
     ("apps/v1", "StatefulSet"): {
@@ -143,9 +151,9 @@ def test_the_units_numbers_fit_the_engines() -> None:
     assert "-m runtime.instance --config /etc/penstock/%i.json" in service("ExecStart")
 
 
-def documents() -> dict[str, dict[str, object]]:
-    """The documents by kind."""
-    found = list(yaml.safe_load_all((DEPLOY / "kubernetes" / "flight-board.yaml").read_text()))
+def documents(name: str = "flight-board") -> dict[str, dict[str, object]]:
+    """The documents of a file by kind."""
+    found = list(yaml.safe_load_all((DEPLOY / "kubernetes" / f"{name}.yaml").read_text()))
     return {document["kind"]: document for document in found}
 
 
@@ -176,10 +184,10 @@ def at(document: object, path: str) -> object:
     return document
 
 
-def test_the_manifest_says_only_what_kubernetes_knows() -> None:
-    found = documents()
-    assert {(document["apiVersion"], kind) for kind, document in found.items()} == FIELDS.keys()
-    for kind, document in found.items():
+def test_the_manifests_say_only_what_kubernetes_knows() -> None:
+    found = [(kind, document) for name in ("flight-board", "spark") for kind, document in documents(name).items()]
+    assert {(document["apiVersion"], kind) for kind, document in found} == FIELDS.keys()
+    for kind, document in found:
         known = FIELDS[str(document["apiVersion"]), kind]
         check(document, {"apiVersion": str, "kind": str, "metadata": META, **known}, kind)
 
@@ -237,6 +245,20 @@ def test_the_engine_takes_the_settings(tmp_path: Path, monkeypatch: pytest.Monke
     assert pod["http.port"] == at(documents()["Service"], "spec.ports.*.port")
     assert pod["http.port"] == at(documents()["StatefulSet"], "spec.template.spec.containers.*.ports.*.containerPort")
     assert pod["state.dir"] == at(documents()["StatefulSet"], "spec.template.spec.containers.*.volumeMounts.*.mountPath")
+
+
+def test_executors_as_pods_find_the_driver_and_may_be_made() -> None:
+    found = documents("spark")
+    account, binding = at(found["ServiceAccount"], "metadata.name"), found["RoleBinding"]
+    assert account == at(binding, "subjects.*.name") == at(binding, "roleRef.name") == at(found["Role"], "metadata.name")
+    text = at(found["ConfigMap"], "data")
+    assert isinstance(text, dict)
+    settings = Applications.parse(text["spark.toml"], Path("spark.toml")).spark.resolved({"POD_NAMESPACE": "ns", "POD_NAME": "dagster-0"})
+    service = found["Service"]
+    assert settings.driver_host == f"{at(service, 'metadata.name')}.ns.svc"
+    ports = {str(port["port"]) for port in service["spec"]["ports"]}  # type: ignore[index]
+    assert ports == {settings.conf["spark.driver.port"], settings.conf["spark.driver.blockManager.port"]}
+    assert settings.master.startswith("k8s://") and settings.conf["spark.kubernetes.driver.pod.name"] == "dagster-0"
 
 
 def test_what_is_not_in_the_environment_is_named() -> None:

@@ -12,10 +12,9 @@ from runtime.errors import InvalidStateStoreError, ProcessingError, ProductionEr
 from runtime.operators.aggregate import StreamCount
 from runtime.operators.stateless import Filter, MapValues, Peek
 from runtime.operators.table import ToStream
-from runtime.operators.windowed import window_count
 from runtime.stores import EngineStore, StoreBuilder, Stores
 from runtime.topology.topology import Topology
-from tests.cases.building import Windows
+from tests.cases.building import Windows, window_count
 from tests.unit.pipelines import Compiled
 
 S, L = serdes.STRING, serdes.LONG

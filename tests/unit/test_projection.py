@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from orchestration import projection
 from orchestration.control_plane import ControlPlane
@@ -119,6 +120,12 @@ def test_when_a_task_moved_is_when_its_offsets_changed(control_plane: ControlPla
     for at_ms, offsets in ((1_000, 3), (2_000, 4), (3_000, 4)):
         coordinate(control_plane, member(at_ms, t0_0=report(TaskState.RUNNING, offsets)))
     assert (task(control_plane).first_moved_at, task(control_plane).moved_at) == (from_ms(1_000), from_ms(2_000))
+
+
+def test_a_task_without_stores_has_no_work_to_save(control_plane: ControlPlane) -> None:
+    for at_ms, offsets in ((1_000, 3), (2_000, 4)):
+        coordinate(control_plane, member(at_ms, t0_0=replace(report(TaskState.RUNNING, offsets), stateful=False)))
+    assert (task(control_plane).offset_sum, task(control_plane).moved_at) == (4, None)
 
 
 def test_a_new_database_does_not_take_a_checkpointed_task_for_one_that_moved_just_now(control_plane: ControlPlane) -> None:

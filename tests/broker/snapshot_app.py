@@ -1,0 +1,41 @@
+"""An application with many ways to keep state: counts, windows, counts in memory, counts behind a repartition topic, a store of the user's
+own, and a global table."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import cast
+
+from runtime import Processor, ProcessorContext, Record, Topology, serdes
+from runtime.dsl.builder import StreamsBuilder
+from runtime.dsl.options import Consumed, Grouped, Materialized
+from runtime.dsl.windows import TimeWindows
+from tests.unit.own_stores import OwnBuilder, OwnStore
+
+TEXT = Consumed(serdes.STRING, value=serdes.STRING)
+GROUPED = Grouped(key=serdes.STRING, value=serdes.STRING)
+
+
+class Remember(Processor):
+    """Keeps the last value of each key in a store of the user's own."""
+
+    def init(self, context: ProcessorContext) -> None:
+        self._store = cast(OwnStore, context.get_state_store("own"))
+
+    def process(self, record: Record) -> None:
+        self._store.put(str(record.key), str(record.value))
+
+
+def build() -> Topology:
+    builder = StreamsBuilder()
+    builder.global_table(os.environ["TEST_NAMES"], TEXT, Materialized("names"))
+    stream = builder.stream(os.environ["TEST_SOURCE"], TEXT)
+    by_key = stream.group_by_key(GROUPED)
+    by_key.count(Materialized("counts"))
+    by_key.count(Materialized("memory", store_type="in_memory"))
+    by_key.windowed_by(TimeWindows.of_size_with_no_grace(timedelta(minutes=1))).count(Materialized("windows"))
+    stream.group_by(lambda _key, value: value, GROUPED).count(Materialized("by-value"))
+    builder.add_state_store(OwnBuilder("own", "sqlite"))
+    stream.process(Remember, "own")
+    return builder.build()

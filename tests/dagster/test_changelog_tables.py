@@ -1,0 +1,331 @@
+"""Tables of changelogs, whole and by increments, and the comparison with snapshots: a real Spark, a real broker, stores of every kind."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from msgspec.structs import replace
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+from rocksdict import Options, Rdict
+
+from assets.spark import incremental
+from assets.spark.changelog import read_changelog
+from assets.spark.formats import Decoder
+from assets.spark.log_range import ChangelogError, look, require_whole
+from assets.spark.reconcile import reconcile
+from assets.spark.store_log import StoreLog
+from runtime.errors import WrongPartitionsError
+from runtime.record import ValueAndTimestamp
+from runtime.snapshots.manifest import MANIFEST, encoded, files_in, read_manifest
+from runtime.stores.base import StoreLayout, StoreSchemas
+from runtime.stores.files import read_store
+from tests.broker.logs import alter, create_anew, cut, transaction
+from tests.dagster.logged_stores import COMPACT_DELETE, COMPACT_LATE, COMPACT_SOON, KINDS, POLICIES, LoggedStore, change_at_random
+from tests.support import Kafka, unique, wait_until
+
+pytestmark = [
+    pytest.mark.spark,
+    # py4j leaves its sockets to the garbage collector, and PySpark still calls what Python 3.12 deprecates: neither is ours to change.
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning", "default::DeprecationWarning"),
+]
+
+Rows = list[tuple[object, ...]]
+MakeStore = Callable[..., LoggedStore]
+"""Of a kind of store, and settings of the topic."""
+
+
+@pytest.fixture
+def logged(broker: Kafka, topic: Callable[..., str], tmp_path: Path) -> Iterator[MakeStore]:
+    made: list[LoggedStore] = []
+
+    def make(kind: str, config: Mapping[str, str] | None = None) -> LoggedStore:
+        changelog = topic("facts-changelog", partitions=2, config=config or POLICIES.get(kind, COMPACT_DELETE))
+        made.append(LoggedStore(broker, tmp_path / f"state{len(made)}", KINDS[kind], changelog))
+        return made[-1]
+
+    yield make
+    for store in made:
+        store.close()
+
+
+def collected(frame: DataFrame) -> Rows:
+    return sorted((tuple(row) for row in frame.collect()), key=repr)
+
+
+def assert_same(found: Rows, truth: Rows) -> None:
+    assert ([row for row in found if row not in truth], [row for row in truth if row not in found]) == ([], [])
+    assert found == truth
+
+
+def in_files(store: LoggedStore, snapshot: str) -> Rows:
+    """What the snapshot's files hold, read without Spark."""
+    layout = store.stores[0].layout
+    decoder = Decoder.of(layout)
+    rows = [
+        tuple(row.values())
+        for number in range(store.tasks)
+        for rows in read_store(Path(snapshot) / f"0_{number}" / store.name, layout)
+        for row in decoder.batch(number, rows).to_pylist()
+    ]
+    return sorted((tuple(v.replace(tzinfo=None) if hasattr(v, "tzinfo") else v for v in row) for row in rows), key=repr)
+
+
+def log_of(store: LoggedStore) -> StoreLog:
+    one = store.stores[0]
+    return StoreLog(
+        application="app", store=store.name, layout=one.layout, schemas=one.schemas, topic=store.changelog, partitions=2, subtopology=0
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_random_rounds_give_what_the_files_hold_by_increments_and_anew(
+    kind: str, spark: SparkSession, logged: MakeStore, tmp_path: Path
+) -> None:
+    store, rng = logged(kind), random.Random(kind)
+    log, previous = log_of(store), None
+    for number in range(3 if kind in ("key_value", "window") else 2):
+        for _ in range(40):
+            store.now += rng.choice((0, 10, 500, 5_000))
+            for task in store.stores:
+                change_at_random(kind, task, rng, store.now)
+        store.commit()
+        version = tmp_path / "versions" / f"v{number}"
+        truth = in_files(store, store.snapshot(f"s{number}"))
+        assert len(truth) > 4
+        with incremental.run(spark, log, store.config, previous, version) as run:
+            assert run.kind == ("full" if number == 0 else "merged"), run.reason
+            assert_same(collected(run.rows), truth)
+            version.mkdir()
+            run.save(version)
+        previous = version
+    whole = read_changelog(spark, log, store.config)
+    assert_same(collected(whole.rows), truth)
+    assert whole.offsets == run.offsets and whole.stream_times == run.stream_times
+    whole.close()
+
+
+def frame_of(spark: SparkSession, store: LoggedStore, snapshot: str) -> DataFrame:
+    return spark.read.format("penstock.state").option("path", snapshot).option("store", store.name).load()
+
+
+def damaged(snapshot: str, family: str, change: Callable[[Rdict], None], task: int = 0) -> None:
+    """Changes a store of the snapshot, so that its files are as its manifest says and only their content is wrong."""
+    folder = Path(snapshot) / f"0_{task}"
+    path = str(folder / "facts")
+    families = {name: Options(raw_mode=True) for name in Rdict.list_cf(path)}
+    database = Rdict(path, Options(raw_mode=True), column_families=families)
+    change(database.get_column_family(family))
+    database.close()
+    manifest = replace(read_manifest(folder), files=files_in(folder))
+    (folder / MANIFEST).write_bytes(encoded(manifest))
+
+
+def ends(store: LoggedStore) -> dict[int, int]:
+    return store.kafka.end_offsets(store.changelog)
+
+
+def test_rule_29_a_store_damaged_on_purpose_is_found_key_by_key(spark: SparkSession, logged: MakeStore) -> None:
+    store = logged("key_value", COMPACT_LATE)
+    for number in range(50):
+        store.stores[number % 2].put(f"k{number}", ValueAndTimestamp(number, 1_000))
+    store.commit()
+    snapshot, offsets = store.snapshot("s1"), ends(store)
+    found = reconcile(spark, frame_of(spark, store, snapshot), log_of(store), store.config, offsets)
+    assert found.equal and (found.rows, found.expected, found.moved_on) == (50, 50, 0)
+    assert found.differences.count() == 0
+    found.close()
+
+    def change(rows: Rdict) -> None:
+        rows[b"k0"] = (1_000).to_bytes(8, "big") + (99).to_bytes(8, "big")  # a value changed
+        del rows[b"k2"]  # a key deleted
+        rows[b"never"] = (1_000).to_bytes(8, "big") + (7).to_bytes(8, "big")  # a key added
+        rows[b"k4"] = (2_000).to_bytes(8, "big") + (4).to_bytes(8, "big")  # a time changed
+        rows[b"k6"] = (1_000).to_bytes(8, "big") + b"short"  # bytes that are no number
+
+    damaged(snapshot, "keyValueWithTimestamp", change)
+    # What is written afterwards counts for nothing, also of the keys that were damaged.
+    store.stores[0].put("k0", ValueAndTimestamp(99, 1_000))
+    store.stores[0].put("after", ValueAndTimestamp(1, 1_000))
+    store.commit()
+    found = reconcile(spark, frame_of(spark, store, snapshot), log_of(store), store.config, offsets)
+    assert (found.missing, found.surplus, found.different, found.moved_on, found.malformed) == (1, 1, 3, 1, 1), found.first
+    rows = {row.key: row for row in found.differences.collect()}
+    assert {key: (row.side, row.value, row.expected_value) for key, row in rows.items()} == {
+        "k0": ("different", 99, 0),
+        "k2": ("missing", None, 2),
+        "k4": ("different", 4, 4),
+        "k6": ("different", None, 6),
+        "never": ("surplus", 7, None),
+    }
+    assert rows["k4"].timestamp.timestamp() == 2 and rows["k4"].expected_timestamp.timestamp() == 1
+    assert rows["k6"].malformed.value == b"short"
+    assert {(row.task, row.partition) for row in rows.values()} == {("0_0", 0)}
+    assert found.first[0] == (
+        'different: {"key":"k0"} in task 0_0: the store has {"value":99,"timestamp":"1970-01-01T00:00:01.000Z"}, '
+        'its topic {"value":0,"timestamp":"1970-01-01T00:00:01.000Z"}'
+    )
+    found.close()
+
+
+def made(spark: SparkSession, store: LoggedStore, log: StoreLog, previous: Path | None, version: Path) -> tuple[str, str, Rows]:
+    """A run as whoever writes tables does it; `kind`, `reason` and rows."""
+    with incremental.run(spark, log, store.config, previous, version) as run:
+        rows = collected(run.rows)
+        if run.kind == "unchanged":
+            run.confirm()
+        else:
+            version.mkdir()
+            run.save(version)
+        return run.kind, run.reason, rows
+
+
+def test_the_life_of_a_table_that_is_made_by_increments(spark: SparkSession, logged: MakeStore, tmp_path: Path) -> None:
+    store = logged("key_value", COMPACT_LATE)
+    log, versions = log_of(store), tmp_path / "versions"
+    store.stores[0].put("a", ValueAndTimestamp(1, 1_000))
+    store.stores[1].put("b", ValueAndTimestamp(2, 1_000))
+    store.commit()
+    kind, _, first = made(spark, store, log, None, versions / "v1")
+    assert kind == "full" and [row[1:3] for row in first] == [("a", 1), ("b", 2)]
+
+    # Nothing came: nothing is written, and the state is of now. An aborted transaction is nothing.
+    transaction(store.kafka, store.changelog, [("a", None)], commit=False)
+    before = incremental.read_state(versions / "v1")
+    assert made(spark, store, log, versions / "v1", versions / "v2") == ("unchanged", "nothing came since the last run", first)
+    confirmed = incremental.read_state(versions / "v1")
+    assert before is not None and confirmed is not None
+    assert confirmed.at_ms > before.at_ms and confirmed.offsets == ends(store) != before.offsets
+    assert not (versions / "v2").exists()
+
+    # A run that is killed before it has saved leaves the version as it was, and what it left goes with the next run.
+    store.stores[0].put("a", None)
+    store.stores[1].put("c", ValueAndTimestamp(3, 1_000))
+    store.commit()
+    incremental.run(spark, log, store.config, versions / "v1", versions / "v2")
+    assert [path.name for path in versions.glob(".*")] == [".v2_changelog"]
+    assert incremental.read_state(versions / "v1") == confirmed
+    kind, reason, rows = made(spark, store, log, versions / "v1", versions / "v3")
+    assert (kind, reason) == ("merged", "2 entries came since the last run")
+    assert [row[1:3] for row in rows] == [("b", 2), ("c", 3)]
+    assert list(versions.glob(".*")) == []
+    # Twice is safe: the same version is built upon again.
+    assert made(spark, store, log, versions / "v1", versions / "v4")[2] == rows
+
+    # A topic that was made anew is another topic, though it is longer than the last run's offsets.
+    create_anew(store.kafka, store.changelog, 2, COMPACT_LATE)
+    store.kafka.produce(store.changelog, [("z", (9).to_bytes(8, "big"))] * 40, partition=0)
+    kind, reason, rows = made(spark, store, log, versions / "v4", versions / "v5")
+    assert kind == "full" and "was deleted and created again" in reason
+    assert [row[1:3] for row in rows] == [("z", 9)]
+
+
+def test_rule_29_what_compaction_took_is_no_difference_and_nothing_is_lost_by_increments(
+    spark: SparkSession, logged: MakeStore, tmp_path: Path
+) -> None:
+    """With the broker's own log cleaner."""
+    store = logged("key_value", COMPACT_SOON)
+    log = log_of(store)
+    for number in range(20):
+        store.stores[0].put(f"k{number}", ValueAndTimestamp(number, 1_000))
+    store.commit()
+    snapshot, offsets = store.snapshot("s1"), ends(store)
+    made(spark, store, log, None, tmp_path / "v1")
+    for number in range(5):
+        store.stores[0].put(f"k{number}", None if number % 2 else ValueAndTimestamp(100, 1_000))
+    store.commit()
+
+    def cleaned() -> bool:
+        store.stores[0].put("filler", ValueAndTimestamp(time.monotonic_ns(), 1_000))
+        store.commit()
+        time.sleep(0.25)
+        first = store.kafka.consume(store.changelog)[0]
+        return (first.key, first.value) != (b"k0", bytes(8))
+
+    wait_until(cleaned, 90, "a log without the first record of k0")
+    found = reconcile(spark, frame_of(spark, store, snapshot), log, store.config, offsets)
+    assert found.equal and found.rows == 20, found.first
+    assert found.expected + found.moved_on == 21  # `filler` has come since
+    assert found.moved_on > 1
+    found.close()
+    kind, _, rows = made(spark, store, log, tmp_path / "v1", tmp_path / "v2")
+    assert kind == "merged"
+    assert_same(rows, in_files(store, store.snapshot("s2")))
+
+
+def json_log(store: LoggedStore, **more: object) -> StoreLog:
+    layout = StoreLayout("key_value", False, "STRING", "JSON")
+    log = StoreLog(application="app", store="facts", layout=layout, schemas=StoreSchemas(), topic=store.changelog)
+    return replace(log, **more)
+
+
+def test_undeclared_json_gets_its_type_from_all_values_and_bytes_that_fit_none_are_told(
+    spark: SparkSession, logged: MakeStore, tmp_path: Path
+) -> None:
+    store = logged("key_value", COMPACT_LATE)
+    log = json_log(store)
+    store.kafka.produce(store.changelog, [("a", '{"n": 1}'), ("b", '{"n": 2}')], partition=0)
+    store.kafka.produce(store.changelog, [("c", '{"n": 3}')], partition=1)
+    with incremental.run(spark, log, store.config, None, tmp_path / "v1") as run:
+        assert run.rows.schema["value"].dataType.simpleString() == "struct<n:bigint>"
+        (tmp_path / "v1").mkdir()
+        run.save(tmp_path / "v1")
+    store.kafka.produce(store.changelog, [("a", '{"n": 9}')], partition=0)
+    assert made(spark, store, log, tmp_path / "v1", tmp_path / "v2")[0] == "merged"
+    store.kafka.produce(store.changelog, [("b", '{"n": 2, "more": "x"}'), ("bad", b"\xff{")], partition=0)
+    kind, reason, rows = made(spark, store, log, tmp_path / "v2", tmp_path / "v3")
+    assert kind == "full" and "are not of the type" in reason
+    values = {row[1]: row[2] for row in rows}
+    assert values == {"a": Row(more=None, n=9), "b": Row(more="x", n=2), "c": Row(more=None, n=3), "bad": None}
+    assert [last.value for row in rows if isinstance(last := row[-1], Row)] == [b"\xff{"]
+
+
+def test_topics_that_are_no_changelogs_tell_of_stores_too(spark: SparkSession, logged: MakeStore) -> None:
+    store = logged("key_value", {"cleanup.policy": "delete", "retention.ms": "-1"})
+    application = unique("app")
+    store.kafka.produce(store.changelog, [("a", "1"), ("b", "2"), (None, "3"), ("a", "4")], partition=0)
+    store.kafka.produce(store.changelog, [("c", "5"), ("c", None)], partition=1)
+    # A global store holds all partitions of its topic.
+    everything = read_changelog(spark, json_log(store, is_global=True), store.config)
+    assert [tuple(row)[:3] for row in everything.rows.orderBy("key").collect()] == [(-1, "a", 4), (-1, "b", 2)]
+    everything.close()
+    # A source topic that serves as changelog counts up to where the application has come.
+    admin = store.kafka.admin
+    at = ConsumerGroupTopicPartitions(application, [TopicPartition(store.changelog, 0, 2)])
+    admin.alter_consumer_group_offsets([at])[application].result(30)
+    source = read_changelog(spark, json_log(store, of_source=True, application=application), store.config)
+    assert [tuple(row)[:3] for row in source.rows.orderBy("key").collect()] == [(0, "a", 1), (0, "b", 2)]
+    assert source.offsets == {0: 2, 1: 0}
+    before = source.rows.withColumn("timestamp", F.lit(0).cast("timestamp"))  # the store's times, had the topic said the same before
+    held = reconcile(spark, before, json_log(store, of_source=True, application=application), store.config, source.offsets)
+    assert held.equal and held.rows == 2
+    held.close()
+    source.close()
+
+
+def test_what_is_wrong_with_a_topic_is_told_before_spark_reads(logged: MakeStore) -> None:
+    store, windows = logged("key_value"), logged("window")
+    log = log_of(store)
+    for each in (store, windows):
+        each.kafka.produce(each.changelog, [("k" * 20, b"v")] * 5, partition=0)
+    with pytest.raises(ChangelogError, match="topic nowhere, which tells of store facts, does not exist"):
+        look(replace(log, topic="nowhere"), store.config)
+    with pytest.raises(WrongPartitionsError, match="has 2 partitions, and store facts of app is in 3 tasks"):
+        look(replace(log, partitions=3), store.config)
+    with pytest.raises(WrongPartitionsError, match="there is no partition 7"):
+        look(log, store.config, {0: 1, 7: 1})
+    with pytest.raises(ChangelogError, match=f"{store.changelog}-0 ends at offset 5, before 99, which is asked for"):
+        look(log, store.config, {0: 99})
+    alter(store.kafka, store.changelog, "cleanup.policy", "delete")  # brokers delete no records of topics that are only compacted
+    cut(store.kafka, store.changelog, 3)
+    alter(store.kafka, store.changelog, "cleanup.policy", "compact")
+    with pytest.raises(ChangelogError, match=f"{store.changelog}-0 begins at offset 3, though it is only compacted"):
+        require_whole(log, look(log, store.config))
+    cut(windows.kafka, windows.changelog, 3)
+    (note,) = require_whole(log_of(windows), look(log_of(windows), windows.config)).notes
+    assert f"{windows.changelog}-0 begins at offset 3" in note and "retention" in note

@@ -1,0 +1,219 @@
+"""Spark's work in a child process of a run, for real: on a cluster of a master and two workers, and on a server of Spark Connect.
+
+Where a run is terminated or killed, everything that worked for it must be gone in seconds: the child, its JVM, the executors and their
+Pythons.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+import msgspec
+import psutil
+import pytest
+
+from runtime import serdes
+from runtime.clock import SystemClock
+from runtime.ids import NextOffset, Partition, TaskId
+from runtime.record import ValueAndTimestamp
+from runtime.snapshots.local import write_snapshot
+from runtime.snapshots.manifest import SNAPSHOT, ApplicationManifest, TaskManifest, encoded, read_manifest
+from runtime.stores import Stores
+from runtime.stores.base import StoreContext
+from tests.dagster.spark_cluster import BARE_PYTHON, ConnectServer, SparkCluster
+from tests.dagster.spark_jobs import Work, run
+from tests.support import Kafka, wait_until
+
+pytestmark = pytest.mark.spark
+
+ROOT = Path(__file__).resolve().parents[2]
+ON_CLUSTER = """
+[spark]
+master = "{master}"
+driver-memory = "600m"
+executor-memory = "512m"
+driver-host = "127.0.0.1"
+python = "{python}"
+packages = ["tests"]
+
+[spark.conf] # the work begins when both workers have given their core
+"spark.cores.max" = 2
+"spark.sql.shuffle.partitions" = 2
+"spark.scheduler.minRegisteredResourcesRatio" = 1
+"spark.scheduler.maxRegisteredResourcesWaitingTime" = "120s"
+"""
+END_SECONDS = 20.0
+"""Within which everything must be gone. It is two or three seconds on a machine that has nothing else to do."""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    cluster = SparkCluster(tmp_path_factory.mktemp("cluster"))
+    try:
+        cluster.begin()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture
+def streams_toml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "streams.toml"
+    monkeypatch.setenv("PENSTOCK_STREAMS", str(path))
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "work").mkdir()
+    return tmp_path / "work"
+
+
+def snapshot(folder: Path) -> str:
+    """Of a store of two tasks, with 1,000 numbers each."""
+    clock, root = SystemClock(), folder / "snapshots"
+    parts: list[TaskManifest] = []
+    for number in range(2):
+        task, partition = TaskId(0, number), Partition("board-carriers-changelog", number)
+        supplier = Stores.persistent_timestamped_key_value_store("carriers")
+        store = Stores.timestamped_key_value_store_builder(supplier, serdes.STRING, serdes.LONG).build()
+        directory = folder / str(task)
+        store.open(directory, StoreContext("board", directory, task, partition))
+        for row in range(1000):
+            store.put(f"{number}-{row}", ValueAndTimestamp(row, clock.wall_ms()))
+        store.commit({partition: NextOffset(1000)})
+        part = write_snapshot(
+            root,
+            "s1",
+            application="board",
+            task=task,
+            stores={store: partition},
+            input_offsets={},
+            stream_time=clock.wall_ms(),
+            at_ms=clock.wall_ms(),
+        )
+        store.close()
+        parts.append(read_manifest(part))
+    (root / "s1" / SNAPSHOT).write_bytes(encoded(ApplicationManifest.of(parts, {part.task: part.task for part in parts})))
+    return str(root / "s1")
+
+
+def lines(instance: dg.DagsterInstance, run_id: str) -> list[str]:
+    """What the run's log says, without Dagster's own events."""
+    return [entry.user_message for entry in instance.all_logs(run_id) if entry.dagster_event is None]
+
+
+def three_records(broker: Kafka) -> str:
+    """A topic of two partitions with three records, as `Work` names it."""
+    topic = broker.create_topic("numbers", 2)
+    broker.produce(topic, [("a", b"1"), ("b", b"2")], partition=0)
+    broker.produce(topic, [("c", b"3")], partition=1)
+    return f"{broker.bootstrap_servers} {topic}"
+
+
+def test_a_cluster_does_the_work_and_goes_on_when_a_worker_is_killed(
+    cluster: SparkCluster, streams_toml: Path, folder: Path, broker: Kafka
+) -> None:
+    streams_toml.write_text(ON_CLUSTER.format(master=cluster.master, python=BARE_PYTHON))
+    request = Work(str(folder), tasks=6, seconds=1.5, snapshot=snapshot(folder), topic=three_records(broker), delta=True)
+    over = threading.Event()
+
+    def kill_a_worker() -> None:
+        wait_until(lambda: over.is_set() or len({path.read_text() for path in folder.glob("beat-*")}) == 2, 180, "work on both executors")
+        cluster.workers[1].kill()
+
+    killer = threading.Thread(target=kill_a_worker)
+    killer.start()
+    with dg.DagsterInstance.ephemeral() as instance:
+        result, found = run("work", request, instance)
+        over.set()
+        killer.join()
+        assert result.success, result.failure_data_for_node("table")
+        log = lines(instance, result.run_id)
+    assert cluster.workers[1].poll() is not None
+    (done,) = found
+    assert (done.rows, done.total, done.tasks) == (2000, 2 * sum(range(1000)), 6)
+    assert (done.seeded, done.delta, done.records) == (2000, 2000, 3)
+    assert all(".zip/runtime/" in path for path in done.code), done.code
+    assert f"starting Spark at {cluster.master}" in log
+    assert any(line.startswith("beating: ") and " of 6 tasks done" in line for line in log), log
+    cluster.replace(1)
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL], ids=["terminated", "killed"])
+def test_nothing_is_left_of_a_run_that_ends_before_its_work(
+    cluster: SparkCluster, streams_toml: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: signal.Signals
+) -> None:
+    streams_toml.write_text(ON_CLUSTER.format(master=cluster.master, python=BARE_PYTHON))
+    home = tmp_path / "dagster"
+    home.mkdir()
+    monkeypatch.setenv("DAGSTER_HOME", str(home))
+    request = msgspec.json.encode(Work(str(folder), tasks=2, seconds=600)).decode()
+    command = [sys.executable, "-c", "from tests.dagster.spark_jobs import main; main()", "work", request]
+    with (tmp_path / "run.log").open("wb") as log:
+        dagster_run = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    try:
+        wait_until(lambda: len(list(folder.glob("beat-*"))) == 2 or dagster_run.poll() is not None, 180, "work on both executors")
+        assert dagster_run.poll() is None, (tmp_path / "run.log").read_text()[-3000:]
+        (child,) = [each for each in psutil.Process(dagster_run.pid).children() if "assets.spark.run" in each.cmdline()]
+        at_work = [child, *child.children(recursive=True)]
+        at_work += [psutil.Process(int(path.read_text())) for path in folder.glob("beat-*")]
+        at_work += cluster.executors()
+        assert len(at_work) >= 6, at_work  # the child, its JVM, two executors and a Python on each
+        if end is signal.SIGINT:  # what the UI's button does: a word in the database, and a signal
+            with dg.DagsterInstance.get() as instance:
+                instance.report_run_canceling(instance.get_runs()[0])
+        os.kill(dagster_run.pid, end)
+        wait_until(lambda: not any(_lives(process) for process in at_work), END_SECONDS, "the end of all that worked")
+        dagster_run.wait(END_SECONDS)
+    finally:
+        dagster_run.kill()
+        dagster_run.wait()
+    assert not (folder / "table").exists()
+    wait_until(lambda: cluster.state("activeapps", "RUNNING") == 0, END_SECONDS, "the end of the application")
+    if end is signal.SIGINT:
+        with dg.DagsterInstance.get() as instance:
+            (record,) = instance.get_run_records()
+            assert record.dagster_run.status is dg.DagsterRunStatus.CANCELED
+            assert "the run is being terminated: Spark's work is cancelled" in lines(instance, record.dagster_run.run_id)
+
+
+def _lives(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
+def test_a_server_of_spark_connect_does_the_same(streams_toml: Path, folder: Path, tmp_path: Path, broker: Kafka) -> None:
+    server = ConnectServer(tmp_path / "server")
+    streams_toml.write_text(f'[spark]\nconnect = "{server.url}"\npackages = ["tests"]\n')
+    try:
+        server.begin()
+        with dg.DagsterInstance.ephemeral() as instance:
+            request = Work(str(folder), tasks=4, seconds=3, snapshot=snapshot(folder), topic=three_records(broker))
+            result, found = run("work", request, instance)
+            assert result.success, result.failure_data_for_node("table")
+            log = lines(instance, result.run_id)
+            refused, _ = run("work", Work(str(folder), delta=True), instance)
+            failed, _ = run("fail", Work(str(folder)), instance)
+    finally:
+        server.stop()
+    (done,) = found
+    assert (done.rows, done.total, done.tasks) == (2000, 2 * sum(range(1000)), 4)
+    assert (done.seeded, done.records) == (2000, 3)
+    assert not any(str(ROOT) in path for path in done.code), done.code
+    assert any(line.startswith("beating: ") for line in log), log
+    assert "knows no Delta tables" in told(refused)
+    assert told(failed) == "PythonException: ValueError: b'\\x01' is not a number of 8 bytes"
+
+
+def told(result: dg.ExecuteInProcessResult) -> str:
+    """What the UI shows of a step that failed."""
+    failure = result.failure_data_for_node("table")
+    assert failure is not None and failure.user_failure_data is not None
+    return str(failure.user_failure_data.description)
