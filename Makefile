@@ -33,7 +33,6 @@ quick: $(ENV)
 	$(PYTEST) -n 2 tests/unit tests/contracts tests/cases tests/simulation tests/formats $(ARGS)
 
 slow: $(ENV) check
-	$(PYTEST) -m alone tests/broker $(ARGS)
 	$(BIN)/python scripts/slow-tests $(ARGS)
 
 chaos: $(ENV) ## kill an application and its broker again and again, and look at what is left; a fleet of them: `make chaos ARGS=fleet`

@@ -33,6 +33,7 @@ from orchestration.control_plane.models import Event as EventRow
 from orchestration.control_plane.models import FeedOffset
 from runtime.errors import BrokerUnavailableError
 from runtime.events import events_topic
+from runtime.log_end import LogEnd
 from runtime.topics import coordination_topic
 
 logger = logging.getLogger(__name__)
@@ -82,11 +83,13 @@ class Feed:
         self._assign(self._topic_ids(min(timeout_s, 5.0)))
         waiting = set(self._assigned)
         stored = 0
-        while waiting and (left := deadline - time.monotonic()) > 0:
+        end = LogEnd(self._consumer) if self._consumer is not None else None
+        while end is not None and waiting and (left := deadline - time.monotonic()) > 0:
             messages = self._consume(min(left, _WAIT_SECONDS))
             stored += self._store([message for message in messages if message.error() is None])
             for message in messages:
-                if self._reached_end(message):
+                self._check(message)
+                if end.reached(message):
                     waiting.discard(str(message.topic()))
         return Step(stored, not waiting)
 
@@ -168,13 +171,10 @@ class Feed:
         assert self._consumer is not None  # there is something to wait for, so something is assigned
         return self._consumer.consume(_BATCH, timeout_s)
 
-    def _reached_end(self, message: Message) -> bool:
+    def _check(self, message: Message) -> None:
         error = message.error()
-        if error is None:
-            return False
-        if error.code() == KafkaError._PARTITION_EOF:
-            return True
-        raise self._unavailable(KafkaException(error))
+        if error is not None and error.code() != KafkaError._PARTITION_EOF:
+            raise self._unavailable(KafkaException(error))
 
     def _store(self, messages: Sequence[Message]) -> int:
         """Stores a batch, topic by topic, each in one transaction with where its topic goes on."""

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 
+from runtime.log_end import LogEnd
+
 FROM_START = 0
 _WAIT_SECONDS = 0.05  # the client library waits for so long even if less than was asked for has come
 
@@ -40,14 +42,14 @@ def reader(bootstrap_servers: str) -> Iterator[Consumer]:
 
 def to_end(consumer: Consumer, timeout_s: float) -> Iterator[Message]:
     """The records of the one assigned partition, up to where it ends now. Raises KafkaException, also when that takes too long."""
-    deadline = time.monotonic() + timeout_s
+    end, deadline = LogEnd(consumer), time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         for message in consumer.consume(500, _WAIT_SECONDS):
             error = message.error()
             if error is None:
                 yield message
-            elif error.code() == KafkaError._PARTITION_EOF:
-                return
-            else:
+            elif error.code() != KafkaError._PARTITION_EOF:
                 raise KafkaException(error)
+            if end.reached(message):
+                return
     raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"the end of the topic was not reached in {timeout_s:g} s"))

@@ -14,6 +14,8 @@ from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPa
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from runtime.log_end import LogEnd
+
 T = TypeVar("T")
 
 PATIENCE = float(os.environ.get("PENSTOCK_TEST_PATIENCE", "3"))
@@ -139,7 +141,7 @@ class Kafka:
         with closing(Consumer(settings)) as consumer:
             ends = wait_until(lambda: self._partitions(topic), what=f"topic {topic}")
             consumer.assign([TopicPartition(topic, partition, 0) for partition in ends])
-            open_partitions = set(ends)
+            open_partitions, log_end = set(ends), LogEnd(consumer)
             deadline = time.monotonic() + timeout * PATIENCE
             while open_partitions if count is None else len(records) < count:
                 if time.monotonic() > deadline:
@@ -148,10 +150,10 @@ class Kafka:
                     error = message.error()
                     if error is None:
                         records.append(_raw(message))
-                    elif error.name() == "_PARTITION_EOF":
-                        open_partitions.discard(message.partition() or 0)
-                    else:
+                    elif error.name() != "_PARTITION_EOF":
                         raise KafkaException(error)
+                    if log_end.reached(message):
+                        open_partitions.discard(message.partition() or 0)
         return records
 
     def end_offsets(self, topic: str) -> dict[int, int]:

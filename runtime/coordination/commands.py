@@ -14,6 +14,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from runtime.coordination.records import MEMBER, Command, CommandResult, Desired, Member, Tombstone, decode, encode
 from runtime.errors import BrokerUnavailableError, StreamsError
 from runtime.ids import TaskId
+from runtime.log_end import LogEnd
 from runtime.topics import COORDINATION_CONFIG, coordination_topic, ensure_topic
 
 FLUSH_SECONDS = 15.0
@@ -108,19 +109,18 @@ class CommandClient:
         """The MEMBER records as they stand, alive or not yet fenced. Raises BrokerUnavailableError."""
         reader = self._reader()
         try:
-            _, end = self._bounds(reader)
+            _, high = self._bounds(reader)
             reader.assign([TopicPartition(self._topic, 0, 0)])
             found: dict[str, Member] = {}
-            while end:
+            end, at_end = LogEnd(reader), high == 0
+            while not at_end:
                 message = reader.poll(FLUSH_SECONDS)
                 if message is None:
                     raise BrokerUnavailableError(
                         f"bootstrap.servers = {self._servers}: the coordination topic could not be read to its end"
                     )
-                error = message.error()
-                if error is not None:
-                    if error.code() == KafkaError._PARTITION_EOF:
-                        break
+                at_end = end.reached(message)
+                if message.error() is not None:
                     continue
                 record = decode(message.key(), message.value())
                 if isinstance(record, Member):

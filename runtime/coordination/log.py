@@ -15,6 +15,7 @@ from runtime.config import StreamsConfig
 from runtime.coordination.records import Record, decode
 from runtime.errors import StreamsError
 from runtime.kafka_logs import KAFKA_LOGGER
+from runtime.log_end import LogEnd
 from runtime.topics import coordination_topic
 
 logger = logging.getLogger(__name__)
@@ -57,6 +58,7 @@ class CoordinationLog:
         self._consumer.assign([TopicPartition(self._topic, 0, 0)])
         self._admin_properties = config.admin_properties()
         self._producer = Producer({**config.admin_properties(), "enable.idempotence": True, "linger.ms": 0}, logger=KAFKA_LOGGER)
+        self._end = LogEnd(self._consumer)
         self.at_end = False
         """True once everything that was there has been read."""
         self.position = 0
@@ -67,10 +69,10 @@ class CoordinationLog:
         left out."""
         messages = self._consumer.consume(MOST_AT_ONCE, 0) or (self._consumer.consume(1, timeout) if timeout else [])
         for message in messages:
+            self.at_end = self.at_end or self._end.reached(message)
             error = message.error()
             if error is not None:
                 if error.code() == KafkaError._PARTITION_EOF:
-                    self.at_end = True
                     self.position = max(self.position, message.offset() or 0)
                 elif error.fatal():
                     raise StreamsError(f"the coordination topic cannot be read: {error.str()}")
