@@ -64,9 +64,11 @@ group.initial.rebalance.delay.ms=0
 group.min.session.timeout.ms=500
 group.consumer.min.session.timeout.ms=500
 group.consumer.min.heartbeat.interval.ms=100
-# After a kill -9 the controller waits for the end of the old broker's session before it lets it in again.
-broker.session.timeout.ms=2000
-broker.heartbeat.interval.ms=500
+# The controller waits for the end of the last session before it lets the broker in again: a second start takes so much longer. But a
+# broker that has no processor for as long is fenced, although there is no other: all partitions lose their leader for a moment, and
+# transactions that commit in it hang (see below). With 2 s that happened where fifty members began at once on two cores.
+broker.session.timeout.ms=6000
+broker.heartbeat.interval.ms=1000
 # There is no other broker to hand partitions to. Kafka 4.3.1 would first take the leader from each of them, and a transaction that
 # commits in that moment is then complete without its markers: its offsets and records stay pending for ever.
 controlled.shutdown.enable=false
