@@ -111,7 +111,11 @@ class StagedSegmentedStore(StagedStore[SegmentedBackend], SegmentedReads):
         self._new_after = LAST
         """What has a later time is in memory, if it is there at all: a new window's entries are not looked for on disk."""
         self._last_time = b""
-        """The time, as in a store key, that the last new entry had: stream time is not before it."""
+        """The time, as in a store key, that the last new entry of this commit had: stream time is not before it."""
+        self._staged_from = LAST
+        """No uncommitted entry has an earlier time."""
+        self._new_time = b""
+        """The time, as in a store key, that was last found to be later than `_new_after`."""
         self._times_of: dict[bytes, list[bytes]] = {}
         self._older_times: dict[bytes, list[bytes]] = {}
         self._times_complete = False
@@ -169,16 +173,26 @@ class StagedSegmentedStore(StagedStore[SegmentedBackend], SegmentedReads):
         return found
 
     def _is_new(self, key: bytes) -> bool:
-        return int.from_bytes(key[self._time_at], "big", signed=True) > self._new_after
+        time = key[self._time_at]
+        if time == self._new_time:
+            return True
+        if int.from_bytes(time, "big", signed=True) <= self._new_after:
+            return False
+        self._new_time = time
+        return True
 
     def _dropped(self) -> None:
         super()._dropped()
-        self._new_after = max(self._new_after, self._time.now)
+        self._new_after, self._new_time = max(self._new_after, self._time.now), b""
 
     def _forget_times(self) -> None:
         self._times_of, self._older_times = {}, {}
         self._times_complete = self._opened().is_empty() and not self._uncommitted
-        self._last_time = b""
+        self._new_time = b""
+        self._forget_staged_times()
+
+    def _forget_staged_times(self) -> None:
+        self._last_time, self._staged_from = b"", LAST
 
     def _put(self, key: bytes, value: object, timestamp: int) -> None:
         """A put of the user's, beside the operators'."""
@@ -210,8 +224,10 @@ class StagedSegmentedStore(StagedStore[SegmentedBackend], SegmentedReads):
             elif time <= self._time.now - self._retention:
                 self.expired_records += 1
                 return
+            if time < self._staged_from:
+                self._staged_from = time
             self._last_time = stored
-        super().update(key, key_object, entry, value, timestamp, headers)
+        StagedStore.update(self, key, key_object, entry, value, timestamp, headers)  # `super()` costs as much as half of what is done here
 
     def _key_object(self, key: bytes) -> object:
         return self._windowed(key)
@@ -221,7 +237,7 @@ class StagedSegmentedStore(StagedStore[SegmentedBackend], SegmentedReads):
     def _stored(self, records: Sequence[ChangelogRecord]) -> Iterator[tuple[bytes, bytes | None]]:
         """Without entries of segments that the records themselves have moved out of the retention."""
         length, first, at = self._segments.segment_ms, self._live_from(), self._time_at
-        if first == self._first_segment:
+        if first == self._first_segment or self._staged_from // length >= first:
             return super()._stored(records)
         times = {record[0][at] for record in records}
         live = {time for time in times if int.from_bytes(time, "big", signed=True) // length >= first}
@@ -230,13 +246,15 @@ class StagedSegmentedStore(StagedStore[SegmentedBackend], SegmentedReads):
     def commit(self, offsets: Mapping[Partition, NextOffset]) -> None:
         self._stage_time()
         super().commit(offsets)
+        self._forget_staged_times()
         self._drop_expired()
 
     def restore(self, records: Sequence[ChangelogRecord], offsets: Mapping[Partition, NextOffset]) -> None:
         at = self._time_at
-        times = {record[0][at] for record in records}
-        self._time.now = max((int.from_bytes(time, "big", signed=True) for time in times), default=-1)
+        times = {int.from_bytes(record[0][at], "big", signed=True) for record in records}
+        self._time.now = max(times, default=-1)
         self._time.now = max(self._time.now, self._committed_time.now)
+        self._staged_from = min(times, default=LAST)
         self._stage_time()
         super().restore(records, offsets)
         self._forget_times()
