@@ -12,7 +12,7 @@ long as all else that is done with it. So when the brokers refuse one, all goes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -175,11 +175,16 @@ class AtLeastOnce:
         self._sent = True
         self._transactions.send_offsets(offsets)
 
-    def commit(self, offsets: Mapping[Partition, OffsetAndMetadata]) -> Mapping[Partition, NextOffset]:
-        """Waits until everything is written, then commits the offsets. Returns the changelogs' next offsets.
+    def commit(
+        self, offsets: Mapping[Partition, OffsetAndMetadata], meanwhile: Sequence[Callable[[], None]] = ()
+    ) -> Mapping[Partition, NextOffset]:
+        """Waits until everything is written, then commits the offsets. Returns the changelogs' next offsets. `meanwhile` is done while the
+        brokers still take what was sent.
 
         Raises TransactionAbortedError (the offsets were not committed; what was written stays) or TaskMigratedError.
         """
+        for step in meanwhile:
+            step()
         self._flush()
         self._transactions.send_offsets(self._guard_offset, self._guard())
         if offsets:

@@ -35,13 +35,17 @@ class Courier:
         while (call := self._calls.get()) is not None:
             call()
 
-    def call(self, function: Callable[[], Result], seconds: float) -> Result:
-        """What `function` returns or raises. Raises HungError if it does not return within `seconds`, and at once after that."""
+    def call(self, function: Callable[[], Result], seconds: float, beside: Callable[[], None] | None = None) -> Result:
+        """What `function` returns or raises. Raises HungError if it does not return within `seconds`, and at once after that.
+
+        `beside` is done here meanwhile. What it raises is raised, and whatever is called next waits for `function` then."""
         if self.hung:
             raise HungError
         future: Future[Result] = Future()
+        begun = threading.Event()
 
         def run() -> None:
+            begun.set()
             try:
                 result = function()
             except BaseException as error:  # noqa: BLE001 (it is the caller's)
@@ -50,6 +54,9 @@ class Courier:
                 future.set_result(result)
 
         self._calls.put(run)
+        if beside is not None:
+            begun.wait(seconds)  # a thread that computes would let the other one begin only when its turn of 5 ms is over
+            beside()
         try:
             return future.result(seconds)
         except FutureTimeoutError:

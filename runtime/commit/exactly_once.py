@@ -6,7 +6,7 @@ commit, although the input offsets go to a group without members, which fences n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -219,15 +219,21 @@ class ExactlyOnce:
         self._sent = True
         self._transactions.send_offsets(offsets)
 
-    def commit(self, offsets: Mapping[Partition, OffsetAndMetadata]) -> Mapping[Partition, NextOffset]:
-        """Flushes and commits, and begins anew. Returns the changelogs' next offsets.
+    def commit(
+        self, offsets: Mapping[Partition, OffsetAndMetadata], meanwhile: Sequence[Callable[[], None]] = ()
+    ) -> Mapping[Partition, NextOffset]:
+        """Flushes and commits, and begins anew. Returns the changelogs' next offsets. `meanwhile` is done while the broker works.
 
         Raises TransactionAbortedError (nothing of it is visible, `abort()` is due) or TaskMigratedError.
         """
+        half = (len(meanwhile) + 1) // 2
+        first, second = partial(_do, meanwhile[:half]), partial(_do, meanwhile[half:])
         # The guard goes first: it is refused if the group begins a new generation between these two, which costs a rollback.
-        self._transactions.send_offsets(self._guard_offset, self._guard())
+        self._transactions.send_offsets(self._guard_offset, self._guard(), beside=first)
         if offsets:
-            self._transactions.send_offsets(offsets)  # answered while the outputs are still on their way
+            self._transactions.send_offsets(offsets, beside=second)  # answered while the outputs are still on their way
+        else:
+            second()
         self._transactions.flush()
         self._transactions.commit()
         self._sent = False
@@ -253,3 +259,8 @@ class ExactlyOnce:
 
     def close(self) -> None:
         self._transactions.close()
+
+
+def _do(steps: Sequence[Callable[[], None]]) -> None:
+    for step in steps:
+        step()

@@ -3,7 +3,7 @@
     1. flush the caches of every task: what was held back is forwarded, which may touch further stores and outputs
     2. write the changelogs: what is staged, folded by key
     3. write the events that became true with this commit
-    4. flush the producer, commit input offsets and guard to the broker
+    4. flush the producer, commit input offsets and guard to the broker; the stores make what they will write meanwhile
     5. commit the stores: data, changelog offsets and input offsets in one batch
 
 A crash between 4 and 5 leaves the stores behind their changelogs, never ahead; the restore replays the gap. Anything that fails up to 4
@@ -15,7 +15,7 @@ transaction costs the broker as much for one task as for all).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from runtime.commit.compare_and_set import CompareAndSet
@@ -48,7 +48,9 @@ class Transport(Protocol):
 
     def send_offsets(self, offsets: Mapping[Partition, OffsetAndMetadata]) -> None: ...
 
-    def commit(self, offsets: Mapping[Partition, OffsetAndMetadata]) -> Mapping[Partition, NextOffset]: ...
+    def commit(
+        self, offsets: Mapping[Partition, OffsetAndMetadata], meanwhile: Sequence[Callable[[], None]] = ()
+    ) -> Mapping[Partition, NextOffset]: ...
 
     @property
     def pending(self) -> bool: ...
@@ -68,6 +70,8 @@ class Committable(Protocol):
     def flush_caches(self) -> None: ...
 
     def pending_changelogs(self) -> Iterable[ChangelogRows]: ...
+
+    def prepare(self) -> None: ...
 
     def offsets_to_commit(self) -> Mapping[Partition, OffsetAndMetadata]: ...
 
@@ -102,18 +106,20 @@ class Commit:
             return False
         if extra:
             extra.write(self._transport.send_offsets)
-        ends = self._to_broker(everything)
+        ends = self._to_broker(everything, [task.prepare for task in tasks])
         self.moved = bool(everything)
         for task, of_task in zip(tasks, offsets, strict=True):
             task.committed(of_task, ends)
         return True
 
-    def _to_broker(self, offsets: Mapping[Partition, OffsetAndMetadata]) -> Mapping[Partition, NextOffset]:
+    def _to_broker(
+        self, offsets: Mapping[Partition, OffsetAndMetadata], meanwhile: Sequence[Callable[[], None]]
+    ) -> Mapping[Partition, NextOffset]:
         events = self._events.drain()
         try:
             for event in events:
                 self._transport.send(self._topic, event.key, event.to_json(), event.at_ms, None, 0)
-            return self._transport.commit(offsets)
+            return self._transport.commit(offsets, meanwhile)
         except (TransactionAbortedError, TaskMigratedError):
             self._events.put_back(events)
             raise

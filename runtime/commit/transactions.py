@@ -119,14 +119,20 @@ class TransactionalProducer:
             self._until_answered(self.producer.begin_transaction)
             self._open = True
 
-    def send_offsets(self, offsets: Mapping[Partition, OffsetAndMetadata], group: GroupMetadata | None = None) -> None:
-        """Adds offsets to the transaction: of the consumer's own group, which has no members, or of another's."""
+    def send_offsets(
+        self,
+        offsets: Mapping[Partition, OffsetAndMetadata],
+        group: GroupMetadata | None = None,
+        beside: Callable[[], None] | None = None,
+    ) -> None:
+        """Adds offsets to the transaction: of the consumer's own group, which has no members, or of another's. `beside` is done while the
+        broker answers."""
         positions = [TopicPartition(topic, number, at.offset, at.metadata) for (topic, number), at in offsets.items()]
         if group is None:
             assert self._consumer is not None
             group = self._consumer.consumer_group_metadata()
         metadata = group
-        self._until_answered(lambda: self.producer.send_offsets_to_transaction(positions, metadata, CALL_SECONDS))
+        self._until_answered(lambda: self.producer.send_offsets_to_transaction(positions, metadata, CALL_SECONDS), beside)
 
     def flush(self) -> int:
         """Serves the delivery reports of what was sent, and returns how much of it is still on its way. Bounded: if the transaction has
@@ -152,11 +158,12 @@ class TransactionalProducer:
         self._open = False
         self.begin()
 
-    def _until_answered(self, call: Callable[[], Result]) -> Result:
+    def _until_answered(self, call: Callable[[], Result], beside: Callable[[], None] | None = None) -> Result:
         warned = False
         while True:
             try:
-                return self._courier.call(call, HUNG_SECONDS)
+                once, beside = beside, None
+                return self._courier.call(call, HUNG_SECONDS, once)
             except HungError:
                 raise TaskMigratedError(f"the client of {self._transactional_id} does not return from a call: it is replaced") from None
             except KafkaException as error:

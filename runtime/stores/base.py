@@ -262,6 +262,9 @@ class EngineStore(ABC):
     def changelog_records(self) -> Iterator[ChangelogRecord]:
         """The uncommitted updates, folded by key; values are serialised once and kept for `commit`."""
 
+    def prepare_commit(self) -> None:  # noqa: B027 (a store that has nothing to prepare needs none)
+        """What can be done of `commit` before the broker has answered, between `changelog_records` and it. By itself it changes nothing."""
+
     @abstractmethod
     def commit(self, offsets: Mapping[Partition, NextOffset]) -> None:
         """Writes staged data, offsets and metas in one atomic batch; entries become clean and stay readable from memory."""

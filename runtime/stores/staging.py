@@ -31,7 +31,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from struct import Struct
 
 from runtime.errors import InvalidStateStoreError, SchemaRegistryUnavailableError, StreamsError
@@ -50,6 +50,7 @@ _LOADS_PER_LOOK = 256
 _EVICTED_AT_ONCE = 64
 """An eviction frees this part of the cache's budget."""
 _BY_UPDATE = attrgetter("update")
+_BY_KEY = itemgetter(0)
 _numbers = count(1)
 """Numbers of updates, of all stores of the process."""
 _INSORT = 64
@@ -75,6 +76,7 @@ class StagedStore(BackedStore[B], EntryStore):
         self._sorted: list[bytes] = []
         self._staged_meta: dict[str, bytes] = {}
         self._prepared: list[ChangelogRecord] | None = None
+        self._to_write: list[tuple[bytes, bytes | None]] | None = None
         self._held_bytes = 0
         self._uncommitted_bytes = 0
         self._loads = 0
@@ -285,7 +287,7 @@ class StagedStore(BackedStore[B], EntryStore):
         self._held_bytes = 0
 
     def changelog_records(self) -> Iterator[ChangelogRecord]:
-        self._prepared = self._prepare()
+        self._prepared, self._to_write = self._prepare(), None
         return iter(self._prepared)
 
     def _prepare(self) -> list[ChangelogRecord]:
@@ -300,18 +302,22 @@ class StagedStore(BackedStore[B], EntryStore):
         except Exception as error:
             raise self._unwritable(value, error) from error
 
+    def prepare_commit(self) -> None:
+        if self._prepared and self.persistent:
+            self._to_write = sorted(self._stored(self._prepared), key=_BY_KEY)  # RocksDB has half the work with what is in order
+
     def commit(self, offsets: Mapping[Partition, NextOffset]) -> None:
         backend = self._opened()
         if self._waiting:
             raise StreamsError(f"store {self.name} was to be committed while {self._waiting} updates were not forwarded")
         moved = {partition: offset for partition, offset in offsets.items() if self._offsets.get(partition) != offset}
         if not (moved or self._uncommitted or self._staged_meta):
-            self._prepared = None
+            self._prepared = self._to_write = None
             return
         prepared = self._prepared if self._prepared is not None else self._prepare()
         if len(prepared) != len(self._uncommitted):
             raise StreamsError(f"store {self.name} was updated after its changelog records were taken: they would not be on the changelog")
-        backend.write(self._stored(prepared), moved, self._staged_meta)
+        backend.write(self._stored(prepared) if self._to_write is None else self._to_write, moved, self._staged_meta)
         self._committed(moved)
 
     def _stored(self, records: Sequence[ChangelogRecord]) -> Iterator[tuple[bytes, bytes | None]]:
@@ -327,7 +333,7 @@ class StagedStore(BackedStore[B], EntryStore):
         self._uncommitted.clear()
         self._uncommitted_bytes = 0
         self._sorted = []
-        self._prepared = None
+        self._prepared = self._to_write = None
         self._staged_meta.clear()
         self._offsets.update(offsets)
         self._look_at_read_cache()
@@ -344,7 +350,7 @@ class StagedStore(BackedStore[B], EntryStore):
         self._waiting, self._in_order, self._flushing = 0, iter(()), False
         self._uncommitted_bytes = 0
         self._sorted = []
-        self._prepared = None
+        self._prepared = self._to_write = None
         self._reset_meta()
 
     def restore(self, records: Sequence[ChangelogRecord], offsets: Mapping[Partition, NextOffset]) -> None:

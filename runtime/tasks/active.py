@@ -404,6 +404,12 @@ class ActiveTask:
         """What is to be written to the changelogs."""
         return () if self._writer is None or not self._dirty else self._writer.pending()
 
+    def prepare(self) -> None:
+        """Makes what the stores will write at `committed`, while the broker takes the changelogs."""
+        if self._dirty:
+            for store in self.stores.values():
+                store.prepare_commit()
+
     def offsets_to_commit(self) -> dict[Partition, OffsetAndMetadata]:
         """The next offset to process of each partition where it moved since the last commit; at a pause, of every partition."""
         if self.queues is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import pytest
 
@@ -38,8 +38,12 @@ class Log:
     def send_offsets(self, offsets: Mapping[Partition, OffsetAndMetadata]) -> None:
         self.steps.append("offsets " + ",".join(f"{partition}={at.offset}" for partition, at in sorted(offsets.items())))
 
-    def commit(self, offsets: Mapping[Partition, OffsetAndMetadata]) -> Mapping[Partition, NextOffset]:
+    def commit(
+        self, offsets: Mapping[Partition, OffsetAndMetadata], meanwhile: Sequence[Callable[[], None]] = ()
+    ) -> Mapping[Partition, NextOffset]:
         self.steps.append("commit " + ",".join(f"{partition}={at.offset}" for partition, at in sorted(offsets.items())))
+        for step in meanwhile:
+            step()
         if self.error is not None:
             raise self.error
         self.pending = False
@@ -68,6 +72,9 @@ class Task:
     def pending_changelogs(self) -> Iterable[ChangelogRows]:
         yield ChangelogRows(Partition(f"log-{self.name}", 0), [(b"k", b"v", 1)])
 
+    def prepare(self) -> None:
+        self.log.steps.append(f"prepare {self.name}")
+
     def offsets_to_commit(self) -> Mapping[Partition, OffsetAndMetadata]:
         return {} if self.offset is None else {Partition(self.name, 0): OffsetAndMetadata(self.offset, "")}
 
@@ -90,6 +97,8 @@ def test_rule_9_caches_then_changelogs_then_events_then_the_broker_then_the_stor
         "changelog log-b-0 1",
         "send app-events",
         "commit a-0=3,b-0=3",
+        "prepare a",
+        "prepare b",
         "stores a",
         "stores b",
     ]
