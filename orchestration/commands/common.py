@@ -149,6 +149,16 @@ def explained() -> Iterator[None]:
         fail(str(error))
 
 
+@contextmanager
+def told_if_stopped(what_stays: str) -> Iterator[None]:
+    """Ctrl-C ends the command with a word on what it leaves behind, and exit status 130."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        err.print(f"stopped: {what_stays}", style="yellow", markup=False)
+        raise typer.Exit(130) from None
+
+
 def show(make: Callable[[], RenderableType | JsonValue], *, as_json: bool, watch: float | None) -> None:
     """Shows what `make` gives: a table, or data as JSON; with `watch` again every so many seconds, until Ctrl-C.
 

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from orchestration import audit
 from orchestration.applications import Application
-from orchestration.commands.common import Json, ago_ms, err, out, print_json, project, table
+from orchestration.commands.common import Json, ago_ms, err, out, print_json, project, table, told_if_stopped
 from orchestration.commands.run_book import ApplicationName
 from orchestration.operations import Operations
 from orchestration.snapshot_exports import export_root, export_snapshot
@@ -62,7 +62,8 @@ def take(
     """
     with project() as operations:
         declared = operations.applications.named(application)
-        with _bar("Tasks", MofNCompleteColumn()) as progress:
+        half = "there is no new snapshot; what tasks have written of it is read by nobody"
+        with told_if_stopped(half), _bar("Tasks", MofNCompleteColumn()) as progress:
             snapshot = take_snapshot(operations, declared, actor=audit.this_user(), timeout_s=timeout, progress=progress)
         out.print(
             f"{snapshot.id} is complete: {len(snapshot.tasks)} tasks, {_size(snapshot.manifest.bytes)}, at {snapshot.place}", markup=False
@@ -162,7 +163,8 @@ def delete(
 
 
 def _export(operations: Operations, application: Application, snapshot: str | None, to: str | None) -> None:
-    with _bar("Export", DownloadColumn(), TimeRemainingColumn()) as progress:
+    cut_off = "nobody reads the copy before it is whole. `penstock snapshot export` goes on with it"
+    with told_if_stopped(cut_off), _bar("Export", DownloadColumn(), TimeRemainingColumn()) as progress:
         found = export_snapshot(operations, application, actor=audit.this_user(), snapshot_id=snapshot, uri=to, progress=progress)
     out.print(f"{found.id} is exported to {found.place}", markup=False)
 

@@ -47,6 +47,19 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(app, ["snapshot", *arguments])
 
 
+@pytest.mark.parametrize(
+    ("command", "does", "told"), [("take", "take_snapshot", "no new snapshot"), ("export", "export_snapshot", "goes on with it")]
+)
+def test_ctrl_c_says_what_stays(places: Places, monkeypatch: pytest.MonkeyPatch, command: str, does: str, told: str) -> None:
+    def stopped(*arguments: object, **named: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"orchestration.commands.snapshot.{does}", stopped)
+    result = run(command, "app")
+    assert result.exit_code == 130
+    assert told in result.output.replace("\n", " ")
+
+
 def test_snapshots_are_listed_shown_and_deleted(places: Places, tmp_path: Path) -> None:
     assert f"at {places.snapshots('app')}. Take one: penstock snapshot take app" in run("list", "app").output.replace("\n", " ")
     root = places.snapshots("app")
