@@ -43,12 +43,12 @@ def fail_some_commits(
     real = transport.commit
     seen = {"commits": 0}
 
-    def commit(self: ExactlyOnce, offsets: Offsets) -> Mapping[Partition, NextOffset]:
+    def commit(self: ExactlyOnce, offsets: Offsets, *others: object) -> Mapping[Partition, NextOffset]:
         if offsets:
             seen["commits"] += 1
             if seen["commits"] % every == 0:
                 raise error
-        return real(self, offsets)  # type: ignore[arg-type]  # both transports have the same method
+        return real(self, offsets, *others)  # type: ignore[arg-type]  # both transports have the same method
 
     monkeypatch.setattr(transport, "commit", commit)
 
@@ -79,11 +79,11 @@ def test_a_call_of_the_client_library_that_never_returns_costs_a_new_incarnation
     hang, over = threading.Event(), threading.Event()
     real = Courier.call
 
-    def call(self: Courier, function: Callable[[], object], seconds: float) -> object:
+    def call(self: Courier, function: Callable[[], object], seconds: float, *others: object) -> object:
         if hang.is_set():
             hang.clear()
             return real(self, lambda: over.wait(60), seconds)
-        return real(self, function, seconds)
+        return real(self, function, seconds, *others)  # type: ignore[arg-type]  # passed on as they came
 
     monkeypatch.setattr(Courier, "call", call)
     source, output = topic("in"), topic("out")

@@ -173,11 +173,11 @@ def test_a_record_of_a_global_topic_that_is_skipped_is_kept_as_a_dead_letter_als
     aborted: list[int] = []
     real = ExactlyOnce.commit
 
-    def commit(self: ExactlyOnce, offsets: Offsets) -> Mapping[Partition, NextOffset]:
+    def commit(self: ExactlyOnce, offsets: Offsets, *others: object) -> Mapping[Partition, NextOffset]:
         if len(aborted) < 2:
             aborted.append(len(offsets))
             raise TransactionAbortedError("a test wants it")
-        return real(self, offsets)
+        return real(self, offsets, *others)  # type: ignore[arg-type]  # passed on as they came
 
     monkeypatch.setattr(ExactlyOnce, "commit", commit)
     broker.produce(airports, [("EWR", "Newark"), ("EWR", BAD)], partition=0, headers=[("own", b"1")])

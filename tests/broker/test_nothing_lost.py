@@ -177,11 +177,11 @@ def test_rule_15_under_at_least_once_offsets_are_committed_after_what_they_stand
     seen: list[tuple[Sequence[Partition], int, int]] = []
     real = TransactionalProducer.send_offsets
 
-    def look(self: TransactionalProducer, offsets: dict[Partition, object], group: object = None) -> None:
+    def look(self: TransactionalProducer, offsets: dict[Partition, object], *others: object, **named: object) -> None:
         if any(partition.topic == source for partition in offsets):
             written = len(broker.consume(output)), len(broker.consume(f"{application_id}-counts-changelog"))
             seen.append((list(offsets), *written))
-        real(self, offsets, group)  # type: ignore[arg-type]  # passed on as they came
+        real(self, offsets, *others, **named)  # type: ignore[arg-type]  # passed on as they came
 
     monkeypatch.setattr(TransactionalProducer, "send_offsets", look)
     settings: dict[str, object] = {

@@ -10,7 +10,7 @@ import pytest
 from runtime.client import KafkaStreams
 from runtime.clock import SystemClock
 from runtime.commit.compare_and_set import Offsets
-from runtime.commit.transactions import GroupMetadata, TransactionalProducer
+from runtime.commit.transactions import TransactionalProducer
 from runtime.coordination.commands import CommandClient
 from runtime.errors import StreamsError
 from runtime.events import EventKind
@@ -138,9 +138,9 @@ def test_rule_20_offsets_of_a_paused_task_are_committed_again_every_six_hours(
     written: list[int] = []
     real = TransactionalProducer.send_offsets
 
-    def send(self: TransactionalProducer, offsets: Offsets, group: GroupMetadata | None = None) -> None:
+    def send(self: TransactionalProducer, offsets: Offsets, *others: object, **named: object) -> None:
         written.extend(at.offset for partition, at in offsets.items() if partition == Partition(source, 0))
-        real(self, offsets, group)
+        real(self, offsets, *others, **named)  # type: ignore[arg-type]  # passed on as they came
 
     with KafkaStreams(count_topology(source, output), config, clock=clock) as streams:
         streams.start()

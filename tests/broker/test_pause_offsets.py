@@ -258,11 +258,11 @@ def test_rule_20_what_an_operator_sets_while_idle_offsets_are_committed_again_st
     shifted: list[int] = []
     real = TransactionalProducer.send_offsets
 
-    def send(self: TransactionalProducer, offsets: dict[Partition, object], group: object = None) -> None:
+    def send(self: TransactionalProducer, offsets: dict[Partition, object], *others: object, **named: object) -> None:
         if paused(streams) and Partition(source, 0) in offsets and not shifted:
             set_offset(broker, application_id, source, 2)
             shifted.append(2)
-        real(self, offsets, group)  # type: ignore[arg-type]  # passed on as they came
+        real(self, offsets, *others, **named)  # type: ignore[arg-type]  # passed on as they came
 
     with running(broker, count_topology(source, output), application_id, state_dir, **PAUSING) as streams:
         pauses(streams)

@@ -106,11 +106,11 @@ def test_commits_that_fail_again_and_again_are_counted_so_that_the_pauses_grow(
     refusing = [True]
     real = ExactlyOnce.commit
 
-    def commit(self: ExactlyOnce, offsets: Mapping[Partition, OffsetAndMetadata]) -> Mapping[Partition, NextOffset]:
+    def commit(self: ExactlyOnce, offsets: Mapping[Partition, OffsetAndMetadata], *others: object) -> Mapping[Partition, NextOffset]:
         if refusing[0] and offsets:
             attempts.append(offsets)
             raise TransactionAbortedError("refused")
-        return real(self, offsets)
+        return real(self, offsets, *others)  # type: ignore[arg-type]  # passed on as they came
 
     monkeypatch.setattr(ExactlyOnce, "commit", commit)
     source, output = topic("in"), topic("out")
