@@ -9,7 +9,7 @@ are still open.)
 
 from __future__ import annotations
 
-from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 
 class LogEnd:
@@ -38,5 +38,8 @@ class LogEnd:
 
     def _told(self, partition: TopicPartition) -> int | None:
         """The high watermark of the latest answer: it came with this message, or after it. Nothing is asked of the broker."""
-        known = self._consumer.get_watermark_offsets(partition, cached=True)
+        try:
+            known = self._consumer.get_watermark_offsets(partition, cached=True)
+        except KafkaException:
+            return None  # not assigned any more, or not answered: the event tells
         return known[1] if known is not None and known[1] >= 0 else None
