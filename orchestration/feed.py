@@ -81,10 +81,10 @@ class Feed:
         """
         deadline = time.monotonic() + timeout_s
         self._assign(self._topic_ids(min(timeout_s, 5.0)))
-        waiting = set(self._assigned)
-        stored = 0
-        end = LogEnd(self._consumer) if self._consumer is not None else None
-        while end is not None and waiting and (left := deadline - time.monotonic()) > 0:
+        if self._consumer is None:
+            return Step(0, True)
+        end, waiting, stored = LogEnd(self._consumer), set(self._assigned), 0
+        while waiting and (left := deadline - time.monotonic()) > 0:
             messages = self._consume(min(left, _WAIT_SECONDS))
             stored += self._store([message for message in messages if message.error() is None])
             for message in messages:

@@ -44,6 +44,14 @@ from runtime.topology.factory import build_topology
 logger = logging.getLogger(__name__)
 
 EXIT_CLEAN, EXIT_FAILED, EXIT_CONFIGURATION, EXIT_STATE_DIRECTORY, EXIT_STALLED = 0, 1, 2, 3, 4
+INTERRUPTED = "interrupted: the seed is not installed to its end; start again, and it goes on from there"
+
+
+def exit_status(error: StreamsError) -> int:
+    """The exit status that tells of this error."""
+    if isinstance(error, StreamsConfigError | TopologyError):
+        return EXIT_CONFIGURATION
+    return EXIT_STATE_DIRECTORY if isinstance(error, StateDirectoryError) else EXIT_FAILED
 
 
 class InstanceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -87,20 +95,15 @@ def run(settings: InstanceSettings) -> int:
     try:
         streams = KafkaStreams(settings.factory, settings.streams_config(), log_path=settings.log_path)
     except (StreamsConfigError, TopologyError) as error:
-        logger.error("%s", error, exc_info=error.__cause__)
-        return EXIT_CONFIGURATION
+        return _told(error)
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):  # a launcher may have ignored them, and children inherit that
         signal.signal(number, lambda signum, frame: _stop(signum, frame, ended))
     streams.set_state_listener(lambda new, old: ended.set() if new.has_completed_shutdown() else None)
     try:
         streams.start()
-    except StateDirectoryError as error:
-        logger.error("%s", error)
-        return EXIT_STATE_DIRECTORY
     except StreamsError as error:
-        logger.error("%s", error)
-        return EXIT_FAILED
+        return _told(error)
     _watch(streams, settings.instance, ended)
     streams.close(leave_group=False)
     if streams.state is State.ERROR:
@@ -165,16 +168,19 @@ def _seeded(settings: InstanceSettings, where: str, reset: bool) -> int:
     """The exit status, `EXIT_CLEAN` if the instance may run."""
     try:
         logger.info("%s", seed(settings, where, reset=reset))
-    except (StreamsConfigError, TopologyError) as error:
-        logger.error("%s", error, exc_info=error.__cause__)
-        return EXIT_CONFIGURATION
-    except StateDirectoryError as error:
-        logger.error("%s", error)
-        return EXIT_STATE_DIRECTORY
     except StreamsError as error:
-        logger.error("%s", error)
+        return _told(error)
+    except KeyboardInterrupt:
+        logger.error(INTERRUPTED)
         return EXIT_FAILED
     return EXIT_CLEAN
+
+
+def _told(error: StreamsError) -> int:
+    """Its exit status, when the log has it; where the user's own code is wrong, with what that raised."""
+    status = exit_status(error)
+    logger.error("%s", error, exc_info=error.__cause__ if status == EXIT_CONFIGURATION else None)
+    return status
 
 
 if __name__ == "__main__":

@@ -15,8 +15,8 @@ Three things are no differences (rules.md, 29):
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+import msgspec
 from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F
 
@@ -35,14 +35,9 @@ _SIDES = (("actual", ""), ("expected", _EXPECTED))
 _SHOWN = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Reconciliation:
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """What came of holding a store's rows against its topic. Counts are of rows, `moved_on` of keys; `malformed` rows are those of the
-    store whose bytes do not fit its serdes. `first` names the first differences, a sentence each. `notes` as in `ChangelogTable`.
-
-    `differences` (lazy) has a row per difference: `side`, the key's columns, each other column twice (as the store has it, and as
-    `expected_…` by the topic), `task`, `partition`; ordered by nothing. It holds what it needs in Spark's cache until `close`.
-    """
+    store whose bytes do not fit its serdes. `first` names the first differences, a sentence each. `notes` as in `ChangelogTable`."""
 
     rows: int
     expected: int
@@ -53,15 +48,22 @@ class Reconciliation:
     malformed: int
     first: tuple[str, ...]
     notes: tuple[str, ...]
-    differences: DataFrame
-    _cached: tuple[DataFrame, ...] = ()
 
     @property
     def equal(self) -> bool:
         return self.missing == self.surplus == self.different == 0
 
+
+class Reconciliation(Comparison, frozen=True, kw_only=True):
+    """A comparison and its rows. `differences` (lazy) has a row per difference: `side`, the key's columns, each other column twice (as the
+    store has it, and as `expected_…` by the topic), `task`, `partition`; ordered by nothing. It holds what it needs in Spark's cache until
+    `close`."""
+
+    differences: DataFrame
+    cached: tuple[DataFrame, ...] = ()
+
     def close(self) -> None:
-        for frame in self._cached:
+        for frame in self.cached:
             frame.unpersist()
 
 
@@ -133,7 +135,7 @@ def _held(
         first=shown,
         notes=found.notes,
         differences=differences,
-        _cached=(entries, differences),
+        cached=(entries, differences),
     )
 
 

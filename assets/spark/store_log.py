@@ -78,11 +78,6 @@ def snapshot_offsets(parts: Sequence[StoreSnapshot]) -> dict[int, int]:
     return found
 
 
-def snapshot_times(parts: Sequence[StoreSnapshot]) -> dict[int, int]:
-    """The stream time (ms) of each part of a store that has one, by partition."""
-    return {part.partition: part.store.stream_time for part in parts if part.store.stream_time is not None}
-
-
 def store_log(application: str, factory: str, store: str, config: Mapping[str, object], value_schema: str | None = None) -> StoreLog:
     """Of a store of the topology that `factory` (`module:function`) makes: no snapshot is needed, and no instance.
 

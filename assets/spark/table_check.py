@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from assets.spark.formats import MALFORMED, MALFORMED_TYPE, row_columns
-from assets.spark.reconcile import reconcile
+from assets.spark.reconcile import Comparison, reconcile
 from assets.spark.store_log import store_log
 from assets.spark.table_files import table_files
 from assets.spark.table_job import MALFORMED_TABLE
@@ -23,27 +23,14 @@ from orchestration.table_versions import TableVersion, WrongTableError
 DIFFERENCES = "__differences"
 
 
-class TableCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it. Counts are of rows, `moved_on` of keys; `first` are a few differences in words, and all of them are in the table at
-    `differences`. `version` and `snapshot` are those of the table that was looked at."""
+class TableCheck(Comparison, frozen=True, kw_only=True):
+    """What came of it. All differences are in the table at `differences`. `version` and `snapshot` are those of the table that was looked
+    at, `days` the first and the last of it that were."""
 
-    rows: int
-    expected: int
-    missing: int
-    surplus: int
-    different: int
-    moved_on: int
-    malformed: int
-    first: list[str]
-    notes: list[str]
     differences: str
     version: str
     snapshot: str | None
-    days: list[str] = []
-
-    @property
-    def equal(self) -> bool:
-        return self.missing == self.surplus == self.different == 0
+    days: tuple[str, ...] = ()
 
 
 def check(request: TableRequest, spark: SparkSession, report: Callable[[str], None]) -> TableCheck:
@@ -71,19 +58,11 @@ def check(request: TableRequest, spark: SparkSession, report: Callable[[str], No
         schema = found.differences.schema.json()
         differences.write(found.differences, TableVersion(table=request.table + DIFFERENCES, version=request.version, schema=schema))
         return TableCheck(
-            rows=found.rows,
-            expected=found.expected,
-            missing=found.missing,
-            surplus=found.surplus,
-            different=found.different,
-            moved_on=found.moved_on,
-            malformed=found.malformed,
-            first=list(found.first),
-            notes=list(found.notes),
+            **{name: getattr(found, name) for name in Comparison.__struct_fields__},
             differences=place,
             version=version.version,
             snapshot=version.snapshot,
-            days=[] if where is None else [str(version.first_day), str(version.last_day)],
+            days=() if where is None else (str(version.first_day), str(version.last_day)),
         )
     finally:
         found.close()

@@ -37,7 +37,7 @@ def table_check(table: StateTable, application: Application) -> dg.AssetChecksDe
 def tell(operations: Operations, table: StateTable, found: TableCheck, *, occurrence: str, actor: str) -> None:
     """Opens, counts or resolves the alert on the table."""
     counts = {"missing": found.missing, "surplus": found.surplus, "different": found.different}
-    checked = table_alerts.TableCheck(table.application, table.name, occurrence, counts, tuple(found.first), found.differences)
+    checked = table_alerts.TableCheck(table.application, table.name, occurrence, counts, found.first, found.differences)
     with operations.control_plane.writing() as session:
         table_alerts.of_check(session, checked, actor=actor, at=audit.now())
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from runtime.errors import StateDirectoryError
 from runtime.ids import NextOffset, Partition
-from runtime.stores.locks import way_out
+from runtime.stores.locks import sync_directory, way_out
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ def write_checkpoint(directory: Path, offsets: Mapping[Partition, NextOffset | N
             file.flush()
             os.fsync(file.fileno())
         written.replace(path)
-        _sync_directory(directory)
+        sync_directory(directory)
     except OSError as error:
         raise StateDirectoryError(f"{path} cannot be written: {error}{way_out(str(error))}") from error
 
@@ -132,12 +132,3 @@ def _in_file(offset: NextOffset | None, applied: int) -> int:
 def _private(path: str, flags: int) -> int:
     """Readable by the group at most, as all state."""
     return os.open(path, flags, 0o640)
-
-
-def _sync_directory(directory: Path) -> None:
-    """Makes the rename durable."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 
 from runtime import logs
-from runtime.errors import SeedRefusedError, StateDirectoryError, StreamsConfigError, StreamsError, TopologyError
-from runtime.instance import EXIT_CLEAN, EXIT_CONFIGURATION, EXIT_FAILED, EXIT_STATE_DIRECTORY, InstanceSettings, add_seed_options, seed
+from runtime.errors import StreamsError
+from runtime.instance import EXIT_CLEAN, EXIT_FAILED, INTERRUPTED, InstanceSettings, add_seed_options, exit_status, seed
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -26,23 +26,13 @@ def main(arguments: list[str] | None = None) -> int:
         settings = InstanceSettings.read(options.config)
         logs.configure(Path(settings.log_path) if settings.log_path else None, fields={"application": settings.application})
         print(seed(settings, options.seed, reset=options.reset_offsets))
-    except (StreamsConfigError, TopologyError) as error:
-        return _ended(error, EXIT_CONFIGURATION)
-    except SeedRefusedError as error:
-        return _ended(error, EXIT_FAILED)
-    except StateDirectoryError as error:
-        return _ended(error, EXIT_STATE_DIRECTORY)
     except StreamsError as error:
-        return _ended(error, EXIT_FAILED)
+        print(error)
+        return exit_status(error)
     except KeyboardInterrupt:
-        print("interrupted: the seed is not installed to its end; start again, and it goes on from there")
+        print(INTERRUPTED)
         return EXIT_FAILED
     return EXIT_CLEAN
-
-
-def _ended(error: StreamsError, status: int) -> int:
-    print(error)
-    return status
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ from runtime.snapshots.manifest import (
     files_in,
 )
 from runtime.stores.base import EngineStore
-from runtime.stores.locks import way_out
+from runtime.stores.locks import sync_directory, way_out
 from runtime.stores.segmented import STREAM_TIME, TIME
 
 
@@ -102,7 +102,7 @@ def begin_snapshot(
             manifest = msgspec.structs.replace(part, stores=written, files=files_in(building))
             _write_durably(building / MANIFEST, encoded(manifest))
             building.rename(final)
-            _sync_directory(final.parent)
+            sync_directory(final.parent)
         return final
 
     return finish
@@ -168,11 +168,3 @@ def _write_durably(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

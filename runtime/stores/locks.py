@@ -176,3 +176,12 @@ def lock_holder(path: Path) -> int | None:
             pid = int(fields[fields.index(wanted) - 1])
             return pid if pid > 0 else None
     return None
+
+
+def sync_directory(path: Path) -> None:
+    """Makes what was renamed in a folder durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
