@@ -1,6 +1,6 @@
 # `make help` lists what there is. Every target builds what it needs first; all may be repeated and run side by side.
 .DEFAULT_GOAL := help
-.PHONY: help demo dev test check chaos bench clean distclean lock lint types quick slow
+.PHONY: help demo dev test check pythons chaos bench clean distclean lock lint types quick slow
 SHELL := /bin/sh
 BIN := .venv/bin
 ENV := .venv/.built
@@ -16,7 +16,7 @@ demo: $(ENV) ## run the example application from end to end; `make demo ARGS=--o
 dev: $(ENV) ## Dagster's UI on the declared applications, with the embedded Kafka
 	$(BIN)/penstock dev $(ARGS)
 
-test: check slow ## all tests: `check`, then those on a real broker, Dagster, Spark, a browser, with kill -9
+test: check pythons slow ## all tests: `check`, on the other Pythons too, then those on a real broker, Dagster, Spark, a browser, with kill -9
 
 check: $(ENV) ## style, types, import direction and the quick tests; under 3 minutes
 	$(MAKE) -j2 --no-print-directory lint types quick
@@ -32,6 +32,9 @@ types: $(ENV)
 quick: $(ENV)
 	$(PYTEST) -n 2 tests/unit tests/contracts tests/cases tests/simulation tests/formats $(ARGS)
 
+pythons: $(ENV) ## the quick tests on the other Pythons that are claimed and here; says which are not
+	$(BIN)/python scripts/quick-tests-on-every-python $(ARGS)
+
 slow: $(ENV) check
 	$(BIN)/python scripts/slow-tests $(ARGS)
 
@@ -41,19 +44,19 @@ chaos: $(ENV) ## kill an application and its broker again and again, and look at
 bench: $(ENV) ## measure the engine against the same by hand; also ARGS=restore, commits, checkpoints, gaps
 	$(BIN)/python -m benchmarks $(ARGS)
 
-lock: $(ENV) ## write requirements.txt from requirements.in (names no index, so it fits any mirror)
+lock: $(ENV) ## write requirements.txt from requirements*.in (names no index, so it fits any mirror)
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-strip-extras --no-header --no-emit-index-url \
-		--quiet --output-file requirements.txt requirements.in
+		--quiet --output-file requirements.txt requirements.in requirements-dev.in
 
 clean: ## stop instances and the embedded Kafka, and delete what was built and kept, but for .venv
 	@if [ -d .penstock ]; then $(BIN)/python -m examples.flight_board.demo --clear && \
 		$(BIN)/penstock stop --kill --timeout 20 && $(BIN)/penstock broker stop; fi
 	rm -rf .penstock .dagster build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis \
 		spark-warehouse test-artefacts
-	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
+	find . -name __pycache__ -not -path './.venv/*' -not -path './.pythons/*' -prune -exec rm -rf {} +
 
-distclean: clean ## `clean`, and delete .venv
-	rm -rf .venv
+distclean: clean ## `clean`, and delete .venv and the environments of other Pythons
+	rm -rf .venv .pythons
 
 $(ENV): requirements.txt scripts/build-env
 	@scripts/build-env

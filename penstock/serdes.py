@@ -1,0 +1,45 @@
+"""Serdes: objects to bytes and back. The bytes of the primitive serdes, of windowed keys and of lists equal Java's."""
+
+from penstock.runtime.kafka.schema_registry import avro, json_schema, protobuf
+from penstock.runtime.serdes import (
+    BOOLEAN,
+    BYTES,
+    DOUBLE,
+    FLOAT,
+    INTEGER,
+    JSON,
+    LONG,
+    NULL,
+    SHORT,
+    STRING,
+    UUID,
+    Serde,
+    json,
+    list_of,
+    nullable,
+    session_windowed,
+    time_windowed,
+)
+
+__all__ = [
+    "BOOLEAN",
+    "BYTES",
+    "DOUBLE",
+    "FLOAT",
+    "INTEGER",
+    "JSON",
+    "LONG",
+    "NULL",
+    "SHORT",
+    "STRING",
+    "UUID",
+    "Serde",
+    "avro",
+    "json",
+    "json_schema",
+    "list_of",
+    "nullable",
+    "protobuf",
+    "session_windowed",
+    "time_windowed",
+]
