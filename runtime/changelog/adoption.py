@@ -1,18 +1,21 @@
-"""What is found of a store when it is opened: may it be gone on with, and from which offset?
+"""Check of a store's files when it is opened: are they usable, and from which offset?
 
-Our stores keep their offsets with their entries (KIP-892), so nothing has to be asked for them: the `.checkpoint` file is written for
-those who look at closed stores, and an open store is never compared with it. It is read here in one case, a store that has entries but no
-offset: one that Kafka Streams wrote before it kept offsets in stores (KIP-1035), or one of a user's own. Then
+Penstock's stores keep their offsets with their entries (KIP-892). The `.checkpoint` file serves readers of closed stores and is never
+compared with an open one. It is read here in one case: a store that has entries but no offset, written by Kafka Streams before it kept
+offsets in stores (KIP-1035), or a custom store. Then
 
-    .checkpoint knows the offset     it is taken into the store, once: the store returns it from then on
-    .checkpoint does not (-4)        the store is emptied and restored from the changelog's start: what it holds is not known
+    .checkpoint has the offset       it is written into the store, once
+    .checkpoint has none (-4)        the store is emptied and restored from the changelog's start, since its position is unknown
 
-A store that is new, or that was emptied, is never given an offset: it would count as full with nothing in it.
+A new or emptied store never gets an offset: it would count as complete while it is empty.
 
-Kafka Streams' windows and sessions are databases of their own under `<task>/<store>/`. They are not read here; they are removed, since
-otherwise nobody would, and the store is restored.
+Kafka Streams' windows and sessions are databases of their own under `<task>/<store>/`. They are not read but
+removed, and the store is restored.
 
-A store whose program has changed, so that its entries would be misread, is refused: it knows its own layout.
+A store whose layout no longer matches the program is refused, because its entries would be misread. Two kinds are emptied and restored
+instead: a store filled from a user's topic (a global store, a table that reuses its source topic), and one whose changelog was deleted
+since. Files of a changelog that is gone are emptied by the restore anyway (rules.md, 13), so deleting the changelog is how an operator
+begins a store that has changed, on all machines at once.
 """
 
 from __future__ import annotations
@@ -22,32 +25,43 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from runtime.changelog.checkpoint import FILE_NAME, read_checkpoint
-from runtime.changelog.staleness import known_until
-from runtime.errors import StateDirectoryError, StoreChangedError
-from runtime.ids import Partition
-from runtime.stores.base import EngineStore
-from runtime.stores.layout import KEPT_LAYOUT, decode_layout, differences
+from penstock.runtime.changelog.checkpoint import FILE_NAME, read_checkpoint
+from penstock.runtime.changelog.staleness import known_until
+from penstock.runtime.changelog.store_metadata import stored_topic_id
+from penstock.runtime.model.errors import StateDirectoryError, StoreChangedError, by_reset
+from penstock.runtime.model.ids import Partition
+from penstock.runtime.stores.base import EngineStore
+from penstock.runtime.stores.layout import LAYOUT_META, changes, decode_layout, layout_with_versions
 
 logger = logging.getLogger(__name__)
 
 
-def take_up(directory: Path, store: EngineStore, belongs: Callable[[Partition], bool] | None, way_out: str) -> None:
-    """Looks at a store that was just opened in `directory` (the task's, or `global`) and makes it fit to be restored from its offset.
+def take_up(
+    directory: Path,
+    store: EngineStore,
+    belongs: Callable[[Partition], bool] | None,
+    way_out: str,
+    *,
+    of_source: bool = False,
+    topic_id: Callable[[], str | None] = lambda: None,
+) -> None:
+    """Check a store just opened in `directory` (the task's, or `global`) and prepare it to be restored from its offset.
 
-    `belongs` tells which partitions the store is built from, None for a store without a log; `way_out` is told when it is refused.
-    Raises StoreChangedError, StateDirectoryError.
+    `belongs`: whether the store is built from a partition, None for a store without a log; `of_source`: its log is a topic of the
+    user's. `way_out`: for the message of a refusal. `topic_id` returns the id of the store's changelog now, None if that is unknown; it is
+    called only for a store that has changed.
+    Raises StoreChangedError, StateDirectoryError, and what `topic_id` raises.
     """
     if not store.persistent:
         return
     ours = store.layout.kind != "custom"
     if ours:
-        _check_layout(store, way_out)
+        _check_layout(store, way_out, topic_id, logged=belongs is not None, of_source=of_source)
         _remove_java_segments(directory, store.name)
     if belongs is not None and not any(belongs(partition) for partition in store.committed_offsets()) and store.has_entries():
         _migrate(directory, store, belongs)
     if ours:
-        store.commit({})  # the layout, where it was not kept yet
+        store.commit({})  # the layout, if it was not recorded yet
 
 
 def _migrate(directory: Path, store: EngineStore, belongs: Callable[[Partition], bool]) -> None:
@@ -57,7 +71,7 @@ def _migrate(directory: Path, store: EngineStore, belongs: Callable[[Partition],
         logger.warning("store %s in %s has entries of which no offset is known: it is emptied and restored", store.name, directory)
         store.wipe()
         return
-    # What was deleted from the changelog after the file was written is not known here.
+    # Deletions on the changelog after the file was written are unknown.
     known_until(store, (directory / FILE_NAME).stat().st_mtime_ns // 1_000_000)
     store.commit(known)
     logger.info("store %s goes on from %s", store.name, ", ".join(f"{each}@{offset} (.checkpoint)" for each, offset in known.items()))
@@ -74,27 +88,41 @@ def _remove_java_segments(directory: Path, name: str) -> None:
         raise StateDirectoryError(f"{folder}, which Kafka Streams left, cannot be removed: {error}") from error
 
 
-def _check_layout(store: EngineStore, way_out: str) -> None:
-    data = store.get_meta(KEPT_LAYOUT)
+def _check_layout(store: EngineStore, way_out: str, topic_id: Callable[[], str | None], *, logged: bool, of_source: bool) -> None:
+    data = store.get_meta(LAYOUT_META)
     kept = None if data is None else decode_layout(data)
-    if kept is None:
+    if data is None or kept is None:
         return
-    wanted = store.layout
-    changes = differences(kept, wanted)
-    # As another kind of store it may look empty although it is not; its offsets tell.
-    if changes and (store.has_entries() or any(store.committed_offsets().values())):
-        raise StoreChangedError(f"store {store.name} has changed: {', and '.join(changes)}. What it holds would be misread. {way_out}")
-    if changes or kept.retention_ms != wanted.retention_ms:  # segments are half a retention long, and found by their length
+    wanted, told = store.layout, changes(data, store)
+    resized = kept.retention_ms != wanted.retention_ms  # segments are half a retention long, and found by their length
+    if resized and not logged:
+        told.append("its retention has changed, so its files must be made again, and it has no changelog to make them from")
+    # Opened as another kind of store it may look empty although it is not; its offsets show that.
+    holds = store.has_entries() or any(store.committed_offsets().values())
+    if told and holds and not of_source and (reason := _changelog_gone(store, topic_id)) is not None:
+        logger.warning("store %s has changed (%s) and is emptied, because its %s", store.name, ", and ".join(told), reason)
+        store.wipe()
+    elif told and holds and not of_source:
+        raise StoreChangedError(f"store {store.name} has changed: {', and '.join(told)}. What it holds would be misread. {way_out}")
+    elif told or resized:
         logger.warning("store %s is emptied and restored: its layout is another one now (%s, was %s)", store.name, wanted, kept)
         store.wipe()
+    elif (now := layout_with_versions(store, data)) != data:
+        store.set_meta(LAYOUT_META, now)
 
 
-def reset_hint(application_id: str, servers: object, topic: str | None) -> str:
-    """The ways out of a store that has changed. `topic`: its changelog, if it has one."""
-    delete = "" if topic is None else f", delete its changelog (kafka-topics --bootstrap-server {servers} --delete --topic {topic})"
+def _changelog_gone(store: EngineStore, topic_id: Callable[[], str | None]) -> str | None:
+    """Return a message if the changelog that the store's files belong to was deleted since, else None."""
+    known = stored_topic_id(store.get_meta)
+    now = None if known is None else topic_id()
+    return None if known is None or now is None or known == now else f"changelog was deleted: its topic id was {known} and is {now}"
+
+
+def ways_out(application_id: str, store: str, changelog: Partition | None, directory: Path) -> str:
+    """Return the ways out for a changed store of a task's folder, for messages."""
+    kept = f"{directory / 'rocksdb' / store} on every machine" if changelog is None else f"its changelog {changelog.topic}"
     return (
         "Give the store another name; or, where only a serde is called otherwise, name it as before (Serde(…, name=…)); or take the "
-        "change back; or build it anew: stop every instance, delete the local state "
-        f"(KafkaStreams.clean_up()){delete}, and set the input back with kafka-consumer-groups --bootstrap-server {servers} "
-        f"--group {application_id} --reset-offsets --to-earliest"
+        f"change back; or begin this store empty: stop every instance (penstock stop {application_id}), delete {kept}, and start; or build "
+        f"all state again: {by_reset(application_id)}"
     )

@@ -1,11 +1,11 @@
-"""The `.checkpoint` file: how far the stores of a task are, for those who look at a task while its stores are closed (KIP-116, KIP-892).
+"""The `.checkpoint` file: positions of a task's stores, for readers while the stores are closed (KIP-116, KIP-892).
 
 The format is Kafka Streams' (`OffsetCheckpoint`), so that its tools can read it: UTF-8 lines `0` (version), the number of entries, then
-`topic partition offset`. A task's file holds the offset of the *last applied* record, the file of the global stores the *next* one; in this
-module both become `NextOffset`, and nothing outside knows. -4 stands for an offset that is not known.
+`topic partition offset`. A task's file holds the offset of the *last applied* record, the file of the global stores the *next* one; this
+module converts both to `NextOffset`. -4 stands for an unknown offset.
 
-In-memory stores are not in it: what they held is gone with the process. It is written after a flush, when `CheckpointInterval` says so,
-and when a task is closed.
+In-memory stores are left out: their content ends with the process. The file is written after a flush, when `CheckpointInterval` is due, and
+when a task is closed.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from runtime.errors import StateDirectoryError
-from runtime.ids import NextOffset, Partition
-from runtime.stores.locks import sync_directory, way_out
+from penstock.runtime.model.errors import StateDirectoryError
+from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.stores.locks import sync_directory, way_out
 
 logger = logging.getLogger(__name__)
 
@@ -28,9 +28,8 @@ _UNKNOWN = -4
 
 
 class CheckpointInterval:
-    """`statestore.checkpoint.interval.ms` (KIP-116): is a checkpoint due? Asked at the commits of a worker, for its active, standby,
-    learner and global tasks alike, so it comes at a multiple of the commit interval. Monotonic time in ms; an interval of 0 is due at
-    each commit."""
+    """`statestore.checkpoint.interval.ms` (KIP-116). Evaluated at the commits of a worker, for active, standby, learner and global tasks
+    together, so checkpoints come at multiples of the commit interval. Monotonic time in ms; 0 means at each commit."""
 
     __slots__ = ("_interval_ms", "_last_ms")
 
@@ -39,7 +38,7 @@ class CheckpointInterval:
         self._last_ms = now_ms
 
     def is_due(self, now_ms: int) -> bool:
-        """True if the interval has passed since the last one that was due, which is then now."""
+        """Return True if the interval has passed, and begin the next one."""
         if now_ms - self._last_ms < self._interval_ms:
             return False
         self._last_ms = now_ms
@@ -47,7 +46,7 @@ class CheckpointInterval:
 
 
 def write_checkpoint(directory: Path, offsets: Mapping[Partition, NextOffset | None]) -> None:
-    """Writes `<directory>/.checkpoint`, durably and in one step; without offsets the file is removed. None: not known.
+    """Write `<directory>/.checkpoint` durably and atomically; without offsets remove the file. None: unknown.
 
     Call it after the stores were flushed. Raises StateDirectoryError when the file cannot be written.
     """
@@ -71,10 +70,10 @@ def write_checkpoint(directory: Path, offsets: Mapping[Partition, NextOffset | N
 
 
 def read_checkpoint(directory: Path) -> dict[Partition, NextOffset | None]:
-    """The offsets of `<directory>/.checkpoint`; nothing when there is no file. None: not known.
+    """Return the offsets of `<directory>/.checkpoint`; empty without a file. None: unknown.
 
-    A negative offset that is not the sign for unknown is left out, with a warning, as in Kafka Streams. A file that is no checkpoint is
-    removed, with a warning, and counts as missing: the next checkpoint writes it anew. Raises StateDirectoryError when it cannot be read.
+    Other negative offsets are left out with a warning, as in Kafka Streams. An invalid file is removed with a warning and counts as
+    missing: the next checkpoint writes it again. Raises StateDirectoryError when it cannot be read.
     """
     path = directory / FILE_NAME
     try:
@@ -92,7 +91,7 @@ def read_checkpoint(directory: Path) -> dict[Partition, NextOffset | None]:
 
 
 def remove_checkpoint(directory: Path) -> None:
-    """Removes the file, which is no longer true: a store was emptied. Raises StateDirectoryError."""
+    """Remove the file, which is invalid once a store was emptied. Raises StateDirectoryError."""
     try:
         (directory / FILE_NAME).unlink(missing_ok=True)
     except OSError as error:
@@ -123,12 +122,12 @@ def _entry(path: Path, line: str, applied: int) -> tuple[Partition, NextOffset |
 
 
 def _in_file(offset: NextOffset | None, applied: int) -> int:
-    """0 as the next offset means that nothing was applied: a task's file has no number for that."""
+    """Convert a next offset. 0 means that nothing was applied, for which a task's file has no number."""
     if offset is None or offset < applied:
         return _UNKNOWN
     return offset - applied
 
 
 def _private(path: str, flags: int) -> int:
-    """Readable by the group at most, as all state."""
+    """Open with the permissions of all state: readable by the group at most."""
     return os.open(path, flags, 0o640)

@@ -1,7 +1,7 @@
-"""Records of a changelog, folded by key before they are written.
+"""Folding of changelog records by key before they are written.
 
-A changelog that was not compacted lately holds most keys many times. So only the latest record of each key is kept, and value and time are
-asked for only of those that are written: a call per record costs more than the rest of the work. (The unbound methods through `map` cost
+A changelog that was not compacted recently holds most keys many times. Only the latest record of each key is kept, and value and time are
+read only from those that are written: a call per record costs more than the rest of the work. (The unbound methods through `map` cost
 half of what `message.key()` in a loop does.)
 """
 
@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from confluent_kafka import Message
-
-from runtime.changelog.staleness import ChangelogRecord
+from penstock.runtime.changelog.staleness import ChangelogRecord
+from penstock.runtime.kafka.messages import Message
 
 _RECORD_BYTES = 400
-"""Memory of a record besides its value."""
+"""Bytes of a record besides its value."""
 _SAMPLE = 16
-"""One record in so many is measured."""
+"""Every n-th record is measured."""
 
 
 class FoldedBatch:
@@ -32,10 +31,10 @@ class FoldedBatch:
         self._largest = 0
         self.records = 0
         self.since_ms: int | None = None
-        """Since when there is something to write: records, or only an offset."""
+        """Time since which records, or only an offset, wait to be written."""
 
     def add(self, messages: Sequence[Message], now_ms: int) -> None:
-        """Adds a run of one partition, in its order."""
+        """Add a run of one partition, in order."""
         if self._by_key:
             self._latest.update(zip(map(Message.key, messages), messages, strict=True))
         else:
@@ -47,20 +46,20 @@ class FoldedBatch:
 
     @property
     def memory(self) -> int:
-        """Bytes, an estimate."""
+        """Estimated bytes."""
         return (len(self._latest) + len(self._every)) * (_RECORD_BYTES + self._largest)
 
     def touch(self, now_ms: int) -> None:
-        """There is something to write, be it only a later offset."""
+        """Note that there is something to write, at least a later offset."""
         if self.since_ms is None:
             self.since_ms = now_ms
 
     def is_due(self, now_ms: int, longest_ms: int, most_keys: int) -> bool:
-        """True when waiting longer would make the write too long or, after `longest_ms`, leave too much to do again after a kill."""
+        """Return True if the batch is large, or older than `longest_ms`: a kill would repeat too much."""
         return self.since_ms is not None and (now_ms - self.since_ms >= longest_ms or len(self._latest) + len(self._every) >= most_keys)
 
     def take(self) -> list[ChangelogRecord]:
-        """The records that count; the batch is empty afterwards. Records without a key belong to no entry of a table and are left out."""
+        """Return the folded records and clear the batch. Records without a key are left out."""
         if not self._by_key:
             return self._take_every()
         latest, self._latest = self._latest, {}

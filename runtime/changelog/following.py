@@ -1,40 +1,40 @@
-"""What a standby or learner knows of the end of a changelog that goes on growing.
+"""Position of a standby or learner on a changelog that keeps growing.
 
-A store that is followed may be built upon for as long as it is known to have missed nothing (`staleness.py`). While it is read that has to
-be seen as it happens: the topic may be made anew under the reader, and after an outage longer than `delete.retention.ms` the log goes on
-without the deletions that were cleaned away meanwhile. So the brokers are asked for ids and ends now and then, and what they said is a
-promise with a time: once the reader has passed the ends that were there at a moment, it has known all there was at that moment.
+A followed store is usable as long as it has missed nothing (`staleness.py`), which must be noticed while it is read: the topic may be
+deleted and created again under the reader, and after an outage longer than `delete.retention.ms` the log lacks tombstones that were removed
+meanwhile. So the brokers are asked periodically for topic ids and ends, with the time of the question: once the reader has passed these
+ends, it has seen everything that was there at that time.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from runtime.changelog.staleness import Changelog, RestorableStore, mark_at_end
-from runtime.ids import NextOffset
+from penstock.runtime.changelog.staleness import Changelog, RestorableStore, mark_at_end
+from penstock.runtime.model.ids import NextOffset
 
 LOOK_SECONDS = 5.0
-"""How often the brokers are asked."""
+"""Interval of the questions to the brokers."""
 _SHORTEST_GAP_MS = 20_000
-"""The time at the end is known to a few looks, so a shorter retention of deletions cannot be watched over."""
+"""The end is polled every 5 s, so a delete.retention.ms below 20 s cannot be enforced."""
 _MARK_MS = 60_000
-"""How often an idle store is told that it still misses nothing."""
+"""Interval at which an idle store's mark, that it misses nothing, is renewed."""
 
 
 @dataclass(slots=True)
 class Following:
-    """One changelog that is followed, as last seen."""
+    """One followed changelog, as last seen."""
 
     log: Changelog
     end: NextOffset
     """The last known end."""
     at_end_ms: int | None = None
-    """Wall-clock time of the last moment at which nothing was missing; None before the end was first reached."""
+    """Wall-clock time at which nothing was missing last; None before the end was first reached."""
     _promise: tuple[int, NextOffset] | None = None
     _marked_ms: int = 0
 
     def take_sight(self, seen: Changelog, asked_ms: int) -> None:
-        """What the brokers said at `asked_ms`, of the same topic."""
+        """Take the brokers' answer to a question of `asked_ms`, about the same topic."""
         self.end = max(self.end, seen.end)
         if self._promise is None:
             self._promise = (asked_ms, seen.end)

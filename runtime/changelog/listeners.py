@@ -1,4 +1,4 @@
-"""Who is told how restores and standbys come on, with Kafka Streams' arguments. All are called on the worker's thread.
+"""Listeners for restores and standbys, with Kafka Streams' arguments. All are called on the worker's thread.
 
 `start` is the first offset that is read; `end` is the offset behind the last one; `batch_end` is the offset of a batch's last record.
 """
@@ -8,13 +8,13 @@ from __future__ import annotations
 from enum import Enum
 from typing import Protocol
 
-from runtime.ids import Partition, TaskId
+from penstock.runtime.model.ids import Partition, TaskId
 
 
 class StateRestoreListener(Protocol):
-    """Told about the restore of each store, global ones too (Kafka Streams' `StateRestoreListener`): a start, batches, and an end, also
-    where there is nothing to restore; or, for a task that is taken away before its end and a global store that is wiped once more, a
-    start, batches, and that it was suspended. `total` is the number of the partition's records."""
+    """Callbacks for the restore of each store, global ones too (Kafka Streams' `StateRestoreListener`): a start, batches, and an end, also
+    if there is nothing to restore; or a start, batches, and a suspension, if the task is revoked or a global store wiped before the end.
+    `total` is the number of the partition's records."""
 
     def on_restore_start(self, partition: Partition, store: str, start: int, end: int) -> None: ...
 
@@ -33,8 +33,8 @@ class SuspendReason(Enum):
 
 
 class StandbyUpdateListener(Protocol):
-    """Told about each store of a standby or learner (Kafka Streams' `StandbyUpdateListener`). `offset` is that of the last record that
-    is in the store, -1 if there is none; `end` the last end that is known."""
+    """Callbacks for each store of a standby or learner (Kafka Streams' `StandbyUpdateListener`). `offset` is that of the last record in
+    the store, -1 if there is none; `end` the last known end."""
 
     def on_update_start(self, partition: Partition, store: str, start: int) -> None: ...
 

@@ -1,4 +1,4 @@
-"""How restores come on: for metrics, events, the log, and whoever asks how long it will take."""
+"""Progress of restores, for metrics, events, the log and status queries."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import logging
 from collections import deque
 from dataclasses import dataclass
 
-from runtime.clock import Clock
-from runtime.events import EventKind, EventSink
-from runtime.ids import Partition, TaskId
-from runtime.metrics import TASK, Metrics
+from penstock.runtime.model.clock import Clock
+from penstock.runtime.model.events import EventKind, EventSink
+from penstock.runtime.model.ids import Partition, TaskId
+from penstock.runtime.model.metrics import TASK, Metrics
 
 log = logging.getLogger(__name__)
 
 LOOK_MS = 500
-"""How often a restore is looked at."""
+"""Interval of measurements."""
 TELL_MS = 5_000
-"""How often the log and an event tell of a restore that takes long."""
+"""Interval of log lines and events of a long restore."""
 _LOOKS = 10
-"""Looks over which a rate is taken."""
+"""Number of measurements for a rate."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreProgress:
-    """How far one store is: `position` of `end`, both next offsets, and the records read so far. `follows`: of a standby or learner,
-    whose end is the last one known."""
+    """Progress of one store: `position` and `end` as next offsets, and records read so far. `follows`: a standby or learner, whose end is
+    the last known one."""
 
     task: TaskId
     store: str
@@ -37,8 +37,8 @@ class RestoreProgress:
 
 @dataclass(frozen=True, slots=True)
 class TaskProgress:
-    """How far the restore of one task is. `records`: restored so far; `remaining`: offsets up to the ends, which is as many records
-    or fewer; `rate`: records per second, lately; `seconds_left`: at the pace of the last seconds, None while there is none."""
+    """Progress of one task's restore. `records`: restored so far; `remaining`: offsets up to the ends, an upper bound of the records;
+    `rate`: recent records per second; `seconds_left`: at the recent rate, None while it is 0."""
 
     records: int
     remaining: int
@@ -54,7 +54,7 @@ class _Look:
 
 
 class TaskRestore:
-    """The restore of one task, from its first look to its end."""
+    """The restore of one task, from start to end."""
 
     def __init__(self, task: TaskId, remaining: int, clock: Clock, metrics: Metrics, events: EventSink) -> None:
         """`remaining`: offsets up to the ends of its changelogs."""
@@ -68,11 +68,11 @@ class TaskRestore:
         self._left = metrics.gauge("restore-seconds-left", TASK, task_id=str(task))
         self._remaining.set(remaining)
         self.done = 0
-        """Records of the stores that are complete."""
+        """Records of completed stores."""
 
     @property
     def progress(self) -> TaskProgress:
-        """As of the last look."""
+        """Progress at the last measurement."""
         first, last = self._looks[0], self._looks[-1]
         seconds = (last.at_ms - first.at_ms) / 1000
         if seconds <= 0:
@@ -82,7 +82,7 @@ class TaskRestore:
         return TaskProgress(last.records, last.remaining, (last.records - first.records) / seconds, left)
 
     def look(self, records: int, remaining: int) -> None:
-        """Takes note of where it is now; tells if it was not told for some seconds."""
+        """Update the progress; report it every few seconds."""
         now_ms = self._clock.monotonic_ms()
         self._looks.append(_Look(now_ms, records, remaining))
         progress = self.progress
@@ -103,14 +103,14 @@ class TaskRestore:
             self._events.emit(EventKind.RESTORE_PROGRESS, payload, self._task)
 
     def end(self) -> None:
-        """It is complete."""
+        """Report that it is complete."""
         self._silence()
         seconds = (self._clock.monotonic_ms() - self._since_ms) / 1000
         log.info("task %s: %d records restored in %.1f s", self._task, self.done, seconds, extra={"task": self._task})
         self._events.emit(EventKind.RESTORE_ENDED, {"records": self.done, "seconds": seconds}, self._task)
 
     def suspend(self) -> None:
-        """It ends before it is complete."""
+        """Report that it ended before it was complete."""
         self._silence()
 
     def _silence(self) -> None:

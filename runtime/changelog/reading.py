@@ -1,4 +1,4 @@
-"""One store that is read into: whose it is, how far it is, and what is not written yet."""
+"""One store in restore: its task, its position, and the records not written yet."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from runtime.changelog.folding import FoldedBatch
-from runtime.changelog.following import Following
-from runtime.changelog.source_rows import SourceBatch
-from runtime.changelog.staleness import Changelog, RestorableStore
-from runtime.ids import NextOffset, TaskId
+from penstock.runtime.changelog.folding import FoldedBatch
+from penstock.runtime.changelog.following import Following
+from penstock.runtime.changelog.source_rows import SourceBatch
+from penstock.runtime.changelog.staleness import Changelog, RestorableStore
+from penstock.runtime.model.ids import NextOffset, TaskId
 
 if TYPE_CHECKING:
-    from confluent_kafka import Message
+    from penstock.runtime.kafka.messages import Message
 
 
 @dataclass(slots=True)
 class Reading:
-    """One store on its way to the end of its changelog, or, if `following`, to the one that there is at any time."""
+    """One store in restore to the end of its changelog, or, if `following`, to its moving end."""
 
     task: TaskId
     store: RestorableStore
@@ -27,7 +27,7 @@ class Reading:
     following: Following | None
     records: int = 0
     last: int = -1
-    """Offset of the last record that was read."""
+    """Offset of the last record read."""
     batch: FoldedBatch = field(init=False)
 
     def __post_init__(self) -> None:
@@ -36,16 +36,16 @@ class Reading:
 
     @property
     def has_all(self) -> bool:
-        """True for a follower of a source topic that has all that is committed: it waits for the next commit."""
+        """True for a follower of a source topic that has everything committed, and waits for the next commit."""
         return self.log.source is not None and self.following is not None and self.position >= self.following.end
 
     @property
     def end(self) -> NextOffset:
-        """Where the restore ends; of a follower, the last known end."""
+        """End of the restore; for a follower, the last known end."""
         return self.log.end if self.following is None else max(self.following.end, self.position)
 
     def take(self, messages: Sequence[Message], now_ms: int) -> None:
-        """Adds a run of records."""
+        """Add a run of records."""
         self.batch.add(messages, now_ms)
         self.records += len(messages)
         self.last = offset_of(messages[-1])
@@ -53,7 +53,7 @@ class Reading:
 
 
 def offset_of(message: Message) -> int:
-    """The offset of a record that was read."""
+    """Return the offset of a record."""
     offset = message.offset()
     assert offset is not None
     return offset

@@ -19,28 +19,29 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from runtime.changelog.following import LOOK_SECONDS, Following
-from runtime.changelog.listeners import StandbyUpdateListener, StateRestoreListener, SuspendReason
-from runtime.changelog.log_reader import ClientProperties, LogReader, Poll
-from runtime.changelog.progress import LOOK_MS, RestoreProgress, TaskProgress, TaskRestore
-from runtime.changelog.reading import Reading, offset_of
-from runtime.changelog.staleness import Changelog, RestorableStore, made_anew, mark_at_end, stale_reason
-from runtime.changelog.topic_watch import Sight, TopicWatch
-from runtime.clock import Clock
-from runtime.errors import TaskCorruptedError
-from runtime.events import EventKind, EventSink
-from runtime.ids import NextOffset, Partition, TaskId
-from runtime.metrics import TASK, Metrics
+from penstock.runtime.changelog.following import LOOK_SECONDS, Following
+from penstock.runtime.changelog.listeners import StandbyUpdateListener, StateRestoreListener, SuspendReason
+from penstock.runtime.changelog.progress import LOOK_MS, RestoreProgress, TaskProgress, TaskRestore
+from penstock.runtime.changelog.reading import Reading, offset_of
+from penstock.runtime.changelog.staleness import Changelog, RestorableStore, made_anew, mark_at_end, stale_reason
+from penstock.runtime.kafka.clients import ClientProperties
+from penstock.runtime.kafka.log_reader import LogReader, Poll
+from penstock.runtime.kafka.topic_watch import Observation, TopicWatch, TopicWatcher
+from penstock.runtime.model.clock import Clock
+from penstock.runtime.model.errors import TaskCorruptedError
+from penstock.runtime.model.events import EventKind, EventSink
+from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.model.metrics import TASK, Metrics
+from penstock.runtime.stores.budget import DEFAULT_READ_CACHE_BYTES
+from penstock.runtime.stores.process_memory import return_free_memory
 
 if TYPE_CHECKING:
-    from confluent_kafka import Message
+    from penstock.runtime.kafka.messages import Message
 
 log = logging.getLogger(__name__)
 
 _LONGEST_MS = 5_000
 """How long a restore folds before it writes: what a kill costs."""
-_MOST_BYTES = 128 * 1024 * 1024
-"""Memory that all batches together may take, about."""
 _MOST_KEYS = 100_000
 """Keys in one write, which nothing else can be done beside: about 0.1 s."""
 _STEP_MS = 20
@@ -65,8 +66,11 @@ class Restorer:
         *,
         standby_listeners: Iterable[StandbyUpdateListener] = (),
         look: Look | None = None,
+        watcher: TopicWatcher | None = None,
+        most_bytes: int = DEFAULT_READ_CACHE_BYTES,
     ) -> None:
-        """`properties`: `StreamsConfig.consumer_properties("restore")`. `look` is called from a thread of its own, every few seconds:
+        """`properties`: `StreamsConfig.consumer_properties("restore")`. `most_bytes`: memory that records may take, about, before they are
+        written (`StoreMemory.restore_bytes`). `look` is called by `watcher`, or one of its own, every few seconds:
         topics may be made anew while they are read. Without it that goes unseen, and `follow` is refused. No connection is made before
         the first `add` or `follow`."""
         self._properties = properties
@@ -76,6 +80,10 @@ class Restorer:
         self._listeners = tuple(listeners)
         self._standby_listeners = tuple(standby_listeners)
         self._look = look
+        self._watcher = watcher or TopicWatcher(clock)
+        self._most_bytes = most_bytes
+        self.held_bytes = 0
+        """Approximate bytes of the records not written yet; any thread may read it."""
         self._watch: TopicWatch[Mapping[Partition, Changelog]] | None = None
         self._reader: LogReader | None = None
         self._readings: dict[Partition, Reading] = {}
@@ -84,13 +92,14 @@ class Restorer:
         self._looked_ms = 0
         self._following: set[TaskId] = set()
         self._promoted: set[TaskId] = set()
-        """Of those that are being restored, the ones that were followers."""
+        """Restoring tasks that were followers."""
 
-    # --- coming and going -------------------------------------------------------------------------------------------------------
+    # --- tasks that are added and removed
+    # -------------------------------------------------------------------------------------------------------
 
     def add(self, task: TaskId, stores: Sequence[tuple[RestorableStore, Changelog]]) -> None:
-        """Starts the restore of all stores of a task: each from its own offset, or, if it may not be built upon any more, wiped and
-        from the log's start. Reads nothing yet; a task with nothing to restore is returned by the next `step`."""
+        """Start the restore of all stores of a task, each from its own offset or, if its content is stale, wiped and from the log's start.
+        Reads nothing yet; a task with nothing to restore is returned by the next `step`."""
         self._waiting[task] = 0
         started: dict[str, object] = {}
         remaining = 0
@@ -121,7 +130,7 @@ class Restorer:
         return position
 
     def _prepare(self, task: TaskId, store: RestorableStore, changelog: Changelog) -> NextOffset | None:
-        """Wipes a store that may not be built upon; where to read on, None for the log's start."""
+        """Wipe a stale store. Return the offset to read from, None for the log's start."""
         now_ms = self._clock.wall_ms()
         reason = stale_reason(store, changelog, now_ms)
         if reason is not None:
@@ -129,13 +138,13 @@ class Restorer:
             store.wipe()
         start = store.committed_offset(changelog.partition)
         if start is None and changelog.end > 0:
-            # Until its end is reached, what the store knows is as old as the moment at which reading began.
+            # Until the end is reached, the store is as old as the moment at which reading began.
             mark_at_end(store, changelog.topic_id, now_ms)
             store.commit({})
         return start
 
     def follow(self, task: TaskId, stores: Sequence[tuple[RestorableStore, Changelog]]) -> None:
-        """As `add`, for a standby or a learner: never complete, it goes on applying what is written to the changelogs until `remove`.
+        """As `add`, for a standby or a learner: never complete, it keeps applying new changelog records until `remove`.
 
         A batch is written every 200 ms. While an active task restores, followers are not read.
         """
@@ -150,7 +159,7 @@ class Restorer:
         self._watch_topics()
 
     def promote(self, task: TaskId, stores: Sequence[tuple[RestorableStore, Changelog]]) -> None:
-        """A follower becomes active: as `add`, but what is being read goes on from where it is, so that only the last moment is missing."""
+        """Make a follower active: as `add`, but reading continues at its position, so that only the latest records are missing."""
         if any(not self._goes_on(changelog) for _, changelog in stores):
             self.remove(task, promoted=True)
             self.add(task, stores)
@@ -175,9 +184,10 @@ class Restorer:
                 self._complete(reading)
             elif changelog.partition not in self._open_reader().assigned:
                 self._open_reader().assign(changelog.partition, reading.position or None)
+        self._watch_topics()
 
     def _goes_on(self, changelog: Changelog) -> bool:
-        """Whether a follower of this changelog may be built upon as it is."""
+        """Return True if a follower of this changelog may continue at its position."""
         reading = self._readings.get(changelog.partition)
         if reading is None or reading.following is None or reading.log.topic_id != changelog.topic_id:
             return False
@@ -189,8 +199,10 @@ class Restorer:
             standby.on_update_suspended(partition, store.name, (store.committed_offset(partition) or 0) - 1, reading.end, reason)
 
     def _watch_topics(self) -> None:
-        if self._watch is None and (look := self._look) is not None:
-            self._watch = TopicWatch(lambda: look(tuple(self._readings)), self._clock, "changelog", LOOK_SECONDS)
+        if self._watch is not None:
+            self._watch.discard()  # the caller's descriptions of the changelogs are newer
+        elif (look := self._look) is not None:
+            self._watch = self._watcher.watch(lambda: look(tuple(self._readings)), "changelog", LOOK_SECONDS)
             self._watch.start()
 
     def _open_reader(self) -> LogReader:
@@ -199,8 +211,8 @@ class Restorer:
         return self._reader
 
     def remove(self, task: TaskId, promoted: bool = False) -> None:
-        """Stops reading for a task that is closed, taken away, or (`promoted`) a follower that becomes active. Nothing is written any
-        more; what was written stays, with its offset."""
+        """Stop reading for a task that is closed, revoked, or (`promoted`) becomes active. Records not written yet are dropped; written
+        ones stay, with their offset."""
         for reading in [reading for reading in self._readings.values() if reading.task == task]:
             self._drop(reading)
             partition, store = reading.log.partition, reading.store
@@ -223,14 +235,14 @@ class Restorer:
     # --- reading ----------------------------------------------------------------------------------------------------------------
 
     def step(self, timeout: float) -> list[TaskId]:
-        """Reads for about 20 ms, or less if nothing is there (waiting at most `timeout` seconds for the first record), and returns the
-        tasks that are complete now.
+        """Read for about 20 ms, or less if there is nothing (waiting at most `timeout` seconds for the first record). Return the tasks that
+        are complete now.
 
-        Raises TaskCorruptedError for tasks whose position is no longer on their changelog, or whose changelog is not the one that was
-        followed: these are removed, the others go on with the next step. Raises StreamsError if a changelog cannot be read at all.
+        Raises TaskCorruptedError for tasks whose position is no longer on their changelog, or whose changelog is another topic
+        now: these are removed, the others continue with the next step. Raises StreamsError if a changelog cannot be read at all.
         """
-        if self._watch is not None and (sight := self._watch.take()) is not None:
-            self._take_sight(sight)
+        if self._watch is not None and (observation := self._watch.take()) is not None:
+            self._take_observation(observation)
         if self._following:
             self._arrange_followers()
         moved = False
@@ -250,6 +262,9 @@ class Restorer:
             self._promoted.discard(task)
             if (begun := self._begun.pop(task, None)) is not None:
                 begun.end()
+        if finished and not self._waiting:
+            self.held_bytes = sum(reading.batch.memory for reading in self._readings.values())
+            return_free_memory()
         return finished
 
     def _look_if_due(self) -> None:
@@ -267,29 +282,29 @@ class Restorer:
             self._begun[task].look(records, remaining)
 
     def _arrange_followers(self) -> None:
-        """Followers are read when no active task restores. (One that was a follower until now is complete in a moment.) What is beyond the
-        committed offset of a source topic is not read."""
+        """Read followers only while no active task restores, apart from former followers, which complete at once. A source topic is not
+        read beyond the committed offset."""
         reader = self._open_reader()
         wait = any(stores for task, stores in self._waiting.items() if task not in self._promoted)
         for partition, reading in self._readings.items():
             wanted = not wait and not reading.has_all
             if reading.has_all and reading.batch.since_ms is not None:
-                self._write(reading, reading.position)  # nothing will come that it could wait for
+                self._write(reading, reading.position)  # no record will come to wait for
             if reading.following is not None and (partition in reader.assigned) is not wanted:
                 if wanted:
                     reader.assign(partition, reading.position or None)
                 else:
                     reader.unassign(partition)
 
-    def _take_sight(self, sight: Sight[Mapping[Partition, Changelog]]) -> None:
+    def _take_observation(self, observation: Observation[Mapping[Partition, Changelog]]) -> None:
         reasons: dict[TaskId, list[str]] = {}
-        for partition, seen in sight.facts.items():
+        for partition, seen in observation.facts.items():
             if (reading := self._readings.get(partition)) is not None:
                 reason = made_anew(seen, reading.log.topic_id)
                 if reason is not None:
                     reasons.setdefault(reading.task, []).append(f"store {reading.store.name}: {reason}")
                 elif reading.following is not None:
-                    reading.following.take_sight(seen, sight.asked_ms)
+                    reading.following.take_sight(seen, observation.asked_ms)
         self._give_up(reasons)
 
     def _take(self, poll: Poll) -> None:
@@ -309,10 +324,11 @@ class Restorer:
         for reading in list(self._readings.values()):
             if reading.task not in reasons:
                 self._write_if_due(reading, now_ms)
-        if sum(reading.batch.memory for reading in self._readings.values()) > _MOST_BYTES:
+        self.held_bytes = sum(reading.batch.memory for reading in self._readings.values())
+        if self.held_bytes > self._most_bytes:
             largest = max(self._readings.values(), key=lambda reading: reading.batch.memory)
             self._write(largest, largest.position)
-        for partition, lost in poll.out_of_range.items():  # last: what the same poll gave of other changelogs will not come again
+        for partition, lost in poll.out_of_range.items():  # last: the poll's records of other changelogs will not come again
             if (reading := self._readings.get(partition)) is not None:
                 reason = f"store {reading.store.name} is at offset {lost} of {partition}, which is no longer there"
                 reasons.setdefault(reading.task, []).append(reason)
@@ -322,7 +338,7 @@ class Restorer:
         next_offset = NextOffset(offset_of(messages[-1]) + 1)
         reached = next_offset >= reading.log.end
         if next_offset > reading.log.end:
-            # A source topic that serves as changelog grows while it is read; what lies beyond the end is the task's input.
+            # A source topic that serves as changelog grows while it is read; records beyond the end are the task's input.
             messages = messages[: bisect_left(messages, int(reading.log.end), key=offset_of)]
         if messages:
             reading.take(messages, now_ms)
@@ -340,7 +356,7 @@ class Restorer:
         self._pass_to(reading, end, now_ms)
 
     def _take_end(self, reading: Reading, offset: NextOffset, now_ms: int) -> None:
-        """The end of the log: markers and aborted records before it are behind us too."""
+        """Handle the end of the log: control records and aborted records before it are passed too."""
         if reading.log.source is not None and reading.following is not None:
             self._pass_to(reading, min(offset, reading.following.end), now_ms)
             return
@@ -351,7 +367,7 @@ class Restorer:
             self._complete(reading)
 
     def _pass_to(self, reading: Reading, offset: NextOffset, now_ms: int) -> None:
-        """A follower of a source topic is at the committed offset."""
+        """Advance a follower of a source topic to the committed offset."""
         if offset > reading.position:
             reading.position = offset
             reading.batch.touch(now_ms)
@@ -403,21 +419,21 @@ class Restorer:
         if reasons:
             raise TaskCorruptedError(reasons, "; ".join(text for texts in reasons.values() for text in texts))
 
-    # --- looking ----------------------------------------------------------------------------------------------------------------
+    # --- queries ----------------------------------------------------------------------------------------------------------------
 
     @property
     def restoring(self) -> frozenset[TaskId]:
-        """The tasks that are being restored and are not complete."""
+        """Tasks in restore."""
         return frozenset(self._waiting)
 
     @property
     def following(self) -> frozenset[TaskId]:
-        """The standbys and learners."""
+        """Standbys and learners."""
         return frozenset(self._following)
 
     def lag(self, task: TaskId) -> int | None:
-        """Records between what was read and the last known ends of the task's changelogs; None for a task that is neither restored nor
-        followed. Asks no broker: a follower hears of its end with each fetch, and every few seconds while it waits."""
+        """Return the records between the position and the last known ends of the task's changelogs; None for a task that is neither
+        restored nor followed. Makes no request: ends come with each fetch, and every few seconds while a follower waits."""
         if task not in self._waiting and task not in self._following:
             return None
         self._hear_ends()
@@ -430,12 +446,12 @@ class Restorer:
                     reading.following.end = max(reading.following.end, self._reader.known_end(partition))
 
     def task_progress(self, task: TaskId) -> TaskProgress | None:
-        """How far the restore of a task is, as of the last half second; None if it does not restore."""
+        """Return the progress of a task's restore, at most 0.5 s old; None if it does not restore."""
         begun = self._begun.get(task)
         return None if begun is None else begun.progress
 
     def progress(self) -> list[RestoreProgress]:
-        """Of every store that is being restored or followed; for lags and for people."""
+        """Return the progress of every store that is restored or followed."""
         self._hear_ends()
         return [
             RestoreProgress(
@@ -445,7 +461,7 @@ class Restorer:
         ]
 
     def close(self) -> None:
-        """Suspends what is being restored or followed. It goes on from the last write when it is added again."""
+        """Suspend all restores. They continue from the last write when they are added again."""
         for task in [*self._waiting, *self._following]:
             self.remove(task)
         if self._watch is not None:
@@ -457,5 +473,5 @@ class Restorer:
 
 
 def _started(changelog: Changelog, start: int) -> dict[str, object]:
-    """What RESTORE_STARTED tells of one store."""
+    """Return the fields of RESTORE_STARTED for one store."""
     return {"topic": changelog.partition.topic, "partition": changelog.partition.number, "from": start, "to": changelog.end}

@@ -1,9 +1,8 @@
-"""Rows of a table that is restored from its own source topic (`topology.optimization`, KIP-813): what its task has made of the records.
+"""Rows of a table that is restored from its own source topic (`topology.optimization`, KIP-813): as its task processed the records.
 
-A changelog holds what a store held. A source topic holds what others wrote: records that cannot be read, which a handler passed over, and
-times that an extractor makes something else of. None of these may come into the store in another way than when the record was
-processed. So each record is read as its source reads it. No handler is asked again: what it decided is known, since only what is
-committed is restored.
+A changelog holds a store's entries. A source topic holds the records of its producers: some cannot be read and were skipped by a handler,
+others got another time from an extractor. A restore must give the same rows as processing did, so each record is decoded as its source
+decodes it. No handler is asked again: its decision is known, since only committed records are restored.
 """
 
 from __future__ import annotations
@@ -11,15 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-from confluent_kafka import Message
-
-from runtime.changelog.folding import FoldedBatch
-from runtime.changelog.staleness import ChangelogRecord
-from runtime.intake.verdict import Decoder, RawMessage
+from penstock.runtime.changelog.folding import FoldedBatch
+from penstock.runtime.changelog.staleness import ChangelogRecord
+from penstock.runtime.input.deserialization import Decoder, RawMessage
+from penstock.runtime.kafka.messages import Message
 
 
 class SourceBatch(FoldedBatch):
-    """As `FoldedBatch`, of the records that can be read, with the times that they have for their table."""
+    """`FoldedBatch` of the readable records, with their timestamps in the table."""
 
     __slots__ = ("_by_offset", "_decoder", "_times", "_until")
 

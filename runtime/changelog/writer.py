@@ -7,11 +7,21 @@ A changelog is `<application.id>-<store>-changelog`, with one partition per task
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from runtime.commit.order import ChangelogRow, ChangelogRows
-from runtime.ids import Partition, TaskId, changelog_topic
-from runtime.record import Headers
+from penstock.runtime.model.ids import Partition, TaskId, changelog_topic
+from penstock.runtime.model.record import Headers
+
+ChangelogRow = tuple[bytes, bytes | None, int]
+"""Key, value (None is a tombstone), timestamp in ms."""
+
+
+class ChangelogRows(NamedTuple):
+    """What is to be written to one changelog; `headers` are those of every record that is no tombstone."""
+
+    partition: Partition
+    rows: list[ChangelogRow]
+    headers: Headers | None = None
 
 
 class LoggedStore(Protocol):

@@ -1,1 +1,1 @@
-"""The one order of a commit, and its two ways to the broker."""
+"""The order of a commit, and its two transports to the brokers."""

@@ -1,38 +1,38 @@
-"""Where the outputs of a worker's tasks go: straight to the transport, or held back for one record."""
+"""Collector of a worker's outputs: passes them to the transport, or holds them for one record."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from runtime.clock import Clock
-from runtime.commit.order import Transport
-from runtime.commit.refusals import Output, Refusals
-from runtime.errors import BrokerUnavailableError, MissingSinkTopicError, SerializationError, TransactionAbortedError
-from runtime.record import Headers
+from penstock.runtime.commit.order import Transport
+from penstock.runtime.commit.refusals import Output, Refusals
+from penstock.runtime.model.clock import Clock
+from penstock.runtime.model.errors import BrokerUnavailableError, MissingSinkTopicError, SerializationError, TransactionAbortedError
+from penstock.runtime.model.record import Headers
 
 ASK_EVERY_MS = 1_000
-"""How often the brokers are asked about a topic that did not exist."""
+"""Interval at which the brokers are asked again about a topic that did not exist."""
 
 
 @dataclass(slots=True)
 class _Missing:
-    """A topic that does not exist: since when, and when the brokers were last asked (ms of the monotonic clock)."""
+    """A missing topic: since when, and when the brokers were last asked (ms, monotonic)."""
 
     since_ms: int
     asked_ms: int
 
 
 class WorkerCollector:
-    """Hands outputs to the transport. `send` is the transport's own bound method: nothing lies between a sink and the producer.
+    """Passes outputs to the transport. `send` is the transport's own bound method, so there is no call between a sink and the producer.
 
-    With `hold`, outputs wait for `release()`, so that those of a record that fails can be dropped (rules.md, 18).
+    With `hold`, outputs wait for `release()`, so that those of a failed record can be dropped (rules.md, 18).
     """
 
     def __init__(
         self, transport: Transport, partitions: Callable[[str], int], refusals: Refusals, clock: Clock, *, hold: bool, patience_ms: int
     ) -> None:
-        """`patience_ms`: how long an output topic that does not exist may still be just being made."""
+        """`patience_ms`: how long a missing output topic is taken for one that is just being created."""
         self._transport = transport
         self._partitions = partitions
         self._refusals = refusals
@@ -52,20 +52,20 @@ class WorkerCollector:
         self._held.append(Output(topic, key, value, timestamp, headers, partition))
 
     def release(self) -> None:
-        """Sends what is held."""
+        """Send the outputs that are held."""
         held, self._held = self._held, []
         for output in held:
             self._transport.send(*output)
 
     def drop(self) -> None:
-        """Forgets what is held."""
+        """Drop the outputs that are held."""
         self._held.clear()
 
     def exists(self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers | None) -> bool:
-        """Asked about a topic that the user's code has chosen, before the first record for it. False: the record is left out.
+        """Check a topic that the user's code has chosen, before the first record for it. Return False if the record is to be left out.
 
-        One that does not exist may be just being made: for so long everything goes back to the last commit, and is tried again after a
-        pause. Then the production exception handler is asked. Raises TransactionAbortedError, ProductionError.
+        A missing topic may be just being created: until `patience_ms` have passed, the worker rolls back to the last commit and tries again
+        after a pause. Then the production exception handler decides. Raises TransactionAbortedError, ProductionError.
         """
         if topic in self._existing:
             return True
@@ -86,7 +86,7 @@ class WorkerCollector:
     def unwritable(
         self, topic: str, key: object, value: object, timestamp: int, headers: Headers | None, error: SerializationError
     ) -> None:
-        """The production exception handler is asked (KIP-399). Raises ProductionError."""
+        """Ask the production exception handler (KIP-399). Raises ProductionError."""
         self._refusals.unwritable(topic, key, value, timestamp, headers, error)
 
     def _is_missing(self, topic: str, now_ms: int) -> bool:
@@ -96,18 +96,18 @@ class WorkerCollector:
         try:
             is_missing = self._refusals.is_missing(topic)
         except BrokerUnavailableError as error:
-            raise TransactionAbortedError(f"whether topic {topic} exists cannot be asked for: {error}") from error
+            raise TransactionAbortedError(f"cannot find out whether topic {topic} exists: {error}") from error
         if is_missing:
             self._missing[topic] = _Missing(now_ms if missing is None else missing.since_ms, now_ms)
         return is_missing
 
     def partitions(self, topic: str) -> int:
-        """Number of partitions of an output topic; asked once, in the middle of a record: so a broker that does not answer leaves only
-        the way back to the last commit. Raises TransactionAbortedError, MissingSourceTopicError."""
+        """Return the number of partitions of an output topic. The brokers are asked once, in the middle of a record; if they do not answer,
+        only a rollback to the last commit remains. Raises TransactionAbortedError, MissingSourceTopicError."""
         count = self._counts.get(topic)
         if count is None:
             try:
                 count = self._counts[topic] = self._partitions(topic)
             except BrokerUnavailableError as error:
-                raise TransactionAbortedError(f"the number of partitions of {topic} cannot be asked for: {error}") from error
+                raise TransactionAbortedError(f"cannot read the number of partitions of topic {topic}: {error}") from error
         return count

@@ -1,13 +1,13 @@
-"""The one order of a commit (rules.md, 9; KIP-892).
+"""The order of a commit (KIP-892; rules.md, 9).
 
-    1. flush the caches of every task: what was held back is forwarded, which may touch further stores and outputs
-    2. write the changelogs: what is staged, folded by key
+    1. flush the caches of every task: forwarded updates may reach further stores and outputs
+    2. write the changelogs: staged updates, folded by key
     3. write the events that became true with this commit
-    4. flush the producer, commit input offsets and guard to the broker; the stores make what they will write meanwhile
+    4. flush the producer, commit input offsets and guard to the broker; meanwhile the stores prepare what they will write
     5. commit the stores: data, changelog offsets and input offsets in one batch
 
-A crash between 4 and 5 leaves the stores behind their changelogs, never ahead; the restore replays the gap. Anything that fails up to 4
-rolls everything back (rules.md, 10), and the events of this commit wait for the next.
+A crash between 4 and 5 leaves the stores behind their changelogs, never ahead; the restore replays the gap. A failure up to 4 rolls
+everything back, and the events of this commit wait for the next one (rules.md, 10).
 
 Rejected: committing stores first (a crash before the broker's commit leaves state that no reader may see), and one commit per task (a
 transaction costs the broker as much for one task as for all).
@@ -16,29 +16,19 @@ transaction costs the broker as much for one task as for all).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-from runtime.commit.compare_and_set import CompareAndSet
-from runtime.commit.metadata import OffsetAndMetadata
-from runtime.errors import TaskMigratedError, TransactionAbortedError
-from runtime.events import EventSink, events_topic
-from runtime.ids import NextOffset, Partition
-from runtime.record import Headers
-
-ChangelogRow = tuple[bytes, bytes | None, int]
-"""Key, value (None is a tombstone), timestamp in ms."""
-
-
-class ChangelogRows(NamedTuple):
-    """What is to be written to one changelog; `headers` are those of every record that is no tombstone."""
-
-    partition: Partition
-    rows: list[ChangelogRow]
-    headers: Headers | None = None
+from penstock.runtime.changelog.writer import ChangelogRow, ChangelogRows
+from penstock.runtime.commit.compare_and_set import CompareAndSet
+from penstock.runtime.model.errors import TaskMigratedError, TransactionAbortedError
+from penstock.runtime.model.events import EventSink, events_topic
+from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.model.offset_metadata import OffsetAndMetadata
+from penstock.runtime.model.record import Headers
 
 
 class Transport(Protocol):
-    """A way to the broker: `ExactlyOnce` or `AtLeastOnce`."""
+    """A transport of records and offsets to the brokers: `ExactlyOnce` or `AtLeastOnce`."""
 
     def send(
         self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers | None, partition: int | None
@@ -57,6 +47,8 @@ class Transport(Protocol):
 
     def poll(self) -> None: ...
 
+    def watch(self) -> None: ...
+
     def abort(self) -> None: ...
 
     def start(self) -> None: ...
@@ -65,7 +57,7 @@ class Transport(Protocol):
 
 
 class Committable(Protocol):
-    """What a commit asks of a task."""
+    """The part of a task that a commit uses."""
 
     def flush_caches(self) -> None: ...
 
@@ -79,21 +71,21 @@ class Committable(Protocol):
 
 
 class Commit:
-    """Commits a set of tasks in the one order."""
+    """Commits a set of tasks in this order."""
 
     def __init__(self, transport: Transport, events: EventSink, application_id: str) -> None:
         self._transport = transport
         self._events = events
         self._topic = events_topic(application_id)
         self.moved = False
-        """True if the last commit carried input offsets."""
+        """True if the last commit included input offsets."""
 
     def __call__(self, tasks: Sequence[Committable], extra: CompareAndSet | None = None) -> bool:
-        """Commits what the tasks have done; `extra` are further offsets to commit with it (an idle partition's, a shifted one's), of
+        """Commit the work of the tasks. `extra`: further offsets to commit with it (of an idle partition, or shifted by an operator), of
         partitions that have nothing to commit of their own.
 
-        False if there was nothing to commit. Raises TransactionAbortedError or TaskMigratedError; nothing is committed then, and the tasks
-        must be rolled back.
+        Return False if there was nothing to commit. Raises TransactionAbortedError or TaskMigratedError; nothing is committed then, and the
+        tasks must be rolled back.
         """
         for task in tasks:
             task.flush_caches()

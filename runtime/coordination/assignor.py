@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from runtime.ids import TaskId
+from penstock.runtime.model.ids import TaskId
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,8 @@ class Candidate:
     `positions`: tasks of which it has state, with the sum of their changelog offsets. `capacity`: how many workers it counts for.
     `follows`: tasks whose changelogs it reads into a copy; `learns`: those of them that it reads as a learner; `caught_up`: those that it
     has read as good as whole. `leaves`: it is to be given nothing more, and to be rid of what it runs. `inherits`: tasks that are on their
-    way to it, which it runs as far as others are concerned. `rack` (`client.rack`) and `tags` (`client.tag.*`) say where it is."""
+    way to it, which it runs as far as others are concerned. `rack` (`client.rack`) and `tags` (`client.tag.*`) say where it is. `barred`:
+    tasks that its version of the topology cannot run."""
 
     name: str
     running: frozenset[TaskId] = frozenset()
@@ -38,6 +39,7 @@ class Candidate:
     inherits: frozenset[TaskId] = frozenset()
     rack: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
+    barred: frozenset[TaskId] = frozenset()
 
 
 def assign(
@@ -46,7 +48,7 @@ def assign(
     acceptable_lag: int = 0,
     stateful: Collection[TaskId] | None = None,
 ) -> dict[str, frozenset[TaskId]]:
-    """The wanted active tasks of each candidate, by name. Every task is given to exactly one, unless there are no candidates. A copy that
+    """The wanted active tasks of each candidate, by name. Every task is given to exactly one, unless no candidate can run it. A copy that
     is `acceptable_lag` records behind the newest, or less, counts as if it were that (`acceptable.recovery.lag`). Tasks that are not
     `stateful` are shared out after those that are; without it all are alike."""
     members = sorted(candidates, key=lambda member: member.name)
@@ -57,7 +59,8 @@ def assign(
     for part in ([task for task in tasks if task in heavy], [task for task in tasks if task not in heavy]):
         shares.raise_by(len(part))
         for task in _fewest_copies_first(members, _not_kept(members, part, shares)):
-            shares.give(shares.best(task), task)
+            if (name := shares.best(task)) is not None:
+                shares.give(name, task)
     return {name: frozenset(mine) for name, mine in shares.given.items()}
 
 
@@ -91,15 +94,23 @@ class _Shares:
             self._rest -= 1
         self.given[name].add(task)
 
-    def best(self, task: TaskId) -> str:
-        """The member with room whose copy is newest, then the one with most room."""
+    def best(self, task: TaskId) -> str | None:
+        """The member with room whose copy is newest, then the one with most room; where none that can run it has room, the one that is
+        least over its share. None if no member can run it."""
         newest = max((member.positions or {}).get(task, 0) for member in self._members)
 
         def merit(member: Candidate) -> tuple[int, int, str]:
             behind = newest - (member.positions or {}).get(task, 0)
             return behind if behind > self._acceptable_lag else 0, -self.room(member.name), member.name
 
-        return min((member for member in self._members if self.room(member.name) >= 0), key=merit).name
+        able = [member for member in self._members if task not in member.barred]
+        roomy = [member for member in able if self.room(member.name) >= 0]
+        least_over = min((self._over(member.name) for member in able), default=0)
+        best = min(roomy or [member for member in able if self._over(member.name) == least_over], key=merit, default=None)
+        return None if best is None else best.name
+
+    def _over(self, name: str) -> int:
+        return len(self.given[name]) - self.least[name]
 
 
 def _not_kept(members: list[Candidate], tasks: Collection[TaskId], shares: _Shares) -> list[TaskId]:
@@ -107,7 +118,7 @@ def _not_kept(members: list[Candidate], tasks: Collection[TaskId], shares: _Shar
     left = set(tasks)
     running = {member.name: len(member.running & left) + len(shares.given[member.name]) for member in members}
     for member in sorted(members, key=lambda member: (shares.least[member.name] - running[member.name], member.name)):
-        for task in sorted(member.running & left):
+        for task in sorted((member.running & left) - member.barred):
             if shares.room(member.name) < 0:
                 break
             shares.give(member.name, task)
@@ -116,6 +127,7 @@ def _not_kept(members: list[Candidate], tasks: Collection[TaskId], shares: _Shar
 
 
 def _fewest_copies_first(members: list[Candidate], tasks: list[TaskId]) -> list[TaskId]:
-    """Tasks in the order in which they are placed; those without any copy last."""
+    """Tasks in the order in which they are placed: those that the fewest can run first, those without any copy last."""
     copies = Counter(task for member in members for task in member.positions or ())
-    return sorted(tasks, key=lambda task: (copies[task] or len(members) + 1, task))
+    able = {task: sum(task not in member.barred for member in members) for task in tasks}
+    return sorted(tasks, key=lambda task: (able[task], copies[task] or len(members) + 1, task))

@@ -5,26 +5,34 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Self
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from penstock.runtime.coordination.records import (
+    MEMBER,
+    SHAPE,
+    Command,
+    CommandResult,
+    Desired,
+    Member,
+    Record,
+    StateShape,
+    Tombstone,
+    decode,
+    encode,
+    newest,
+)
+from penstock.runtime.coordination.topics import COORDINATION_CONFIG, coordination_topic
+from penstock.runtime.kafka.failures import Meaning, meaning
+from penstock.runtime.kafka.shared_log import ANSWER_SECONDS, RecordWriter, Tail
+from penstock.runtime.kafka.topic_admin import ensure_topic
+from penstock.runtime.model.errors import BrokerUnavailableError, StreamsError
+from penstock.runtime.model.ids import TaskId
+from penstock.runtime.stores.store_format import StoreFormat
 
-from runtime.coordination.records import MEMBER, Command, CommandResult, Desired, Member, Tombstone, decode, encode
-from runtime.errors import BrokerUnavailableError, StreamsError
-from runtime.ids import TaskId
-from runtime.log_end import LogEnd
-from runtime.topics import COORDINATION_CONFIG, coordination_topic, ensure_topic
-
-FLUSH_SECONDS = 15.0
-RETRY_SECONDS = 0.1
 _FOR_EVERY_WORKER = frozenset({"snapshot", "rebuild-global-store"})
 """Commands to an instance that each of its workers carries out; of the others, one does."""
-UNKNOWN_SECONDS = 1.0
-"""For so long a topic that is not known is asked for again, before it is taken not to exist."""
-_NO_LEADER_YET = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
-_UNKNOWN = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC)
 
 
 class CommandClient:
@@ -35,7 +43,7 @@ class CommandClient:
         self._topic = coordination_topic(application_id)
         self._servers = bootstrap_servers
         self._by = issued_by
-        self._producer = Producer({"bootstrap.servers": bootstrap_servers, "enable.idempotence": True, "linger.ms": 0, "log_level": 2})
+        self._writer = RecordWriter(bootstrap_servers, self._topic)
 
     def __enter__(self) -> Self:
         return self
@@ -44,7 +52,7 @@ class CommandClient:
         self.close()
 
     def close(self) -> None:
-        self._producer.flush(FLUSH_SECONDS)
+        self._writer.close()
 
     def send(
         self,
@@ -73,16 +81,16 @@ class CommandClient:
             )
             for worker in ([None] if instance is None or task is not None else self._workers(kind, instance))
         ]
-        reader = self._reader()
+        reader = Tail.quiet(self._servers, self._topic)
         try:
-            self._at_end(reader)
+            reader.begin(self._end(reader))
             for command in commands:
-                self._write(command.key, encode(command))
+                self._writer.write(command.key, encode(command))
             results = self._await(reader, {command.id for command in commands}, timeout_s)
         finally:
             reader.close()
         for key in [*(command.key for command in commands), *(result.key for result in results)]:
-            self._write(key, None)
+            self._writer.write(key, None)
         if len(results) < len(commands):
             subject = f"instance {instance}" if task is None else f"task {task}"
             raise StreamsError(f"{kind}: nobody answered for {subject} within {timeout_s:.0f} s: does it run, and has it an owner?")
@@ -103,91 +111,67 @@ class CommandClient:
         ensure_topic(self._servers, self._topic, 1, COORDINATION_CONFIG)
         decided = time.time_ns() // 1_000_000 if at_ms is None else at_ms
         record = Desired(instance=instance, running=running, at_ms=decided, by=self._by)
-        self._write(record.key, encode(record))
+        self._writer.write(record.key, encode(record))
 
     def members(self) -> list[Member]:
         """The MEMBER records as they stand, alive or not yet fenced. Raises BrokerUnavailableError."""
-        reader = self._reader()
+        found: dict[str, Member] = {}
+        for record in self._records():
+            if isinstance(record, Member):
+                found[record.who] = record
+            elif isinstance(record, Tombstone) and record.kind == MEMBER:
+                found.pop(record.id, None)
+        return list(found.values())
+
+    def store_formats(self) -> dict[str, StoreFormat]:
+        """The formats of the stores' entries, as they are recorded; nothing of an application that only earlier versions have run. Raises
+        BrokerUnavailableError."""
+        shapes: dict[str, StateShape] = {}
+        for record in self._records():
+            if isinstance(record, StateShape):
+                shapes.setdefault(record.key.decode(), record)
+            elif isinstance(record, Tombstone) and record.kind == SHAPE:
+                shapes.pop(f"{SHAPE}/{record.id}", None)
+        holds = newest(shapes.values())
+        return {} if holds is None else {store.name: store.format for store in holds.shape.stores if store.format is not None}
+
+    def _records(self) -> Iterator[Record | None]:
+        """All records, in order."""
+        reader = Tail.quiet(self._servers, self._topic)
         try:
-            _, high = self._bounds(reader)
-            reader.assign([TopicPartition(self._topic, 0, 0)])
-            found: dict[str, Member] = {}
-            end, at_end = LogEnd(reader), high == 0
-            while not at_end:
-                message = reader.poll(FLUSH_SECONDS)
-                if message is None:
+            if self._end(reader) == 0:
+                return
+            reader.begin()
+            until = time.monotonic() + ANSWER_SECONDS
+            while not reader.at_end:
+                for message in reader.poll(1.0):
+                    until = time.monotonic() + ANSWER_SECONDS
+                    yield decode(message.key(), message.value())
+                if time.monotonic() >= until and not reader.at_end:
                     raise BrokerUnavailableError(
                         f"bootstrap.servers = {self._servers}: the coordination topic could not be read to its end"
                     )
-                at_end = end.reached(message)
-                if message.error() is not None:
-                    continue
-                record = decode(message.key(), message.value())
-                if isinstance(record, Member):
-                    found[record.who] = record
-                elif isinstance(record, Tombstone) and record.kind == MEMBER:
-                    found.pop(record.id, None)
-            return list(found.values())
         finally:
             reader.close()
 
-    def _reader(self) -> Consumer:
-        return Consumer(
-            {
-                "bootstrap.servers": self._servers,
-                "group.id": f"{self._topic}-client",
-                "enable.auto.commit": False,
-                "isolation.level": "read_committed",
-                "enable.partition.eof": True,
-                "auto.offset.reset": "earliest",
-                "fetch.wait.max.ms": 100,
-                "log_level": 2,
-            }
-        )
+    def _end(self, reader: Tail) -> int:
+        try:
+            return reader.end()
+        except StreamsError as error:
+            if meaning(error.__cause__) & (Meaning.UNKNOWN_TOPIC | Meaning.UNKNOWN_PARTITION):
+                raise StreamsError(f"{self._topic} does not exist on {self._servers}: has the application ever been started?") from error
+            raise BrokerUnavailableError(f"bootstrap.servers = {self._servers}: no broker answered ({error})") from error
 
-    def _bounds(self, reader: Consumer) -> tuple[int, int]:
-        began = time.monotonic()
-        while True:
-            try:
-                low, high = reader.get_watermark_offsets(TopicPartition(self._topic, 0), FLUSH_SECONDS)
-                return low, high
-            except KafkaException as error:
-                # A topic that was made a moment ago may not have a leader yet, and a broker that has just started may not know of it yet.
-                code = error.args[0].code()
-                patience = FLUSH_SECONDS if code in _NO_LEADER_YET else UNKNOWN_SECONDS if code in _UNKNOWN else 0.0
-                if time.monotonic() - began >= patience:
-                    raise self._unavailable(error) from error
-                time.sleep(RETRY_SECONDS)
-
-    def _at_end(self, reader: Consumer) -> None:
-        _, end = self._bounds(reader)
-        reader.assign([TopicPartition(self._topic, 0, end)])
-
-    def _write(self, key: bytes, value: bytes | None) -> None:
-        failed: list[KafkaError] = []
-        self._producer.produce(self._topic, value, key, 0, lambda error, _message: failed.append(error) if error is not None else None)
-        if self._producer.flush(FLUSH_SECONDS) or failed:
-            reason = failed[0].str() if failed else f"no answer within {FLUSH_SECONDS:.0f} s"
-            raise BrokerUnavailableError(f"bootstrap.servers = {self._servers}: the coordination topic cannot be written: {reason}")
-
-    def _await(self, reader: Consumer, commands: set[str], timeout_s: float) -> list[CommandResult]:
+    def _await(self, reader: Tail, commands: set[str], timeout_s: float) -> list[CommandResult]:
         """The results that came in time."""
         deadline = time.monotonic() + timeout_s
         found: dict[str, CommandResult] = {}
         while len(found) < len(commands) and (left := deadline - time.monotonic()) > 0:
-            message = reader.poll(min(left, 1.0))
-            if message is None or message.error() is not None:
-                continue
-            record = decode(message.key(), message.value())
-            if isinstance(record, CommandResult) and record.id in commands:
-                found[record.id] = record
+            for message in reader.poll(min(left, 1.0)):
+                record = decode(message.key(), message.value())
+                if isinstance(record, CommandResult) and record.id in commands:
+                    found[record.id] = record
         return list(found.values())
-
-    def _unavailable(self, error: KafkaException) -> StreamsError:
-        inner = error.args[0]
-        if inner.code() in _UNKNOWN:
-            return StreamsError(f"{self._topic} does not exist on {self._servers}: has the application ever been started?")
-        return BrokerUnavailableError(f"bootstrap.servers = {self._servers}: no broker answered ({inner.str()})")
 
 
 def _as_one(results: list[CommandResult]) -> CommandResult:

@@ -1,21 +1,25 @@
-"""Whether a newcomer fits the members that run: all workers of an application run the same topology, and an instance's name is its own.
+"""Check of a new member against the live ones. Two versions of an application may run at once as long as a task means the same to both. The
+name of an instance is unique.
 
-Task ids are numbers of sub-topologies and partitions. Two members with different topologies would mean different things by the same
-number, and restore one table's changelog into another's store. So whoever comes later is refused, and is told what differs.
+Task ids are numbers of sub-topologies and partitions. If two topologies used the same number for different tasks, one table's changelog
+would be restored into another's store. Such a member is refused, with the differences and the ways out (`topology/side_by_side.py`), and so
+is a version of Penstock with another protocol.
 
-An instance is known by its name (`client.id`): of two incarnations the later one tells of the earlier one's end. Two instances of one name
-would end each other for ever. So whoever comes later is refused here too, unless the other is silent: that is the same instance, which was
-killed and has moved to another machine, and it waits for its old session.
+An instance is identified by its name (`client.id`): a later incarnation reports the end of the earlier one, so two instances of one name
+would end each other for ever. The later one is refused, unless the other is silent: then it is the same instance, killed and moved to
+another machine, and it waits for its old session to expire.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from difflib import unified_diff
 
-from runtime.coordination.liveness import Liveness
-from runtime.coordination.records import Member, TopologyText
-from runtime.coordination.registry import Registry
-from runtime.errors import StreamsConfigError, TopologyError
+from penstock.runtime.coordination.liveness import Liveness
+from penstock.runtime.coordination.records import PROTOCOL, Member, TopologyText
+from penstock.runtime.coordination.registry import Registry
+from penstock.runtime.model.errors import StreamsConfigError, TopologyError
+from penstock.runtime.topology.side_by_side import conflicts
 
 MOST_LINES = 30
 
@@ -28,17 +32,17 @@ class Compatibility:
         self._registry = registry
         self._liveness = liveness
         self._namesakes: dict[str, int] = {}
-        """Members of this instance's name that are elsewhere, and when they wrote last as this worker saw them first."""
+        """Members elsewhere with this instance's name, and the time of their last record when this worker first saw them."""
 
     def has_its_name(self, member: Member) -> bool:
-        """True once it is known that no member that lives has this instance's name in another place. Never waits. Raises
-        StreamsConfigError if one goes on writing."""
+        """Return True once it is certain that no live member elsewhere has this instance's name. Never waits. Raises StreamsConfigError if
+        one keeps writing."""
         silent = True
         for who, known in self._registry.members.items():
             other = known.member
             if other.instance != member.instance or other.returns or (other.host, other.state_dir) == (member.host, member.state_dir):
                 continue
-            if known.told_ms != self._namesakes.setdefault(who, known.told_ms):
+            if known.written_ms != self._namesakes.setdefault(who, known.written_ms):
                 raise StreamsConfigError(
                     f"client.id = {member.instance!r} is the name of an instance that runs on {other.host} (process {other.pid}, state.dir "
                     f"{other.state_dir}): each instance of an application needs a name of its own, or none"
@@ -48,28 +52,64 @@ class Compatibility:
         return silent
 
     def checked(self, member: Member) -> bool:
-        """True once it is known that no earlier member that lives runs another topology. Never waits. Raises TopologyError."""
+        """Return True once it is certain that no earlier live member conflicts with this one. Never waits. Raises TopologyError,
+        StreamsConfigError (another protocol)."""
         own = self._registry.members.get(member.who)
         waiting = False
         for known in self._registry.members.values():
             other = known.member
-            if other.topology_hash in ("", self._mine.hash) or other.instance == member.instance or (own and own.offset < known.offset):
+            same_worker = (other.instance, other.worker) == (member.instance, member.worker)
+            if same_worker or (own and own.offset < known.offset):
+                continue
+            refusal = refusal_beside(self._mine, [other], self._registry.versions, self._registry.topologies)
+            if refusal is None:
                 continue
             self._liveness.look()
             lives = self._liveness.lives(known)
             if lives:
-                raise TopologyError(self._refusal(other))
+                raise refusal
             waiting = waiting or lives is None
         return not waiting
 
-    def _refusal(self, other: Member) -> str:
-        theirs = self._registry.topologies.get(other.topology_hash)
-        text = (
-            f"instance {other.instance} on {other.host} runs another topology under the same application.id. Stop all instances of the old "
-            "version first, or give the new one an application.id of its own"
+
+def refusal_beside(
+    mine: TopologyText, others: Sequence[Member], versions: Mapping[str, TopologyText], texts: Mapping[str, str]
+) -> TopologyError | StreamsConfigError | None:
+    """Return the reason why a member with topology `mine` cannot run beside other members of one version, or None. `versions` by digest and
+    `texts` by hash are those of the coordination topic."""
+    other = others[0]
+    names = list(dict.fromkeys(f"instance {each.instance} on {each.host}" for each in others))
+    others_run = f"{', '.join(names)} {'runs' if len(names) == 1 else 'run'}"
+    if major(other.protocol) != major(PROTOCOL):
+        return StreamsConfigError(
+            f"{others_run} a version of Penstock whose records have protocol {other.protocol}; those of "
+            f"this one have {PROTOCOL}, and the two cannot run at once: stop all instances of the application (penstock stop APPLICATION), "
+            "then start them with the new version"
         )
-        if theirs is None:
-            return text
-        changes = list(unified_diff(theirs.splitlines(), self._mine.text.splitlines(), "running", "refused", lineterm="", n=0))
-        shown = [line for line in changes if not line.startswith("@@")][:MOST_LINES]
-        return f"{text}. What differs:\n" + "\n".join(shown)
+    if other.topology == mine.digest or (not other.topology and other.topology_hash in ("", mine.hash)):
+        return None
+    theirs = versions.get(other.topology)
+    found = ["it is run by a version of Penstock that cannot run beside another topology: upgrade Penstock first, then the topology"]
+    if theirs is not None and theirs.shape is not None and mine.shape is not None:
+        found = conflicts((theirs.shape, theirs.parts), (mine.shape, mine.parts))
+    return TopologyError(_refusal(mine, others_run, texts.get(other.topology_hash), found)) if found else None
+
+
+def major(protocol: str) -> str:
+    """Return the major number of a protocol's version, in which members must agree."""
+    return protocol.partition(".")[0]
+
+
+def _refusal(mine: TopologyText, others_run: str, theirs: str | None, found: list[str]) -> str:
+    text = (
+        f"{others_run} another topology under the same application.id, beside which this one cannot run:"
+        + "".join(f"\n  {each}" for each in found)
+        + "\nWays: stop all its instances (penstock stop APPLICATION), then start them with the new version (penstock start), if "
+        "its state fits (the start says so); or penstock reset, which begins without state; or another application.id, which a seed "
+        "gives the state of this one (docs/seeding.md)"
+    )
+    if theirs is None:
+        return text
+    changes = list(unified_diff(theirs.splitlines(), mine.text.splitlines(), "running", "refused", lineterm="", n=0))
+    shown = [line for line in changes if not line.startswith("@@")][:MOST_LINES]
+    return f"{text}. What differs:\n" + "\n".join(shown) if shown else text

@@ -1,38 +1,43 @@
 """A worker's part in the coordination of its application (coordination.md).
 
-What the worker is told is computed from what it should run and what it last reported, not from the records that came by: an order that
+Instructions are computed from the tasks that the worker should run and its last report, not from single records: one that
 could not be carried out (the broker went away in the middle of a hand-over) is given again.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
 
-from runtime.changelog.checkpoint import read_checkpoint
-from runtime.clock import Clock
-from runtime.commit.transactions import GroupMetadata
-from runtime.config import StreamsConfig
-from runtime.coordination.compatibility import Compatibility
-from runtime.coordination.fleet import Fleet
-from runtime.coordination.group import Membership
-from runtime.coordination.leader import Leader
-from runtime.coordination.liveness import Liveness
-from runtime.coordination.log import CoordinationLog
-from runtime.coordination.rack_watch import RackWatch
-from runtime.coordination.records import HOLD, Command, CommandResult, Death, Hold, Member, TaskReport, TopologyText, encode
-from runtime.coordination.registry import Registry
-from runtime.coordination.topic_life import TopicLife
-from runtime.errors import StreamsError, TaskMigratedError
-from runtime.ids import TaskId
-from runtime.states import State, TaskKind
-from runtime.stores.directory import StateDirectory
-from runtime.topics import TopicLayout
-from runtime.topology.shape import shape_of
-from runtime.topology.topology import Topology
+from penstock.runtime.config.streams_config import StreamsConfig
+from penstock.runtime.coordination.compatibility import Compatibility
+from penstock.runtime.coordination.disk import DiskPositions
+from penstock.runtime.coordination.fleet import Fleet
+from penstock.runtime.coordination.group import membership
+from penstock.runtime.coordination.leader import Leader
+from penstock.runtime.coordination.liveness import Liveness
+from penstock.runtime.coordination.log import CoordinationLog
+from penstock.runtime.coordination.rack_watch import RackWatch
+from penstock.runtime.coordination.records import HOLD, PROTOCOL, Command, CommandResult, Death, Hold, Member, Reset, TaskReport, encode
+from penstock.runtime.coordination.registry import Registry
+from penstock.runtime.coordination.resets import refuse_other
+from penstock.runtime.coordination.state_shape import Acceptance, StateRecord
+from penstock.runtime.coordination.stores_left_behind import refuse_left_behind
+from penstock.runtime.coordination.topic_life import TopicLife
+from penstock.runtime.coordination.topics import TopicLayout
+from penstock.runtime.coordination.versions import Versions, topology_record
+from penstock.runtime.kafka.topic_admin import TopicAdmin
+from penstock.runtime.kafka.topic_watch import TopicWatcher
+from penstock.runtime.model.clock import Clock
+from penstock.runtime.model.errors import BrokerUnavailableError, StreamsError, TaskMigratedError
+from penstock.runtime.model.ids import TaskId
+from penstock.runtime.model.states import State, TaskKind
+from penstock.runtime.stores.directory import StateDirectory
+from penstock.runtime.topology.side_by_side import tasks_of
+from penstock.runtime.topology.topology import Topology
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +46,7 @@ HEARTBEAT_MS = 3_000
 LEAD_AT_LEAST_MS = 500
 """How long orders that are given again and again, because they cannot be carried out, may keep a leader from leading."""
 STALE_COMMAND_MS = 60_000
-"""A command that is older than this when it is read is left alone: whoever sent it has given up."""
+"""A command older than this when it is read is ignored: its sender has given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,51 +72,75 @@ class Lost:
     reason: str
 
 
-Told = Granted | Revoked | Lost | Command
+Instruction = Granted | Revoked | Lost | Command
 
 
 class Coordination:
     """Membership, reading and writing of the coordination topic, and the leader's work when this worker leads. Belongs to the worker's
     thread."""
 
-    def __init__(self, config: StreamsConfig, topology: Topology, layout: TopicLayout, directory: StateDirectory, clock: Clock) -> None:
-        """Contacts the brokers on the first `poll`."""
+    def __init__(
+        self,
+        config: StreamsConfig,
+        topology: Topology,
+        layout: TopicLayout,
+        directory: StateDirectory,
+        topics: TopicAdmin,
+        watcher: TopicWatcher,
+        clock: Clock,
+        acceptance: Acceptance,
+        memory: Callable[[], dict[str, int]],
+    ) -> None:
+        """Contacts the brokers on the first `poll`. `acceptance`: the topology fits the state. `memory`: the parts of this process's
+        memory, for the records of this worker."""
+        self._memory = memory
         self._config = config
         self._layout = layout
         self._directory = directory
+        self._disk = DiskPositions(directory)
         self._clock = clock
-        shape = shape_of(topology, config.application_id)
-        self._topology = TopologyText(hash=topology.hash(), text=str(topology.describe()), shape=shape)
-        self._racks = RackWatch(config, topology, layout, clock)
-        self._life = TopicLife(config, clock)
+        self._topology = topology_record(topology, config.application_id, layout)
+        self._acceptance = acceptance
+        self._topics = topics
+        self._racks = RackWatch(config, topology, layout, topics, watcher)
+        self._life = TopicLife(config, topics, clock, watcher)
+        self.membership = membership(config)
+        """Membership in the group of the workers. It lives as long as this object, so that transports may hold on to its guard."""
         self._connect()
         self._member: Member | None = None
         self._announced = False
-        self._told_epoch = -1
+        self._granted_epoch = -1
         self._led_ms = 0
         self._open: frozenset[TaskId] = frozenset()
         self._copied: frozenset[TaskId] = frozenset()
         self._written_ms = 0
+        self._read_back_ms = 0
+        """Time at which this worker last read a record of its own (monotonic ms)."""
+        self._session_ms = config.integer("session.timeout.ms")
         self._seen: set[str] = set()
         self._buried: set[str] = set()
         """Predecessors whose death was announced."""
         self._fleet: Fleet | None = None
+        self._reset: Reset | None = None
+        """The last reset; this worker's state is younger."""
         self._holds: dict[TaskId, bool] = {}
-        """What was decided here about tasks that are open here, and may not yet have been read back."""
+        """Manual pauses decided here for open tasks, which may not have been read back yet."""
 
     def _connect(self) -> None:
         config, clock = self._config, self._clock
-        self._membership = Membership(config)
         self._log = CoordinationLog(config)
         self._registry = Registry()
-        self._liveness = Liveness(config, self._membership, clock)
+        self._liveness = Liveness(config, self.membership, clock)
         self._compatibility = Compatibility(self._topology, self._registry, self._liveness)
-        self._leader = Leader(config, self._layout, self._membership, self._liveness, self._log, self._registry, self._racks, clock)
+        self._state_record = StateRecord(self._acceptance, self._registry, self._log)
+        self._leader = Leader(config, self._layout, self.membership, self._liveness, self._log, self._registry, self._racks, clock)
         self._joined = False
 
     def _reconnect(self) -> None:
-        """The coordination topic is gone, or another one: everything begins anew but pauses by hand. Raises TaskMigratedError to be called
-        again, as long as the topic cannot be made."""
+        """Make the coordination topic again and join again, where it is gone or another one; pauses by hand and the last reset are kept.
+        Raises TaskMigratedError, to be called again, as long as the topic cannot be made."""
+        if (holds := self._registry.state) is not None:
+            self._acceptance = self._acceptance.on(holds.shape)
         held = [hold for task, hold in self._registry.holds.items() if self.held(TaskId.parse(task))]
         try:
             self._life.renew()
@@ -119,7 +148,10 @@ class Coordination:
             raise TaskMigratedError(f"the coordination topic is gone: {error}") from error
         self._log.drop()
         self._disconnect()
+        self.membership.open()
         self._connect()
+        if self._reset is not None:
+            self._log.append(self._reset.key, encode(self._reset))
         for hold in held:
             self._log.append(hold.key, encode(hold))
 
@@ -133,33 +165,45 @@ class Coordination:
         self._life.start()
         self._member = msgspec.structs.replace(
             member,
-            disk=self._disk(),
+            disk=self._disk.read(),
             topology_hash=self._topology.hash,
+            topology=self._topology.digest,
+            protocol=PROTOCOL,
             state=State.REBALANCING,
             rack=self._config.client_rack,
             tags=dict(self._config.client_tags),
         )
-        self._announced, self._told_epoch, self._open, self._copied = False, -1, frozenset(), frozenset()
+        self._announced, self._granted_epoch, self._open, self._copied = False, -1, frozenset(), frozenset()
+        self.membership.granted_to = ""
         self._leader.begin(member.who)
-        if not self._joined or self._membership.lost:
-            self._membership.join()
+        if not self._joined or self.membership.lost:
+            self.membership.join()
             self._joined = True
 
-    def _disk(self) -> dict[str, int]:
-        return {str(task): self._position(task) for task in self._directory.tasks_on_disk()}
+    @property
+    def in_touch(self) -> bool:
+        """True while the group counts this worker in, an assignment has been made since it joined, and what it writes comes back: the
+        broker may be away for long before the group says so."""
+        return (
+            self._granted_epoch >= 0
+            and not self._life.over()
+            and self._lost_reason() is None
+            and self._clock.monotonic_ms() - self._read_back_ms < self._session_ms
+        )
+
+    def runs_elsewhere(self, task: TaskId) -> bool:
+        """True if another instance is granted this task, or no topology that is known has it, and no worker of this instance has to do
+        with it."""
+        assert self._member is not None
+        registry = self._registry
+        known = task in self._layout.tasks or any(task in tasks_of(text.parts) for text in registry.versions.values())
+        return not registry.is_at(str(task), self._member.instance) and (not known or registry.is_granted(str(task)))
 
     def look_at_disk(self) -> None:
-        """Tells which tasks have state on the disk, if others than before have: folders are removed when they are old."""
-        disk = self._disk()
+        """Publish the tasks with state on the disk when they have changed: old folders are removed."""
+        disk = self._disk.read()
         if self._member is not None and self._announced and disk.keys() != self._member.disk.keys():
             self._announce(disk=disk)
-
-    def _position(self, task: TaskId) -> int:
-        try:
-            return sum(offset for offset in read_checkpoint(self._directory.task_directory(task)).values() if offset is not None)
-        except StreamsError as error:
-            logger.warning("task %s: %s", task, error)
-            return 0
 
     @property
     def _key(self) -> str:
@@ -169,52 +213,76 @@ class Coordination:
         if self._member is None:
             return
         now_ms = self._clock.wall_ms()
-        self._member = msgspec.structs.replace(self._member, heartbeat_ms=now_ms, **changes)
+        self._member = msgspec.structs.replace(self._member, heartbeat_ms=now_ms, memory=self._memory(), **changes)
         self._written_ms = self._clock.monotonic_ms()
         self._log.append(self._member.key, encode(self._member))
 
-    def poll(self) -> list[Told]:
-        """What the worker has to do now. Never waits. Also where the leader works.
+    def poll(self) -> list[Instruction]:
+        """Return the worker's instructions. Never waits. Runs the leader's step too.
 
-        Raises TopologyError if another topology runs under this application id, StreamsConfigError if another instance has this one's name.
+        Raises TopologyError if another topology runs under this application id, StreamsConfigError if another instance has this one's name,
+        ResetError if the application was reset without this instance.
         """
-        self._membership.poll()
+        self.membership.poll()
         for entry in self._log.poll():
             self._registry.apply(entry, self._clock.monotonic_ms())
+            if isinstance(entry.record, Member) and entry.record.who == self._key:
+                self._read_back_ms = self._clock.monotonic_ms()
             self._fleet = None
+        self._keep_to_reset()
         if self._member is None:
             return []
         if not self._announced and not self._life.over() and not self._introduced(self._member):
             return []
-        reason = "the coordination topic was deleted, or made anew" if self._life.over() else self._lost_reason()
+        reason = "the coordination topic was deleted, or created again" if self._life.over() else self._lost_reason()
         if reason is not None:
             return [Lost(reason)]
-        if self._told_epoch < 0 and not self._compatibility.checked(self._member):
+        if self._granted_epoch < 0 and not self._compatibility.checked(self._member):
             return []
-        told = [*self._orders(), *self._commands()]
-        # What this worker has to do comes first: others wait for that, and the leader's assignment may take a tenth of a second.
-        if not told or self._clock.monotonic_ms() - self._led_ms >= LEAD_AT_LEAST_MS:
+        instructions = [*self._changes(), *self._commands()]
+        # Instructions come first: other members wait for them, and computing an assignment may take 0.1 s.
+        if not instructions or self._clock.monotonic_ms() - self._led_ms >= LEAD_AT_LEAST_MS:
             self._led_ms = self._clock.monotonic_ms()
             self._leader.step()
-        return told
+        return instructions
+
+    def _keep_to_reset(self) -> None:
+        """End this worker if a reset began after it looked for one at its start, or while the group had dropped it. Raises ResetError."""
+        reset = self._registry.reset
+        if self._log.at_end and reset is not self._reset:
+            refuse_other(reset, self._directory, self._config.application_id)
+            self._reset = reset
 
     def _introduced(self, member: Member) -> bool:
-        """Announces this worker if the group has taken it in, the topic is read, and nobody runs another topology."""
+        """Announce this worker once the group has admitted it, the topic is read, and no member runs a topology that conflicts."""
         if self._log.at_end:
             self._bury_predecessors(member)
-        if not self._membership.member_id or not self._membership.joined or not self._log.at_end:
+        if not self.membership.member_id or not self.membership.joined or not self._log.at_end:
             return False
         if not self._compatibility.has_its_name(member) or not self._compatibility.checked(member):
             return False
+        self._refuse_left_behind()
         if self._topology != self._registry.last_topology:
             self._log.append(self._topology.key, encode(self._topology))
         self._announced = True
-        self._announce(member_id=self._membership.member_id)
+        self.membership.granted_to = self.membership.member_id
+        self._announce(member_id=self.membership.granted_to)
         return True
 
+    def _refuse_left_behind(self) -> None:
+        """Check again: another version may have begun between this worker's start and its first record. Raises TopologyError, and
+        TaskMigratedError to be called again."""
+        last, mine = self._registry.last_topology, self._topology.shape
+        if last is None or last.shape is None or mine is None or last.digest == self._topology.digest:
+            return
+        try:
+            refuse_left_behind(last.shape, mine, self._config, self._topics)
+        except BrokerUnavailableError as error:
+            raise TaskMigratedError(f"no broker answers: {error}") from error
+
     def _bury_predecessors(self, member: Member) -> None:
-        """Earlier incarnations of this worker are dead: whoever holds the lock of the state directory knows. The others need not wait for
-        their sessions. (This worker has to: the group lets nobody in before.)"""
+        """Report earlier incarnations of this worker as dead: this process holds the lock of the state directory. Other members then need
+        not wait for their sessions to expire; this worker has to, since the group admits it only then."""
         for who, known in self._registry.members.items():
             other = known.member
             same = (other.instance, other.worker, other.host, other.state_dir)
@@ -225,53 +293,55 @@ class Coordination:
 
     def _lost_reason(self) -> str | None:
         assert self._member is not None
-        if self._membership.lost:
+        if self.membership.lost:
             return "its session ran out, or the group was rebuilt"
-        if self._membership.member_id != self._member.member_id:
-            return f"the group knows it as {self._membership.member_id or 'nobody'} now"
+        if self.membership.member_id != self._member.member_id:
+            return f"the group knows it as {self.membership.member_id or 'nobody'} now"
         known = self._registry.members.get(self._key)
-        if known is None and self._told_epoch >= 0:
-            return "the leader took it for dead"
+        if known is None and self._granted_epoch >= 0:
+            return "the leader considered it dead"
         return None
 
-    def _orders(self) -> list[Told]:
-        """From what was granted and what is open. Only an assignment after this incarnation's own record counts (rules.md, 21)."""
+    def _changes(self) -> list[Instruction]:
+        """Return grants and revocations, from the assignment and the open tasks. Only an assignment behind this incarnation's own record
+        counts (rules.md, 21)."""
         assert self._member is not None
         registry = self._registry
         known = registry.members.get(self._key)
         if known is None or registry.epoch < 0:
             return []
         granted = frozenset(TaskId.parse(task) for task in registry.granted(self._key, self._member.member_id))
-        told: list[Told] = []
+        changes: list[Instruction] = []
         revoked = tuple(sorted(self._open - granted))
         if revoked:
-            told.append(Revoked(revoked))
-        if granted - self._open or (registry.epoch != self._told_epoch and self._is_mine(registry)):
+            changes.append(Revoked(revoked))
+        asked = granted - self._open or (registry.epoch != self._granted_epoch and self._is_mine(registry))
+        if asked and self._state_record.covers(self._key, self._clock.monotonic_ms()):
             followed = registry.followed(self._key, self._member.member_id)
             copies = {TaskId.parse(task): kind for task, kind in followed.items()}
-            told.append(Granted(registry.epoch, granted, {task: kind for task, kind in copies.items() if task not in granted}))
-            self._told_epoch = registry.epoch
-        return told
+            changes.append(Granted(registry.epoch, granted, {task: kind for task, kind in copies.items() if task not in granted}))
+            self._granted_epoch = registry.epoch
+        return changes
 
     def _is_mine(self, registry: Registry) -> bool:
         assignment = registry.assignment
         return assignment is not None and any(grant.who == self._key for grant in assignment.grants)
 
-    def _commands(self) -> list[Told]:
+    def _commands(self) -> list[Instruction]:
         assert self._member is not None
         if self._key not in self._registry.members:
-            return []  # its own record, when it comes, tells how late it is
+            return []  # its own record sets the brokers' time, by which commands are stale
         now_ms = self._registry.wall_ms(self._clock)
-        mine: list[Told] = []
+        mine: list[Instruction] = []
         for command in list(self._registry.commands.values()):
             if command.id in self._seen or now_ms - command.issued_ms > STALE_COMMAND_MS:
                 continue
             if self._concerns_me(command):
                 self._seen.add(command.id)
                 mine.append(command)
-            elif self._membership.leads and command.task is not None and not self._is_task(command.task):
+            elif self.membership.leads and command.task is not None and not self._is_task(command.task):
                 self._seen.add(command.id)
-                known = ", ".join(str(task) for task in sorted(self._layout.tasks))
+                known = ", ".join(str(task) for task in sorted(self._tasks()))
                 self.result(
                     CommandResult(
                         id=command.id, ok=False, reason=f"there is no task {command.task}: known are {known}", by=self._member.instance
@@ -288,11 +358,16 @@ class Coordination:
         return self._is_task(command.task) and TaskId.parse(command.task) in self._open
 
     def _is_task(self, text: str) -> bool:
-        return any(str(task) == text for task in self._layout.tasks)
+        return any(str(task) == text for task in self._tasks())
+
+    def _tasks(self) -> frozenset[TaskId]:
+        """Return the tasks of all running versions of the topology."""
+        members = [known.member for known in self._registry.members.values()]
+        return Versions(self._registry, self._layout, members).tasks
 
     def fleet(self) -> Fleet | None:
-        """What is known of the whole application now; None before the topic has been read to its end. The same object until a record
-        comes."""
+        """Return the state of the whole application; None before the topic has been read to its end. The same object until the next
+        record."""
         if self._fleet is None and self._member is not None and self._log.at_end:
             self._fleet = Fleet(
                 instance=self._member.instance,
@@ -302,10 +377,10 @@ class Coordination:
             )
         return self._fleet
 
-    # -- what the worker tells ---------------------------------------------------------------------------------------------------
+    # -- reports of the worker ---------------------------------------------------------------------------------------------------
 
     def report(self, tasks: Mapping[TaskId, TaskReport], state: State) -> None:
-        """What this worker has open now, and its state. Written when something but an offset changed, and as a heartbeat."""
+        """Publish the open tasks and the state of this worker, when more than an offset changed, and as a heartbeat."""
         self._open = frozenset(task for task, report in tasks.items() if report.kind is TaskKind.ACTIVE)
         self._copied = frozenset(tasks) - self._open
         self._holds = {task: held for task, held in self._holds.items() if task in self._open}
@@ -321,10 +396,10 @@ class Coordination:
             and all(_essence(before.tasks[task]) == _essence(report) for task, report in reports.items())
         )
         if not same or self._clock.monotonic_ms() - self._written_ms >= HEARTBEAT_MS:
-            self._announce(tasks=reports, state=state, epoch=epoch)
+            self._announce(tasks=reports, state=state, epoch=epoch, disk=self._disk.read())
 
     def released(self, tasks: Iterable[TaskId]) -> None:
-        """These tasks are committed and closed: others may have them."""
+        """Publish that these tasks are committed and closed, so that others may take them."""
         self._open -= frozenset(tasks)
         if self._member is not None and self._announced:
             closed = {task: self._member.tasks[task] for task in self._member.active if TaskId.parse(task) not in self._open}
@@ -333,7 +408,7 @@ class Coordination:
             self._announce(tasks=reports, disk=disk, epoch=self._carried_out())
 
     def _carried_out(self) -> int:
-        """The last assignment of which nothing is left to be closed here."""
+        """Return the epoch of the last assignment whose revocations are carried out here."""
         assert self._member is not None
         granted = self._registry.granted(self._key, self._member.member_id)
         followed = self._registry.followed(self._key, self._member.member_id).keys()
@@ -341,58 +416,53 @@ class Coordination:
         return self._registry.epoch if done else self._member.epoch
 
     def announce_death(self, instance: str, worker: int, incarnation: int) -> None:
-        """The process of this worker has ended, as its parent knows: the leader need not wait for its session. To be called only where that
-        is certain. If it led, this worker stands in for it, provided that it was the first to say so."""
+        """Report that the process of a worker has ended, so that the leader need not wait for its session. Call only when that is certain,
+        as a parent process knows it. If the dead worker led, the first reporter becomes its deputy."""
         if self._member is not None:
             death = Death(instance=instance, worker=worker, incarnation=incarnation, by=self._key, at_ms=self._clock.wall_ms())
             if death.who not in self._registry.deaths:
                 self._log.append(death.key, encode(death))
 
-    def guard(self) -> GroupMetadata:
-        """The group metadata that a transaction is guarded with. Raises TaskMigratedError if this worker is no longer who was granted the
-        tasks."""
-        return self._membership.metadata(self._member.member_id if self._member is not None else "")
-
     def held(self, task: TaskId) -> bool:
-        """True for a task that was paused by hand, here or at an owner before, and not resumed since."""
+        """Return True for a task that was paused manually, here or at an earlier owner, and not resumed."""
         return self._holds.get(task, str(task) in self._registry.holds)
 
     def hold(self, task: TaskId) -> None:
-        """The task was paused by hand: so will be its next owners, until one of them is told to resume it."""
+        """Record a manual pause: later owners pause the task too, until one of them resumes it."""
         if self._member is not None and not self.held(task):
             record = Hold(task=str(task), by=self._member.instance, at_ms=self._clock.wall_ms())
             self._holds[task] = True
             self._log.append(record.key, encode(record))
 
     def release(self, task: TaskId) -> None:
-        """Ends `hold`."""
+        """Delete the record of a manual pause."""
         if self._member is not None and self.held(task):
             self._holds[task] = False
             self._log.append(f"{HOLD}/{task}".encode(), None)
 
     def result(self, result: CommandResult) -> None:
-        """The answer to a command."""
+        """Write the answer to a command."""
         self._log.append(result.key, encode(result))
 
     @property
     def moving(self) -> bool:
-        """True while a task is on its way from one member to another: then everybody listens closely."""
+        """True while a task moves between members: workers then poll the topic more often."""
         assignment = self._registry.assignment
         return assignment is not None and bool(assignment.revoking or assignment.heirs)
 
     def has_heirs(self, siblings_stay: bool) -> bool:
-        """True while there are members, other than this one, that stay. (One that is dead counts until it is fenced.) Other workers of this
-        instance do, or they leave with it."""
+        """Return True if another member stays that can take tasks over; a dead one counts until it is fenced. `siblings_stay`: workers of
+        this instance count too."""
         mine = None if siblings_stay or self._member is None else self._member.instance
         others = [known.member for key, known in self._registry.members.items() if key != self._key and known.member.instance != mine]
         return self._announced and not all(member.leaves or member.returns for member in others)
 
     def ask_to_leave(self) -> None:
-        """Has the others learn this worker's tasks and take them over."""
+        """Ask the leader to move this worker's tasks to other members."""
         self._announce(leaves=True)
 
     def leave(self, leave_group: bool) -> None:
-        """After all tasks were closed. Without `leave_group` the leader keeps them for this instance (rules.md, 4)."""
+        """Leave, after all tasks were closed. Without `leave_group` the leader keeps them for this instance (rules.md, 4)."""
         if self._member is not None and self._announced:
             if leave_group:
                 self._log.append(self._member.key, None)
@@ -401,7 +471,7 @@ class Coordination:
             self._log.flush()
 
     def close(self) -> None:
-        """Leaves the group and closes the clients."""
+        """Leave the group and close the clients."""
         self._life.close()
         self._racks.close()
         self._disconnect()
@@ -409,10 +479,10 @@ class Coordination:
     def _disconnect(self) -> None:
         self._leader.close()
         self._liveness.close()
-        self._membership.close()
+        self.membership.close()
         self._log.close()
 
 
 def _essence(report: TaskReport) -> TaskReport:
-    """A report without what changes all the time."""
+    """Return a report without the fields that change with every record."""
     return msgspec.structs.replace(report, offset_sum=0, end_sum=0, position=0, lag=None, restore=None)

@@ -1,17 +1,16 @@
-"""Copies of the state: who follows which task, and when an active may move to where `assign` wants it (coordination.md, 2).
+"""Placement of copies, and the time at which an active task may move to its target (coordination.md, 2).
 
-An active never moves to a place that is not ready. The task stays where it runs (or goes to the member whose copy is ready, if nobody runs
-it), and the wanted owner gets a *learner*: it reads the changelog, and says when it has caught up. Then this function, asked again, gives
-it the active. So a move takes as long as its restore, and costs one hand-over.
+An active task never moves to a member that is not ready. It stays where it runs (or goes to a member with a complete copy, if no member
+runs it), and the target member gets a *learner*, which restores the changelog and reports when it has caught up. The next call then places
+the active task there. A move takes as long as its restore, and costs one hand-over.
 
-A member that leaves is the same the other way round: nothing is wanted there, and what it runs stays until others have learned it.
+A member that leaves has an empty target; its tasks stay until others have learned them.
 
-A *standby* is a copy that is kept for the day on which the owner dies. It goes where the fewest of its tags are those of the owner and of
-other copies: another zone, another rack. Then members are asked for what they have: who follows a task already goes on, then whoever has
-most of it on disk.
+A *standby* replaces the owner when that dies. It is placed where it shares the fewest tags (zone, rack) with the owner and other copies;
+among equals, a member that follows the task already is preferred, then the one with most of its state on disk.
 
 Kafka Streams' HighAvailabilityTaskAssignor (`TaskMovement`, and its default standby assignor), with one difference: there a warm-up ends
-at a probing rebalance, every ten minutes; here on the follower's own word.
+at a probing rebalance, every ten minutes; here when the follower reports that it has caught up.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from runtime.coordination.assignor import Candidate, assign
-from runtime.coordination.instances import as_instances, share_out
-from runtime.coordination.racks import RackRules, less_traffic
-from runtime.ids import TaskId
+from penstock.runtime.coordination.assignor import Candidate, assign
+from penstock.runtime.coordination.instances import as_instances, share_out
+from penstock.runtime.coordination.racks import RackRules, less_traffic
+from penstock.runtime.model.ids import TaskId
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Who is wanted to run, to keep a copy of, and to learn which tasks, by the member's name."""
+    """Tasks to run, to keep a copy of, and to learn, by the member's name."""
 
     active: Mapping[str, frozenset[TaskId]]
     standby: Mapping[str, frozenset[TaskId]]
@@ -49,8 +48,8 @@ class CopyRules:
 
 
 def place(candidates: Collection[Candidate], tasks: Collection[TaskId], rules: CopyRules) -> Placement:
-    """Where each task is to be now. Every task is active at exactly one member, unless there are none; no instance has two kinds of one
-    task, or one twice."""
+    """Return the placement of all tasks. Each task is active at exactly one member, unless none can run it; no instance has a task
+    twice."""
     members = as_instances(candidates)
     staying = [member for member in members if not member.leaves] or members
     by_name = {member.name: member for member in members}
@@ -58,7 +57,8 @@ def place(candidates: Collection[Candidate], tasks: Collection[TaskId], rules: C
     active: dict[str, set[TaskId]] = {member.name: set() for member in members}
     waiting: list[tuple[TaskId, str]] = []
     for task, wanted in sorted((task, name) for name, mine in target.items() for task in mine):
-        source = _readier(task, by_name[wanted], members, target, rules) if task in rules.stateful else None
+        able = [member for member in members if task not in member.barred]
+        source = _readier(task, by_name[wanted], able, target, rules) if task in rules.stateful else None
         active[source or wanted].add(task)
         if source is not None:
             waiting.append((task, wanted))
@@ -72,7 +72,7 @@ def place(candidates: Collection[Candidate], tasks: Collection[TaskId], rules: C
 def _readier(
     task: TaskId, wanted: Candidate, members: list[Candidate], target: Mapping[str, frozenset[TaskId]], rules: CopyRules
 ) -> str | None:
-    """Who should run a task until the wanted owner has caught up; None if that may have it now, or nobody is better."""
+    """Return the member that runs a task until its target has caught up; None if the target may have it now, or no member is readier."""
     heir = next((member for member in members if task in member.inherits and not member.leaves), None)
     if heir is not None:
         return None if heir is wanted else heir.name  # one hand-over at a time
@@ -88,7 +88,7 @@ def _readier(
         return None
     better = [member for member in members if ready(member)]
     if task in wanted.running and not any(task in member.caught_up for member in better):
-        return None  # it restores already; an old copy that nobody follows is not readier than that
+        return None  # it restores already; an old copy without a follower is not readier
 
     def merit(member: Candidate) -> tuple[bool, bool, int, str]:
         return task not in member.running, task not in member.caught_up, len(target.get(member.name, ())), member.name
@@ -142,7 +142,7 @@ def _standbys(
     for _ in range(rules.standbys):
         for task in sorted(tasks):
             taken = [member for member in members if any(task in kind[member.name] for kind in (active, learner, standby))]
-            free = [member for member in members if member not in taken]
+            free = [member for member in members if member not in taken and task not in member.barred]
             if free:
                 # A learner is to be the owner: it counts, as far as tags go, and the owner of today does not.
                 learned = any(task in learner[member.name] for member in taken)

@@ -1,7 +1,7 @@
-"""What the leader decides: who is to have which task now, given what the log says (coordination.md, 1 to 5).
+"""The leader's decision: which task each member gets now, given the state of the log (coordination.md, 1 to 5).
 
-The assignor says where tasks should be (`copies.py`); this says what may be granted of it now. A task that another may still run is
-promised to its heir; what is on its way is not thought over; what an instance that restarts comes back for is kept.
+The assignor computes the target (`copies.py`); this module computes how much of it can be granted now. A task that another member may
+still run is promised to its heir. A move in progress is not reconsidered. Tasks of an instance that restarts are kept for it.
 """
 
 from __future__ import annotations
@@ -9,24 +9,27 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Mapping
 
-from runtime.clock import Clock
-from runtime.config import StreamsConfig
-from runtime.coordination.assignor import Candidate
-from runtime.coordination.copies import CopyRules, Placement, place
-from runtime.coordination.rack_watch import RackWatch
-from runtime.coordination.racks import RackRules
-from runtime.coordination.records import Assignment, Grant, Member, Reserved
-from runtime.coordination.registry import Known, Registry
-from runtime.ids import TaskId
-from runtime.states import TaskKind
-from runtime.topics import TopicLayout
+from penstock.runtime.config.streams_config import StreamsConfig
+from penstock.runtime.coordination.assignor import Candidate
+from penstock.runtime.coordination.compatibility import major
+from penstock.runtime.coordination.copies import CopyRules, Placement, place
+from penstock.runtime.coordination.disk import positions_at
+from penstock.runtime.coordination.rack_watch import RackWatch
+from penstock.runtime.coordination.racks import RackRules
+from penstock.runtime.coordination.records import PROTOCOL, Assignment, Grant, Member, Reserved
+from penstock.runtime.coordination.registry import Known, Registry
+from penstock.runtime.coordination.topics import TopicLayout
+from penstock.runtime.coordination.versions import Versions
+from penstock.runtime.model.clock import Clock
+from penstock.runtime.model.ids import TaskId
+from penstock.runtime.model.states import TaskKind
 
 REJOIN_MS = 5_000
-"""How long the group may take beyond the old session's end to take in a worker that was killed and is back."""
+"""Time allowed, after the end of the old session, until the group admits a worker that was killed and restarted."""
 
 
 class Decision:
-    """Makes assignments. Belongs to the worker's thread."""
+    """Computes assignments. Used by the worker's thread only."""
 
     def __init__(self, config: StreamsConfig, layout: TopicLayout, registry: Registry, racks: RackWatch, clock: Clock) -> None:
         self._layout = layout
@@ -41,11 +44,12 @@ class Decision:
             config.rack_aware_tags,
         )
         self._grace_ms = config.integer("restart.grace.ms")
+        self._waiting: frozenset[TaskId] = frozenset()
         self._rejoin_ms = config.integer("session.timeout.ms") + REJOIN_MS
 
     def assignment(self, leader: str, dead: Collection[str], fenced: Collection[str]) -> Assignment | None:
-        """The assignment as it should be now, in the name of `leader`; None if nobody is there to be assigned anything. Members that are
-        `dead` are given nothing, and what they may run is not free before they are `fenced`."""
+        """Return the assignment for the current state, written by `leader`; None if there is no live member. Members in `dead` get nothing,
+        and tasks that they may run are not free before they are in `fenced`."""
         registry = self._registry
         live = {
             key: known for key, known in registry.members.items() if key not in dead and known.member.member_id and not known.member.returns
@@ -53,15 +57,19 @@ class Decision:
         if not live:
             return None
         first = min(live.values(), key=lambda known: known.offset)
-        live = {key: known for key, known in live.items() if known.member.topology_hash == first.member.topology_hash}
-        reserved = self._reserved(live)
-        tasks = sorted(task for task in self._layout.tasks if str(task) not in reserved)
+        live = {key: known for key, known in live.items() if self._runs_with(first.member, known.member)}
+        versions = Versions(registry, self._layout, [known.member for known in live.values()])
+        all_tasks, rules = versions.tasks, dataclasses.replace(self._rules, stateful=versions.stateful)
+        reserved = self._reserved(live, rules.stateful)
+        tasks = sorted(task for task in all_tasks if str(task) not in reserved)
         heirs = self._heirs(live)
-        candidates = [self._candidate(key, known, heirs) for key, known in sorted(live.items())]
-        wanted = place(candidates, tasks, dataclasses.replace(self._rules, racks=self._racks.rules() or RackRules()))
+        barred = {key: versions.barred(known.member, all_tasks) for key, known in live.items()}
+        candidates = [self._candidate(key, known, heirs, barred[key]) for key, known in sorted(live.items())]
+        wanted = place(candidates, tasks, dataclasses.replace(rules, racks=self._racks.rules() or RackRules()))
+        self._warn_of_waiting(versions, frozenset(tasks).difference(*wanted.active.values()))
         follows = {candidate.name: candidate.follows for candidate in candidates}
         orphans = {task for who in dead for task in registry.members[who].held}
-        grants = [self._grant(known, wanted, follows[key], orphans, fenced) for key, known in sorted(live.items())]
+        grants = [self._grant(known, wanted, follows[key], orphans, fenced, rules.stateful) for key, known in sorted(live.items())]
         granted = {task for grant in grants for task in grant.active}
         next_heirs = {str(task): who for who, mine in sorted(wanted.active.items()) for task in sorted(mine) if str(task) not in granted}
         revoking = {
@@ -69,13 +77,31 @@ class Decision:
             for key, known in sorted(live.items())
             if (surplus := known.held - {str(task) for task in wanted.active[key]})
         }
-        return Assignment(leader=leader, grants=grants, revoking=revoking, heirs=next_heirs, reserved=reserved)
+        ran = versions.ran(grants, next_heirs)
+        return Assignment(leader=leader, grants=grants, revoking=revoking, heirs=next_heirs, reserved=reserved, ran=ran)
+
+    def _warn_of_waiting(self, versions: Versions, waiting: frozenset[TaskId]) -> None:
+        """Log each task that no member can run, once per such period."""
+        versions.warn_of(waiting - self._waiting)
+        self._waiting = waiting
+
+    def _runs_with(self, first: Member, member: Member) -> bool:
+        """Return True if a member runs the first member's topology, or a version that was checked against it."""
+        if major(member.protocol) != major(PROTOCOL):
+            return False
+        return member.topology in self._registry.versions or member.topology_hash == first.topology_hash
 
     def _grant(
-        self, known: Known, wanted: Placement, follows: frozenset[TaskId], orphans: Collection[str], fenced: Collection[str]
+        self,
+        known: Known,
+        wanted: Placement,
+        follows: frozenset[TaskId],
+        orphans: Collection[str],
+        fenced: Collection[str],
+        stateful: frozenset[TaskId],
     ) -> Grant:
-        """What a member may have now of what it is wanted to have: nothing that another may still run, and nothing of which a worker of
-        its own instance may still have the folder open. `follows`: what it keeps copies of; `orphans`: tasks of the dead."""
+        """Return the part of the target that a member may have now: no task that another may still run, none whose folder another worker of
+        its instance may have open. `follows`: tasks of which it keeps copies; `orphans`: tasks of dead members."""
         member, who = known.member, known.member.who
         others = {name for name, other in self._registry.members.items() if other.member.instance != member.instance}
         others.update(fenced)
@@ -87,7 +113,7 @@ class Decision:
         # A copy that is about to become active is kept until its former owner has let go; and while a dead one is fenced, which takes up
         # to a second, its heir restores already.
         soon = wanted.active[who] - active
-        learner = wanted.learner[who] | {task for task in soon & self._layout.stateful if task in follows or str(task) in orphans}
+        learner = wanted.learner[who] | {task for task in soon & stateful if task in follows or str(task) in orphans}
         return Grant(
             member_id=member.member_id,
             incarnation=member.incarnation,
@@ -99,7 +125,7 @@ class Decision:
         )
 
     def _before(self, member: Member) -> frozenset[TaskId]:
-        """What a member runs, or its worker ran before it began anew: tasks stay where they were."""
+        """Return the tasks that a member runs, or that its worker ran before it restarted: tasks stay where they were."""
         assignment = self._registry.assignment
         if assignment is None:
             return frozenset()
@@ -112,10 +138,11 @@ class Decision:
         kept = {task for task, reserved in assignment.reserved.items() if (reserved.instance, reserved.worker) == place}
         return frozenset(TaskId.parse(task) for task in own or former | kept)
 
-    def _reserved(self, live: Mapping[str, Known]) -> dict[str, Reserved]:
-        """Tasks that are kept for a worker that said it would return, from when it says so until its time is up (rules.md, 4), or its
-        instance is back with fewer workers; and tasks with state whose owner was killed and is back, but has to wait until the group takes
-        it in, which is when the old session is over. Where another has a whole copy, that one runs the task."""
+    def _reserved(self, live: Mapping[str, Known], stateful: frozenset[TaskId]) -> dict[str, Reserved]:
+        """Return the tasks reserved for workers that restart (rules.md, 4). A worker that announced its return keeps them until its grace
+        period ends or its instance is back with fewer workers. A killed worker that is back keeps its tasks with state until the group
+        admits it, when the old session has expired. A task of which another member has a complete copy is not reserved, and nothing is
+        reserved for an instance that was stopped on purpose."""
         registry, now_ms = self._registry, self._registry.wall_ms(self._clock)
         here = {(known.member.instance, known.member.worker) for known in live.values()}
         workers = {known.member.instance: known.member.workers for known in live.values()}
@@ -126,40 +153,36 @@ class Decision:
         before = registry.assignment.reserved if registry.assignment is not None else {}
         reserved = {task: kept for task, kept in before.items() if away(kept.instance, kept.worker)}
         for who, death in registry.deaths.items():
-            back = death.by.rpartition("/")[0] == who.rpartition("/")[0]  # told by the next incarnation of the same worker
+            back = death.by.rpartition("/")[0] == who.rpartition("/")[0]  # reported by the next incarnation of the same worker
             if back and who in registry.members and death.instance not in workers:  # its siblings have the same disk
                 until_ms = death.at_ms + self._rejoin_ms
                 kept = Reserved(instance=death.instance, worker=death.worker, until_ms=until_ms)
-                tasks = self._before(registry.members[who].member) & self._layout.stateful
+                tasks = self._before(registry.members[who].member) & stateful
                 reserved.update((str(task), kept) for task in tasks)
         for known in registry.members.values():
             member = known.member
             if member.returns and away(member.instance, member.worker):
-                kept = Reserved(instance=member.instance, worker=member.worker, until_ms=known.told_ms + self._grace_ms)
+                kept = Reserved(instance=member.instance, worker=member.worker, until_ms=known.written_ms + self._grace_ms)
                 reserved.update((str(task), kept) for task in self._before(member))
         ready = {task for known in live.values() for task, report in known.member.tasks.items() if report.caught_up}
-        return {task: kept for task, kept in reserved.items() if kept.until_ms > now_ms and task not in ready}
+        return {
+            task: kept
+            for task, kept in reserved.items()
+            if kept.until_ms > now_ms and task not in ready and kept.instance not in registry.stopped
+        }
 
     def _heirs(self, live: Mapping[str, Known]) -> dict[TaskId, str]:
-        """Tasks that are on their way, and to whom: granted, or promised, and not yet reported as active there. What was decided about such
-        a one is not thought over: it would be on its way for ever."""
+        """Return the tasks in transit with their next owners: granted or promised, and not yet reported active there. Their destination is
+        not reconsidered: they might never arrive."""
         assignment = self._registry.assignment
         if assignment is None:
             return {}
         given = {task: grant.who for grant in assignment.grants for task in grant.active} | assignment.heirs
         return {TaskId.parse(task): who for task, who in given.items() if who in live and task not in live[who].member.active}
 
-    def _candidate(self, who: str, known: Known, heirs: Mapping[TaskId, str]) -> Candidate:
-        """A member as the assignor sees it. What is on its disk, a sibling that died a moment ago may have told."""
+    def _candidate(self, who: str, known: Known, heirs: Mapping[TaskId, str], barred: frozenset[TaskId]) -> Candidate:
+        """Return a member as input of the assignor."""
         member = known.member
-        positions: dict[TaskId, int] = {}
-        for other in self._registry.members.values():
-            if other is known or other.member.instance == member.instance:
-                open_there = other.member.tasks.items()
-                here = {task: report.position for task, report in open_there if other is known or not report.in_memory}
-                told = {**other.member.disk, **here}
-                for task, position in told.items():
-                    positions[TaskId.parse(task)] = max(position, positions.get(TaskId.parse(task), 0))
         reports = {TaskId.parse(task): report for task, report in member.tasks.items()}
 
         def of_kind(*kinds: TaskKind) -> frozenset[TaskId]:
@@ -170,7 +193,7 @@ class Decision:
         return Candidate(
             who,
             running | inherits,
-            positions,
+            positions_at(self._registry, who),
             follows=of_kind(TaskKind.STANDBY, TaskKind.LEARNER),
             learns=of_kind(TaskKind.LEARNER),
             caught_up=frozenset(task for task, report in reports.items() if report.caught_up),
@@ -179,4 +202,5 @@ class Decision:
             inherits=inherits,
             rack=member.rack,
             tags=member.tags,
+            barred=barred,
         )

@@ -1,16 +1,16 @@
 """What a worker knows of the whole application, for other threads and, as bytes, for other processes.
 
 It is a bundle of the records that the worker has read anyway: making one copies references, and only when a record has come. Whoever asks a
-question works the answer out, on a thread of its own (`runtime/fleet.py`), so that a question costs the worker nothing.
+question works the answer out, on a thread of its own (`streams_metadata.py`), so that a question costs the worker nothing.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from runtime.coordination.records import Assignment, Grant, Member
-from runtime.ids import TaskId
-from runtime.states import TaskKind, TaskState
+from penstock.runtime.coordination.records import Assignment, Grant, Member
+from penstock.runtime.model.ids import TaskId
+from penstock.runtime.model.states import TaskKind, TaskState
 
 
 class Fleet(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from runtime.coordination.assignor import Candidate, assign
-from runtime.ids import TaskId
+from penstock.runtime.coordination.assignor import Candidate, assign
+from penstock.runtime.model.ids import TaskId
 
 Sets = Mapping[str, frozenset[TaskId]]
 
@@ -41,6 +41,7 @@ def as_instances(workers: Collection[Candidate]) -> list[Candidate]:
                 inherits=_all(worker.inherits for worker in mine),
                 rack=mine[0].rack,
                 tags=mine[0].tags,
+                barred=_all(worker.barred for worker in mine),
             )
         )
     return found

@@ -23,28 +23,23 @@ import logging
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from confluent_kafka import KafkaException, Producer
-
-from runtime.clock import Clock
-from runtime.commit.metadata import OffsetAndMetadata
-from runtime.commit.transactions import GroupMetadata, TransactionalProducer, kafka_error
-from runtime.config import StreamsConfig
-from runtime.coordination.decision import Decision
-from runtime.coordination.group import Membership
-from runtime.coordination.liveness import Liveness
-from runtime.coordination.log import CoordinationLog
-from runtime.coordination.rack_watch import RackWatch
-from runtime.coordination.records import ASSIGNMENT_KEY, Assignment, encode
-from runtime.coordination.registry import Registry
-from runtime.errors import StreamsError, TaskMigratedError, TransactionAbortedError
-from runtime.kafka_logs import KAFKA_LOGGER
-from runtime.topics import TopicLayout, coordination_topic
+from penstock.runtime.config.streams_config import StreamsConfig
+from penstock.runtime.coordination.decision import Decision
+from penstock.runtime.coordination.liveness import Liveness
+from penstock.runtime.coordination.log import CoordinationLog
+from penstock.runtime.coordination.rack_watch import RackWatch
+from penstock.runtime.coordination.records import ASSIGNMENT_KEY, Assignment, encode
+from penstock.runtime.coordination.registry import Registry
+from penstock.runtime.coordination.topics import TopicLayout, coordination_topic
+from penstock.runtime.kafka.membership import Membership
+from penstock.runtime.kafka.producer import NotTakenError
+from penstock.runtime.kafka.transactions import GroupMetadata, TransactionalProducer, fence
+from penstock.runtime.model.clock import Clock
+from penstock.runtime.model.errors import StreamsError, TaskMigratedError, TransactionAbortedError
+from penstock.runtime.model.offset_metadata import OffsetAndMetadata
 
 logger = logging.getLogger(__name__)
 
-FENCE_SECONDS = (0.1, 0.1, 0.1, 0.1, 0.1, 30.0)
-"""How long each attempt at fencing may take. One of them has the broker abort what is open. Where that, or the coordinator, is not there at
-once, librdkafka asks again half a second later; a new client asks at once (0.2 s in place of 0.6 to 1)."""
 REST = 4
 """The worker does other things for so many times as long as an assignment took to be thought out."""
 GUARD_OFFSET = OffsetAndMetadata(0, "")
@@ -177,7 +172,7 @@ class Leader:
                 self._end = self._log.ask_end()
             elif not self._caught_up and self._end.done():
                 self._caught_up = self._log.position >= self._end.result()
-        except (TaskMigratedError, TransactionAbortedError, KafkaException, StreamsError) as error:
+        except (TaskMigratedError, TransactionAbortedError, StreamsError) as error:
             logger.warning("this worker cannot lead yet, and tries again: %s", error)
             self._drop_producer()
         return self._caught_up
@@ -220,7 +215,7 @@ class Leader:
         if future is None:
             logger.warning("member %s is dead; its transaction is aborted", key)
             transactional_id = self._registry.members[key].member.transactional_id
-            self._fencing[key] = self._pool.submit(_fence, self._config.producer_properties(), transactional_id)
+            self._fencing[key] = self._pool.submit(fence, self._config.producer_properties(), transactional_id)
             return False
         if not future.done():
             return False
@@ -242,12 +237,12 @@ class Leader:
             producer = self._ready_producer()
             if producer is None:
                 return
-            producer.producer.produce(topic, encode(assignment), ASSIGNMENT_KEY, 0)
+            producer.producer.send(topic, ASSIGNMENT_KEY, encode(assignment), None, None, 0)
             for key in gone:
-                producer.producer.produce(topic, None, key, 0)
+                producer.producer.send(topic, key, None, None, None, 0)
             producer.send_offsets({self._layout.guard: GUARD_OFFSET}, guard)
             producer.commit()
-        except (TaskMigratedError, TransactionAbortedError, KafkaException, BufferError) as error:
+        except (TaskMigratedError, TransactionAbortedError, NotTakenError) as error:
             logger.warning("the assignment could not be written, and is tried again: %s", error)
             self._seen = None
             self._drop_producer()
@@ -294,18 +289,3 @@ def _prepare(properties: Mapping[str, object], transactional_id: str) -> Transac
 def _close_prepared(future: Future[TransactionalProducer]) -> None:
     if not future.cancelled() and future.exception() is None:
         future.result().close()
-
-
-def _fence(properties: Mapping[str, object], transactional_id: str) -> None:
-    """Aborts what is open under a transactional id, and keeps its user from writing with it. Raises StreamsError."""
-    for patience in FENCE_SECONDS:
-        producer = Producer({**properties, "transactional.id": transactional_id}, logger=KAFKA_LOGGER)
-        try:
-            producer.init_transactions(patience)
-        except KafkaException as error:
-            inner, failed = kafka_error(error), error
-            if not inner.retriable():
-                break
-        else:
-            return
-    raise StreamsError(f"{transactional_id} cannot be initialised: {inner.str()}") from failed

@@ -3,11 +3,6 @@
 The group protocol tells a member nothing of another's death, so it is looked at: the group's coordinator lists the members whose session
 lives.
 
-There are two questions for that, and librdkafka 2.16 makes each of them a trap. `describe_consumer_groups` does not survive the death of a
-broker: a client that has asked it before is not answered any more when the broker is back, and one that asks while the broker is away has
-its process aborted by an assertion. `list_groups` does survive it, but fails as long as any broker of the cluster is away. So the second
-is asked, and the first by a new client only, when that has just been answered by some broker.
-
 An answer that does not know the asker is no answer: a broker that has just started may not have read its groups yet, and shows none.
 """
 
@@ -16,20 +11,17 @@ from __future__ import annotations
 import logging
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
-
-from runtime.clock import Clock
-from runtime.commit.transactions import kafka_error
-from runtime.config import StreamsConfig
-from runtime.coordination.group import Membership, members_group
-from runtime.coordination.registry import Known
-from runtime.kafka_logs import KAFKA_LOGGER
+from penstock.runtime.config.streams_config import StreamsConfig
+from penstock.runtime.coordination.group import members_group
+from penstock.runtime.coordination.registry import Known
+from penstock.runtime.kafka.group_members import GroupMembers
+from penstock.runtime.kafka.membership import Membership
+from penstock.runtime.model.clock import Clock
+from penstock.runtime.model.errors import StreamsError
 
 logger = logging.getLogger(__name__)
 
 LOOK_EVERY_MS = 500
-ANSWER_SECONDS = 5.0
 
 
 class Liveness:
@@ -37,11 +29,9 @@ class Liveness:
 
     def __init__(self, config: StreamsConfig, membership: Membership, clock: Clock) -> None:
         """Contacts nobody."""
-        self._group = members_group(config.application_id)
+        self._members = GroupMembers(config, members_group(config.application_id))
         self._membership = membership
         self._clock = clock
-        self._properties = config.admin_properties()
-        self._admin = AdminClient(self._properties, logger=KAFKA_LOGGER)
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="liveness")
         self._asked: tuple[int, Future[frozenset[str]]] | None = None
         self._asked_ms = -LOOK_EVERY_MS
@@ -57,24 +47,13 @@ class Liveness:
                 self._take(asked_ms, future)
         elif now_ms - self._asked_ms >= LOOK_EVERY_MS:
             self._asked_ms = now_ms
-            self._asked = (now_ms, self._pool.submit(self._ask))
-
-    def _ask(self) -> frozenset[str]:
-        """On the thread for it. Raises KafkaException."""
-        try:
-            found = self._admin.list_groups(self._group, timeout=ANSWER_SECONDS)
-            return frozenset(str(member.id) for group in found for member in group.members)
-        except KafkaException:
-            admin = AdminClient(self._properties, logger=KAFKA_LOGGER)
-            admin.list_topics(timeout=ANSWER_SECONDS)
-            description = admin.describe_consumer_groups([self._group], request_timeout=ANSWER_SECONDS)[self._group].result()
-            return frozenset(member.member_id for member in description.members)
+            self._asked = (now_ms, self._pool.submit(self._members.ask))
 
     def _take(self, asked_ms: int, future: Future[frozenset[str]]) -> None:
         try:
             members = future.result()
-        except KafkaException as error:
-            logger.info("the members' group cannot be looked at: %s", kafka_error(error).str())
+        except StreamsError as error:
+            logger.info("%s", error)
             return
         if self._membership.member_id in members:
             self._answer = (asked_ms, members)

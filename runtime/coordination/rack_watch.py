@@ -3,62 +3,62 @@
 from __future__ import annotations
 
 import logging
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Mapping
 
-from runtime.clock import Clock
-from runtime.config import StreamsConfig
-from runtime.coordination.racks import RackRules, RackStrategy
-from runtime.errors import StreamsError
-from runtime.ids import Partition, TaskId
-from runtime.topics import TopicAdmin, TopicLayout
-from runtime.topology.topology import Topology
+from penstock.runtime.config.streams_config import StreamsConfig
+from penstock.runtime.coordination.racks import RackRules, RackStrategy
+from penstock.runtime.coordination.topics import TopicLayout
+from penstock.runtime.kafka.topic_admin import TopicAdmin
+from penstock.runtime.kafka.topic_watch import TopicWatch, TopicWatcher
+from penstock.runtime.model.errors import StreamsError
+from penstock.runtime.model.ids import Partition, TaskId
+from penstock.runtime.topology.topology import Topology
 
 logger = logging.getLogger(__name__)
 
-LOOK_EVERY_MS = 300_000
+LOOK_EVERY_SECONDS = 300.0
 """Replicas move seldom, and by hand."""
+
+Racks = Mapping[Partition, frozenset[str]]
 
 
 class RackWatch:
-    """The rules of racks, with what the brokers last said. Belongs to the worker's thread; asks on one of its own."""
+    """The rules of racks, with what the brokers last said. Belongs to the worker's thread."""
 
-    def __init__(self, config: StreamsConfig, topology: Topology, layout: TopicLayout, clock: Clock) -> None:
+    def __init__(self, config: StreamsConfig, topology: Topology, layout: TopicLayout, topics: TopicAdmin, watcher: TopicWatcher) -> None:
         """Contacts nobody."""
         self._strategy = RackStrategy(config.text("rack.aware.assignment.strategy"))
         self._traffic_cost = _cost(config, "rack.aware.assignment.traffic_cost")
         self._non_overlap_cost = _cost(config, "rack.aware.assignment.non_overlap_cost")
         self._partitions = _partitions(config.application_id, topology, layout)
-        self._config = config
-        self._clock = clock
-        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="racks")
-        self._asked: Future[dict[Partition, frozenset[str]]] | None = None
-        self._asked_ms = -LOOK_EVERY_MS
+        self._topics = topics
+        self._watch: TopicWatch[Racks | None] = watcher.watch(self._look, "racks of", LOOK_EVERY_SECONDS)
+        self._asked = False
         self._rules = RackRules() if self._strategy is RackStrategy.NONE else None
 
     def rules(self) -> RackRules | None:
-        """The rules as of now; None until the brokers have been asked for the first time. Never waits."""
-        if self._strategy is RackStrategy.NONE:
-            return self._rules
-        if self._asked is not None:
-            if self._asked.done():
-                asked, self._asked = self._asked, None
-                self._take(asked)
-        elif self._clock.monotonic_ms() - self._asked_ms >= LOOK_EVERY_MS:
-            self._asked_ms = self._clock.monotonic_ms()
-            self._asked = self._pool.submit(self._ask)
+        """The rules as of now; None until the brokers have been asked for the first time, which the first call has done. Never waits."""
+        if self._strategy is not RackStrategy.NONE:
+            if not self._asked:
+                self._asked = True
+                self._watch.start(at_once=True)
+            observation = self._watch.take()
+            if observation is not None:
+                self._take(observation.facts)
         return self._rules
 
-    def _ask(self) -> dict[Partition, frozenset[str]]:
-        """By a client of its own each time: few applications ask at all, and these seldom. Raises StreamsError."""
+    def _look(self) -> Racks | None:
+        """On the watcher's thread. None where the brokers do not say."""
         topics = {partition.topic for partitions in self._partitions.values() for partition in partitions}
-        return TopicAdmin(self._config).racks(topics)
-
-    def _take(self, asked: Future[dict[Partition, frozenset[str]]]) -> None:
-        """What cannot be known costs nothing: then tasks are placed as without racks."""
         try:
-            found = asked.result()
+            return self._topics.racks(topics)
         except StreamsError as error:
             logger.warning("racks are not regarded, since the brokers do not tell them: %s", error)
+            return None
+
+    def _take(self, found: Racks | None) -> None:
+        """What cannot be known costs nothing: then tasks are placed as without racks."""
+        if found is None:
             self._rules = self._rules or RackRules()
             return
         if not any(found.values()):
@@ -67,8 +67,8 @@ class RackWatch:
         self._rules = RackRules(self._strategy, self._traffic_cost, self._non_overlap_cost, racks)
 
     def close(self) -> None:
-        """Does not wait for an answer."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        """Waits for a look that is under way."""
+        self._watch.close()
 
 
 def _cost(config: StreamsConfig, key: str) -> int | None:

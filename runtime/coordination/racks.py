@@ -15,8 +15,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from runtime.coordination.assignor import Candidate
-from runtime.ids import TaskId
+from penstock.runtime.coordination.assignor import Candidate
+from penstock.runtime.model.ids import TaskId
 
 Target = Mapping[str, frozenset[TaskId]]
 
@@ -80,7 +80,9 @@ class _Swaps:
             mine = self._cost(task, other) - self._cost(task, name)
             if mine >= 0:
                 continue
-            for partner in self._given[other]:
+            if task in self._members[other].barred:
+                continue
+            for partner in self._given[other] - self._members[name].barred:
                 if self._may_swap(task, partner):
                     change = mine + self._cost(partner, name) - self._cost(partner, other)
                     if change < 0 and (best is None or (change, other, partner) < best):

@@ -6,25 +6,43 @@ is its epoch.
     death/<who>         Death          a member that knows of another's end; tombstone: that member was fenced
     assignment          Assignment     the leader
     command/<id>        Command        a client; tombstone: it has its result
-    result/<id>         CommandResult  whoever carried it out
-    topology/<hash>     TopologyText   the members that run it
+    result/<id>         CommandResult  the instance that carried it out
+    topology/<digest>   TopologyText   each member that runs it
+    shape/<n>/<who>[/k] StateShape     a member whose topology was accepted, before it opens a store; a seed, before its state is
+                                       written; the highest n holds, then the first
     desired/<instance>  Desired        the control plane: what should run (rules.md, 26)
     hold/<task>         Hold           the task's owner: it was paused by hand; tombstone: it was resumed
+    reset               Reset          `penstock reset`: the application begins without state; the last reset stays known
 
 `<who>` is an incarnation of a worker: `<instance>/<worker>/<incarnation>`. The first version wrote `<instance>/<incarnation>`; that is
 read as worker 1.
+
+Unknown fields and kinds of records are ignored, so members of different versions of Penstock read each other's records as long as the
+major number of `PROTOCOL` is the same.
 """
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable
+
 import msgspec
 
-from runtime.errors import StreamsError
-from runtime.states import State, TaskKind, TaskState
-from runtime.topology.shape import TopologyShape
+from penstock.runtime.model.errors import StreamsError
+from penstock.runtime.model.states import State, TaskKind, TaskState
+from penstock.runtime.topology.shape import TopologyShape
+from penstock.runtime.topology.side_by_side import Part
 
 MEMBER, ASSIGNMENT, COMMAND, RESULT, DESIRED, TOPOLOGY = "member", "assignment", "command", "result", "desired", "topology"
-HOLD, DEATH = "hold", "death"
+HOLD, DEATH, SHAPE, RESET = "hold", "death", "shape", "reset"
+SEED = "seed"
+"""Writer of the record of the state's shape when a seed is installed."""
+
+SILENT_MS = 30_000
+"""A member whose last record is older than this, ten heartbeats, is silent."""
+PROTOCOL = "1.1"
+"""Version of these records, major.minor. Members whose major numbers differ cannot run at once. Since 1.1, members name the shape of
+their topology, and the leader uses it for the assignment."""
 
 
 def who(instance: str, worker: int, incarnation: int) -> str:
@@ -40,7 +58,7 @@ def who_of(text: str) -> str:
 
 
 class PausedAt(msgspec.Struct, frozen=True, kw_only=True):
-    """The record before which a task is paused, and why."""
+    """Position of a paused task: the record in front of which it stopped, and the error."""
 
     topic: str
     partition: int
@@ -50,8 +68,8 @@ class PausedAt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the restore of a task is: records restored; offsets up to the ends, at least as many as records to come; records per second,
-    lately; seconds that it will take at the pace of the last seconds, None while there is none."""
+    """Progress of a task's restore: records restored; offsets remaining, an upper bound of the records remaining; recent rate in records
+    per second; estimated seconds left at that rate, None while the rate is 0."""
 
     records: int
     remaining: int
@@ -86,7 +104,10 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     `epoch`: the last assignment that it has carried out, -1 before the first. `leaves`: it wants to leave, and runs its tasks until others
     have learned them; `returns`: it is about to leave and will come back (rules.md, 4). `disk`: tasks on its disk, with the sum of their
     changelog offsets. `heartbeat_ms`: wall-clock time of this record. `application_server`: host:port under which others reach the
-    instance, empty if it tells none. `rack` and `tags`: where it is (`client.rack`, `client.tag.*`)."""
+    instance, or empty. `rack` and `tags`: its location (`client.rack`, `client.tag.*`).
+    `protocol`: the version of its records; `topology`: the digest of its `TopologyText`; `build`: fingerprint of its code and
+    configuration (`runtime/instance/build.py`). Members before 1.1 name none of the three. `memory`: bytes of its process by part
+    (`ProcessMemory.split`)."""
 
     instance: str
     incarnation: int
@@ -110,6 +131,10 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     application_server: str = ""
     rack: str = ""
     tags: dict[str, str] = {}
+    protocol: str = "1.0"
+    topology: str = ""
+    build: str = ""
+    memory: dict[str, int] = {}
 
     @property
     def who(self) -> str:
@@ -121,13 +146,13 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def active(self) -> set[str]:
-        """The tasks that it runs, without those of which it keeps a copy."""
+        """Ids of its active tasks, without standbys and learners."""
         return {task for task, report in self.tasks.items() if report.kind is TaskKind.ACTIVE}
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):
-    """What one worker may run, bound to the member id and the incarnation under which it was granted (rules.md, 21); and of which tasks
-    it is to keep a copy, for good (`standby`) or until it may run them (`learner`)."""
+    """Tasks assigned to one worker, bound to the member id and the incarnation at the time of the grant (rules.md, 21): `active` to run,
+    `standby` to keep a copy of, `learner` to copy until it may run them."""
 
     member_id: str
     incarnation: int
@@ -143,8 +168,8 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Death(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker's process has ended: said by another, `by` (an identity), that has it from the operating system. Nobody has to wait for the
-    worker's session then. The first word about a death holds."""
+    """End of a worker's process, reported by another worker (`by`, an identity) that learned of it from the operating system, so that the
+    leader need not wait for the session timeout. The first report of a death counts."""
 
     instance: str
     worker: int
@@ -162,7 +187,7 @@ class Death(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reserved(msgspec.Struct, frozen=True, kw_only=True):
-    """A task that waits for its worker to come back, until `until_ms` (wall-clock)."""
+    """Task kept for a worker that restarts, until `until_ms` (wall-clock)."""
 
     instance: str
     until_ms: int
@@ -170,20 +195,22 @@ class Reserved(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
-    """Who runs what. `revoking`: tasks by the key of the member that may still run them, though they are not granted to it any more; they
-    are granted anew when it has let go. `heirs`: who has a task, by its identity, from the moment at which the log says that all others
-    have let go of it: it need not wait for the next assignment, which says so too. `reserved`: tasks kept for an instance that restarts."""
+    """Assignment of tasks to workers. `revoking`: tasks, by the key of a member that may still run them although they are no longer granted
+    to it; they are granted again once it has released them. `heirs`: next owner of a task, by identity, as soon as the log shows that all
+    others have released it, without waiting for the next assignment. `reserved`: tasks kept for an instance that restarts. `ran`: tasks by
+    the digest of the topology that runs them, or ran them last."""
 
     leader: str
     grants: list[Grant]
     revoking: dict[str, list[str]] = {}
     heirs: dict[str, str] = {}
     reserved: dict[str, Reserved] = {}
+    ran: dict[str, list[str]] = {}
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
-    """Something to be done: by the owner of `task`, or by `instance`, and of its workers by this `worker` (None: by any that there are).
-    `args` depends on `kind` (`worker/commands.py`)."""
+    """Request to the owner of `task`, or to `instance`; `worker` addresses one of its workers, None all of them. `args` depends on `kind`
+    (`worker/commands.py`)."""
 
     id: str
     kind: str
@@ -200,7 +227,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommandResult(msgspec.Struct, frozen=True, kw_only=True):
-    """How a command ended. `by` is the instance that answered."""
+    """Answer to a command; `by` is the instance that answered."""
 
     id: str
     ok: bool
@@ -214,7 +241,7 @@ class CommandResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Desired(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether an instance should run, since when, and by whose will."""
+    """Desired state of an instance: whether it should run, since when, and who decided it."""
 
     instance: str
     running: bool
@@ -227,7 +254,7 @@ class Desired(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hold(msgspec.Struct, frozen=True, kw_only=True):
-    """A task that somebody paused by hand: a bad record stops each owner anew, but this pause is known by this record alone. `by`: the
+    """Manual pause of a task. A bad record pauses each new owner by itself; a manual pause is known by this record alone. `by`: the
     instance that carried it out."""
 
     task: str
@@ -239,32 +266,83 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True):
         return f"{HOLD}/{self.task}".encode()
 
 
+class Reset(msgspec.Struct, frozen=True, kw_only=True):
+    """Reset of an application. `id` names the reset: a state folder without that id is older. No instance starts before `ended`.
+    `policies`: original cleanup.policy of output topics, which the reset changes while it deletes their records. `inputs`: topics whose
+    offsets it sets, after it has deleted the committed ones. `options`: options of the command, for running it again."""
+
+    id: str
+    at_ms: int
+    by: str
+    ended: bool = False
+    options: str = ""
+    policies: dict[str, str] = {}
+    inputs: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> bytes:
+        return RESET.encode()
+
+
 class TopologyText(msgspec.Struct, frozen=True, kw_only=True):
-    """A topology as `describe()` prints it, so that it can be told how two differ, and what its state depends on. The last one that was
-    written is the one that ran last."""
+    """Topology as `describe()` prints it (to show differences), the shape that its state depends on, and its sub-topologies. The last
+    record written belongs to the topology that ran last."""
 
     hash: str
     text: str
     shape: TopologyShape | None = None
     """None in a record of an earlier version."""
+    parts: dict[int, Part] = {}
+    """Empty in a record of protocol 1.0."""
+    inputs: dict[str, int] = {}
+    """Partitions of the input topics of sub-topologies with state. Empty in a record of an earlier version."""
+
+    @property
+    def digest(self) -> str:
+        """Digest of text and shape. The number of tasks is left out: it grows with the input's partitions."""
+        return hashlib.sha256(self.hash.encode() + _ENCODER.encode(self.shape)).hexdigest()[:16]
 
     @property
     def key(self) -> bytes:
-        return f"{TOPOLOGY}/{self.hash}".encode()
+        return f"{TOPOLOGY}/{self.digest if self.parts else self.hash}".encode()
+
+
+class StateShape(msgspec.Struct, frozen=True, kw_only=True):
+    """Shape of the application's state: that of the topology accepted last, with all formats that entries may still have. `version`: one
+    more than in the previous record; `by`: identity of the member that wrote it, or `SEED`.
+
+    Each record has its own key, so that compaction keeps both of two concurrent ones; the later one is invalid. A repeated write uses
+    another key (`attempt`): under the same key compaction would keep only the copy, whose offset lies behind other members' records.
+    """
+
+    version: int
+    shape: TopologyShape
+    by: str
+    attempt: int = 0
+
+    @property
+    def key(self) -> bytes:
+        again = f"/{self.attempt}" if self.attempt else ""
+        return f"{SHAPE}/{self.version}/{self.by}{again}".encode()
+
+
+def newest(shapes: Iterable[StateShape]) -> StateShape | None:
+    """Return the valid record, given all in log order: the highest version, and the first one of that version."""
+    return max(shapes, key=lambda shape: shape.version, default=None)
 
 
 class Tombstone(msgspec.Struct, frozen=True):
-    """A record that is no more: its kind and the rest of its key."""
+    """Deletion of a record: its kind and the rest of its key."""
 
     kind: str
     id: str
 
 
-Told = Member | Death | Assignment | Command | CommandResult | Desired | Hold | TopologyText
-Record = Told | Tombstone
+Written = Member | Death | Assignment | Command | CommandResult | Desired | Hold | Reset | TopologyText | StateShape
+Record = Written | Tombstone
 
 ASSIGNMENT_KEY = ASSIGNMENT.encode()
-_TYPES: dict[str, type[Told]] = {
+_TYPES: dict[str, type[Written]] = {
     MEMBER: Member,
     DEATH: Death,
     ASSIGNMENT: Assignment,
@@ -272,19 +350,21 @@ _TYPES: dict[str, type[Told]] = {
     RESULT: CommandResult,
     DESIRED: Desired,
     HOLD: Hold,
+    RESET: Reset,
     TOPOLOGY: TopologyText,
+    SHAPE: StateShape,
 }
 _DECODERS = {kind: msgspec.json.Decoder(type_) for kind, type_ in _TYPES.items()}
 _ENCODER = msgspec.json.Encoder()
 
 
-def encode(record: Told) -> bytes:
-    """The record's value on the topic."""
+def encode(record: Written) -> bytes:
+    """Return the record's value as written to the topic."""
     return _ENCODER.encode(record)
 
 
 def decode(key: bytes | None, value: bytes | None) -> Record | None:
-    """The record, None for a kind that is not known (a later version's). Raises StreamsError for a value that cannot be read."""
+    """Return the record, or None for an unknown kind (of a later version). Raises StreamsError for a value that cannot be read."""
     kind, _, rest = (key or b"").decode(errors="replace").partition("/")
     decoder = _DECODERS.get(kind)
     if decoder is None:

@@ -1,4 +1,4 @@
-"""What the coordination topic says, applied record by record: the same at every worker that has read as far."""
+"""State of the coordination topic, applied record by record: identical in every worker that has read to the same offset."""
 
 from __future__ import annotations
 
@@ -7,33 +7,40 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from runtime.clock import Clock
-from runtime.coordination.log import Entry
-from runtime.coordination.records import (
+from penstock.runtime.coordination.log import Entry
+from penstock.runtime.coordination.records import (
     ASSIGNMENT,
     COMMAND,
     DEATH,
     HOLD,
     MEMBER,
+    RESET,
     RESULT,
+    SHAPE,
+    TOPOLOGY,
     Assignment,
     Command,
     CommandResult,
     Death,
+    Desired,
     Grant,
     Hold,
     Member,
+    Reset,
+    StateShape,
     Tombstone,
     TopologyText,
+    newest,
 )
-from runtime.states import TaskKind
+from penstock.runtime.model.clock import Clock
+from penstock.runtime.model.states import TaskKind
 
 
 @dataclass(slots=True)
 class Known:
-    """A member as far as the log tells. `key`: of its records. `offset`: of the first one that was read here. `held`: tasks that it may be
-    running: granted to it, or reported by it, and not yet known to be closed; `kept`: the same of copies. `since_ms`: monotonic time at
-    which its present member id was first read here. `told_ms`: wall-clock time of its last record, by the brokers' clock: its own may be
+    """A member, according to the log. `key`: key of its records. `offset`: of the first one read here. `held`: tasks that it may be
+    running: granted to it or reported by it, and not known to be closed; `kept`: the same of copies. `since_ms`: monotonic time at which
+    its current member id was first read here. `written_ms`: wall-clock time of its last record by the brokers' clock, since its own may be
     wrong."""
 
     member: Member
@@ -42,34 +49,42 @@ class Known:
     since_ms: int
     held: set[str] = field(default_factory=set)
     kept: set[str] = field(default_factory=set)
-    told_ms: int = 0
+    written_ms: int = 0
 
 
 class Registry:
-    """Members, the assignment, and commands that wait for an answer."""
+    """Members, the assignment, and unanswered commands."""
 
     def __init__(self) -> None:
         self.version = 0
-        """Grows with each record that was applied."""
+        """Number of records applied."""
         self.members: dict[str, Known] = {}
         """By identity: instance, worker and incarnation."""
         self.deaths: dict[str, Death] = {}
-        """The first word about each death, by the identity of who died."""
+        """First report of each death, by the identity of the dead worker."""
         self.assignment: Assignment | None = None
         self.epoch = -1
         """Offset of the last assignment; -1 before the first."""
         self.commands: dict[str, Command] = {}
-        """Without a result so far, in order."""
+        """Commands without a result, in log order."""
+        self.stopped: set[str] = set()
+        """Instances that should no longer run (`Desired`) and have not started since: no task is kept for them."""
         self.holds: dict[str, Hold] = {}
-        """Tasks that were paused by hand."""
+        """Manually paused tasks."""
         self.topologies: dict[str, str] = {}
         """Descriptions by hash."""
+        self.versions: dict[str, TopologyText] = {}
+        """Topologies by digest, of those whose records have their parts."""
         self.last_topology: TopologyText | None = None
+        self.shapes: dict[str, StateShape] = {}
+        """Records of the state's shape, by key, in order."""
+        self.reset: Reset | None = None
+        """The last reset of the application."""
         self._ahead_ms: int | None = None
-        """How far the brokers' clock is ahead of the monotonic one here, at least; None as long as it was not seen."""
+        """Lower bound of the difference between the brokers' clock and the local monotonic clock; None before the first record."""
 
     def apply(self, entry: Entry, now_ms: int) -> None:
-        """Takes the next record in. `now_ms` is monotonic time."""
+        """Apply the next record. `now_ms` is monotonic time."""
         self.version += 1
         if entry.at_ms is not None:
             ahead_ms = entry.at_ms - now_ms  # less than it is, by as much as the record is old
@@ -87,11 +102,19 @@ class Registry:
                 self.commands[command.id] = msgspec.structs.replace(command, issued_ms=issued_ms)
             case CommandResult() as result:
                 self.commands.pop(result.id, None)
+            case Desired() as desired:
+                (self.stopped.discard if desired.running else self.stopped.add)(desired.instance)
             case Hold() as hold:
                 self.holds[hold.task] = hold
+            case Reset() as reset:
+                self.reset = reset
             case TopologyText() as topology:
                 self.topologies[topology.hash] = topology.text
                 self.last_topology = topology
+                if topology.parts:
+                    self.versions[topology.digest] = topology
+            case StateShape() as shape:
+                self.shapes.setdefault(shape.key.decode(), shape)
             case Tombstone(kind=kind, id=key):
                 if kind == MEMBER:
                     self.members.pop(key, None)
@@ -101,12 +124,29 @@ class Registry:
                     self.commands.pop(key, None)
                 elif kind == HOLD:
                     self.holds.pop(key, None)
+                elif kind == SHAPE:
+                    self.shapes.pop(f"{SHAPE}/{key}", None)
                 elif kind == ASSIGNMENT:
                     self.assignment = None
+                elif kind == TOPOLOGY:
+                    self._forget_topology(key)
+                elif kind == RESET:
+                    self.reset = None
+
+    @property
+    def state(self) -> StateShape | None:
+        """The valid record of the state's shape."""
+        return newest(self.shapes.values())
 
     def wall_ms(self, clock: Clock) -> int:
-        """What time it is by the brokers' clock: the times of records are told by it. By the clock here as long as that is not known."""
+        """Return the time by the brokers' clock, which stamps the records; by the local clock before the first record."""
         return clock.wall_ms() if self._ahead_ms is None else clock.monotonic_ms() + self._ahead_ms
+
+    def _forget_topology(self, key: str) -> None:
+        self.topologies.pop(key, None)
+        self.versions.pop(key, None)
+        if self.last_topology is not None and self.last_topology.key == f"{TOPOLOGY}/{key}".encode():
+            self.last_topology = None
 
     def _member(self, member: Member, entry: Entry, now_ms: int) -> None:
         who = member.who
@@ -114,10 +154,12 @@ class Registry:
         if known is None:
             known = self.members[who] = Known(member, entry.key, entry.offset, now_ms)
             self._give(who, known, revoking=True)
+            if not member.returns:
+                self.stopped.discard(member.instance)
         elif known.member.member_id != member.member_id:
             known.since_ms = now_ms
         known.member, known.key = member, entry.key
-        known.told_ms = member.heartbeat_ms if entry.at_ms is None else entry.at_ms
+        known.written_ms = member.heartbeat_ms if entry.at_ms is None else entry.at_ms
         if member.epoch >= self.epoch:
             # It has carried out the last assignment: what it neither reports nor was granted by it, it has closed.
             known.held, known.kept = set(), set()
@@ -136,8 +178,8 @@ class Registry:
         return [grant for grant in self.assignment.grants if grant.who == who]
 
     def _give(self, who: str, known: Known, *, revoking: bool) -> None:
-        """What the assignment grants a member, now or as an heir, and what is asked back of it (`revoking`), is added to what it may have
-        open."""
+        """Add to the tasks that a member may have open: those granted to it, those it is heir to, and with `revoking` those it must
+        release."""
         for grant in self._grants(who):
             known.held.update(grant.active)
             known.kept.update(grant.standby, grant.learner)
@@ -146,14 +188,14 @@ class Registry:
             known.held.update(self.assignment.revoking.get(who, ()) if revoking else ())
 
     def granted(self, who: str, member_id: str) -> frozenset[str]:
-        """The tasks that the last assignment grants to a worker, under this member id, and those to which it is heir and that are free."""
+        """Return the tasks that the last assignment grants to a worker under this member id, and the free ones to which it is heir."""
         grants = [grant for grant in self._grants(who) if grant.member_id == member_id]
         heirs = self.assignment.heirs if grants and self.assignment is not None else {}
         inherited = (task for task, heir in heirs.items() if heir == who and self.is_free(task, who))
         return frozenset(task for grant in grants for task in grant.active).union(inherited)
 
     def followed(self, who: str, member_id: str) -> dict[str, TaskKind]:
-        """The tasks of which the last assignment wants a copy at a worker, and of what kind, under this member id."""
+        """Return the tasks of which the last assignment places a copy at a worker under this member id, with the kind of copy."""
         found: dict[str, TaskKind] = {}
         for grant in self._grants(who):
             if grant.member_id == member_id:
@@ -162,8 +204,8 @@ class Registry:
         return found
 
     def is_free(self, task: str, who: str, gone: Collection[str] = ()) -> bool:
-        """True if no member but this one may be running the task, and no worker of its own instance may have the task's folder open.
-        Members that are `gone` count for nothing."""
+        """Return True if no other member may be running the task, and no other worker of the same instance may have the task's folder open.
+        Members in `gone` are ignored."""
         instance = self.members[who].member.instance if who in self.members else ""
         for other, known in self.members.items():
             sibling = known.member.instance == instance
@@ -171,12 +213,25 @@ class Registry:
                 return False
         return True
 
+    def is_granted(self, task: str) -> bool:
+        """Return True if the assignment grants the task to a current member."""
+        return self.assignment is not None and any(task in grant.active and grant.who in self.members for grant in self.assignment.grants)
+
+    def is_at(self, task: str, instance: str) -> bool:
+        """Return True if a worker of the instance may have the task open, is its heir, or has it reserved."""
+        if any(known.member.instance == instance and task in known.held | known.kept for known in self.members.values()):
+            return True
+        if self.assignment is None:
+            return False
+        heir, reserved = self.assignment.heirs.get(task, ""), self.assignment.reserved.get(task)
+        return heir.rpartition("/")[0].rpartition("/")[0] == instance or (reserved is not None and reserved.instance == instance)
+
     def holders(self, task: str) -> set[str]:
-        """The members that may be running a task."""
+        """Return the members that may be running a task."""
         return {who for who, known in self.members.items() if task in known.held}
 
     def successor(self, who: str) -> str:
-        """Who stands in for a member that was announced dead: whoever was the first to say so, and so on; the member itself if it lives."""
+        """Return the deputy of a member reported dead: the first reporter, or that one's deputy if it died too; a live member itself."""
         while (death := self.deaths.get(who)) is not None:
             who = death.by
         return who

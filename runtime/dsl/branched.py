@@ -6,21 +6,21 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Generic
 
-from runtime.dsl.arity import checked
-from runtime.dsl.options import name_instead_of, name_of
-from runtime.dsl.stream_base import KEY_AND_VALUE, StreamBase
-from runtime.errors import TopologyError
-from runtime.operators.stateless import PassThrough, Split
-from runtime.type_variables import K, Subscripted, V
+from penstock.runtime.dsl.graph import StreamNode
+from penstock.runtime.dsl.options import KEY_AND_VALUE, name_instead_of, name_of
+from penstock.runtime.model.arity import checked
+from penstock.runtime.model.errors import TopologyError
+from penstock.runtime.model.type_variables import K, Subscripted, V
+from penstock.runtime.operators.stateless import PassThrough, Split
 
 if TYPE_CHECKING:
-    from runtime.dsl.kstream import KStream
+    from penstock.runtime.dsl.kstream import KStream
 
 
 @dataclass(frozen=True, slots=True)
 class Branched(Subscripted, Generic[K, V]):
-    """What becomes of a branch. `name` is put behind the name of the split. With `function`, what it makes of the branch takes the branch's
-    place among the results (None: nothing does); with `consumer`, the branch is handed to it and is no result."""
+    """How to use a branch. `name` is appended to the name of the split. `function` gets the branch and returns the stream that replaces it
+    among the results, or None for no result. `consumer` gets the branch, which is then not among the results."""
 
     name: str | None = None
     _: KW_ONLY
@@ -34,11 +34,11 @@ class Branched(Subscripted, Generic[K, V]):
 
 
 class BranchedKStream(Generic[K, V]):
-    """A stream that is being split, made by `KStream.split`: each record goes to the first branch whose predicate holds, or to the default
-    branch, or nowhere.
+    """A stream that is being split, made by `KStream.split`. Each record goes to the first branch whose predicate is true, else to the
+    default branch; without one, it is dropped.
 
-    `default_branch()` or `no_default_branch()` ends the split and gives the branches by name: the name of the split, followed by that of
-    the branch, else by its number (from 1; the default branch is 0).
+    `default_branch()` or `no_default_branch()` ends the split and returns the branches by name: the name of the split, followed by the name
+    of the branch or its number (from 1; the default branch is 0).
     """
 
     def __init__(self, stream: KStream[K, V], node: str) -> None:
@@ -48,7 +48,7 @@ class BranchedKStream(Generic[K, V]):
         self._results: dict[str, KStream[K, V]] = {}
 
     def branch(self, predicate: Callable[[K, V], object], branched: Branched[K, V] | str | None = None) -> BranchedKStream[K, V]:
-        """A branch for the records for which `predicate(key, value)` is true and no earlier one was."""
+        """Add a branch for records for which `predicate(key, value)` is true and no earlier predicate is."""
         self._check_open()
         holds = checked(predicate, self._node, *KEY_AND_VALUE)
         number = len(self._split.branches) + 1
@@ -57,14 +57,14 @@ class BranchedKStream(Generic[K, V]):
         return self
 
     def default_branch(self, branched: Branched[K, V] | str | None = None) -> dict[str, KStream[K, V]]:
-        """A branch for all other records. Ends the split."""
+        """Add a branch for all other records, and end the split."""
         self._check_open()
         name, how = self._named(branched, 0)
         self._end_in(replace(self._split, default=name), name, how)
         return self._results
 
     def no_default_branch(self) -> dict[str, KStream[K, V]]:
-        """Records of no branch are dropped, silently. Ends the split."""
+        """End the split. Records of no branch are dropped and not counted."""
         return self._results
 
     def _check_open(self) -> None:
@@ -78,7 +78,7 @@ class BranchedKStream(Generic[K, V]):
     def _end_in(self, split: Split, name: str, how: Branched[K, V]) -> None:
         stream = self._stream
         graph = stream._graph
-        graph.name(name)  # Kafka Streams draws a number for a branch
+        graph.name(name)  # advances the counter, as Kafka Streams does for a branch
         graph.operator(name, PassThrough(), (self._node,))
         graph.topology.replace_operator(self._node, split, ())
         self._split = split
@@ -86,7 +86,7 @@ class BranchedKStream(Generic[K, V]):
         result: KStream[K, V] | None = branch
         if how.function is not None:
             result = how.function(branch)
-            if result is not None and not isinstance(result, StreamBase):
+            if result is not None and not isinstance(result, StreamNode):
                 raise TopologyError(f"branch {name}: its function makes a KStream of it, or None, not {result!r}")
         elif how.consumer is not None:
             how.consumer(branch)

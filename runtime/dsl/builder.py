@@ -1,4 +1,4 @@
-"""StreamsBuilder: where a topology begins (Kafka Streams' class of the same name)."""
+"""StreamsBuilder: the start of every topology (Kafka Streams' class of the same name)."""
 
 from __future__ import annotations
 
@@ -7,37 +7,38 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import cast, overload
 
-from runtime.config import StreamsConfig
-from runtime.dsl.graph import Graph, key_value_store
-from runtime.dsl.kstream import KStream
-from runtime.dsl.ktable import GlobalKTable, KTable, TableRoot, table_from
-from runtime.dsl.options import Consumed, ConsumedOrStr, Materialized, MaterializedOrStr, consumed_of, materialized_of
-from runtime.errors import TopologyError
-from runtime.operators.processor import MakesProcessor
-from runtime.operators.table import TableSource
-from runtime.optimizations import optimizations_of
-from runtime.stores.base import EntryStore, StateStore, StoreBuilder
-from runtime.stores.suppliers import Builder
-from runtime.topology.draft import StoreFactory
-from runtime.topology.optimization import optimize
-from runtime.topology.topology import Topology
-from runtime.type_variables import K, V
+from penstock.runtime.config.optimizations import optimizations_of
+from penstock.runtime.config.streams_config import StreamsConfig
+from penstock.runtime.dsl.graph import Graph, TableRoot, table_from
+from penstock.runtime.dsl.kstream import KStream
+from penstock.runtime.dsl.ktable import GlobalKTable, KTable
+from penstock.runtime.dsl.options import Consumed, ConsumedOrStr, Materialized, MaterializedOrStr, consumed_of, materialized_of
+from penstock.runtime.dsl.stores import key_value_store
+from penstock.runtime.model.errors import TopologyError
+from penstock.runtime.model.type_variables import K, V
+from penstock.runtime.operators.processor import MakesProcessor
+from penstock.runtime.operators.table import TableSource
+from penstock.runtime.stores.base import EntryStore, StateStore, StoreBuilder
+from penstock.runtime.stores.suppliers import Builder
+from penstock.runtime.topology.nodes import StoreFactory
+from penstock.runtime.topology.optimization import optimize
+from penstock.runtime.topology.topology import Topology
 
 _NOT_NEEDED_TO_BUILD = {"application.id": "unnamed", "bootstrap.servers": "localhost:9092"}
-"""What `KafkaStreams` must be told and `StreamsBuilder.build` need not."""
+"""Keys that `KafkaStreams` requires and `StreamsBuilder.build` does not."""
 
 
 class StreamsBuilder:
-    """Builds a topology from streams and tables. `build()` gives the topology; building starts nothing."""
+    """Builds a topology from streams and tables. `build()` returns it; nothing starts to run."""
 
     def __init__(self) -> None:
         self._graph = Graph()
 
     def stream(self, topics: str | Iterable[str] | re.Pattern[str], consumed: ConsumedOrStr[K, V] = None) -> KStream[K, V]:
-        """The records of one or more topics, or of all whose whole name matches a compiled pattern, also of those that are made later.
+        """Read one or more topics as a stream, or all topics whose whole name matches a compiled pattern, including topics created later.
 
-        Streams of the same topics share one source. Raises TopologyError where the topics overlap without being the same, or a table
-        reads one of them.
+        Streams of the same topics share one source. Raises TopologyError if the topics of two streams overlap without being the same, or a
+        table reads one of them.
         """
         how = consumed_of(consumed)
         if not isinstance(topics, re.Pattern):
@@ -59,17 +60,18 @@ class StreamsBuilder:
     def table(
         self, topic: str, consumed: ConsumedOrStr[K, V] | Materialized[K, V] = None, materialized: MaterializedOrStr[K, V] = None
     ) -> KTable[K, V]:
-        """The latest value per key of a topic; a record without a value deletes its key, one without a key is dropped and counted.
+        """Read a topic as a table of the latest value of each key. A record without a value deletes its key; a record without a key is
+        dropped and counted.
 
-        Without a name in `materialized` the rows are kept only if something reads them. Serdes of `consumed` come before those of
-        `materialized`: the store's changelog has the topic's bytes.
+        Without a name in `materialized`, the rows are stored only if another operation reads them. Serdes of `consumed` take precedence
+        over those of `materialized`, because the store's changelog contains the topic's bytes.
         """
         graph, how, kept = self._graph, *_of_topic(consumed, materialized)
         root = TableRoot(graph.store_name(f"{topic}-", kept), kept)
         source = graph.source(graph.name("KSTREAM-SOURCE-", how.name, "-source"), (topic,), how)
         node = graph.name("KTABLE-SOURCE-", how.name)
         graph.hints.tables[node] = root.store, topic
-        return table_from(graph, source, node, root)
+        return KTable._of(table_from(graph, source, node, root))
 
     @overload
     def global_table(self, topic: str, consumed: Consumed[K, V], materialized: Materialized | str | None = None) -> GlobalKTable[K, V]: ...
@@ -83,8 +85,9 @@ class StreamsBuilder:
     def global_table(
         self, topic: str, consumed: ConsumedOrStr[K, V] | Materialized[K, V] = None, materialized: MaterializedOrStr[K, V] = None
     ) -> GlobalKTable[K, V]:
-        """A table of which every instance keeps all partitions. The topic should be compacted: a store that must be rebuilt (KIP-406) holds
-        what the topic still has, and retention by time would silently lose rows (`global.topic.compaction.check`)."""
+        """Read a topic as a table of which every instance keeps all partitions. The topic should be compacted: a store that is rebuilt
+        (KIP-406) contains only what the topic still has, so retention by time would silently lose rows
+        (`global.topic.compaction.check`)."""
         graph, how, kept = self._graph, *_of_topic(consumed, materialized)
         if kept.versioned:
             raise TopologyError(f"global table {topic}: its store cannot be versioned; every join reads the rows as they are now")
@@ -97,15 +100,15 @@ class StreamsBuilder:
         return GlobalKTable(store, graph)
 
     def add_state_store(self, builder: StoreBuilder[StateStore]) -> StreamsBuilder:
-        """Adds a store, for processors to be connected to by its name."""
+        """Add a store that processors can be connected to by name."""
         self._graph.topology.add_state_store(builder)
         return self
 
     def add_global_store(
         self, builder: StoreBuilder[StateStore], topic: str, consumed: ConsumedOrStr[K, V], supplier: MakesProcessor[K, V]
     ) -> StreamsBuilder:
-        """Adds a store that every instance keeps whole, filled from all partitions of `topic` by a processor of the user's. The topic
-        should be compacted."""
+        """Add a store that every instance keeps in full; your processor fills it from all partitions of `topic`. The topic should be
+        compacted."""
         graph, how = self._graph, consumed_of(consumed)
         source = graph.name("KSTREAM-SOURCE-", how.name, "-source")
         graph.topology.add_global_store(
@@ -121,8 +124,8 @@ class StreamsBuilder:
         return self
 
     def build(self, config: Mapping[str, object] | StreamsConfig | None = None) -> Topology:
-        """The topology. With a configuration it is optimized as `topology.optimization` says, and checked at once, as `KafkaStreams` does:
-        raises TopologyError naming the node that lacks a serde. `{"topology.optimization": …}` alone will do, without a check."""
+        """Return the topology. With a configuration, it is optimized by `topology.optimization` and checked as `KafkaStreams` does: raises
+        TopologyError naming the node that lacks a serde. A configuration of `topology.optimization` alone optimizes without the check."""
         if config is None:
             return self._graph.topology
         if not isinstance(config, StreamsConfig) and set(config) == {"topology.optimization"}:
@@ -143,7 +146,7 @@ class StreamsBuilder:
 def _of_topic(
     consumed: ConsumedOrStr[K, V] | Materialized[K, V], materialized: MaterializedOrStr[K, V]
 ) -> tuple[Consumed[K, V], Materialized[K, V]]:
-    """How a table's topic is read and its rows are kept, with the same serdes in both."""
+    """Sort the arguments of a table, and give both the same serdes."""
     if isinstance(consumed, Materialized):  # Kafka Streams has the overload with it alone
         consumed, materialized = None, consumed
     how, kept = consumed_of(consumed), materialized_of(materialized)
@@ -152,5 +155,5 @@ def _of_topic(
 
 
 def _global_store(factory: StoreFactory) -> StoreFactory:
-    """A global store is its own topic's copy: it needs no changelog, and its readers want every update at once."""
+    """Disable logging, because the topic is the changelog, and caching, because readers must see every update at once."""
     return lambda key, value: cast(Builder[EntryStore], factory(key, value)).with_logging_disabled().with_caching_disabled()

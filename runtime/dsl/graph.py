@@ -1,173 +1,180 @@
-"""What the streams and tables of one builder share: the topology that they write, and the counter behind generated names."""
+"""The graph that the streams and tables of one builder write: its topology, the generated names, and a stream or table as a node in it."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Generic, cast
 
-from runtime.dsl.options import Consumed, Materialized, Named, name_of
-from runtime.errors import TopologyError
-from runtime.offset_reset import AutoOffsetReset
-from runtime.operators.base import OperatorSupplier
-from runtime.operators.stateless import Filter, PassThrough
-from runtime.serdes.serde import Serde
-from runtime.stores.base import EngineStore, StateStore, StoreBuilder
-from runtime.stores.suppliers import Builder, KeyValueSupplier, SessionSupplier, Stores, VersionedSupplier, WindowSupplier
-from runtime.topology.draft import StoreFactory
-from runtime.topology.names import is_generated
-from runtime.topology.nodes import Partitioner
-from runtime.topology.optimization import Hints, Way, has_key
-from runtime.topology.topology import Topology, required_serde
+from penstock.runtime.dsl.options import Consumed, Materialized, Named, NamedOrStr, name_of
+from penstock.runtime.dsl.stores import key_value_store
+from penstock.runtime.model.errors import TopologyError
+from penstock.runtime.model.offset_reset import AutoOffsetReset
+from penstock.runtime.model.type_variables import KR, VR, K_co, V_co
+from penstock.runtime.operators.base import OperatorSupplier
+from penstock.runtime.operators.stateless import Filter, PassThrough
+from penstock.runtime.operators.table import TableSource
+from penstock.runtime.serdes.serde import Serde
+from penstock.runtime.topology.generated_names import is_generated
+from penstock.runtime.topology.nodes import Partitioner
+from penstock.runtime.topology.optimization import Hints, RepartitionPath, has_key
+from penstock.runtime.topology.topology import Topology
 
-S = TypeVar("S", bound=EngineStore)
 _GENERATED = re.compile(r"KSTREAM.*-[0-9]{10}")
 
 
 class Graph:
-    """Writes nodes into a topology under Kafka Streams' names. Numbers are drawn in the same order as there, so that generated names,
-    and with them topics and state directories, are equal."""
+    """Writes nodes into a topology under Kafka Streams' names. The counter behind generated names advances as it does there, so that the
+    names of nodes, topics and state directories are equal."""
 
     def __init__(self) -> None:
         self.topology = Topology()
         self.hints = Hints()
-        """For `topology.optimization`."""
-        self._next = 0
+        """Input of `topology.optimization`."""
+        self._next_number = 0
         self._streams: dict[frozenset[str] | re.Pattern[str], tuple[str, Consumed]] = {}
-        self._keyless: dict[str, str] = {}
-        self._joined_through: dict[str, str] = {}
-        self._closes_after: dict[str, int] = {}
+        self._key_filters: dict[str, str] = {}
+        """By the source of a repartition topic: the node that drops records without a key in front of it."""
+        self._join_repartitions: dict[str, str] = {}
+        self._grace_ms: dict[str, int] = {}
 
     def _number(self) -> str:
-        number, self._next = self._next, self._next + 1
+        number, self._next_number = self._next_number, self._next_number + 1
         return f"{number:010d}"
 
     def name(self, prefix: str, named: Named | str | None = None, suffix: str = "") -> str:
-        """The given name with the suffix, or a generated one. A number is drawn in any case, so that to name one node renames no other."""
+        """Return the user's name with the suffix, or a generated name. The counter advances either way, so naming one node renames no
+        other."""
         given, generated = name_of(named), f"{prefix}{self._number()}"
-        self._note(given)
+        self._mark_as_given(given)
         return generated if given is None else f"{given}{suffix}"
 
     def store_name(self, prefix: str, materialized: Materialized) -> str:
-        """The store's given name, or a generated one. (Here a given name draws no number, as in Kafka Streams.)"""
-        self._note(materialized.name)
+        """Return the store's name, or a generated one. (A name from the user does not advance the counter here, as in Kafka Streams.)"""
+        self._mark_as_given(materialized.name)
         return materialized.name or f"{prefix}STATE-STORE-{self._number()}"
 
-    def check_same(self, other: Graph, what: str) -> None:
-        """Raises TopologyError where what is to be put together comes from different builders."""
-        if other is not self:
-            raise TopologyError(f"{what}: they come from two StreamsBuilders; make both with the same one")
+    def _mark_as_given(self, name: str | None) -> None:
+        """Record that a name which looks generated comes from the user."""
+        if name is not None and is_generated(name):
+            self.topology.give_name(name)
 
-    def _note(self, given: str | None) -> None:
-        if given is not None and is_generated(given):
-            self.topology.give_name(given)
+    def check_same(self, other: Graph, operation: str) -> None:
+        """Raise TopologyError if the two sides of an operation come from different builders."""
+        if other is not self:
+            raise TopologyError(f"{operation}: they come from two StreamsBuilders; make both with the same one")
 
     def operator(self, name: str, supplier: OperatorSupplier, parents: Iterable[str], stores: Iterable[str] = ()) -> str:
-        """Adds a node; returns its name."""
+        """Add a node and return its name."""
         self.topology.add_operator(name, supplier, parents, stores)
         return name
 
-    def stream(self, topics: tuple[str, ...] | re.Pattern[str], how: Consumed) -> str:
-        """The source node of a stream. Streams of the same topics, or pattern, share one, the first. Raises TopologyError where they
-        differ."""
-        name, wanted = self.name("KSTREAM-SOURCE-", how.name), topics if isinstance(topics, re.Pattern) else frozenset(topics)
-        if wanted not in self._streams:
-            self._streams[wanted] = (name, how)
-            return self.source(name, topics, how)
-        name, first = self._streams[wanted]
-        if replace(how, name=None) != replace(first, name=None):
+    # -- sources -----------------------------------------------------------------------------------------------------------------
+
+    def stream(self, topics: tuple[str, ...] | re.Pattern[str], consumed: Consumed) -> str:
+        """Return the source node of a stream. Streams of the same topics or pattern share the first one's; raises TopologyError if their
+        `Consumed` differ."""
+        name = self.name("KSTREAM-SOURCE-", consumed.name)
+        key = topics if isinstance(topics, re.Pattern) else frozenset(topics)
+        if key not in self._streams:
+            self._streams[key] = (name, consumed)
+            return self.source(name, topics, consumed)
+        name, first = self._streams[key]
+        if replace(consumed, name=None) != replace(first, name=None):
             what = f"pattern {topics.pattern} is" if isinstance(topics, re.Pattern) else f"topics {', '.join(topics)} are"
-            raise TopologyError(f"source {name}: {what} read twice, with different Consumed: {first} and {how}")
+            raise TopologyError(f"source {name}: {what} read twice, with different Consumed: {first} and {consumed}")
         return name
 
-    def source(self, name: str, topics: Iterable[str] | re.Pattern[str], how: Consumed) -> str:
-        """Adds a source node; returns its name."""
+    def source(self, name: str, topics: Iterable[str] | re.Pattern[str], consumed: Consumed) -> str:
+        """Add a source node and return its name."""
         self.topology.add_source(
             name,
             topics,
-            key_serde=how.key,
-            value_serde=how.value,
-            timestamp_extractor=how.timestamp_extractor,
-            offset_reset=how.offset_reset_policy,
+            key_serde=consumed.key,
+            value_serde=consumed.value,
+            timestamp_extractor=consumed.timestamp_extractor,
+            offset_reset=consumed.offset_reset_policy,
         )
         return name
 
-    # -- repartition topics ----------------------------------------------------------------------------------------------------
+    # -- repartition topics ------------------------------------------------------------------------------------------------------
 
-    def repartition(self, parent: str, through: Repartition, shared: str | None = None, *, may_move: bool = True) -> str:
-        """Sends a node's records through a repartition topic; returns the name of the source that reads it.
+    def repartition(self, parent: str, repartition: Repartition, shared: str | None = None, *, may_move: bool = True) -> str:
+        """Send a node's records through a repartition topic; return the name of the source that reads it.
 
-        `shared`: the source of a topic that is there already and serves; numbers are drawn all the same. `may_move`: an optimization may
-        put it elsewhere.
+        `shared`: the source of an existing repartition topic to use instead; the counter advances all the same. `may_move`: whether an
+        optimization may move the topic to another place.
         """
-        topic = through.prefix if through.prefix.endswith("-repartition") else f"{through.prefix}-repartition"
-        sink, keyless, source = (self.name(prefix) for prefix in ("KSTREAM-SINK-", "KSTREAM-FILTER-", "KSTREAM-SOURCE-"))
+        prefix = repartition.prefix
+        topic = prefix if prefix.endswith("-repartition") else f"{prefix}-repartition"
+        sink, key_filter, source = (self.name(each) for each in ("KSTREAM-SINK-", "KSTREAM-FILTER-", "KSTREAM-SOURCE-"))
         if shared is not None:
             return shared
-        name_of(through.prefix)
-        if not _GENERATED.fullmatch(through.prefix):
-            sink, keyless, source = f"{topic}-sink", f"{topic}-filter", f"{topic}-source"
-        self.operator(keyless, Filter(has_key), (parent,))
-        self._keyless[source] = keyless
+        name_of(prefix)
+        if not _GENERATED.fullmatch(prefix):
+            sink, key_filter, source = f"{topic}-sink", f"{topic}-filter", f"{topic}-source"
+        self.operator(key_filter, Filter(has_key), (parent,))
+        self._key_filters[source] = key_filter
         if may_move:
-            self.hints.ways.append(Way(keyless, sink, source, topic, through.key, through.value))
-        return self.pipe(keyless, sink, source, topic, through)
+            self.hints.repartition_paths.append(RepartitionPath(key_filter, sink, source, topic, repartition.key, repartition.value))
+        return self.internal_topic(key_filter, sink, source, topic, repartition)
 
-    def repartition_for_join(self, parent: str, through: Repartition, *, named: bool) -> str:
-        """As `repartition`; joins of one stream that have no name share its repartition topic."""
-        shared = None if named else self._joined_through.get(parent)
-        self._joined_through[parent] = self.repartition(parent, through, shared)
-        return self._joined_through[parent]
+    def repartition_for_join(self, parent: str, repartition: Repartition, *, named: bool) -> str:
+        """As `repartition`, except that the unnamed joins of one stream share a repartition topic."""
+        shared = None if named else self._join_repartitions.get(parent)
+        self._join_repartitions[parent] = self.repartition(parent, repartition, shared)
+        return self._join_repartitions[parent]
 
-    def pipe(self, parent: str, sink: str, source: str, topic: str, through: Repartition) -> str:
-        """A sink, an internal topic, and a source, whose name is returned."""
-        self.topology.add_repartition_topic(topic, through.partitions)
+    def internal_topic(self, parent: str, sink: str, source: str, topic: str, repartition: Repartition) -> str:
+        """Add a sink, an internal topic and a source; return the name of the source."""
+        key, value = repartition.key, repartition.value
+        self.topology.add_repartition_topic(topic, repartition.partitions)
         self.hints.writers[source] = parent
-        self.topology.add_sink(sink, topic, parent, key_serde=through.key, value_serde=through.value, partitioner=through.partitioner)
-        # What is written there before its reader begins belongs to the reader, whatever `auto.offset.reset` says of the user's topics.
-        self.topology.add_source(source, topic, key_serde=through.key, value_serde=through.value, offset_reset=AutoOffsetReset.earliest())
+        self.topology.add_sink(sink, topic, parent, key_serde=key, value_serde=value, partitioner=repartition.partitioner)
+        # The source must also read what was written before its first poll; `auto.offset.reset` is about the user's topics.
+        self.topology.add_source(source, topic, key_serde=key, value_serde=value, offset_reset=AutoOffsetReset.earliest())
         return source
 
-    # -- windows ---------------------------------------------------------------------------------------------------------------
-
-    def closes_after(self, node: str, grace_ms: int) -> None:
-        """The windows of the table that this node is are closed when stream time is so much after their end (ms)."""
-        self._closes_after[node] = grace_ms
-
-    def window_grace_ms(self, node: str, below: str = "") -> int:
-        """How long after their end the windows of a table can change: that of the aggregate over windows that it comes from, the longest if
-        there are several. Raises TopologyError if there is a way to it without windows."""
-        grace = self._closes_after.get(node)
-        if grace is not None:
-            return grace
-        chain = f"{node}->{below}" if below else node
-        writers = self.hints.writers
-        parents = (writers[node],) if node in writers else self.topology.parents(node)
-        if not parents:
-            raise TopologyError(f"windows close in tables of windows only, which this is not: {chain}")
-        return max(self.window_grace_ms(parent, chain) for parent in parents)
-
-    def let_keyless_through(self, node: str) -> None:
-        """A left join below `node` makes use of records without a key (KIP-962): repartition topics above it keep them."""
+    def keep_records_without_key(self, node: str) -> None:
+        """Keep records without a key in all repartition topics above a left join, which returns them too (KIP-962)."""
         waiting, seen = [node], set[str]()
         while waiting:
             name = waiting.pop()
             if name in seen:
                 continue
             seen.add(name)
-            keyless = self._keyless.get(name)
-            if keyless is None:
+            key_filter = self._key_filters.get(name)
+            if key_filter is None:
                 waiting.extend(self.topology.parents(name))
             else:
-                self.topology.replace_operator(keyless, PassThrough(), ())
-                waiting.append(keyless)
+                self.topology.replace_operator(key_filter, PassThrough(), ())
+                waiting.append(key_filter)
+
+    # -- windows -----------------------------------------------------------------------------------------------------------------
+
+    def closes_after(self, node: str, grace_ms: int) -> None:
+        """Declare that this node is a windowed table, whose windows close when stream time is `grace_ms` past their end."""
+        self._grace_ms[node] = grace_ms
+
+    def window_grace_ms(self, node: str, below: str = "") -> int:
+        """Return how long after its end a window of this table can still change: the grace of the windowed aggregate above it, the longest
+        if there are several. Raises TopologyError if a path to the table has no windowed aggregate."""
+        grace = self._grace_ms.get(node)
+        if grace is not None:
+            return grace
+        path = f"{node}->{below}" if below else node
+        writers = self.hints.writers
+        parents = (writers[node],) if node in writers else self.topology.parents(node)
+        if not parents:
+            raise TopologyError(f"windows close in tables of windows only, which this is not: {path}")
+        return max(self.window_grace_ms(parent, path) for parent in parents)
 
 
 @dataclass(frozen=True, slots=True)
 class Repartition:
-    """A way through a repartition topic, whose name begins with `prefix`. Records without a key, which nothing behind it could use, stay
-    out, unless there is a left join (`let_keyless_through`)."""
+    """A repartition topic whose name begins with `prefix`. Records without a key are dropped before it, because nothing below could use
+    them; a left join keeps them (`Graph.keep_records_without_key`)."""
 
     prefix: str
     key: Serde | None
@@ -176,42 +183,118 @@ class Repartition:
     partitioner: Partitioner | None = None
 
 
-def key_value_store(name: str, materialized: Materialized, key: Serde | None, value: Serde | None) -> StoreFactory:
-    """The timestamped or versioned store of a table; serdes that `materialized` does not give are the inherited or the default ones."""
-    supplier = materialized.store
-    if isinstance(supplier, WindowSupplier | SessionSupplier):
-        raise TopologyError(f"store {name}: a table without windows needs a key-value store, not a {type(supplier).__name__}")
-    if isinstance(supplier, VersionedSupplier):
-        versions, uncached = supplier, replace(materialized, caching=False)  # there is no caching of versions
-        return store_factory(
-            name, materialized, key, value, lambda k, v: configured(Stores.versioned_key_value_store_builder(versions, k, v), uncached)
-        )
-    if not isinstance(supplier, KeyValueSupplier):
-        make = Stores.in_memory_key_value_store if materialized.store_type == "in_memory" else Stores.persistent_key_value_store
-        supplier = make(name)
-    chosen = supplier
-    return store_factory(
-        name, materialized, key, value, lambda k, v: configured(Stores.timestamped_key_value_store_builder(chosen, k, v), materialized)
-    )
+@dataclass(frozen=True, slots=True)
+class StreamNode(Generic[K_co, V_co]):
+    """A stream as a node of the graph, without the operations that `KStream` adds: the serdes of its records, where known, the source nodes
+    they come from, and whether the key may have changed since the last topic. If so, an operation by key needs a repartition topic first.
+    """
+
+    _graph: Graph
+    _node: str
+    _key: Serde[K_co] | None
+    _value: Serde[V_co] | None
+    _sources: frozenset[str]
+    _repartition: bool = False
+
+    def _below(self, prefix: str, named: NamedOrStr, make: Callable[[str], OperatorSupplier], *stores: str) -> str:
+        """Add a node below this one and return its name, which `make` gets for the errors it may raise."""
+        name = self._graph.name(prefix, named)
+        return self._graph.operator(name, make(name), (self._node,), stores)
+
+    def _key_serde(self, serde: Serde[KR] | None) -> Serde[KR] | None:
+        """Return `serde`, or this stream's own. (A serde never sees None, so that of K is also that of K | None.)"""
+        return serde or cast("Serde[KR] | None", self._key)
+
+    def _value_serde(self, serde: Serde[VR] | None) -> Serde[VR] | None:
+        return serde or cast("Serde[VR] | None", self._value)
+
+    def _repartitioned_for_join(self, name: str | None, key: Serde | None, value: Serde | None, suffix: str = "") -> StreamNode[K_co, V_co]:
+        """Return this stream, read from a repartition topic if its keys may have changed."""
+        if not self._repartition:
+            return self
+        prefix = name_of(name)
+        repartition = Repartition(self._node if prefix is None else f"{prefix}{suffix}", key or self._key, value or self._value)
+        source = self._graph.repartition_for_join(self._node, repartition, named=prefix is not None)
+        return StreamNode(self._graph, source, repartition.key, repartition.value, frozenset((source,)))
 
 
-def store_factory(
-    name: str,
-    materialized: Materialized,
-    key: Serde | None,
-    value: Serde | None,
-    build: Callable[[Serde, Serde], StoreBuilder[StateStore]],
-) -> StoreFactory:
-    """Builds a store with the serdes of `materialized`, else the given ones, else the default ones."""
-    key, value = materialized.key or key, materialized.value or value
-    return lambda default_key, default_value: build(
-        required_serde(key or default_key, "key", f"store {name}"), required_serde(value or default_value, "value", f"store {name}")
-    )
+@dataclass(frozen=True, slots=True)
+class TableRoot:
+    """The store that a table read from a topic gets as soon as something reads its rows. Until then the table is only a stream of changes
+    and has no changelog."""
+
+    store: str
+    materialized: Materialized
+    from_topic: bool = True
+    """Whether an update that changes nothing is dropped (KIP-557)."""
 
 
-def configured(builder: Builder[S], materialized: Materialized) -> Builder[S]:
-    """With the caching and the logging that `materialized` asks for."""
-    builder = builder.with_caching_enabled() if materialized.caching else builder.with_caching_disabled()
-    if materialized.logging is False:
-        return builder.with_logging_disabled()
-    return builder.with_logging_enabled({} if materialized.logging is True else materialized.logging)
+@dataclass(frozen=True, slots=True)
+class TableNode(Generic[K_co, V_co]):
+    """A table as a node of the graph, without the operations that `KTable` adds."""
+
+    _graph: Graph
+    node: str
+    """Name of the node."""
+    _key: Serde[K_co] | None
+    _value: Serde[V_co] | None
+    sources: frozenset[str]
+    """Names of the source nodes that feed it."""
+    _store: str | None = None
+    _queryable: bool = False
+    _parent: TableNode | None = None
+    _root: TableRoot | None = None
+    _other: TableNode | None = None
+    """The second parent of a join."""
+    _buffer: str | None = None
+    """The buffer of a suppressed table."""
+    versioned: bool = False
+    """Its rows keep their history, or are computed from rows that do: a change that is not the latest of its key is marked as such."""
+    history: int | None = None
+    """For how long its own store keeps older rows, in ms."""
+
+    @property
+    def queryable_store_name(self) -> str | None:
+        """Name of the store, if the user named it; else None."""
+        return self._store if self._queryable else None
+
+    @property
+    def history_ms(self) -> int | None:
+        """For how long older versions of its rows can be read, in ms; None: only the latest."""
+        if self._store is not None or self._parent is None or self._other is not None:
+            return self.history
+        return self._parent.history_ms
+
+    def _sends_old_values(self) -> bool:
+        """Whether its changes can carry old values, given what is defined so far."""
+        if self._store is not None or self._other is not None:
+            return True
+        if self._parent is not None:
+            return self._parent._sends_old_values()
+        return self._root is not None and self._graph.topology.reads_store(self.node, self._root.store)
+
+    def readable_stores(self) -> tuple[str, ...]:
+        """Return the stores from which this table's rows are read. A table from a topic gets its store by this call."""
+        if self._store is not None:
+            return (self._store,)
+        if self._parent is not None:
+            others = () if self._other is None else self._other.readable_stores()
+            buffers = () if self._buffer is None else (self._buffer,)
+            return tuple(dict.fromkeys((*buffers, *self._parent.readable_stores(), *others)))
+        assert self._root is not None, self.node
+        topology = self._graph.topology
+        if not topology.reads_store(self.node, self._root.store):
+            topology.add_store_factory(self._root.store, key_value_store(self._root.store, self._root.materialized, self._key, self._value))
+            topology.replace_operator(self.node, TableSource(self._root.store, self._root.from_topic), (self._root.store,))
+        return (self._root.store,)
+
+
+def table_from(graph: Graph, parent: str, node: str, root: TableRoot, sources: frozenset[str] | None = None) -> TableNode:
+    """Add a table whose changes are the records of the node `parent`, by default a source. A named table has its store at once."""
+    graph.operator(node, TableSource(None), (parent,))
+    how = root.materialized
+    table: TableNode = TableNode(graph, node, how.key, how.value, sources or frozenset((parent,)), _root=root)
+    if how.name is None:
+        return table
+    table.readable_stores()
+    return replace(table, _store=root.store, _queryable=True, versioned=how.versioned, history=how.history_ms)

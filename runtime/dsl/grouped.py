@@ -1,48 +1,63 @@
-"""Groups of records and of rows, and what is aggregated over them (`KGroupedStream`, `KGroupedTable`)."""
+"""KGroupedStream, TimeWindowedKStream and SessionWindowedKStream: records grouped by key, also by window or session, and their aggregates
+(Kafka Streams' classes of the same names)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Generic, overload
 
-from runtime.dsl.arity import checked
-from runtime.dsl.cogrouped import Cogroup, CogroupedKStream
-from runtime.dsl.graph import Graph, Repartition, key_value_store
-from runtime.dsl.groups import AGGREGATOR, REDUCER, Aggregator, Groups, Initializer, Make, Reducer, shifted, unnamed_count
-from runtime.dsl.ktable import KTable
-from runtime.dsl.options import Grouped, Materialized, MaterializedOrStr, NamedOrStr, name_of
-from runtime.dsl.session import SessionWindowedKStream
-from runtime.dsl.windowed import TimeWindowedKStream
-from runtime.dsl.windows import SessionWindows, SlidingWindows, Windows, checked_windows
-from runtime.operators.aggregate import StreamAggregate, StreamCount, StreamReduce, TableAggregate, TableCount, TableReduce
-from runtime.operators.base import OperatorSupplier
-from runtime.serdes import LONG
-from runtime.serdes.changed import ChangedSerde
-from runtime.serdes.serde import Serde
-from runtime.topology.nodes import wrapped
-from runtime.type_variables import VR, K, V
+from penstock.runtime.dsl.aggregates import (
+    AGGREGATOR,
+    MERGER,
+    REDUCER,
+    Aggregator,
+    Groups,
+    Initializer,
+    MakeOperator,
+    Merger,
+    Reducer,
+    aggregate_operator,
+)
+from penstock.runtime.dsl.cogrouped import Cogroup, CogroupedKStream
+from penstock.runtime.dsl.ktable import KTable
+from penstock.runtime.dsl.options import Materialized, MaterializedOrStr, NamedOrStr
+from penstock.runtime.dsl.windows import (
+    EmitStrategy,
+    SessionWindows,
+    SlidingWindows,
+    TimeWindows,
+    Windows,
+    checked_strategy,
+    checked_windows,
+)
+from penstock.runtime.model.arity import checked
+from penstock.runtime.model.errors import TopologyError
+from penstock.runtime.model.record import Windowed
+from penstock.runtime.model.type_variables import VR, K, V
+from penstock.runtime.operators.aggregate import StreamAggregate, StreamCount, StreamReduce, nothing
+from penstock.runtime.operators.base import OperatorSupplier
+from penstock.runtime.operators.windowed import counted, reducing, zero
+from penstock.runtime.serdes import LONG
+from penstock.runtime.serdes.serde import Serde
 
 
-class KGroupedStream(Generic[K, V]):
-    """Records grouped by key, made by `group_by` and `group_by_key`. Records without key or value are dropped and counted."""
-
-    def __init__(self, graph: Graph, node: str, how: Grouped[K, V], sources: frozenset[str], repartition: bool) -> None:
-        self.groups: Groups[K, V] = Groups(graph, node, how, sources, repartition)
+class KGroupedStream(Groups[K, V]):
+    """Records grouped by key, made by `group_by` and `group_by_key`. Records without a key or value are dropped and counted."""
 
     def count(self, named: NamedOrStr | Materialized[K, int] = None, materialized: MaterializedOrStr[K, int] = None) -> KTable[K, int]:
-        """The number of records per key (LONG)."""
-        unnamed_count(self.groups.graph, named, materialized)
+        """Count the records of each key (LONG)."""
+        self._advance_for_unnamed_count(named, materialized)
         return self._aggregate("KSTREAM-AGGREGATE-", lambda _node, store: StreamCount(store), LONG, named, materialized)
 
     def reduce(
         self, reducer: Reducer[V], named: NamedOrStr | Materialized[K, V] = None, materialized: MaterializedOrStr[K, V] = None
     ) -> KTable[K, V]:
-        """`reducer(aggregate, value)`, begun with the first value of a key."""
+        """Combine the values of each key by `reducer(aggregate, value)`; the first value is the first aggregate."""
 
         def make(node: str, store: str) -> OperatorSupplier:
             return StreamReduce(store, checked(reducer, node, *REDUCER))
 
-        return self._aggregate("KSTREAM-REDUCE-", make, self.groups.how.value, named, materialized)
+        return self._aggregate("KSTREAM-REDUCE-", make, self._how.value, named, materialized)
 
     def aggregate(
         self,
@@ -51,7 +66,8 @@ class KGroupedStream(Generic[K, V]):
         named: NamedOrStr | Materialized[K, VR] = None,
         materialized: MaterializedOrStr[K, VR] = None,
     ) -> KTable[K, VR]:
-        """`aggregator(key, value, aggregate)`, begun with `initializer()` per key. An aggregate of None deletes the row."""
+        """Aggregate the records of each key by `aggregator(key, value, aggregate)`, starting with `initializer()`. An aggregate of None
+        deletes the row."""
 
         def make(node: str, store: str) -> OperatorSupplier:
             return StreamAggregate(store, checked(initializer, node), checked(aggregator, node, *AGGREGATOR))
@@ -61,20 +77,16 @@ class KGroupedStream(Generic[K, V]):
     def _aggregate(
         self,
         prefix: str,
-        make: Make,
+        make: MakeOperator,
         value: Serde[VR] | None,
         named: NamedOrStr | Materialized[K, VR],
         materialized: MaterializedOrStr[K, VR],
     ) -> KTable[K, VR]:
-        named, how = shifted(named, materialized)
-        groups = self.groups
-        key, value = how.key or groups.how.key, how.value or value
-        store = groups.graph.store_name(prefix, how)
-        return groups.aggregate(prefix, named, (store, key_value_store(store, how, key, value)), make, (key, value), how)
+        return KTable._of(self._add_aggregate(prefix, make, value, named, materialized))
 
     def cogroup(self, aggregator: Aggregator[K, V, VR]) -> CogroupedKStream[K, VR]:
-        """Begins an aggregate of several grouped streams; `aggregator(key, value, aggregate)` is this one's."""
-        return CogroupedKStream(Cogroup(self.groups, aggregator))
+        """Start an aggregate of several grouped streams. `aggregator(key, value, aggregate)` takes the records of this one."""
+        return CogroupedKStream(Cogroup(self, aggregator))
 
     @overload
     def windowed_by(self, windows: SessionWindows) -> SessionWindowedKStream[K, V]: ...
@@ -83,87 +95,141 @@ class KGroupedStream(Generic[K, V]):
     def windowed_by(self, windows: Windows | SlidingWindows) -> TimeWindowedKStream[K, V]: ...
 
     def windowed_by(self, windows: Windows | SlidingWindows | SessionWindows) -> TimeWindowedKStream[K, V] | SessionWindowedKStream[K, V]:
-        """Groups by window as well: `TimeWindows`, `SlidingWindows`, `SessionWindows`, `UnlimitedWindows` or windows of one's own."""
+        """Group by window as well: `TimeWindows`, `SlidingWindows`, `SessionWindows`, `UnlimitedWindows`, or a class of your own."""
         if isinstance(windows, SessionWindows):
-            return SessionWindowedKStream(self.groups, windows)
-        return TimeWindowedKStream(self.groups, checked_windows(windows))
+            return SessionWindowedKStream(self, windows)
+        return TimeWindowedKStream(self, checked_windows(windows))
 
 
-@dataclass(slots=True)
-class KGroupedTable(Generic[K, V]):
-    """Rows grouped by a new key, made by `KTable.group_by`. A row that changes leaves its old group before it enters the new one."""
+class TimeWindowedKStream(Generic[K, V]):
+    """Records grouped by key and window. Results have `Windowed` keys. A late record, whose windows are closed, is dropped and counted."""
 
-    _graph: Graph
-    _node: str
-    _how: Grouped[K, V]
-    _source: str | None = field(default=None, init=False)
+    def __init__(self, groups: Groups[K, V], windows: Windows | SlidingWindows) -> None:
+        self._groups = groups
+        self._windows = windows
+        self._on_close = False
 
-    def count(self, named: NamedOrStr | Materialized[K, int] = None, materialized: MaterializedOrStr[K, int] = None) -> KTable[K, int]:
-        """The number of rows per key (LONG)."""
-        return self._aggregate("KTABLE-AGGREGATE-", lambda _node, store: TableCount(store), LONG, named, materialized)
+    def emit_strategy(self, strategy: EmitStrategy) -> TimeWindowedKStream[K, V]:
+        """Set when results are emitted. Changes this object, as in Kafka Streams, and returns it. Raises TopologyError for
+        `on_window_close` with windows other than `TimeWindows` and `SlidingWindows`."""
+        if checked_strategy(strategy).on_close and not isinstance(self._windows, TimeWindows | SlidingWindows):
+            raise TopologyError(f"results on window close: {type(self._windows).__name__} do not close")
+        self._on_close = strategy.on_close
+        return self
+
+    def count(
+        self, named: NamedOrStr | Materialized[K, int] = None, materialized: MaterializedOrStr[K, int] = None
+    ) -> KTable[Windowed[K], int]:
+        """Count the records of each key and window (LONG)."""
+        if not isinstance(self._windows, SlidingWindows):
+            self._groups._advance_for_unnamed_count(named, materialized)
+        return self._aggregate("KSTREAM-AGGREGATE-", lambda _: (zero, counted), LONG, named, materialized)
 
     def reduce(
-        self,
-        adder: Reducer[V],
-        subtractor: Reducer[V],
-        named: NamedOrStr | Materialized[K, V] = None,
-        materialized: MaterializedOrStr[K, V] = None,
-    ) -> KTable[K, V]:
-        """`adder(aggregate, new value)` and `subtractor(aggregate, old value)`, begun with the first value of a key."""
+        self, reducer: Reducer[V], named: NamedOrStr | Materialized[K, V] = None, materialized: MaterializedOrStr[K, V] = None
+    ) -> KTable[Windowed[K], V]:
+        """Combine the values of each key and window by `reducer(aggregate, value)`; the first value is the first aggregate."""
 
-        def make(node: str, store: str) -> OperatorSupplier:
-            return TableReduce(store, checked(adder, node, *REDUCER), checked(subtractor, node, *REDUCER))
+        def functions(node: str) -> tuple[Callable[[], object], Callable[..., object]]:
+            return nothing, reducing(checked(reducer, node, *REDUCER))
 
-        return self._aggregate("KTABLE-REDUCE-", make, self._how.value, named, materialized)
+        return self._aggregate("KSTREAM-REDUCE-", functions, self._groups._how.value, named, materialized)
 
     def aggregate(
         self,
         initializer: Initializer[VR],
-        adder: Aggregator[K, V, VR],
-        subtractor: Aggregator[K, V, VR],
+        aggregator: Aggregator[K, V, VR],
         named: NamedOrStr | Materialized[K, VR] = None,
         materialized: MaterializedOrStr[K, VR] = None,
-    ) -> KTable[K, VR]:
-        """`adder(key, new value, aggregate)` and `subtractor(key, old value, aggregate)`, begun with `initializer()` per key."""
+    ) -> KTable[Windowed[K], VR]:
+        """Aggregate the records of each key and window by `aggregator(key, value, aggregate)`, starting with `initializer()`."""
 
-        def make(node: str, store: str) -> OperatorSupplier:
-            add, subtract = checked(adder, node, *AGGREGATOR), checked(subtractor, node, *AGGREGATOR)
-            return TableAggregate(store, checked(initializer, node), add, subtract)
+        def functions(node: str) -> tuple[Callable[[], object], Callable[..., object]]:
+            return checked(initializer, node), checked(aggregator, node, *AGGREGATOR)
 
-        return self._aggregate("KTABLE-AGGREGATE-", make, None, named, materialized)
+        return self._aggregate("KSTREAM-AGGREGATE-", functions, None, named, materialized)
 
     def _aggregate(
         self,
         prefix: str,
-        make: Make,
+        functions: Callable[[str], tuple[Callable[[], object], Callable[..., object]]],
         value: Serde[VR] | None,
         named: NamedOrStr | Materialized[K, VR],
         materialized: MaterializedOrStr[K, VR],
-    ) -> KTable[K, VR]:
-        named, how = shifted(named, materialized)
-        graph, grouped = self._graph, self._how
-        key, value = how.key or grouped.key, how.value or value
-        store = graph.store_name("KTABLE-AGGREGATE-", how)  # of a reduce too, as in Kafka Streams
-        sink, source = graph.name("KSTREAM-SINK-", named, "-sink"), graph.name("KSTREAM-SOURCE-", named, "-source")
-        name = graph.name(prefix, named)
-        supplier = make(name, store)
-        if self._source is not None and grouped.name is not None:
-            graph.topology.move_to_end(self._source)
-        else:
-            topic = f"{name_of(grouped.name) or store}-repartition"
-            self._source = graph.pipe(
-                self._node, sink, source, topic, Repartition(topic, grouped.key, wrapped(grouped.value, ChangedSerde))
-            )
-        graph.topology.add_store_factory(store, key_value_store(store, how, key, value))
-        graph.operator(name, supplier, (self._source,), (store,))
-        return KTable(
-            graph,
-            name,
-            key,
-            value,
-            frozenset((self._source,)),
-            store,
-            how.name is not None,
-            versioned=how.versioned,
-            history=how.history_ms,
-        )
+    ) -> KTable[Windowed[K], VR]:
+        windows, on_close = self._windows, self._on_close
+
+        def make(node: str, store: str) -> OperatorSupplier:
+            return aggregate_operator(store, windows, *functions(node), on_close=on_close)
+
+        return KTable._of(self._groups._add_aggregate(prefix, make, value, named, materialized, windows))
+
+
+class SessionWindowedKStream(Generic[K, V]):
+    """Records grouped by key and session. Results have `Windowed` keys and their session's end as timestamp. A session that grows or is
+    merged is deleted before the new one is emitted. A late record is dropped and counted."""
+
+    def __init__(self, groups: Groups[K, V], windows: SessionWindows) -> None:
+        self._groups = groups
+        self._windows = windows
+        self._on_close = False
+
+    def emit_strategy(self, strategy: EmitStrategy) -> SessionWindowedKStream[K, V]:
+        """Set when results are emitted. Changes this object, as in Kafka Streams, and returns it."""
+        self._on_close = checked_strategy(strategy).on_close
+        return self
+
+    def count(
+        self, named: NamedOrStr | Materialized[K, int] = None, materialized: MaterializedOrStr[K, int] = None
+    ) -> KTable[Windowed[K], int]:
+        """Count the records of each key and session (LONG)."""
+        self._groups._advance_for_unnamed_count(named, materialized)
+        return self._aggregate("KSTREAM-AGGREGATE-", lambda _: (zero, counted, _sum), LONG, named, materialized)
+
+    def reduce(
+        self, reducer: Reducer[V], named: NamedOrStr | Materialized[K, V] = None, materialized: MaterializedOrStr[K, V] = None
+    ) -> KTable[Windowed[K], V]:
+        """Combine the values of each key and session by `reducer(aggregate, value)`; the first value is the first aggregate. The reducer
+        also merges the aggregates of two sessions."""
+
+        def functions(node: str) -> tuple[Callable[[], object], Callable[..., object], Callable[..., object]]:
+            reduce = reducing(checked(reducer, node, *REDUCER))
+            return nothing, reduce, lambda key, one, other: reduce(key, other, one)
+
+        return self._aggregate("KSTREAM-REDUCE-", functions, self._groups._how.value, named, materialized)
+
+    def aggregate(
+        self,
+        initializer: Initializer[VR],
+        aggregator: Aggregator[K, V, VR],
+        session_merger: Merger[K, VR],
+        named: NamedOrStr | Materialized[K, VR] = None,
+        materialized: MaterializedOrStr[K, VR] = None,
+    ) -> KTable[Windowed[K], VR]:
+        """Aggregate the records of each key and session. `aggregator(key, value, aggregate)` makes a session of each record, starting with
+        `initializer()`; `session_merger(key, aggregate, other)` merges it with the sessions that the record joins."""
+
+        def functions(node: str) -> tuple[Callable[[], object], Callable[..., object], Callable[..., object]]:
+            return checked(initializer, node), checked(aggregator, node, *AGGREGATOR), checked(session_merger, node, *MERGER)
+
+        return self._aggregate("KSTREAM-AGGREGATE-", functions, None, named, materialized)
+
+    def _aggregate(
+        self,
+        prefix: str,
+        functions: Callable[[str], tuple[Callable[[], object], Callable[..., object], Callable[..., object]]],
+        value: Serde[VR] | None,
+        named: NamedOrStr | Materialized[K, VR],
+        materialized: MaterializedOrStr[K, VR],
+    ) -> KTable[Windowed[K], VR]:
+        windows, on_close = self._windows, self._on_close
+
+        def make(node: str, store: str) -> OperatorSupplier:
+            return aggregate_operator(store, windows, *functions(node), on_close=on_close)
+
+        return KTable._of(self._groups._add_aggregate(prefix, make, value, named, materialized, windows))
+
+
+def _sum(key: object, one: int, other: int) -> int:
+    """Merge the counts of two sessions."""
+    return one + other

@@ -1,68 +1,97 @@
-"""KStream: an endless sequence of records (Kafka Streams' class of the same name)."""
+"""KStream: an unbounded sequence of records (Kafka Streams' class of the same name)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
-from typing import TYPE_CHECKING, overload
+from dataclasses import dataclass, fields, replace
+from typing import overload
 
-from runtime.dsl.arity import checked, takes_key
-from runtime.dsl.branched import BranchedKStream
-from runtime.dsl.graph import Repartition
-from runtime.dsl.options import (
+from penstock.runtime.dsl.aggregates import name_and_materialized
+from penstock.runtime.dsl.branched import BranchedKStream
+from penstock.runtime.dsl.graph import Repartition, StreamNode, TableRoot, table_from
+from penstock.runtime.dsl.grouped import KGroupedStream
+from penstock.runtime.dsl.ktable import GlobalKTable, KTable
+from penstock.runtime.dsl.options import (
+    KEY_AND_VALUE,
     Grouped,
     GroupedOrStr,
+    JoinedOrStr,
     Materialized,
     MaterializedOrStr,
     Named,
     NamedOrStr,
+    Printed,
     ProducedOrStr,
     Repartitioned,
+    StreamJoinedOrStr,
     grouped_of,
-    materialized_of,
     name_of,
     named_and_stores,
     produced_of,
     repartitioned_of,
 )
-from runtime.dsl.printed import Printed
-from runtime.dsl.stream_base import KEY_AND_VALUE
-from runtime.dsl.stream_joins import StreamJoins
-from runtime.errors import TopologyError
-from runtime.operators.base import OperatorSupplier
-from runtime.operators.printing import Print, key_and_value
-from runtime.operators.processor import MakesFixedKeyProcessor, MakesProcessor, UserProcessor
-from runtime.operators.stateless import Filter, FlatMap, FlatMapValues, Foreach, Map, MapValues, PassThrough, Peek, SelectKey, Split
-from runtime.topology.nodes import TopicNameExtractor
-from runtime.type_variables import KR, VR, K, K_co, V, V_co
+from penstock.runtime.dsl.stream_joins import join_global_table, join_streams, join_table
+from penstock.runtime.dsl.windows import JoinWindows
+from penstock.runtime.model.arity import checked, takes_key
+from penstock.runtime.model.errors import TopologyError
+from penstock.runtime.model.type_variables import KR, VO, VR, K, K_co, V, V_co
+from penstock.runtime.operators.base import OperatorSupplier
+from penstock.runtime.operators.processor import MakesFixedKeyProcessor, MakesProcessor, UserProcessor
+from penstock.runtime.operators.stateless import (
+    Filter,
+    FlatMap,
+    FlatMapValues,
+    Foreach,
+    Map,
+    MapValues,
+    PassThrough,
+    Peek,
+    Print,
+    SelectKey,
+    Split,
+    key_and_value,
+)
+from penstock.runtime.topology.nodes import TopicNameExtractor
 
-if TYPE_CHECKING:
-    from runtime.dsl.grouped import KGroupedStream
-    from runtime.dsl.ktable import KTable
 
-
-class KStream(StreamJoins[K_co, V_co]):
+@dataclass(frozen=True, slots=True)
+class KStream(StreamNode[K_co, V_co]):
     """A stream of keys K and values V; made by `StreamsBuilder.stream` and by other streams and tables. Every method adds a node and
     returns a new stream.
 
-    Callbacks get `(key, value)`, or `(value)` where only values change; those may take `(key, value)` too. A key that was changed makes the
-    next operation that groups or joins send the records through a repartition topic first.
+    Callbacks take `(key, value)`; those of the `…_values` methods take `(value)` or `(key, value)`. After a method that may change keys,
+    the next grouping or join sends the records through a repartition topic first.
     """
 
-    __slots__ = ()
+    @classmethod
+    def _of(cls, stream: StreamNode[K, V]) -> KStream[K, V]:
+        """Give a node of the graph the operations of a stream."""
+        return KStream(*(getattr(stream, each.name) for each in fields(stream)))
+
+    def _same(self, node: str) -> KStream[K_co, V_co]:
+        """The stream of a node that changes neither keys nor values."""
+        return KStream(self._graph, node, self._key, self._value, self._sources, self._repartition)
+
+    def _new_values(self, node: str) -> KStream[K_co, VR]:
+        """The stream of a node that changes values."""
+        return KStream(self._graph, node, self._key, None, self._sources, self._repartition)
+
+    def _new_pairs(self, node: str) -> KStream[KR, VR]:
+        """The stream of a node that changes keys and values."""
+        return KStream(self._graph, node, None, None, self._sources, True)
 
     # -- without state -----------------------------------------------------------------------------------------------------------
 
     def filter(self, predicate: Callable[[K_co, V_co], object], named: NamedOrStr = None) -> KStream[K_co, V_co]:
-        """The records for which `predicate(key, value)` is true."""
+        """Keep the records for which `predicate(key, value)` is true."""
         return self._same(self._below("KSTREAM-FILTER-", named, lambda node: Filter(checked(predicate, node, *KEY_AND_VALUE))))
 
     def filter_not(self, predicate: Callable[[K_co, V_co], object], named: NamedOrStr = None) -> KStream[K_co, V_co]:
-        """The records for which `predicate(key, value)` is false."""
+        """Keep the records for which `predicate(key, value)` is false."""
         return self._same(self._below("KSTREAM-FILTER-", named, lambda node: Filter(checked(predicate, node, *KEY_AND_VALUE), negate=True)))
 
     def map(self, mapper: Callable[[K_co, V_co], tuple[KR, VR]], named: NamedOrStr = None) -> KStream[KR, VR]:
-        """`mapper(key, value)` gives the new pair of key and value."""
+        """Replace key and value by the pair that `mapper(key, value)` returns."""
         return self._new_pairs(self._below("KSTREAM-MAP-", named, lambda node: Map(checked(mapper, node, *KEY_AND_VALUE))))
 
     @overload
@@ -72,11 +101,11 @@ class KStream(StreamJoins[K_co, V_co]):
     def map_values(self, mapper: Callable[[K_co, V_co], VR], named: NamedOrStr = None) -> KStream[K_co, VR]: ...
 
     def map_values(self, mapper: Callable[..., VR], named: NamedOrStr = None) -> KStream[K_co, VR]:
-        """`mapper(value)` or `mapper(key, value)` gives the new value."""
+        """Replace the value by the result of `mapper(value)` or `mapper(key, value)`."""
         return self._new_values(self._below("KSTREAM-MAPVALUES-", named, lambda node: MapValues(mapper, takes_key(mapper, 1, node))))
 
     def flat_map(self, mapper: Callable[[K_co, V_co], Iterable[tuple[KR, VR]]], named: NamedOrStr = None) -> KStream[KR, VR]:
-        """`mapper(key, value)` gives any number of pairs."""
+        """Replace each record by any number of records, the pairs that `mapper(key, value)` returns."""
         return self._new_pairs(self._below("KSTREAM-FLATMAP-", named, lambda node: FlatMap(checked(mapper, node, *KEY_AND_VALUE))))
 
     @overload
@@ -86,26 +115,27 @@ class KStream(StreamJoins[K_co, V_co]):
     def flat_map_values(self, mapper: Callable[[K_co, V_co], Iterable[VR]], named: NamedOrStr = None) -> KStream[K_co, VR]: ...
 
     def flat_map_values(self, mapper: Callable[..., Iterable[VR]], named: NamedOrStr = None) -> KStream[K_co, VR]:
-        """`mapper(value)` or `mapper(key, value)` gives any number of values."""
+        """Replace each record by any number of records with the same key, the values that `mapper(value)` or `mapper(key, value)`
+        returns."""
         return self._new_values(
             self._below("KSTREAM-FLATMAPVALUES-", named, lambda node: FlatMapValues(mapper, takes_key(mapper, 1, node)))
         )
 
     def select_key(self, mapper: Callable[[K_co, V_co], KR], named: NamedOrStr = None) -> KStream[KR, V_co]:
-        """`mapper(key, value)` gives the new key."""
+        """Replace the key by the result of `mapper(key, value)`."""
         node = self._below("KSTREAM-KEY-SELECT-", named, lambda node: SelectKey(checked(mapper, node, *KEY_AND_VALUE)))
-        return self._stream(node, None, self._value, self._sources, True)
+        return KStream(self._graph, node, None, self._value, self._sources, True)
 
     def peek(self, action: Callable[[K_co, V_co], object], named: NamedOrStr = None) -> KStream[K_co, V_co]:
-        """Calls `action(key, value)` for each record and passes it on."""
+        """Call `action(key, value)` for each record and forward the record."""
         return self._same(self._below("KSTREAM-PEEK-", named, lambda node: Peek(checked(action, node, *KEY_AND_VALUE))))
 
     def foreach(self, action: Callable[[K_co, V_co], object], named: NamedOrStr = None) -> None:
-        """Calls `action(key, value)` for each record. Ends the stream."""
+        """Call `action(key, value)` for each record. A terminal operation."""
         self._below("KSTREAM-FOREACH-", named, lambda node: Foreach(checked(action, node, *KEY_AND_VALUE)))
 
     def print(self, printed: Printed[K_co, V_co]) -> None:
-        """Prints a line for each record: `stream.print(Printed.to_sys_out(label="flights"))`. Ends the stream."""
+        """Print a line for each record: `stream.print(Printed.to_sys_out(label="flights"))`. A terminal operation."""
         if not isinstance(printed, Printed):
             raise TopologyError(f"print: expected Printed.to_sys_out() or Printed.to_file(path), not {printed!r}")
 
@@ -116,18 +146,19 @@ class KStream(StreamJoins[K_co, V_co]):
         self._below("KSTREAM-PRINTER-", printed.name, supplier)
 
     def split(self, named: NamedOrStr = None) -> BranchedKStream[K_co, V_co]:
-        """Sends each record to the first of several branches that wants it: `stream.split("by-size").branch(is_large, "-large")
-        .default_branch("-small")` gives `{"by-size-large": …, "by-size-small": …}`."""
+        """Send each record to the first branch whose predicate it matches: `stream.split("by-size").branch(is_large, "-large")
+        .default_branch("-small")` returns `{"by-size-large": …, "by-size-small": …}`."""
         return BranchedKStream(self._same(self._node), self._below("KSTREAM-BRANCH-", named, lambda _node: Split((), None)))
 
     def merge(self: KStream[K, V], stream: KStream[K, V], named: NamedOrStr = None) -> KStream[K, V]:
-        """The records of both streams, with no order between them. Serdes are inherited where both streams have the same."""
+        """Merge two streams, in no particular order. The result has a serde where both streams have the same one."""
         if not isinstance(stream, KStream):
             raise TopologyError(f"a stream is merged with a KStream, not with {type(stream).__name__}")
         self._graph.check_same(stream._graph, "merge of two streams")
         node = self._graph.operator(self._graph.name("KSTREAM-MERGE-", named), PassThrough(), (self._node, stream._node))
         self._graph.hints.merges.append(node)
-        return self._stream(
+        return KStream(
+            self._graph,
             node,
             self._key if self._key is stream._key else None,
             self._value if self._value is stream._value else None,
@@ -138,7 +169,7 @@ class KStream(StreamJoins[K_co, V_co]):
     # -- topics ------------------------------------------------------------------------------------------------------------------
 
     def to(self: KStream[K | None, V | None], topic: str | TopicNameExtractor[K_co, V_co], produced: ProducedOrStr[K, V] = None) -> None:
-        """Writes the records to a topic, or to the one that `topic(key, value, context)` names. Ends the stream."""
+        """Write the records to a topic, or to the topic that `topic(key, value, context)` returns. A terminal operation."""
         how = produced_of(produced)
         self._graph.topology.add_sink(
             self._graph.name("KSTREAM-SINK-", how.name),
@@ -151,79 +182,226 @@ class KStream(StreamJoins[K_co, V_co]):
         )
 
     def repartition(self: KStream[K | None, V | None], repartitioned: Repartitioned[K, V] | str | None = None) -> KStream[K, V]:
-        """Sends the records through a topic of the application's own, partitioned by their key (KIP-221)."""
+        """Send the records through an internal topic, partitioned by their key (KIP-221)."""
         how = repartitioned_of(repartitioned)
-        through = Repartition(
+        topic = Repartition(
             name_of(how.name) or self._graph.name("KSTREAM-REPARTITION-"),
             self._key_serde(how.key),
             self._value_serde(how.value),
             how.partitions,
             how.partitioner,
         )
-        source = self._graph.repartition(self._node, through, may_move=False)
-        return self._stream(source, self._key_serde(how.key), self._value_serde(how.value), frozenset((source,)), False)
+        source = self._graph.repartition(self._node, topic, may_move=False)
+        return KStream(self._graph, source, self._key_serde(how.key), self._value_serde(how.value), frozenset((source,)))
 
     def to_table(
         self: KStream[K | None, V], named: NamedOrStr | Materialized[K, V] = None, materialized: MaterializedOrStr[K, V] = None
     ) -> KTable[K, V]:
-        """The table of which the stream's records are the changes: the latest value per key; a record without a value deletes its key, one
-        without a key is dropped and counted. A changed key sends the records through a repartition topic first.
+        """Return the table that has the latest value of each key. A record without a value deletes its key; a record without a key is
+        dropped and counted.
 
-        Without a name in `materialized` the rows are kept only if something reads them.
+        Without a name in `materialized`, the rows are stored only if another operation reads them.
         """
-        from runtime.dsl.ktable import TableRoot, table_from
-
-        if isinstance(named, Materialized):  # Kafka Streams has the overload without a name
-            named, materialized = None, named
-        graph, how = self._graph, materialized_of(materialized)
+        named, how = name_and_materialized(named, materialized)
+        graph = self._graph
         node = graph.name("KSTREAM-TOTABLE-", named)
         store = graph.store_name("KSTREAM-TOTABLE-", how)
         kept = replace(how, key=self._key_serde(how.key), value=self._value_serde(how.value))
-        above, sources = self._node, self._sources
+        parent, sources = self._node, self._sources
         if self._repartition:
-            above = graph.repartition(above, Repartition(node, kept.key, kept.value))
-            sources = frozenset((above,))
-        return table_from(graph, above, node, TableRoot(store, kept, from_topic=False), sources)
+            parent = graph.repartition(parent, Repartition(node, kept.key, kept.value))
+            sources = frozenset((parent,))
+        return KTable._of(table_from(graph, parent, node, TableRoot(store, kept, from_topic=False), sources))
 
     # -- with state --------------------------------------------------------------------------------------------------------------
 
     def group_by(
         self: KStream[K, V | None], selector: Callable[[K_co, V_co], KR | None], grouped: GroupedOrStr[KR, V] = None
     ) -> KGroupedStream[KR, V]:
-        """Groups by `selector(key, value)`, a new key. A selector that gives None drops the record."""
+        """Group by the key that `selector(key, value)` returns. A record for which it returns None is dropped."""
         how = grouped_of(grouped)
         node = self._below("KSTREAM-KEY-SELECT-", how.name, lambda node: SelectKey(checked(selector, node, *KEY_AND_VALUE)))
         return self._grouped(node, Grouped(how.key, value=self._value_serde(how.value), name=how.name), repartition=True)
 
     def group_by_key(self: KStream[K | None, V | None], grouped: GroupedOrStr[K, V] = None) -> KGroupedStream[K, V]:
-        """Groups by the key that the records have. Records without a key are dropped."""
+        """Group by the key of the records. A record without a key is dropped."""
         how = grouped_of(grouped)
         by = Grouped(self._key_serde(how.key), value=self._value_serde(how.value), name=how.name)
         return self._grouped(self._node, by, repartition=self._repartition)
 
     def _grouped(self, node: str, how: Grouped[KR, V], *, repartition: bool) -> KGroupedStream[KR, V]:
-        from runtime.dsl.grouped import KGroupedStream
-
         return KGroupedStream(self._graph, node, how, self._sources, repartition)
+
+    # -- joins -------------------------------------------------------------------------------------------------------------------
+
+    @overload
+    def join(
+        self: KStream[K | None, V_co],
+        other: KStream[K, VO],
+        joiner: Callable[[V_co, VO], VR],
+        windows: JoinWindows,
+        stream_joined: StreamJoinedOrStr[K, V_co] = None,
+    ) -> KStream[K, VR]: ...
+
+    @overload
+    def join(
+        self: KStream[K | None, V_co],
+        other: KStream[K, VO],
+        joiner: Callable[[K, V_co, VO], VR],
+        windows: JoinWindows,
+        stream_joined: StreamJoinedOrStr[K, V_co] = None,
+    ) -> KStream[K, VR]: ...
+
+    @overload
+    def join(
+        self: KStream[K | None, V_co], other: KTable[K, VO], joiner: Callable[[V_co, VO], VR], joined: JoinedOrStr[K, V_co] = None
+    ) -> KStream[K, VR]: ...
+
+    @overload
+    def join(
+        self: KStream[K | None, V_co], other: KTable[K, VO], joiner: Callable[[K, V_co, VO], VR], joined: JoinedOrStr[K, V_co] = None
+    ) -> KStream[K, VR]: ...
+
+    @overload
+    def join(
+        self,
+        other: GlobalKTable[KR, VO],
+        key_selector: Callable[[K_co, V_co], KR | None],
+        joiner: Callable[[V_co, VO], VR],
+        named: NamedOrStr = None,
+    ) -> KStream[K_co, VR]: ...
+
+    @overload
+    def join(
+        self,
+        other: GlobalKTable[KR, VO],
+        key_selector: Callable[[K_co, V_co], KR | None],
+        joiner: Callable[[K_co, V_co, VO], VR],
+        named: NamedOrStr = None,
+    ) -> KStream[K_co, VR]: ...
+
+    def join(self, other: KStream | KTable | GlobalKTable, *arguments: object, **keywords: object) -> KStream:
+        """Join records with equal keys; `joiner` takes `(left, right)` or `(key, left, right)`. A record without a partner is dropped.
+
+        With a stream, `join(stream, joiner, windows, stream_joined=None)` returns every pair of records within the time difference of
+        `windows`, with the later of the two timestamps. With a table, `join(table, joiner, joined=None)` reads the table's current row or,
+        if the table is versioned, its row at the record's timestamp. Both sides must have the same number of partitions. With a global
+        table, use `join(table, key_selector, joiner, named=None)`, where `key_selector(key, value)` returns the table's key.
+        """
+        return self._join(other, arguments, keywords, left=False)
+
+    @overload
+    def left_join(
+        self: KStream[K | None, V_co],
+        other: KStream[K, VO],
+        joiner: Callable[[V_co, VO | None], VR],
+        windows: JoinWindows,
+        stream_joined: StreamJoinedOrStr[K, V_co] = None,
+    ) -> KStream[K_co, VR]: ...
+
+    @overload
+    def left_join(
+        self: KStream[K | None, V_co],
+        other: KStream[K, VO],
+        joiner: Callable[[K_co, V_co, VO | None], VR],
+        windows: JoinWindows,
+        stream_joined: StreamJoinedOrStr[K, V_co] = None,
+    ) -> KStream[K_co, VR]: ...
+
+    @overload
+    def left_join(
+        self: KStream[K | None, V_co],
+        other: KTable[K, VO],
+        joiner: Callable[[V_co, VO | None], VR],
+        joined: JoinedOrStr[K, V_co] = None,
+    ) -> KStream[K_co, VR]: ...
+
+    @overload
+    def left_join(
+        self: KStream[K | None, V_co],
+        other: KTable[K, VO],
+        joiner: Callable[[K_co, V_co, VO | None], VR],
+        joined: JoinedOrStr[K, V_co] = None,
+    ) -> KStream[K_co, VR]: ...
+
+    @overload
+    def left_join(
+        self,
+        other: GlobalKTable[KR, VO],
+        key_selector: Callable[[K_co, V_co], KR | None],
+        joiner: Callable[[V_co, VO | None], VR],
+        named: NamedOrStr = None,
+    ) -> KStream[K_co, VR]: ...
+
+    @overload
+    def left_join(
+        self,
+        other: GlobalKTable[KR, VO],
+        key_selector: Callable[[K_co, V_co], KR | None],
+        joiner: Callable[[K_co, V_co, VO | None], VR],
+        named: NamedOrStr = None,
+    ) -> KStream[K_co, VR]: ...
+
+    def left_join(self, other: KStream | KTable | GlobalKTable, *arguments: object, **keywords: object) -> KStream:
+        """As `join`, but a record without a partner is joined with None. With a stream, that happens when its window closes."""
+        return self._join(other, arguments, keywords, left=True)
+
+    @overload
+    def outer_join(
+        self: KStream[K | None, V_co],
+        other: KStream[K, VO],
+        joiner: Callable[[V_co | None, VO | None], VR],
+        windows: JoinWindows,
+        stream_joined: StreamJoinedOrStr[K, V_co] = None,
+    ) -> KStream[K_co, VR]: ...
+
+    @overload
+    def outer_join(
+        self: KStream[K | None, V_co],
+        other: KStream[K, VO],
+        joiner: Callable[[K_co, V_co | None, VO | None], VR],
+        windows: JoinWindows,
+        stream_joined: StreamJoinedOrStr[K, V_co] = None,
+    ) -> KStream[K_co, VR]: ...
+
+    def outer_join(
+        self, other: KStream, joiner: Callable[..., object], windows: JoinWindows, stream_joined: StreamJoinedOrStr = None
+    ) -> KStream:
+        """As `left_join` of two streams, but a record of the other stream without a partner is joined with None as well."""
+        if not isinstance(other, KStream):
+            raise TopologyError(f"an outer join of a stream is one with a KStream, not with {type(other).__name__}")
+        return KStream._of(join_streams(self, other, joiner, windows, stream_joined, of_left=True, of_right=True))
+
+    def _join(
+        self, other: KStream | KTable | GlobalKTable, arguments: tuple[object, ...], keywords: dict[str, object], *, left: bool
+    ) -> KStream:
+        # The overloads declare the arguments.
+        if isinstance(other, KStream):
+            return KStream._of(join_streams(self, other, *arguments, of_left=left, of_right=False, **keywords))  # type: ignore[arg-type]
+        if isinstance(other, KTable):
+            return KStream._of(join_table(self, other, *arguments, left=left, **keywords))  # type: ignore[arg-type]
+        if isinstance(other, GlobalKTable):
+            return KStream._of(join_global_table(self, other, *arguments, left=left, **keywords))  # type: ignore[arg-type]
+        raise TopologyError(f"a stream is joined with a KStream, a KTable or a GlobalKTable, not with {type(other).__name__}")
 
     # -- processors --------------------------------------------------------------------------------------------------------------
 
     def process(
         self, supplier: MakesProcessor[K_co, V_co, KR, VR], *state_store_names: str | Named, named: NamedOrStr = None
     ) -> KStream[KR, VR]:
-        """Applies a `Processor`, which may change keys. A store is connected by its name (`StreamsBuilder.add_state_store`), or brought by
-        the supplier (`ProcessorSupplier.stores`). A `Named` may stand in front of the stores, as in Kafka Streams."""
+        """Apply a `Processor`, which may change keys. Its stores are connected by name (after `StreamsBuilder.add_state_store`), or
+        declared by its supplier (`ProcessorSupplier.stores`). The first of `state_store_names` may be a `Named`, as in Kafka Streams."""
         return self._new_pairs(self._processed("KSTREAM-PROCESSOR-", UserProcessor(supplier), named, state_store_names))
 
     def process_values(
         self, supplier: MakesFixedKeyProcessor[K_co, V_co, VR], *state_store_names: str | Named, named: NamedOrStr = None
     ) -> KStream[K_co, VR]:
-        """Applies a `FixedKeyProcessor`, or a `Processor` that keeps keys; forwarding another key is an error."""
+        """Apply a `FixedKeyProcessor`, or a `Processor` that does not change keys. Forwarding another key raises an error."""
         processor = UserProcessor(supplier, fixed_key=True)
         return self._new_values(self._processed("KSTREAM-PROCESSVALUES-", processor, named, state_store_names))
 
     def _processed(self, prefix: str, supplier: UserProcessor, named: NamedOrStr, arguments: tuple[str | Named, ...]) -> str:
         named, stores = named_and_stores(named, arguments)
-        name = name_of(named) or self._graph.name(prefix)  # here a given name draws no number, as in Kafka Streams
+        name = name_of(named) or self._graph.name(prefix)  # a name from the user does not advance the counter here, as in Kafka Streams
         self._graph.topology.add_user_processor(name, supplier, (self._node,), stores)
         return name

@@ -1,109 +1,65 @@
-"""KTable and GlobalKTable: the latest value per key (Kafka Streams' classes of the same names)."""
+"""KTable, KGroupedTable and GlobalKTable: the latest value per key (Kafka Streams' classes of the same names)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Generic, overload
 
-from runtime.dsl.arity import checked, takes_key
-from runtime.dsl.graph import Graph, key_value_store
-from runtime.dsl.kstream import KStream
-from runtime.dsl.options import (
+from penstock.runtime.dsl.aggregates import (
+    AGGREGATOR,
+    REDUCER,
+    Aggregator,
+    Initializer,
+    MakeOperator,
+    Reducer,
+    aggregate_table,
+    name_and_materialized,
+)
+from penstock.runtime.dsl.graph import Graph, Repartition, TableNode
+from penstock.runtime.dsl.options import (
+    Grouped,
     GroupedOrStr,
     Materialized,
     MaterializedOrStr,
     Named,
     NamedOrStr,
+    TableJoinedOrStr,
     grouped_of,
     materialized_of,
+    name_of,
     named_and_stores,
 )
-from runtime.dsl.suppressed import Suppressed, buffer_store
-from runtime.dsl.table_joins import TableJoins
-from runtime.errors import TopologyError
-from runtime.operators.base import OperatorSupplier
-from runtime.operators.suppress import Suppress
-from runtime.operators.table import TableFilter, TableGroupBy, TableMapValues, TableSource, ToStream
-from runtime.operators.transform_values import MakesValueTransformer, TableTransformValues
-from runtime.serdes.serde import Serde
-from runtime.topology.given import check_supplier
-from runtime.type_variables import KR, VR, K, K_co, V, V_co
+from penstock.runtime.dsl.stores import buffer_store, key_value_store
+from penstock.runtime.dsl.suppressed import Suppressed
+from penstock.runtime.dsl.table_joins import join_foreign, join_tables
+from penstock.runtime.model.arity import checked, takes_key
+from penstock.runtime.model.errors import TopologyError
+from penstock.runtime.model.type_variables import KR, VO, VR, K, K_co, V, V_co
+from penstock.runtime.operators.aggregate import TableAggregate, TableCount, TableReduce
+from penstock.runtime.operators.base import OperatorSupplier
+from penstock.runtime.operators.suppress import Suppress
+from penstock.runtime.operators.table import TableFilter, TableGroupBy, TableMapValues, ToStream
+from penstock.runtime.operators.transform_values import MakesValueTransformer, TableTransformValues
+from penstock.runtime.serdes import LONG
+from penstock.runtime.serdes.changed import ChangedSerde
+from penstock.runtime.serdes.pending import wrapped
+from penstock.runtime.serdes.serde import Serde
+from penstock.runtime.topology.arguments import check_supplier
 
 if TYPE_CHECKING:
-    from runtime.dsl.grouped import KGroupedTable
+    from penstock.runtime.dsl.kstream import KStream
 
 
 @dataclass(frozen=True, slots=True)
-class TableRoot:
-    """How a table read straight from a topic gets its store, the first time that something needs one: until then it is a mere stream of
-    changes, and has no changelog."""
-
-    store: str
-    materialized: Materialized
-    from_topic: bool = True
-    """Only what changes something is told (KIP-557)."""
-
-
-@dataclass(frozen=True, slots=True)
-class KTable(TableJoins[K_co, V_co]):
+class KTable(TableNode[K_co, V_co]):
     """A table of keys K and rows V; made by `StreamsBuilder.table` and by aggregations. Every method adds a node and returns a new table or
     stream."""
 
-    _graph: Graph
-    node: str
-    """Name of the node that is this table."""
-    _key: Serde[K_co] | None
-    _value: Serde[V_co] | None
-    sources: frozenset[str]
-    """Names of the source nodes that feed it."""
-    _store: str | None = None
-    _queryable: bool = False
-    _parent: KTable | None = None
-    _root: TableRoot | None = None
-    _other: KTable | None = None
-    """The second parent of a join."""
-    _buffer: str | None = None
-    """The buffer of a suppressed table."""
-    versioned: bool = False
-    """Its rows are kept with their history, or computed from such ones: changes that are not the latest of their key are marked."""
-    history: int | None = None
-    """For how long its own store keeps older rows, in ms."""
-
-    @property
-    def queryable_store_name(self) -> str | None:
-        """The store's name, if it was given one."""
-        return self._store if self._queryable else None
-
-    @property
-    def history_ms(self) -> int | None:
-        """For how long its rows can be read as they were, in ms; None: only as they are now."""
-        if self._store is not None or self._parent is None or self._other is not None:
-            return self.history
-        return self._parent.history_ms
-
-    def _tells_old(self) -> bool:
-        """Whether, as far as the topology is defined by now, its changes can carry old values."""
-        if self._store is not None or self._other is not None:
-            return True
-        if self._parent is not None:
-            return self._parent._tells_old()
-        return self._root is not None and self._graph.topology.reads_store(self.node, self._root.store)
-
-    def readable_stores(self) -> tuple[str, ...]:
-        """The stores behind this table's rows; a table from a topic gets its store now."""
-        if self._store is not None:
-            return (self._store,)
-        if self._parent is not None:
-            others = () if self._other is None else self._other.readable_stores()
-            buffers = () if self._buffer is None else (self._buffer,)
-            return tuple(dict.fromkeys((*buffers, *self._parent.readable_stores(), *others)))
-        assert self._root is not None, self.node
-        topology = self._graph.topology
-        if not topology.reads_store(self.node, self._root.store):
-            topology.add_store_factory(self._root.store, key_value_store(self._root.store, self._root.materialized, self._key, self._value))
-            topology.replace_operator(self.node, TableSource(self._root.store, self._root.from_topic), (self._root.store,))
-        return (self._root.store,)
+    @classmethod
+    def _of(cls, table: TableNode[K, V]) -> KTable[K, V]:
+        """Give a node of the graph the operations of a table."""
+        return KTable(*(getattr(table, each.name) for each in fields(table)))
 
     def filter(
         self,
@@ -111,7 +67,7 @@ class KTable(TableJoins[K_co, V_co]):
         named: NamedOrStr | Materialized[K_co, V_co] = None,
         materialized: MaterializedOrStr[K_co, V_co] = None,
     ) -> KTable[K_co, V_co]:
-        """The rows for which `predicate(key, value)` is true; a row that stops matching is deleted."""
+        """Keep the rows for which `predicate(key, value)` is true. A row that stops matching is deleted."""
         return self._filter(predicate, named, materialized, negate=False)
 
     def filter_not(
@@ -120,7 +76,7 @@ class KTable(TableJoins[K_co, V_co]):
         named: NamedOrStr | Materialized[K_co, V_co] = None,
         materialized: MaterializedOrStr[K_co, V_co] = None,
     ) -> KTable[K_co, V_co]:
-        """The rows for which `predicate(key, value)` is false; a row that starts matching is deleted."""
+        """Keep the rows for which `predicate(key, value)` is false. A row that starts matching is deleted."""
         return self._filter(predicate, named, materialized, negate=True)
 
     def _filter(
@@ -132,7 +88,7 @@ class KTable(TableJoins[K_co, V_co]):
         negate: bool,
     ) -> KTable[K_co, V_co]:
         def supplier(node: str, store: str | None) -> OperatorSupplier:
-            return TableFilter(checked(predicate, node, "key", "value"), store, negate, self.versioned, self._tells_old())
+            return TableFilter(checked(predicate, node, "key", "value"), store, negate, self.versioned, self._sends_old_values())
 
         return self._derived("KTABLE-FILTER-", supplier, self._value, named, materialized)
 
@@ -158,7 +114,7 @@ class KTable(TableJoins[K_co, V_co]):
         named: NamedOrStr | Materialized[K_co, VR] = None,
         materialized: MaterializedOrStr[K_co, VR] = None,
     ) -> KTable[K_co, VR]:
-        """`mapper(value)` or `mapper(key, value)` gives the new value of each row."""
+        """Replace the value of each row by the result of `mapper(value)` or `mapper(key, value)`."""
 
         def supplier(node: str, store: str | None) -> OperatorSupplier:
             return TableMapValues(mapper, takes_key(mapper, 1, node), store, self.versioned)
@@ -173,7 +129,7 @@ class KTable(TableJoins[K_co, V_co]):
         named: NamedOrStr | Materialized[K_co, VR],
         materialized: MaterializedOrStr[K_co, VR],
     ) -> KTable[K_co, VR]:
-        """A table computed from this one: kept in a store of its own only where `materialized` names one."""
+        """Add a table computed from this one. It has its own store only if `materialized` names one."""
         if isinstance(named, Materialized):  # Kafka Streams has the overload without a name
             named, materialized = None, named
         graph, how = self._graph, materialized_of(materialized)
@@ -182,7 +138,7 @@ class KTable(TableJoins[K_co, V_co]):
         if store is not None:
             graph.topology.add_store_factory(store, key_value_store(store, how, key, value))
         elif materialized is not None:
-            graph.store_name(prefix, how)  # draws a number for a store that there is not, as Kafka Streams does
+            graph.store_name(prefix, how)  # advances the counter although there is no store, as Kafka Streams does
         name = graph.name(prefix, named)
         graph.operator(name, supplier(name, store), (self.node,), () if store is None else (store,))
         versioned = self.versioned if materialized is None else how.versioned
@@ -195,9 +151,9 @@ class KTable(TableJoins[K_co, V_co]):
         materialized: MaterializedOrStr[K_co, VR] = None,
         named: NamedOrStr = None,
     ) -> KTable[K_co, VR]:
-        """`map_values` by a `ValueTransformerWithKey`, which may use stores (connected by their names, or brought by the supplier) and is
-        called for deletions too. A table that it makes has a store only where `materialized` names one. A `Materialized` and a `Named` may
-        stand in front of the stores, as in Kafka Streams."""
+        """Replace the value of each row by a `ValueTransformerWithKey`, which may use stores (connected by name, or declared by its
+        supplier) and is called for deletions too. The result has its own store only if `materialized` names one. The first of
+        `state_store_names` may be a `Materialized` and a `Named`, as in Kafka Streams."""
         if materialized is None and state_store_names and isinstance(state_store_names[0], Materialized):
             materialized, state_store_names = state_store_names[0], state_store_names[1:]
         named, connected = named_and_stores(named, state_store_names)
@@ -224,63 +180,210 @@ class KTable(TableJoins[K_co, V_co]):
     def to_stream(
         self, mapper: Callable[[K_co, V_co], KR] | NamedOrStr = None, named: NamedOrStr = None
     ) -> KStream[KR, V_co] | KStream[K_co, V_co]:
-        """The changes of the table as a stream of its new values; `mapper(key, value)`, if given, gives each record a new key."""
+        """Return the new values of the table's changes as a stream, with the key that `mapper(key, value)` returns if it is given."""
         if mapper is not None and not callable(mapper):  # Kafka Streams has the overload with a name alone
             mapper, named = None, mapper
+        from penstock.runtime.dsl.kstream import KStream  # a stream and a table each have a method that returns the other
+
         name = self._graph.operator(self._graph.name("KTABLE-TOSTREAM-", named), ToStream(), (self.node,))
         stream = KStream(self._graph, name, self._key, self._value, self.sources)
         return stream if mapper is None else stream.select_key(mapper)
 
     def suppress(self, suppressed: Suppressed) -> KTable[K_co, V_co]:
-        """The table with changes that wait: `suppress(Suppressed.until_window_closes(Suppressed.BufferConfig.unbounded()))`. Raises
-        TopologyError for a versioned table, and where results of windows shall wait and there are none."""
-        return suppressed_table(self, self._graph, suppressed)
+        """Hold back changes: `suppress(Suppressed.until_window_closes(Suppressed.BufferConfig.unbounded()))`. Raises TopologyError for a
+        versioned table, and for `until_window_closes` on a table without windows."""
+        if not isinstance(suppressed, Suppressed):
+            raise TopologyError(f"suppress: expected Suppressed.until_window_closes(...) or until_time_limit(...), not {suppressed!r}")
+        if self.versioned:
+            raise TopologyError(f"table {self.node} is versioned: only tables without history can be suppressed")
+        graph, limits, wait_ms = self._graph, suppressed.buffer, suppressed.wait_ms
+        name = suppressed.name or graph.name("KTABLE-SUPPRESS-")
+        wait = graph.window_grace_ms(self.node) if wait_ms is None else wait_ms
+        buffer = graph.store_name("KTABLE-SUPPRESS-", Materialized(None if suppressed.name is None else f"{suppressed.name}-store"))
+        self.readable_stores()  # a change must carry the old value, from which the buffer takes the one sent downstream last
+        graph.topology.add_store_factory(buffer, buffer_store(buffer, limits.logging, self._key, self._value))
+        supplier = Suppress(buffer, wait, wait_ms is None, limits.records, limits.bytes, limits.emits_early)
+        graph.operator(name, supplier, (self.node,), (buffer,))
+        return KTable(graph, name, self._key, self._value, self.sources, _parent=self, _buffer=buffer)
 
     def group_by(
         self, selector: Callable[[K_co, V_co], tuple[KR, VR] | None], grouped: GroupedOrStr[KR, VR] = None
     ) -> KGroupedTable[KR, VR]:
-        """Groups the rows by `selector(key, value)`, a pair of a new key and value; None leaves the row out."""
-        from runtime.dsl.grouped import KGroupedTable
-
+        """Group the rows by `selector(key, value)`, which returns a new key and value, or None to leave the row out."""
         how = grouped_of(grouped)
-        self.readable_stores()  # a change must carry the old row, for it to be taken out of its old group
+        self.readable_stores()  # a change must carry the old row, so that it can be removed from its old group
         name = self._graph.name("KTABLE-SELECT-", how.name)
         self._graph.operator(name, TableGroupBy(checked(selector, name, "key", "value"), self.versioned), (self.node,))
         return KGroupedTable(self._graph, name, how)
 
+    # -- joins -------------------------------------------------------------------------------------------------------------------
 
-def suppressed_table(table: KTable[K, V], graph: Graph, how: Suppressed) -> KTable[K, V]:
-    """`KTable.suppress`."""
-    if not isinstance(how, Suppressed):
-        raise TopologyError(f"suppress: expected Suppressed.until_window_closes(...) or until_time_limit(...), not {how!r}")
-    if table.versioned:
-        raise TopologyError(f"table {table.node} is versioned: only tables without history can be suppressed")
-    name = how.name or graph.name("KTABLE-SUPPRESS-")
-    wait = graph.window_grace_ms(table.node) if how.wait_ms is None else how.wait_ms
-    buffer = graph.store_name("KTABLE-SUPPRESS-", Materialized(None if how.name is None else f"{how.name}-store"))
-    table.readable_stores()  # a change must carry the old row, for what downstream knows to be known
-    limits = how.buffer
-    graph.topology.add_store_factory(buffer, buffer_store(buffer, limits.logging, table._key, table._value))
-    supplier = Suppress(buffer, wait, how.wait_ms is None, limits.records, limits.bytes, limits.emits_early)
-    graph.operator(name, supplier, (table.node,), (buffer,))
-    return KTable(graph, name, table._key, table._value, table.sources, _parent=table, _buffer=buffer)
+    @overload
+    def join(
+        self,
+        other: KTable[K_co, VO],
+        joiner: Callable[[V_co, VO], VR],
+        named: NamedOrStr | Materialized[K_co, VR] = None,
+        materialized: MaterializedOrStr[K_co, VR] = None,
+    ) -> KTable[K_co, VR]: ...
+
+    @overload
+    def join(
+        self,
+        other: KTable[KR, VO],
+        foreign_key_extractor: Callable[[V_co], KR | None],
+        joiner: Callable[[V_co, VO], VR],
+        table_joined: TableJoinedOrStr | Materialized[K_co, VR] = None,
+        materialized: MaterializedOrStr[K_co, VR] = None,
+    ) -> KTable[K_co, VR]: ...
+
+    @overload
+    def join(
+        self,
+        other: KTable[KR, VO],
+        foreign_key_extractor: Callable[[K_co, V_co], KR | None],
+        joiner: Callable[[V_co, VO], VR],
+        table_joined: TableJoinedOrStr | Materialized[K_co, VR] = None,
+        materialized: MaterializedOrStr[K_co, VR] = None,
+    ) -> KTable[K_co, VR]: ...
+
+    def join(self, other: KTable, *arguments: object, **keywords: object) -> KTable:
+        """Join the rows of two tables; `joiner` takes `(left, right)` or `(key, left, right)`. A row without a partner has no result.
+
+        By key: `join(table, joiner, named=None, materialized=None)`; both must have the same number of partitions. By a foreign key:
+        `join(table, foreign_key_extractor, joiner, table_joined=None, materialized=None)`, where `foreign_key_extractor(value)` or
+        `(key, value)` returns the other table's key, or None to leave the row out. Results have this table's keys.
+        """
+        return self._join(other, arguments, keywords, left=False)
+
+    @overload
+    def left_join(
+        self,
+        other: KTable[K_co, VO],
+        joiner: Callable[[V_co, VO | None], VR],
+        named: NamedOrStr | Materialized[K_co, VR] = None,
+        materialized: MaterializedOrStr[K_co, VR] = None,
+    ) -> KTable[K_co, VR]: ...
+
+    @overload
+    def left_join(
+        self,
+        other: KTable[KR, VO],
+        foreign_key_extractor: Callable[[V_co], KR | None],
+        joiner: Callable[[V_co, VO | None], VR],
+        table_joined: TableJoinedOrStr | Materialized[K_co, VR] = None,
+        materialized: MaterializedOrStr[K_co, VR] = None,
+    ) -> KTable[K_co, VR]: ...
+
+    @overload
+    def left_join(
+        self,
+        other: KTable[KR, VO],
+        foreign_key_extractor: Callable[[K_co, V_co], KR | None],
+        joiner: Callable[[V_co, VO | None], VR],
+        table_joined: TableJoinedOrStr | Materialized[K_co, VR] = None,
+        materialized: MaterializedOrStr[K_co, VR] = None,
+    ) -> KTable[K_co, VR]: ...
+
+    def left_join(self, other: KTable, *arguments: object, **keywords: object) -> KTable:
+        """As `join`; a row of this table without a partner is joined with None."""
+        return self._join(other, arguments, keywords, left=True)
+
+    def outer_join(
+        self,
+        other: KTable[K_co, VO],
+        joiner: Callable[[V_co | None, VO | None], VR],
+        named: NamedOrStr | Materialized[K_co, VR] = None,
+        materialized: MaterializedOrStr[K_co, VR] = None,
+    ) -> KTable[K_co, VR]:
+        """As `left_join` by key; a row of the other table without a partner is joined with None as well."""
+        return KTable._of(join_tables(self, other, joiner, named, materialized, of_left=True, of_right=True))
+
+    def _join(self, other: KTable, arguments: tuple[object, ...], keywords: dict[str, object], *, left: bool) -> KTable:
+        foreign = "foreign_key_extractor" in keywords or (arguments and "joiner" in keywords) or (arguments[1:] and callable(arguments[1]))
+        # The overloads declare the arguments.
+        if foreign:
+            return KTable._of(join_foreign(self, other, *arguments, left_join=left, **keywords))  # type: ignore[arg-type]
+        return KTable._of(join_tables(self, other, *arguments, of_left=left, of_right=False, **keywords))  # type: ignore[arg-type]
+
+
+@dataclass(slots=True)
+class KGroupedTable(Generic[K, V]):
+    """Rows grouped by a new key, made by `KTable.group_by`. A changed row is removed from its old group before it is added to the new
+    one."""
+
+    _graph: Graph
+    _node: str
+    _how: Grouped[K, V]
+    _source: str | None = field(default=None, init=False)
+
+    def count(self, named: NamedOrStr | Materialized[K, int] = None, materialized: MaterializedOrStr[K, int] = None) -> KTable[K, int]:
+        """Count the rows of each key (LONG)."""
+        return self._aggregate("KTABLE-AGGREGATE-", lambda _node, store: TableCount(store), LONG, named, materialized)
+
+    def reduce(
+        self,
+        adder: Reducer[V],
+        subtractor: Reducer[V],
+        named: NamedOrStr | Materialized[K, V] = None,
+        materialized: MaterializedOrStr[K, V] = None,
+    ) -> KTable[K, V]:
+        """Combine the values of each key by `adder(aggregate, new value)` and `subtractor(aggregate, old value)`; the first value is the
+        first aggregate."""
+
+        def make(node: str, store: str) -> OperatorSupplier:
+            return TableReduce(store, checked(adder, node, *REDUCER), checked(subtractor, node, *REDUCER))
+
+        return self._aggregate("KTABLE-REDUCE-", make, self._how.value, named, materialized)
+
+    def aggregate(
+        self,
+        initializer: Initializer[VR],
+        adder: Aggregator[K, V, VR],
+        subtractor: Aggregator[K, V, VR],
+        named: NamedOrStr | Materialized[K, VR] = None,
+        materialized: MaterializedOrStr[K, VR] = None,
+    ) -> KTable[K, VR]:
+        """Aggregate the rows of each key by `adder(key, new value, aggregate)` and `subtractor(key, old value, aggregate)`, starting with
+        `initializer()`."""
+
+        def make(node: str, store: str) -> OperatorSupplier:
+            add, subtract = checked(adder, node, *AGGREGATOR), checked(subtractor, node, *AGGREGATOR)
+            return TableAggregate(store, checked(initializer, node), add, subtract)
+
+        return self._aggregate("KTABLE-AGGREGATE-", make, None, named, materialized)
+
+    def _aggregate(
+        self,
+        prefix: str,
+        make: MakeOperator,
+        value: Serde[VR] | None,
+        named: NamedOrStr | Materialized[K, VR],
+        materialized: MaterializedOrStr[K, VR],
+    ) -> KTable[K, VR]:
+        named, how = name_and_materialized(named, materialized)
+        graph, grouped = self._graph, self._how
+        key, value = how.key or grouped.key, how.value or value
+        store = graph.store_name("KTABLE-AGGREGATE-", how)  # of a reduce too, as in Kafka Streams
+        sink, source = graph.name("KSTREAM-SINK-", named, "-sink"), graph.name("KSTREAM-SOURCE-", named, "-source")
+        name = graph.name(prefix, named)
+        supplier = make(name, store)
+        if self._source is not None and grouped.name is not None:
+            graph.topology.move_to_end(self._source)
+        else:
+            topic = f"{name_of(grouped.name) or store}-repartition"
+            self._source = graph.internal_topic(
+                self._node, sink, source, topic, Repartition(topic, grouped.key, wrapped(grouped.value, ChangedSerde))
+            )
+        graph.topology.add_store_factory(store, key_value_store(store, how, key, value))
+        graph.operator(name, supplier, (self._source,), (store,))
+        return KTable._of(aggregate_table(graph, name, key, value, frozenset((self._source,)), store, how))
 
 
 @dataclass(frozen=True, slots=True)
 class GlobalKTable(Generic[K_co, V_co]):
-    """A table of which every instance keeps the whole, for joins by any key. Made by `StreamsBuilder.global_table`."""
+    """A table that every instance keeps in full, for joins by any key. Made by `StreamsBuilder.global_table`."""
 
     queryable_store_name: str
-    """The name of its store."""
+    """Name of its store."""
     _graph: Graph = field(repr=False, compare=False)
-
-
-def table_from(graph: Graph, above: str, node: str, root: TableRoot, sources: frozenset[str] | None = None) -> KTable:
-    """The table whose changes are the records of the node `above`, by default a source. With a name it has its store at once."""
-    graph.operator(node, TableSource(None), (above,))
-    kept = root.materialized
-    table = KTable(graph, node, kept.key, kept.value, sources or frozenset((above,)), None, False, None, root)
-    if kept.name is None:
-        return table
-    table.readable_stores()
-    return replace(table, _store=root.store, _queryable=True, versioned=kept.versioned, history=kept.history_ms)

@@ -1,36 +1,43 @@
-"""The configuration objects of the DSL (Kafka Streams' `Consumed`, `Produced`, …): frozen, built with keywords, the
-first field also by position.
+"""The configuration objects of the DSL (Kafka Streams' `Consumed`, `Produced`, …). They are frozen and built with keywords; the first
+field may be given by position.
 
-Where such an object would carry a name alone, a plain `str` is accepted in its place.
+A plain `str` is accepted instead of an object that would contain a name only.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, replace
+from pathlib import Path
 from typing import Generic, TypeAlias
 
-from runtime.durations import Duration, to_ms
-from runtime.errors import TopologyError
-from runtime.offset_reset import AutoOffsetReset
-from runtime.serdes.serde import Serde
-from runtime.stores.suppliers import KeyValueSupplier, SessionSupplier, VersionedSupplier, WindowSupplier
-from runtime.topology.nodes import Partitioner
-from runtime.type_variables import VO, K, Subscripted, V
+from penstock.runtime.model.durations import Duration, to_ms
+from penstock.runtime.model.errors import TopologyError
+from penstock.runtime.model.offset_reset import AutoOffsetReset
+from penstock.runtime.model.type_variables import VO, K, Subscripted, V
+from penstock.runtime.serdes.serde import Serde
+from penstock.runtime.stores.suppliers import KeyValueSupplier, SessionSupplier, VersionedSupplier, WindowSupplier
+from penstock.runtime.topology.nodes import Partitioner
 
+KeyPartitioner: TypeAlias = Callable[[str, object, object, int], int | None]
+"""`(topic, key, None, number of partitions) -> partition`; None is the default partitioner's choice."""
+
+
+KEY_AND_VALUE = ("key", "value")
+"""The parameters of most callbacks, for the error about one that takes others."""
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 def check_serdes(of: object, *serdes: object) -> None:
-    """Raises TopologyError for what is no serde: a class, a name, a forgotten pair of parentheses."""
+    """Raise TopologyError for an object that is not a serde, such as a class, a name, or a function that was not called."""
     for serde in serdes:
         if serde is not None and not isinstance(serde, Serde):
-            raise TopologyError(f"{type(of).__name__}: {serde!r} is not a Serde; for example runtime.serdes.STRING")
+            raise TopologyError(f"{type(of).__name__}: {serde!r} is not a Serde; for example penstock.serdes.STRING")
 
 
 def check_logging(of: object, logging: object) -> None:
-    """Raises TopologyError for what is neither a switch nor the settings of a topic."""
+    """Raise TopologyError for an object that is neither a bool nor the settings of a topic."""
     if not isinstance(logging, bool | Mapping):
         raise TopologyError(f"{type(of).__name__}: logging is True, False or a mapping of the changelog topic's settings, not {logging!r}")
 
@@ -47,8 +54,8 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Consumed(Subscripted, Generic[K, V]):
-    """How a topic is read. `offset_reset_policy`: an `AutoOffsetReset`, or `earliest`, `latest`, `none`, `by_duration:PT1H`;
-    None is `auto.offset.reset`. `timestamp_extractor` as in `runtime.timestamps`."""
+    """How to read a topic. `offset_reset_policy`: an `AutoOffsetReset`, or `earliest`, `latest`, `none`, `by_duration:PT1H`;
+    None is `auto.offset.reset`. `timestamp_extractor` as in `penstock.runtime.model.timestamps`."""
 
     key: Serde[K] | None = None
     _: KW_ONLY
@@ -63,7 +70,7 @@ class Consumed(Subscripted, Generic[K, V]):
 
 @dataclass(frozen=True, slots=True)
 class Produced(Subscripted, Generic[K, V]):
-    """How a topic is written. `partitioner(topic, key, value, partitions)` chooses the partition; None is the key's murmur2 hash."""
+    """How to write a topic. `partitioner(topic, key, value, partitions)` returns the partition; None uses the key's murmur2 hash."""
 
     key: Serde[K] | None = None
     _: KW_ONLY
@@ -77,7 +84,7 @@ class Produced(Subscripted, Generic[K, V]):
 
 @dataclass(frozen=True, slots=True)
 class Grouped(Subscripted, Generic[K, V]):
-    """How records are grouped. The name is that of the repartition topic, if one is needed: `<application.id>-<name>-repartition`."""
+    """How to group records. `name` is the name of the repartition topic, if one is needed: `<application.id>-<name>-repartition`."""
 
     key: Serde[K] | None = None
     _: KW_ONLY
@@ -90,9 +97,9 @@ class Grouped(Subscripted, Generic[K, V]):
 
 @dataclass(frozen=True, slots=True)
 class Joined(Subscripted, Generic[K, V, VO]):
-    """How a stream is joined with a table: serdes of the stream's key and value and of the table's value; the name of a
-    repartition topic. With a `grace_period`, records wait for that long in stream time before they are joined with the row of their time,
-    so that rows may be late; the table must be versioned, with a history of at least that length."""
+    """How to join a stream with a table: the serdes of the stream's key and value and of the table's value, and the name of the repartition
+    topic. With a `grace_period`, a record waits that long in stream time and is then joined with the row valid at its timestamp, so that
+    rows may arrive late. The table must be versioned, with a history of at least that length."""
 
     key: Serde[K] | None = None
     _: KW_ONLY
@@ -107,7 +114,7 @@ class Joined(Subscripted, Generic[K, V, VO]):
 
 @dataclass(frozen=True, slots=True)
 class Repartitioned(Subscripted, Generic[K, V]):
-    """How a stream goes through a topic of its own. `partitions` None: as many as flow into it."""
+    """How to repartition a stream. `partitions` None: as many as its input has."""
 
     name: str | None = None
     _: KW_ONLY
@@ -124,10 +131,11 @@ class Repartitioned(Subscripted, Generic[K, V]):
 
 @dataclass(frozen=True, slots=True)
 class Materialized(Subscripted, Generic[K, V]):
-    """How a table is kept. `store` is the store's name, or a supplier made by `Stores`; without it the name is generated.
+    """How to store a table. `store` is the store's name, or a supplier made by `Stores`; without it, the name is generated.
 
-    `caching`: updates of a key are folded until the next commit. `logging`: True, False, or settings of the changelog topic. `retention`
-    (of windows and sessions) is at least as long as they can change, which is the default. `store_type` is `rocksDB` or `in_memory`.
+    `caching`: whether only the last update of a key between two commits is forwarded. `logging`: True, False, or settings of the changelog
+    topic. `retention` of windows and sessions must be at least the time in which they can change, which is the default. `store_type` is
+    `rocksDB` or `in_memory`.
     """
 
     store: str | KeyValueSupplier | WindowSupplier | SessionSupplier | VersionedSupplier | None = None
@@ -152,20 +160,120 @@ class Materialized(Subscripted, Generic[K, V]):
 
     @property
     def versioned(self) -> bool:
-        """Whether the rows are kept with their history."""
+        """Whether older versions of a row are stored too."""
         return isinstance(self.store, VersionedSupplier)
 
     @property
     def history_ms(self) -> int | None:
-        """For how long an older row can be read, if the rows are kept with their history."""
+        """For how long older versions of a row can be read, in ms; None if they are not stored."""
         return self.store.history_retention_ms if isinstance(self.store, VersionedSupplier) else None
 
     @property
     def name(self) -> str | None:
-        """The store's name, if it was given one."""
+        """Name of the store, if the user gave one."""
         if isinstance(self.store, KeyValueSupplier | WindowSupplier | SessionSupplier | VersionedSupplier):
             return self.store.name
         return self.store
+
+
+@dataclass(frozen=True, slots=True)
+class StreamJoined(Subscripted, Generic[K, V, VO]):
+    """How to join two streams: the serdes of the key, of the left value and of the right value.
+
+    `name` is the base name of nodes and repartition topics (`<name>-left`, `<name>-right`), `store_name` that of stores and changelogs; by
+    default both are generated. `this_store` and `other_store` are window stores of `Stores` that retain duplicates, with the join's window
+    size, and size plus grace as retention. `logging`: True, False, or settings of the changelog topics.
+    """
+
+    key: Serde[K] | None = None
+    _: KW_ONLY
+    value: Serde[V] | None = None
+    other_value: Serde[VO] | None = None
+    name: str | None = None
+    store_name: str | None = None
+    this_store: WindowSupplier | None = None
+    other_store: WindowSupplier | None = None
+    logging: bool | Mapping[str, str] = True
+
+    def __post_init__(self) -> None:
+        check_serdes(self, self.key, self.value, self.other_value)
+        name_of(self.name)
+        name_of(self.store_name)
+        check_logging(self, self.logging)
+        for store in (self.this_store, self.other_store):
+            if store is not None and not isinstance(store, WindowSupplier):
+                raise TopologyError(
+                    f"StreamJoined: a join keeps its streams in window stores (Stores.persistent_window_store), not in {store!r}"
+                )
+        if self.this_store is not None and self.other_store is not None and self.this_store.name == self.other_store.name:
+            raise TopologyError(f"StreamJoined: both stores are called {self.this_store.name}; give them different names")
+
+
+@dataclass(frozen=True, slots=True)
+class TableJoined:
+    """How to join two tables by a foreign key. `partitioner` is that of the left table's topic and `other_partitioner` that of the right
+    table's, if they are not the default; both get None as value. `name` is the base name of nodes, internal topics and store."""
+
+    partitioner: KeyPartitioner | None = None
+    other_partitioner: KeyPartitioner | None = None
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        name_of(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Printed(Subscripted, Generic[K, V]):
+    """How to print records, a line `[label]: text` for each. Made by `to_sys_out` and `to_file`.
+
+    `label` is by default the name of the parent node. `key_value_mapper(key, value)` returns the text, by default `key, value`. `name` is
+    the name of the node.
+    """
+
+    path: Path | None = None
+    _: KW_ONLY
+    label: str | None = None
+    key_value_mapper: Callable[[K, V], str] | None = None
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        name_of(self.name)
+
+    @classmethod
+    def to_sys_out(
+        cls, *, label: str | None = None, key_value_mapper: Callable[[K, V], str] | None = None, name: str | None = None
+    ) -> Printed[K, V]:
+        """Print to standard output."""
+        return Printed(None, label=label, key_value_mapper=key_value_mapper, name=name)
+
+    @classmethod
+    def to_file(
+        cls,
+        file_path: str | Path,
+        *,
+        label: str | None = None,
+        key_value_mapper: Callable[[K, V], str] | None = None,
+        name: str | None = None,
+    ) -> Printed[K, V]:
+        """Print to a file, which is emptied now and flushed at each commit. Raises TopologyError if it cannot be written."""
+        path = Path(file_path)
+        try:
+            path.write_bytes(b"")
+        except OSError as error:
+            raise TopologyError(f"Printed: the stream cannot be written to {str(file_path)!r}: {error}") from error
+        return Printed(path, label=label, key_value_mapper=key_value_mapper, name=name)
+
+    def with_label(self, label: str) -> Printed[K, V]:
+        """Return a copy with another label."""
+        return replace(self, label=label)
+
+    def with_key_value_mapper(self, mapper: Callable[[K, V], str]) -> Printed[K, V]:
+        """Return a copy with another text."""
+        return replace(self, key_value_mapper=mapper)
+
+    def with_name(self, name: str) -> Printed[K, V]:
+        """Return a copy with a name for the node."""
+        return replace(self, name=name)
 
 
 NamedOrStr: TypeAlias = Named | str | None
@@ -174,10 +282,12 @@ ConsumedOrStr: TypeAlias = Consumed[K, V] | str | None
 ProducedOrStr: TypeAlias = Produced[K, V] | str | None
 GroupedOrStr: TypeAlias = Grouped[K, V] | str | None
 JoinedOrStr: TypeAlias = Joined[K, V, VO] | str | None
+StreamJoinedOrStr: TypeAlias = StreamJoined[K, V, VO] | str | None
+TableJoinedOrStr: TypeAlias = TableJoined | str | None
 
 
 def name_of(named: Named | str | None) -> str | None:
-    """The name given, if any. Raises TopologyError for anything that is no name: names become parts of topics' names."""
+    """Return the name, if any. Raises TopologyError for an invalid one: names become part of topic names."""
     name = named.name if isinstance(named, Named) else named
     if name is None:
         return None
@@ -187,8 +297,8 @@ def name_of(named: Named | str | None) -> str | None:
 
 
 def named_and_stores(named: NamedOrStr, arguments: tuple[object, ...]) -> tuple[NamedOrStr, tuple[str, ...]]:
-    """The name of a processor and those of its stores: a `Named` may stand in front of them, as in Kafka Streams. Raises TopologyError for
-    what is no store's name."""
+    """Sort the arguments of a processor, whose store names may follow a `Named`, as in Kafka Streams. Raises TopologyError for an argument
+    that is not a store's name."""
     if named is None and arguments and isinstance(arguments[0], Named):
         named, arguments = arguments[0], arguments[1:]
     for store in arguments:
@@ -197,44 +307,54 @@ def named_and_stores(named: NamedOrStr, arguments: tuple[object, ...]) -> tuple[
     return named, tuple(str(store) for store in arguments)
 
 
-def name_instead_of(kind: type, given: object) -> str | None:
-    """The name that was given in the place of an option of this kind, if any. Raises TopologyError for what is neither, as an option of
-    another kind, a class that was not called, or a serde alone."""
-    if given is None or isinstance(given, str | Named):
-        return name_of(given)
+def name_instead_of(kind: type, argument: object) -> str | None:
+    """Return the name that was given instead of an option of this kind, if any. Raises TopologyError for an option of another kind, a class
+    that was not called, or a serde alone."""
+    if argument is None or isinstance(argument, str | Named):
+        return name_of(argument)
     way_out = ""
-    if given is kind:
+    if argument is kind:
         way_out = f": call it, {kind.__name__}(...)"
-    elif isinstance(given, Serde):
-        way_out = f": {kind.__name__}({given!r}, value=...)"
-    raise TopologyError(f"expected {kind.__name__}(...), or a name alone, not {given!r}{way_out}")
+    elif isinstance(argument, Serde):
+        way_out = f": {kind.__name__}({argument!r}, value=...)"
+    raise TopologyError(f"expected {kind.__name__}(...), or a name alone, not {argument!r}{way_out}")
 
 
 def consumed_of(consumed: ConsumedOrStr[K, V]) -> Consumed[K, V]:
-    """A name alone, or nothing, as `Consumed`."""
+    """Convert a name, or None, to `Consumed`."""
     return consumed if isinstance(consumed, Consumed) else Consumed(name=name_instead_of(Consumed, consumed))
 
 
 def produced_of(produced: ProducedOrStr[K, V]) -> Produced[K, V]:
-    """A name alone, or nothing, as `Produced`."""
+    """Convert a name, or None, to `Produced`."""
     return produced if isinstance(produced, Produced) else Produced(name=name_instead_of(Produced, produced))
 
 
 def materialized_of(materialized: MaterializedOrStr[K, V]) -> Materialized[K, V]:
-    """A name alone, or nothing, as `Materialized`."""
+    """Convert a name, or None, to `Materialized`."""
     return materialized if isinstance(materialized, Materialized) else Materialized(name_instead_of(Materialized, materialized))
 
 
 def grouped_of(grouped: GroupedOrStr[K, V]) -> Grouped[K, V]:
-    """A name alone, or nothing, as `Grouped`."""
+    """Convert a name, or None, to `Grouped`."""
     return grouped if isinstance(grouped, Grouped) else Grouped(name=name_instead_of(Grouped, grouped))
 
 
 def joined_of(joined: JoinedOrStr[K, V, VO]) -> Joined[K, V, VO]:
-    """A name alone, or nothing, as `Joined`."""
+    """Convert a name, or None, to `Joined`."""
     return joined if isinstance(joined, Joined) else Joined(name=name_instead_of(Joined, joined))
 
 
 def repartitioned_of(repartitioned: Repartitioned[K, V] | str | None) -> Repartitioned[K, V]:
-    """A name alone, or nothing, as `Repartitioned`."""
+    """Convert a name, or None, to `Repartitioned`."""
     return repartitioned if isinstance(repartitioned, Repartitioned) else Repartitioned(name_instead_of(Repartitioned, repartitioned))
+
+
+def stream_joined_of(joined: StreamJoinedOrStr[K, V, VO]) -> StreamJoined[K, V, VO]:
+    """Convert a name of stores (as in Kafka Streams' `StreamJoined.as`), or None, to `StreamJoined`."""
+    return joined if isinstance(joined, StreamJoined) else StreamJoined(store_name=name_instead_of(StreamJoined, joined))
+
+
+def table_joined_of(joined: TableJoinedOrStr) -> TableJoined:
+    """Convert a name, or None, to `TableJoined`."""
+    return joined if isinstance(joined, TableJoined) else TableJoined(name=name_instead_of(TableJoined, joined))

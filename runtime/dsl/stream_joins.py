@@ -1,180 +1,230 @@
-"""The joins of a stream: with another stream, a table, a global table. `KStream` has them from here; what they build is in `joining.py`."""
+"""The joins of a stream (Kafka Streams' `KStreamImplJoin`, and `doStreamTableJoin` of its `KStreamImpl`).
+
+With another stream, each `windowed` node fills its stream's store and each join reads the other stream's store. Left and outer joins share
+a third store of records without a partner:
+
+left ──► windowed ──► join this ───┐
+                                   ├─► merge
+right ─► windowed ──► join other ──┘
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, overload
+from typing import TypeVar
 
-from runtime.dsl.join_options import JoinWindows, StreamJoinedOrStr
-from runtime.dsl.options import JoinedOrStr, NamedOrStr
-from runtime.dsl.stream_base import StreamBase
-from runtime.errors import TopologyError
-from runtime.type_variables import KR, VO, VR, K, K_co, V_co
+from penstock.runtime.dsl.graph import Graph, StreamNode, TableNode
+from penstock.runtime.dsl.ktable import GlobalKTable
+from penstock.runtime.dsl.options import (
+    KEY_AND_VALUE,
+    Joined,
+    JoinedOrStr,
+    NamedOrStr,
+    StreamJoined,
+    StreamJoinedOrStr,
+    joined_of,
+    stream_joined_of,
+)
+from penstock.runtime.dsl.windows import JoinWindows
+from penstock.runtime.model.arity import checked, takes_key
+from penstock.runtime.model.durations import to_ms
+from penstock.runtime.model.errors import TopologyError
+from penstock.runtime.model.type_variables import KR, VO, VR, K, V
+from penstock.runtime.operators.base import OperatorSupplier
+from penstock.runtime.operators.grace_join import StreamTableGraceJoin
+from penstock.runtime.operators.stateless import PassThrough
+from penstock.runtime.operators.stream_join import StreamJoin, StreamSelfJoin, StreamWindowed
+from penstock.runtime.operators.table_join import StreamGlobalTableJoin, StreamTableJoin
+from penstock.runtime.serdes.join_sides import JoinKeySerde, JoinValuesSerde
+from penstock.runtime.serdes.pending import resolved_serde
+from penstock.runtime.serdes.primitive import BYTES
+from penstock.runtime.serdes.serde import Serde
+from penstock.runtime.stores.base import EngineStore, StateStore, StoreBuilder
+from penstock.runtime.stores.suppliers import Builder, Stores, WindowSupplier
+from penstock.runtime.topology.nodes import StoreFactory
+from penstock.runtime.topology.optimization import InnerJoin
 
-if TYPE_CHECKING:
-    from runtime.dsl.kstream import KStream
-    from runtime.dsl.ktable import GlobalKTable, KTable
+S = TypeVar("S", bound=EngineStore)
 
 
-class StreamJoins(StreamBase[K_co, V_co]):
-    """What a stream can be joined with."""
+def join_streams(
+    left: StreamNode[K, V],
+    right: StreamNode[K, VO],
+    joiner: Callable[..., VR],
+    windows: JoinWindows | None = None,
+    stream_joined: StreamJoinedOrStr = None,
+    *,
+    of_left: bool,
+    of_right: bool,
+) -> StreamNode[K, VR]:
+    """Add a windowed join. `of_left`, `of_right`: whether a record of that stream without a partner is a result too. Raises
+    TopologyError."""
+    if not isinstance(windows, JoinWindows):
+        raise TopologyError(f"streams are joined over JoinWindows, not over {'nothing' if windows is None else type(windows).__name__}")
+    how = stream_joined_of(stream_joined)
+    graph = left._graph
+    graph.check_same(right._graph, "join of two streams")
+    left = left._repartitioned_for_join(how.name, how.key, how.value, "-left")
+    right = right._repartitioned_for_join(how.name, how.key, how.other_value, "-right")
+    sources = left._sources | right._sources
+    graph.topology.copartition(sources)
+    key = how.key or left._key
+    names = _Names(graph, how, of_left, of_right)
+    with_key = takes_key(joiner, 2, names.merge)
+    this_store = _window_store(names.this_store, how.this_store, how, windows, key, how.value or left._value)
+    other_store = _window_store(names.other_store, how.other_store, how, windows, key, how.other_value or right._value)
+    topology = graph.topology
+    topology.add_store_factory(names.this_store, this_store)
+    graph.operator(names.this_windowed, StreamWindowed(names.this_store), (left._node,), (names.this_store,))
+    topology.add_store_factory(names.other_store, other_store)
+    graph.operator(names.other_windowed, StreamWindowed(names.other_store), (right._node,), (names.other_store,))
+    waiting = names.waiting if of_left else None
+    if waiting is not None:
+        topology.add_store_factory(waiting, _waiting_store(waiting, how, key, left._value, right._value))
+        graph.keep_records_without_key(left._node)
+        graph.keep_records_without_key(right._node)
+    shared = () if waiting is None else (waiting,)
+    this = StreamJoin(names.other_store, windows, joiner, with_key, True, of_left, waiting)
+    other = StreamJoin(names.this_store, windows, joiner, with_key, False, of_right, waiting)
+    graph.operator(names.join_this, this, (names.this_windowed,), (names.other_store, *shared))
+    graph.operator(names.join_other, other, (names.other_windowed,), (names.this_store, *shared))
+    graph.operator(names.merge, PassThrough(), (names.join_this, names.join_other))
+    if not (of_left or of_right) and windows.before_ms >= 0 <= windows.after_ms:
+        itself = StreamSelfJoin(names.this_store, windows, joiner, with_key, windows.size_ms + windows.grace_period_ms)
+        joins = (names.join_this, names.join_other)
+        graph.hints.joins.append(InnerJoin(names.this_windowed, names.other_windowed, joins, names.merge, names.other_store, itself))
+    return StreamNode(graph, names.merge, key if key is how.key or key is right._key else None, None, sources)
 
-    __slots__ = ()
 
-    @overload
-    def join(
-        self: StreamBase[K | None, V_co],
-        other: KStream[K, VO],
-        joiner: Callable[[V_co, VO], VR],
-        windows: JoinWindows,
-        stream_joined: StreamJoinedOrStr[K, V_co] = None,
-    ) -> KStream[K, VR]: ...
+def join_table(
+    stream: StreamNode[K, V], table: TableNode[K, VO], joiner: Callable[..., VR], joined: JoinedOrStr = None, *, left: bool
+) -> StreamNode[K, VR]:
+    """Add a join with a table. Raises TopologyError."""
+    how, graph = joined_of(joined), stream._graph
+    graph.check_same(table._graph, "join of a stream with a table")
+    stream = stream._repartitioned_for_join(how.name, how.key, how.value)
+    if left:
+        graph.keep_records_without_key(stream._node)
+    stores = table.readable_stores()
+    name = graph.name("KSTREAM-LEFTJOIN-" if left else "KSTREAM-JOIN-", how.name)
+    supplier = StreamTableJoin(table.node, joiner, left, takes_key(joiner, 2, name), table.history_ms is not None)
+    if how.grace_period is None:
+        node = graph.operator(name, supplier, (stream._node,), stores)
+    else:
+        node = _join_after_grace(graph, stream, table, name, supplier, stores, how)
+    sources = stream._sources | table.sources
+    graph.topology.copartition(sources)
+    return StreamNode(graph, node, how.key or stream._key, None, sources)
 
-    @overload
-    def join(
-        self: StreamBase[K | None, V_co],
-        other: KStream[K, VO],
-        joiner: Callable[[K, V_co, VO], VR],
-        windows: JoinWindows,
-        stream_joined: StreamJoinedOrStr[K, V_co] = None,
-    ) -> KStream[K, VR]: ...
 
-    @overload
-    def join(
-        self: StreamBase[K | None, V_co], other: KTable[K, VO], joiner: Callable[[V_co, VO], VR], joined: JoinedOrStr[K, V_co] = None
-    ) -> KStream[K, VR]: ...
+def _join_after_grace(
+    graph: Graph,
+    stream: StreamNode[K, V],
+    table: TableNode[K, VO],
+    name: str,
+    join: StreamTableJoin,
+    stores: tuple[str, ...],
+    how: Joined[K, V, VO],
+) -> str:
+    """Add a join whose records wait for the grace period; return its node."""
+    grace, history, buffer = to_ms(how.grace_period or 0, "the grace period"), table.history_ms, f"{name}-Buffer"
+    if history is None:
+        raise TopologyError(f"node {name}: a join with a grace period needs a versioned table (Materialized with a versioned supplier)")
+    if history < grace:
+        raise TopologyError(f"node {name}: the table's history retention of {history} ms is shorter than the grace period, {grace} ms")
+    supplier = Stores.persistent_key_value_store(buffer)
+    graph.topology.add_store_factory(buffer, lambda _key, _value: Stores.key_value_store_builder(supplier, BYTES, BYTES))
+    waiting = StreamTableGraceJoin(join, buffer, grace, how.key or stream._key, how.value or stream._value)
+    return graph.operator(name, waiting, (stream._node,), (*stores, buffer))
 
-    @overload
-    def join(
-        self: StreamBase[K | None, V_co], other: KTable[K, VO], joiner: Callable[[K, V_co, VO], VR], joined: JoinedOrStr[K, V_co] = None
-    ) -> KStream[K, VR]: ...
 
-    @overload
-    def join(
-        self,
-        other: GlobalKTable[KR, VO],
-        key_selector: Callable[[K_co, V_co], KR | None],
-        joiner: Callable[[V_co, VO], VR],
-        named: NamedOrStr = None,
-    ) -> KStream[K_co, VR]: ...
+def join_global_table(
+    stream: StreamNode[K, V],
+    table: GlobalKTable[KR, VO],
+    key_selector: Callable[..., KR | None],
+    joiner: Callable[..., VR],
+    named: NamedOrStr = None,
+    *,
+    left: bool,
+) -> StreamNode[K, VR]:
+    """Add a join with a global table. Raises TopologyError."""
+    stream._graph.check_same(table._graph, "join of a stream with a global table")
 
-    @overload
-    def join(
-        self,
-        other: GlobalKTable[KR, VO],
-        key_selector: Callable[[K_co, V_co], KR | None],
-        joiner: Callable[[K_co, V_co, VO], VR],
-        named: NamedOrStr = None,
-    ) -> KStream[K_co, VR]: ...
+    def supplier(node: str) -> OperatorSupplier:
+        selector = checked(key_selector, node, *KEY_AND_VALUE)
+        return StreamGlobalTableJoin(table.queryable_store_name, selector, joiner, left, takes_key(joiner, 2, node))
 
-    def join(self, other: KStream | KTable | GlobalKTable, *arguments: object, **keywords: object) -> KStream:
-        """Joins records of equal keys; `joiner` takes `(left, right)` or `(key, left, right)`. Who finds no partner is dropped.
+    if left:
+        stream._graph.keep_records_without_key(stream._node)
+    node = stream._below("KSTREAM-LEFTJOIN-", named, supplier)  # the prefix of inner joins too, as in Kafka Streams
+    return StreamNode(stream._graph, node, stream._key, None, stream._sources, stream._repartition)
 
-        With a stream, `join(stream, joiner, windows, stream_joined=None)`: every pair of records that are near enough in time; the result
-        has the later time. With a table, `join(table, joiner, joined=None)`: the row that the table has for the key at that moment or, if
-        it is versioned, at the record's time. Both must be partitioned alike. With a global table,
-        `join(table, key_selector, joiner, named=None)`, where `key_selector(key, value)` gives the table's key.
-        """
-        return self._join(other, arguments, keywords, left=False)
 
-    @overload
-    def left_join(
-        self: StreamBase[K | None, V_co],
-        other: KStream[K, VO],
-        joiner: Callable[[V_co, VO | None], VR],
-        windows: JoinWindows,
-        stream_joined: StreamJoinedOrStr[K, V_co] = None,
-    ) -> KStream[K_co, VR]: ...
+class _Names:
+    """The names of a join's nodes and stores, generated in Kafka Streams' order."""
 
-    @overload
-    def left_join(
-        self: StreamBase[K | None, V_co],
-        other: KStream[K, VO],
-        joiner: Callable[[K_co, V_co, VO | None], VR],
-        windows: JoinWindows,
-        stream_joined: StreamJoinedOrStr[K, V_co] = None,
-    ) -> KStream[K_co, VR]: ...
+    def __init__(self, graph: Graph, how: StreamJoined, of_left: bool, of_right: bool) -> None:
+        this, other = "-outer-this-join" if of_right else "-this-join", "-outer-other-join" if of_left else "-other-join"
+        self.this_windowed = graph.name("KSTREAM-WINDOWED-", how.name, "-this-windowed")
+        self.other_windowed = graph.name("KSTREAM-WINDOWED-", how.name, "-other-windowed")
+        prefix = "KSTREAM-OUTERTHIS-" if of_right else "KSTREAM-JOINTHIS-"
+        join_this = graph.name(prefix)
+        join_other = graph.name("KSTREAM-OUTEROTHER-" if of_left else "KSTREAM-JOINOTHER-")
+        self.join_this = join_this if how.name is None else f"{how.name}{this}"
+        self.join_other = join_other if how.name is None else f"{how.name}{other}"
+        self.merge = graph.name("KSTREAM-MERGE-", how.name, "-merge")
+        base = how.store_name
+        self.this_store = _store_name(how.this_store, join_this if base is None else f"{base}{this}")
+        self.other_store = _store_name(how.other_store, join_other if base is None else f"{base}{other}")
+        base = base if how.this_store is None else how.this_store.name
+        suffix = "-outer-shared-join" if of_right else "-left-shared-join"
+        self.waiting = f"{f'KSTREAM-OUTERSHARED-{join_this[len(prefix) :]}' if base is None else f'{base}{suffix}'}-store"
 
-    @overload
-    def left_join(
-        self: StreamBase[K | None, V_co],
-        other: KTable[K, VO],
-        joiner: Callable[[V_co, VO | None], VR],
-        joined: JoinedOrStr[K, V_co] = None,
-    ) -> KStream[K_co, VR]: ...
 
-    @overload
-    def left_join(
-        self: StreamBase[K | None, V_co],
-        other: KTable[K, VO],
-        joiner: Callable[[K_co, V_co, VO | None], VR],
-        joined: JoinedOrStr[K, V_co] = None,
-    ) -> KStream[K_co, VR]: ...
+def _store_name(supplier: WindowSupplier | None, generated: str) -> str:
+    return f"{generated}-store" if supplier is None else supplier.name
 
-    @overload
-    def left_join(
-        self,
-        other: GlobalKTable[KR, VO],
-        key_selector: Callable[[K_co, V_co], KR | None],
-        joiner: Callable[[V_co, VO | None], VR],
-        named: NamedOrStr = None,
-    ) -> KStream[K_co, VR]: ...
 
-    @overload
-    def left_join(
-        self,
-        other: GlobalKTable[KR, VO],
-        key_selector: Callable[[K_co, V_co], KR | None],
-        joiner: Callable[[K_co, V_co, VO | None], VR],
-        named: NamedOrStr = None,
-    ) -> KStream[K_co, VR]: ...
+def _window_store(
+    name: str, supplier: WindowSupplier | None, how: StreamJoined, windows: JoinWindows, key: Serde | None, value: Serde | None
+) -> StoreFactory:
+    """The store of one stream's records. Its changelog is not compacted, because no record replaces another. Raises TopologyError for a
+    supplier that does not fit the windows."""
+    size, retention = windows.size_ms, windows.size_ms + windows.grace_period_ms
+    if supplier is not None:
+        found = (supplier.window_size_ms, supplier.retention_ms, supplier.retain_duplicates)
+        if found != (size, retention, True):
+            raise TopologyError(
+                f"store {name}: the join needs a window size of {size} ms, a retention of {retention} ms and duplicates retained; "
+                f"the supplier has {found[0]} ms, {found[1]} ms and retain_duplicates={found[2]}"
+            )
+    chosen = supplier or WindowSupplier(name, True, retention, size, retain_duplicates=True)
 
-    def left_join(self, other: KStream | KTable | GlobalKTable, *arguments: object, **keywords: object) -> KStream:
-        """As `join`, but a record without a partner goes on with None on the right; with a stream, when none can come any more."""
-        return self._join(other, arguments, keywords, left=True)
+    def build(default_key: Serde | None, default_value: Serde | None) -> StoreBuilder[StateStore]:
+        key_serde = resolved_serde(key, default_key, "key", f"store {name}")
+        value_serde = resolved_serde(value, default_value, "value", f"store {name}")
+        builder = Stores.window_store_builder(chosen, key_serde, value_serde)
+        return _logged(builder, how, {} if supplier is not None else {"cleanup.policy": "delete"})
 
-    @overload
-    def outer_join(
-        self: StreamBase[K | None, V_co],
-        other: KStream[K, VO],
-        joiner: Callable[[V_co | None, VO | None], VR],
-        windows: JoinWindows,
-        stream_joined: StreamJoinedOrStr[K, V_co] = None,
-    ) -> KStream[K_co, VR]: ...
+    return build
 
-    @overload
-    def outer_join(
-        self: StreamBase[K | None, V_co],
-        other: KStream[K, VO],
-        joiner: Callable[[K_co, V_co | None, VO | None], VR],
-        windows: JoinWindows,
-        stream_joined: StreamJoinedOrStr[K, V_co] = None,
-    ) -> KStream[K_co, VR]: ...
 
-    def outer_join(
-        self, other: KStream, joiner: Callable[..., object], windows: JoinWindows, stream_joined: StreamJoinedOrStr = None
-    ) -> KStream:
-        """As `left_join` of two streams, but records of the other stream without a partner go on, too, with None on the left."""
-        from runtime.dsl.joining import join_streams
-        from runtime.dsl.kstream import KStream
+def _waiting_store(name: str, how: StreamJoined, key: Serde | None, left: Serde | None, right: Serde | None) -> StoreFactory:
+    """The store of records without a partner; in memory if the left stream's store is."""
+    persistent = how.this_store is None or how.this_store.persistent
+    supplier = Stores.persistent_key_value_store(name) if persistent else Stores.in_memory_key_value_store(name)
 
-        if not isinstance(other, KStream):
-            raise TopologyError(f"an outer join of a stream is one with a KStream, not with {type(other).__name__}")
-        return join_streams(self._same(self._node), other, joiner, windows, stream_joined, of_left=True, of_right=True)
+    def build(default_key: Serde | None, default_value: Serde | None) -> StoreBuilder[StateStore]:
+        key_serde = JoinKeySerde(resolved_serde(key, default_key, "key", f"store {name}"))
+        left_serde = resolved_serde(how.value or left, default_value, "value", f"store {name}")
+        right_serde = resolved_serde(how.other_value or right, default_value, "value", f"store {name}")
+        return _logged(Stores.key_value_store_builder(supplier, key_serde, JoinValuesSerde(left_serde, right_serde)), how, {})
 
-    def _join(
-        self, other: KStream | KTable | GlobalKTable, arguments: tuple[object, ...], keywords: dict[str, object], *, left: bool
-    ) -> KStream:
-        from runtime.dsl.joining import join_global_table, join_streams, join_table
-        from runtime.dsl.kstream import KStream
-        from runtime.dsl.ktable import GlobalKTable, KTable
+    return build
 
-        this = self._same(self._node)
-        # The overloads say what the arguments are.
-        if isinstance(other, KStream):
-            return join_streams(this, other, *arguments, of_left=left, of_right=False, **keywords)  # type: ignore[arg-type]
-        if isinstance(other, KTable):
-            return join_table(this, other, *arguments, left=left, **keywords)  # type: ignore[arg-type]
-        if isinstance(other, GlobalKTable):
-            return join_global_table(this, other, *arguments, left=left, **keywords)  # type: ignore[arg-type]
-        raise TopologyError(f"a stream is joined with a KStream, a KTable or a GlobalKTable, not with {type(other).__name__}")
+
+def _logged(builder: Builder[S], how: StreamJoined, settings: dict[str, str]) -> Builder[S]:
+    if how.logging is False:
+        return builder.with_logging_disabled()
+    given = {} if how.logging is True else how.logging
+    return builder.with_logging_enabled({**given, **settings})

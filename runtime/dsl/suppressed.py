@@ -1,4 +1,4 @@
-"""Suppressed: which changes of a table wait, and for how long (Kafka Streams' class of the same name, KIP-328).
+"""Suppressed: which changes of a table are held back, and for how long (Kafka Streams' class of the same name, KIP-328).
 
 hourly.suppress(Suppressed.until_window_closes(Suppressed.BufferConfig.unbounded()))
 table.suppress(Suppressed.until_time_limit(timedelta(seconds=5), Suppressed.BufferConfig.max_records(1000)))
@@ -9,16 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from runtime.dsl.options import Named, name_of
-from runtime.durations import Duration, to_ms
-from runtime.errors import TopologyError
-from runtime.operators.suppress import UNLIMITED
-from runtime.serdes.serde import Serde
-from runtime.stores.buffer import ChangeBuffer
-from runtime.stores.settings import StoreSettings
-from runtime.stores.suppliers import Builder
-from runtime.topology.draft import StoreFactory
-from runtime.topology.topology import resolved_serde
+from penstock.runtime.dsl.options import Named, name_of
+from penstock.runtime.model.durations import Duration, to_ms
+from penstock.runtime.model.errors import TopologyError
+from penstock.runtime.operators.suppress import UNLIMITED
 
 
 def _limit(limit: int) -> int:
@@ -29,12 +23,12 @@ def _limit(limit: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Suppressed:
-    """Which changes wait. Made by `until_window_closes` and `until_time_limit`."""
+    """Which changes of a table are held back. Made by `until_window_closes` and `until_time_limit`."""
 
     @dataclass(frozen=True, slots=True)
     class BufferConfig:
-        """How much may wait, and what happens when there is more. Begun with `unbounded`, `max_records` or `max_bytes`; each `with_` gives
-        another one. Bytes are counted as Kafka Streams counts them: key, values, and what is kept of the record's origin."""
+        """The limits of the buffer, and what happens when they are exceeded. Made by `unbounded`, `max_records` and `max_bytes`; the other
+        methods return changed copies. Bytes are counted as in Kafka Streams: key, values, and the context of the record."""
 
         records: int = UNLIMITED
         bytes: int = UNLIMITED
@@ -44,45 +38,45 @@ class Suppressed:
 
         @classmethod
         def unbounded(cls) -> Suppressed.BufferConfig:
-            """As much as there is memory."""
+            """Hold back any number of changes."""
             return cls()
 
         @classmethod
         def max_records(cls, limit: int) -> Suppressed.BufferConfig:
-            """So many keys; the oldest go out early when there are more."""
+            """Hold back at most `limit` keys; emit the oldest early when there are more."""
             return cls(records=_limit(limit), emits_early=True)
 
         @classmethod
         def max_bytes(cls, limit: int) -> Suppressed.BufferConfig:
-            """So many bytes; the oldest keys go out early when there are more."""
+            """Hold back at most `limit` bytes; emit the oldest keys early when there are more."""
             return cls(bytes=_limit(limit), emits_early=True)
 
         def with_max_records(self, limit: int) -> Suppressed.BufferConfig:
-            """At most so many keys."""
+            """Limit the number of keys."""
             return replace(self, records=_limit(limit))
 
         def with_max_bytes(self, limit: int) -> Suppressed.BufferConfig:
-            """At most so many bytes."""
+            """Limit the number of bytes."""
             return replace(self, bytes=_limit(limit))
 
         def with_no_bound(self) -> Suppressed.BufferConfig:
-            """As much as there is memory."""
+            """Hold back any number of changes."""
             return replace(self, records=UNLIMITED, bytes=UNLIMITED, emits_early=False)
 
         def shut_down_when_full(self) -> Suppressed.BufferConfig:
-            """More than the limits stops the application: no result goes out before its time."""
+            """Stop the application when a limit is exceeded, so that no change is emitted early."""
             return replace(self, emits_early=False)
 
         def emit_early_when_full(self) -> Suppressed.BufferConfig:
-            """More than the limits sends the oldest keys out before their time."""
+            """Emit the oldest keys early when a limit is exceeded."""
             return replace(self, emits_early=True)
 
         def with_logging_disabled(self) -> Suppressed.BufferConfig:
-            """Without a changelog: what waits is lost with the disk."""
+            """Disable the changelog: changes held back are lost with the disk."""
             return replace(self, logging=None)
 
         def with_logging_enabled(self, config: Mapping[str, str]) -> Suppressed.BufferConfig:
-            """With a changelog, and these settings of its topic."""
+            """Enable the changelog, with these settings of its topic."""
             return replace(self, logging=dict(config))
 
     wait_ms: int | None
@@ -98,33 +92,15 @@ class Suppressed:
 
     @classmethod
     def until_window_closes(cls, buffer_config: BufferConfig) -> Suppressed:
-        """Of a table of windows: only the last result of each window, when stream time has passed its end and grace. Raises TopologyError
-        for a buffer that emits early: results would not be the last ones."""
+        """Emit only the final result of each window, when stream time has passed its end and grace. Raises TopologyError for a buffer that
+        emits early, because its results would not be final."""
         return cls(None, buffer_config)
 
     @classmethod
     def until_time_limit(cls, time_to_wait_for_more_events: Duration, buffer_config: BufferConfig) -> Suppressed:
-        """At most one change per key in so much stream time. 0 lets every change through at once."""
+        """Emit at most one change per key in this much stream time. 0 emits every change at once."""
         return cls(to_ms(time_to_wait_for_more_events, "the time to wait"), buffer_config)
 
     def with_name(self, name: Named | str) -> Suppressed:
-        """The node's name; that of the buffer is `<name>-store`."""
+        """Name the node; the buffer is called `<name>-store`."""
         return replace(self, name=name_of(name))
-
-
-def buffer_store(name: str, logging: Mapping[str, str] | None, key: Serde | None, value: Serde | None) -> StoreFactory:
-    """The buffer of a suppressed table with these serdes."""
-
-    def build(default_key: Serde | None, default_value: Serde | None) -> Builder[ChangeBuffer]:
-        settings = StoreSettings(
-            name,
-            True,
-            resolved_serde(key, default_key, "key", f"store {name}"),
-            resolved_serde(value, default_value, "value", f"store {name}"),
-            logging=logging is not None,
-            logging_config=dict(logging or {}),
-            buffer=True,
-        )
-        return Builder(settings, ChangeBuffer)
-
-    return build

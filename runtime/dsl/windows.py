@@ -1,21 +1,22 @@
-"""How time is cut into windows, and when their results go out (Kafka Streams' `TimeWindows`, `SlidingWindows`, `SessionWindows`,
-`UnlimitedWindows`, `EmitStrategy`).
+"""Windows of aggregates and of joins, and when the results of windows are emitted (Kafka Streams' `TimeWindows`, `SlidingWindows`,
+`SessionWindows`, `UnlimitedWindows`, `JoinWindows`, `EmitStrategy`).
 
-Anything with the three members of `Windows` serves as windows of one's own.
+An object of any class with the three members of `Windows` can be used as windows.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import Enum
+from typing import TypeAlias
 
-from runtime.durations import Duration, to_ms
-from runtime.errors import TopologyError
-from runtime.operators.windowed import Windows
-from runtime.record import Window
+from penstock.runtime.model.durations import Duration, to_ms
+from penstock.runtime.model.errors import TopologyError
+from penstock.runtime.model.record import Window
+from penstock.runtime.operators.windowed import Windows
 
-__all__ = ["EmitStrategy", "SessionWindows", "SlidingWindows", "TimeWindows", "UnlimitedWindows", "Windows"]
+__all__ = ["AnyWindows", "EmitStrategy", "JoinWindows", "SessionWindows", "SlidingWindows", "TimeWindows", "UnlimitedWindows", "Windows"]
 
 _LAST = 2**63 - 1
 
@@ -37,47 +38,47 @@ class TimeWindows:
 
     @classmethod
     def of_size_and_grace(cls, size: Duration, after_window_end: Duration) -> TimeWindows:
-        """Tumbling windows that take late records for `after_window_end` more."""
+        """Return tumbling windows that accept late records until `after_window_end` after their end."""
         size_ms = to_ms(size, "the window size")
         return cls(size_ms, size_ms, to_ms(after_window_end, "the grace period"))
 
     @classmethod
     def of_size_with_no_grace(cls, size: Duration) -> TimeWindows:
-        """Tumbling windows that are over when stream time reaches their end."""
+        """Return tumbling windows that close when stream time reaches their end."""
         return cls.of_size_and_grace(size, 0)
 
     def advance_by(self, advance: Duration) -> TimeWindows:
-        """Hopping windows: one begins every `advance`."""
+        """Return hopping windows, which start every `advance`."""
         return replace(self, advance_ms=to_ms(advance, "the advance"))
 
     def windows_for(self, timestamp: int) -> dict[int, Window]:
-        """The windows that hold a timestamp, by their starts, earliest first."""
+        """Return the windows that contain a timestamp, by their starts, earliest first."""
         first = max(0, timestamp - self.size_ms + self.advance_ms) // self.advance_ms * self.advance_ms
         return {start: Window(start, start + self.size_ms) for start in range(first, timestamp + 1, self.advance_ms)}
 
 
 @dataclass(frozen=True, slots=True)
 class SlidingWindows:
-    """Windows of records that are at most `time_difference_ms` apart: [t, t + difference], both ends inclusive, wherever a record lies on
-    one of them. Made by `of_time_difference_and_grace` or `of_time_difference_with_no_grace`."""
+    """Windows of records that are at most `time_difference_ms` apart: every [t, t + difference], both ends inclusive, that starts or ends
+    at a record. Made by `of_time_difference_and_grace` or `of_time_difference_with_no_grace`."""
 
     time_difference_ms: int
     grace_period_ms: int
 
     @classmethod
     def of_time_difference_and_grace(cls, time_difference: Duration, after_window_end: Duration) -> SlidingWindows:
-        """Windows that take late records for `after_window_end` more."""
+        """Return windows that accept late records until `after_window_end` after their end."""
         return cls(to_ms(time_difference, "the time difference"), to_ms(after_window_end, "the grace period"))
 
     @classmethod
     def of_time_difference_with_no_grace(cls, time_difference: Duration) -> SlidingWindows:
-        """Windows that are over when stream time has passed their end."""
+        """Return windows that close when stream time has passed their end."""
         return cls.of_time_difference_and_grace(time_difference, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class SessionWindows:
-    """Sessions: what a key does without a pause longer than `inactivity_gap` (ms). Made by `of_inactivity_gap_and_grace` or
+    """Sessions: records of a key without a pause longer than `inactivity_gap` (ms). Made by `of_inactivity_gap_and_grace` or
     `of_inactivity_gap_with_no_grace`."""
 
     inactivity_gap: int
@@ -89,39 +90,39 @@ class SessionWindows:
 
     @classmethod
     def of_inactivity_gap_and_grace(cls, inactivity_gap: Duration, after_window_end: Duration) -> SessionWindows:
-        """Sessions that take late records for `after_window_end` more: a session is over when stream time has passed its end, the gap and
-        the grace period."""
+        """Return sessions that accept late records until `after_window_end` later: a session closes when stream time has passed its end,
+        the gap and the grace period."""
         return cls(to_ms(inactivity_gap, "the inactivity gap"), to_ms(after_window_end, "the grace period"))
 
     @classmethod
     def of_inactivity_gap_with_no_grace(cls, inactivity_gap: Duration) -> SessionWindows:
-        """Sessions that are over when stream time has passed their end and the gap."""
+        """Return sessions that close when stream time has passed their end and the gap."""
         return cls.of_inactivity_gap_and_grace(inactivity_gap, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class UnlimitedWindows:
-    """One window that begins at `start_ms` and has no end; what is earlier belongs to none. Made by `of`."""
+    """One window that starts at `start_ms` and has no end. Earlier records belong to no window. Made by `of`."""
 
     start_ms: int = 0
 
     @property
     def size_ms(self) -> int:
-        """The longest time there is."""
+        """The largest timestamp."""
         return _LAST
 
     @property
     def grace_period_ms(self) -> int:
-        """None: the window is never over."""
+        """0: the window never closes."""
         return 0
 
     @classmethod
     def of(cls) -> UnlimitedWindows:
-        """The window of all time."""
+        """Return a window that contains all records."""
         return cls()
 
     def start_on(self, start: datetime | int) -> UnlimitedWindows:
-        """The window that begins then; ms since the epoch, or a datetime with a zone."""
+        """Return a window that starts at `start`: ms since the epoch, or a datetime with a time zone."""
         if isinstance(start, datetime):
             if start.tzinfo is None:
                 raise TopologyError(f"UnlimitedWindows: {start!r} has no time zone: give one, or ms since the epoch")
@@ -131,13 +132,61 @@ class UnlimitedWindows:
         return UnlimitedWindows(start)
 
     def windows_for(self, timestamp: int) -> dict[int, Window]:
-        """The window, unless the timestamp is before it."""
+        """Return the window, unless the timestamp is before its start."""
         return {self.start_ms: Window(self.start_ms, _LAST)} if timestamp >= self.start_ms else {}
+
+
+AnyWindows: TypeAlias = Windows | SlidingWindows | SessionWindows
+"""The windows that `windowed_by` takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinWindows:
+    """How far apart two records may be to be joined: the right timestamp must be in [left - before, left + after], all in ms. Made by
+    `of_time_difference_and_grace` or `of_time_difference_with_no_grace`. `grace_period_ms` is how late a record may arrive."""
+
+    before_ms: int
+    after_ms: int
+    grace_period_ms: int
+
+    def __post_init__(self) -> None:
+        if self.before_ms + self.after_ms < 0:
+            raise TopologyError(f"JoinWindows: the window must not be negative: {self.before_ms} ms before, {self.after_ms} ms after")
+
+    @classmethod
+    def of_time_difference_and_grace(cls, time_difference: Duration, after_window_end: Duration) -> JoinWindows:
+        """Join records at most `time_difference` apart; accept late ones until `after_window_end` later."""
+        difference = to_ms(time_difference, "the time difference")
+        return cls(difference, difference, to_ms(after_window_end, "the grace period"))
+
+    @classmethod
+    def of_time_difference_with_no_grace(cls, time_difference: Duration) -> JoinWindows:
+        """Join records at most `time_difference` apart, and accept no late ones."""
+        return cls.of_time_difference_and_grace(time_difference, 0)
+
+    def before(self, time_difference: Duration) -> JoinWindows:
+        """The right record may be at most `time_difference` older than the left one; negative: it must be that much newer."""
+        return replace(self, before_ms=_signed_ms(time_difference))
+
+    def after(self, time_difference: Duration) -> JoinWindows:
+        """The right record may be at most `time_difference` newer than the left one; negative: it must be that much older."""
+        return replace(self, after_ms=_signed_ms(time_difference))
+
+    @property
+    def size_ms(self) -> int:
+        """Time from the oldest possible partner to the newest, in ms."""
+        return self.before_ms + self.after_ms
+
+
+def _signed_ms(duration: Duration) -> int:
+    if isinstance(duration, timedelta):
+        return duration // timedelta(milliseconds=1)
+    return duration if duration < 0 else to_ms(duration, "the time difference")
 
 
 @dataclass(frozen=True, slots=True)
 class EmitStrategy:
-    """When an aggregate over windows sends results. Made by `on_window_update` and `on_window_close`."""
+    """When a windowed aggregate emits results. Made by `on_window_update` and `on_window_close`."""
 
     class StrategyType(Enum):
         """The two strategies."""
@@ -149,13 +198,13 @@ class EmitStrategy:
 
     @classmethod
     def on_window_update(cls) -> EmitStrategy:
-        """At every update, or as often as the store's cache lets go of one; the default."""
+        """Emit every update, or those that the store's cache forwards. The default."""
         return cls(cls.StrategyType.ON_WINDOW_UPDATE)
 
     @classmethod
     def on_window_close(cls) -> EmitStrategy:
-        """Once, when stream time has passed the window's end and grace. Looked at not more than once a second of wall-clock time, as
-        records come."""
+        """Emit the final result only, when stream time has passed the window's end and grace. Closed windows are looked for at most once
+        per second of wall-clock time, when a record arrives."""
         return cls(cls.StrategyType.ON_WINDOW_CLOSE)
 
     @property
@@ -165,7 +214,7 @@ class EmitStrategy:
 
 
 def checked_windows(windows: Windows | SlidingWindows) -> Windows | SlidingWindows:
-    """The windows. Raises TopologyError for what cuts time into none: a class that was not called, a duration, windows of joins."""
+    """Return the windows. Raises TopologyError for anything else: a class that was not called, a duration, `JoinWindows`."""
     members = ("windows_for", "size_ms", "grace_period_ms")
     if isinstance(windows, SlidingWindows) or (not isinstance(windows, type) and all(hasattr(windows, member) for member in members)):
         return windows
@@ -176,7 +225,7 @@ def checked_windows(windows: Windows | SlidingWindows) -> Windows | SlidingWindo
 
 
 def checked_strategy(strategy: EmitStrategy) -> EmitStrategy:
-    """The strategy. Raises TopologyError for anything else."""
+    """Return the strategy. Raises TopologyError for anything else."""
     if not isinstance(strategy, EmitStrategy):
         raise TopologyError(f"emit_strategy: expected EmitStrategy.on_window_close() or on_window_update(), not {strategy!r}")
     return strategy

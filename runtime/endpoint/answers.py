@@ -1,4 +1,4 @@
-"""What a request is answered with."""
+"""Responses to requests."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from runtime.hosts import HostInfo
+from penstock.runtime.model.hosts import HostInfo
 
 JSON = "application/json"
+PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
+"""Content type of a page for Prometheus."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A status, a body, and headers besides those that every answer has."""
+    """Status, body, and headers besides those of every response."""
 
     status: int
     body: bytes
@@ -23,12 +25,12 @@ class Answer:
 
 
 def told(found: object, status: int = 200) -> Answer:
-    """What was asked for, as JSON."""
+    """Return a response with this JSON body."""
     return Answer(status, msgspec.json.encode(found))
 
 
 class Refusal(Exception):
-    """A request that is not answered with what it asks for: what is wrong, and the way out."""
+    """Error response: what is wrong, and the way out."""
 
     def __init__(self, status: int, error: str, more: Mapping[str, object] | None = None, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(error)
@@ -36,11 +38,11 @@ class Refusal(Exception):
 
 
 def later(error: str, more: Mapping[str, object] | None = None) -> Refusal:
-    """Not now, but soon."""
+    """Return a 503: temporarily unavailable, retry."""
     return Refusal(503, f"{error}: ask again", more, {"Retry-After": "1"})
 
 
 def elsewhere(owner: HostInfo, partition: int, target: str, error: str) -> Refusal:
-    """The answer is at another instance. The address has no scheme, so that a client that came by https goes on by https."""
+    """Return a 307 to the owner. The address has no scheme, so that a client that came by https stays with https."""
     more = {"owner": str(owner), "partition": partition}
     return Refusal(307, f"{error}: ask {owner}", more, {"Location": f"//{owner}{target}"})

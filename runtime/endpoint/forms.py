@@ -1,4 +1,4 @@
-"""Keys that come as text, and keys and values that go out as JSON."""
+"""Keys from text, and keys and values as JSON."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from contextlib import suppress
 
 import msgspec
 
-from runtime.endpoint.answers import Refusal
-from runtime.record import ValueAndTimestamp, VersionedRecord, Windowed
-from runtime.serdes.serde import Serde
+from penstock.runtime.endpoint.answers import Refusal
+from penstock.runtime.model.record import ValueAndTimestamp, VersionedRecord, Windowed
+from penstock.runtime.serdes.serde import Serde
 
 FORMATS = ("text", "json", "base64")
 
 
 def key_of(text: str, form: str, serde: Serde, topic: str) -> object:
-    """The key that a request means. `text`: as it is, or else the number, truth value or UUID that it says, whichever the serde can write;
+    """Return the key of a request. `text`: the text itself, or the number, boolean or UUID in it, whichever the serde can serialize first;
     `json`: any JSON; `base64`: the key's bytes. Raises Refusal (400)."""
     if form == "base64":
         return _read(key_bytes(text), serde, topic)
@@ -25,7 +25,7 @@ def key_of(text: str, form: str, serde: Serde, topic: str) -> object:
     for candidate in _from_json(text) if form == "json" else _candidates(text):
         try:
             data = write(candidate)
-        except Exception:  # noqa: BLE001 (a serde raises what it likes at what it cannot write; the next candidate is tried)
+        except Exception:  # noqa: BLE001 (a serde may raise anything; the next candidate is tried)
             continue
         if data is not None:
             return _read(data, serde, topic)
@@ -33,7 +33,7 @@ def key_of(text: str, form: str, serde: Serde, topic: str) -> object:
 
 
 def key_bytes(text: str) -> bytes:
-    """Bytes from base64 of either alphabet, with or without the signs that fill it up. Raises Refusal (400)."""
+    """Decode base64 of either alphabet, with or without padding. Raises Refusal (400)."""
     bare = text.rstrip("=").replace("-", "+").replace("_", "/")
     try:
         return base64.b64decode(bare + "=" * (-len(bare) % 4), validate=True)
@@ -42,7 +42,7 @@ def key_bytes(text: str) -> bytes:
 
 
 def _read(data: bytes, serde: Serde, topic: str) -> object:
-    """The key as the store's serde reads it: what was written as a dict may be an object of the user's."""
+    """Deserialize the key with the store's serde: a JSON object may stand for a user's class."""
     try:
         key = serde.deserializer(topic)(data)
     except Exception as error:
@@ -69,7 +69,7 @@ def _candidates(text: str) -> list[object]:
 
 
 def shown(found: object, serde: Serde, topic: str) -> object:
-    """A key or value as it stands in an answer: JSON where it can be said so, else `{"base64": …}` of its bytes."""
+    """Return a key or value for a response: as JSON if possible, else `{"base64": …}` of its bytes."""
     if isinstance(found, bytes | bytearray):
         return {"base64": base64.b64encode(found).decode()}
     try:
@@ -79,7 +79,7 @@ def shown(found: object, serde: Serde, topic: str) -> object:
 
 
 def row(key: object, value: object, key_serde: Serde, value_serde: Serde, topic: str) -> dict[str, object]:
-    """An entry of a store: `key`, `value`; `start` and `end` of a window or session, `timestamp` and `valid_to` where there are any."""
+    """Return an entry of a store: `key`, `value`; `start` and `end` of a window or session, `timestamp` and `valid_to` if present."""
     found: dict[str, object] = {}
     if isinstance(key, Windowed):
         found.update(key=shown(key.key, key_serde, topic), start=key.window.start, end=key.window.end)
@@ -89,7 +89,7 @@ def row(key: object, value: object, key_serde: Serde, value_serde: Serde, topic:
 
 
 def valued(value: object, serde: Serde, topic: str) -> dict[str, object]:
-    """The part of an entry that is the value; null for none."""
+    """Return the value fields of an entry; null for none."""
     match value:
         case None:
             return {"value": None}

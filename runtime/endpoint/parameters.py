@@ -1,19 +1,19 @@
-"""What stands after the `?` of a request."""
+"""Query parameters of a request."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from urllib.parse import parse_qsl
 
-from runtime.endpoint.answers import Refusal
-from runtime.endpoint.forms import FORMATS
+from penstock.runtime.endpoint.answers import Refusal
+from penstock.runtime.endpoint.forms import FORMATS
 
 LONGEST_QUERY = 16_384
-"""In characters: a key is no longer than that."""
+"""Characters; limits the length of a key."""
 
 
 class Parameters:
-    """Names and values. Each reader raises Refusal (400) that says what would be right."""
+    """Names and values. Each accessor raises Refusal (400) that names the valid values."""
 
     def __init__(self, query: str, known: Collection[str]) -> None:
         if len(query) > LONGEST_QUERY:

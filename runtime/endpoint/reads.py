@@ -1,8 +1,7 @@
-"""Reads of stores for the endpoint: which parts are here, one key, and rows in pages.
+"""Reads of stores for the endpoint: local partitions, single keys, and rows in pages.
 
-A page of a key-value store ends with the bytes of its last key, and the next one begins behind it, so that what is written meanwhile
-neither doubles nor hides a row that stays. Windows, sessions and versioned stores have no read that begins behind a row: there pages
-count rows.
+A page of a key-value store ends with the bytes of its last key, and the next one begins behind it, so that writes in between neither repeat
+nor hide an unchanged row. Windows, sessions and versioned stores cannot be read from behind a row; their pages count rows.
 """
 
 from __future__ import annotations
@@ -15,19 +14,19 @@ from typing import cast
 
 import msgspec
 
-from runtime import serdes
-from runtime.endpoint.answers import Refusal, later
-from runtime.endpoint.forms import key_bytes, row
-from runtime.errors import InvalidStateStoreError
-from runtime.serdes.serde import Serde
-from runtime.states import TaskKind
-from runtime.topology.catalogue import KnownStore
-from runtime.worker.queries import QueryableStoreTypes, StoreQuery, StoreQueryParameters
+from penstock.runtime import serdes
+from penstock.runtime.endpoint.answers import Refusal, later
+from penstock.runtime.endpoint.forms import key_bytes, row
+from penstock.runtime.model.errors import InvalidStateStoreError
+from penstock.runtime.model.states import TaskKind
+from penstock.runtime.serdes.serde import Serde
+from penstock.runtime.topology.catalogue import KnownStore
+from penstock.runtime.worker.queries import QueryableStoreTypes, StoreQuery, StoreQueryParameters
 
 Row = tuple[object, object]
 MOST_ROWS = 1_000
 MOST_BYTES = 4 << 20
-"""Of a page. (A single value is given whole, whatever its size.)"""
+"""Limit of a page in bytes. (A single value is returned whole, whatever its size.)"""
 
 _TIMED = {
     "key_value": QueryableStoreTypes.timestamped_key_value_store(),
@@ -37,7 +36,7 @@ _TIMED = {
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A partition of a store that is here, -1 of a global store. `lag`: how many records it is behind, None where that is not known."""
+    """Local partition of a store, -1 for a global one. `lag` in records, None if unknown."""
 
     partition: int
     kind: TaskKind
@@ -48,7 +47,7 @@ class Part:
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Where a page begins: behind so many rows of a partition, or behind a key (base64)."""
+    """Start of a page: behind a number of rows of a partition, or behind a key (base64)."""
 
     partition: int
     skip: int = 0
@@ -70,8 +69,8 @@ class Page(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What rows are wanted: of a key-value store from one key to another or with a prefix; of windows and sessions of one key (`key`) or
-    all, in a span of time (ms, both inclusive)."""
+    """Requested rows: of a key-value store a range of keys or a prefix; of windows and sessions one key (`key`) or all, in a time range
+    (ms, both inclusive)."""
 
     key: object = None
     from_key: object = None
@@ -83,10 +82,10 @@ class Scan:
 
 
 class StoreReads:
-    """Reads of one store. What cannot be answered now raises Refusal (503)."""
+    """Reads of one store. They raise Refusal (503) if the store cannot answer now."""
 
     def __init__(self, store: KnownStore, topic: str, stale: bool, read: Callable[[StoreQueryParameters], StoreQuery]) -> None:
-        """`topic`: what serdes are told. `read`: `KafkaStreams.store`."""
+        """`topic`: passed to serdes. `read`: `KafkaStreams.store`."""
         assert store.key_serde is not None and store.value_serde is not None
         self._store = store
         self._key: Serde = store.key_serde
@@ -104,11 +103,11 @@ class StoreReads:
             raise self._later(error) from error
 
     def _later(self, error: InvalidStateStoreError) -> Refusal:
-        """(What is being restored is refused with the way out for programs; here it has another name.)"""
+        """Return the refusal of a restoring store. (The error's way out is for programs; HTTP has another parameter.)"""
         return later(f"{error}; over HTTP that is stale=true" if "enable_stale_stores" in str(error) else str(error))
 
     def get(self, part: Part, key: object, as_of: int | None) -> object:
-        """The value of a key, None for none; at a moment (ms) of a versioned store's past."""
+        """Return the value of a key, None if absent; for a versioned store as of a time (ms)."""
         query = self._query(part.partition)
         try:
             return query.get(key) if as_of is None else query.get(key, as_of)
@@ -116,14 +115,14 @@ class StoreReads:
             raise self._later(error) from error
 
     def window(self, part: Part, key: object, start: int) -> object:
-        """The value of one window, None for none."""
+        """Return the value of one window, None if absent."""
         try:
             return self._query(part.partition).fetch(key, start)
         except InvalidStateStoreError as error:
             raise self._later(error) from error
 
     def page(self, parts: Sequence[Part], scan: Scan, page: Page | None, limit: int) -> tuple[list[msgspec.Raw], Page | None]:
-        """At most `limit` rows of these parts, one part after the other, and where the next page begins; None after the last."""
+        """Return at most `limit` rows of these parts, one part after the other, and the start of the next page; None after the last."""
         rows: list[msgspec.Raw] = []
         size = 0
         begin = page or Page(parts[0].partition if parts else -1)
@@ -164,7 +163,7 @@ class StoreReads:
         return islice(found, page.skip, None)
 
     def _key_values(self, query: StoreQuery, scan: Scan, page: Page) -> Iterator[Row]:
-        """Behind the last row of the page before: from its key on, without itself."""
+        """Yield rows behind the last key of the previous page."""
         last = None if page.behind is None else key_bytes(page.behind)
         begin = None if last is None else self._key.deserializer(self._topic)(last)
         if scan.prefix is not None:
@@ -186,7 +185,7 @@ class StoreReads:
         return cast(Iterator[Row], fetch(scan.key, scan.key, scan.time_from, scan.time_to))
 
     def _sessions(self, query: StoreQuery, scan: Scan) -> Iterator[Row]:
-        """Sessions that touch the span of time; of all keys, those that end in it."""
+        """Yield the sessions that overlap the time range; over all keys, those that end in it."""
         find = query.backward_find_sessions if scan.backward else query.find_sessions
         times = (scan.time_from, scan.time_to)
         return cast(Iterator[Row], find(*times) if scan.key is None else find(scan.key, *times))

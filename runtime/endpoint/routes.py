@@ -1,4 +1,4 @@
-"""The paths of the endpoint and their parameters; who is asked for what. Knows neither sockets nor tokens."""
+"""Paths of the endpoint, their parameters and handlers, without sockets and tokens."""
 
 from __future__ import annotations
 
@@ -6,32 +6,31 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote, urlsplit
 
-from runtime.config import StreamsConfig
-from runtime.coordination.fleet import Fleet
-from runtime.endpoint.answers import Answer, Refusal, elsewhere, later, told
-from runtime.endpoint.forms import key_bytes, key_of, valued
-from runtime.endpoint.parameters import Parameters
-from runtime.endpoint.reads import MOST_ROWS, Page, Part, Scan, StoreReads
-from runtime.errors import InvalidStateStoreError, StreamsError
-from runtime.fleet import KeyQueryMetadata, StreamsMetadataState
-from runtime.hosts import HostInfo
-from runtime.ids import changelog_topic
-from runtime.metrics import MetricName, prometheus_text
-from runtime.states import State, TaskKind
-from runtime.topology.catalogue import KnownStore
-from runtime.worker.queries import StoreQuery, StoreQueryParameters
+from penstock.runtime.config.streams_config import StreamsConfig
+from penstock.runtime.coordination.fleet import Fleet
+from penstock.runtime.coordination.streams_metadata import KeyQueryMetadata, StreamsMetadataState
+from penstock.runtime.endpoint.answers import PROMETHEUS, Answer, Refusal, elsewhere, later, told
+from penstock.runtime.endpoint.forms import key_bytes, key_of, valued
+from penstock.runtime.endpoint.parameters import Parameters
+from penstock.runtime.endpoint.reads import MOST_ROWS, Page, Part, Scan, StoreReads
+from penstock.runtime.model.errors import InvalidStateStoreError, StreamsError
+from penstock.runtime.model.hosts import HostInfo
+from penstock.runtime.model.ids import changelog_topic
+from penstock.runtime.model.metrics import MetricName, prometheus_text
+from penstock.runtime.model.states import State, TaskKind
+from penstock.runtime.topology.catalogue import KnownStore
+from penstock.runtime.worker.queries import StoreQuery, StoreQueryParameters
 
 if TYPE_CHECKING:
-    from runtime.metadata import TaskMetadata, ThreadMetadata
+    from penstock.runtime.worker.metadata import TaskMetadata, ThreadMetadata
 
 USUAL_ROWS = 100
-_PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 _KEY = ("key", "format", "stale")
 _PAGES = ("partition", "stale", "limit", "page", "reverse", "format")
 
 
 class Client(Protocol):
-    """What the endpoint asks of `KafkaStreams`."""
+    """Methods of `KafkaStreams` that the endpoint uses."""
 
     @property
     def state(self) -> State: ...
@@ -50,10 +49,10 @@ class Client(Protocol):
 
 
 class Routes:
-    """Answers requests by path. Safe to use from several threads."""
+    """Handlers by path. Thread-safe."""
 
     def __init__(self, client: Client, places: StreamsMetadataState, fleet: Callable[[], Fleet | None]) -> None:
-        """`fleet`: what is known of all instances now."""
+        """`fleet`: returns the current state of all instances."""
         self._client = client
         self._places = places
         self._fleet = fleet
@@ -74,7 +73,7 @@ class Routes:
         }
 
     def answer(self, target: str) -> Answer:
-        """The answer to `GET target`. What is refused is an answer too."""
+        """Return the response to `GET target`; a refusal is a response too."""
         try:
             return self._answer(target)
         except Refusal as refusal:
@@ -82,7 +81,7 @@ class Routes:
 
     @staticmethod
     def is_open(target: str) -> bool:
-        """True for what anybody may ask: a probe has no token."""
+        """Return True for paths without authorization: a probe has no token."""
         return target.partition("?")[0] in ("/health", "/ready")
 
     def _answer(self, target: str) -> Answer:
@@ -114,19 +113,19 @@ class Routes:
     # -- the instance ----------------------------------------------------------------------------------------------------------
 
     def _health(self) -> Answer:
-        """Alive: no error has ended it, and user code does not hang."""
+        """Liveness: no error has ended the client, and user code does not hang."""
         state, idle_ms = self._client.state, self._client.ms_since_progress
         ended = state in (State.PENDING_ERROR, State.ERROR, State.NOT_RUNNING)
         alive = not ended and idle_ms <= self._client.config.integer("max.poll.interval.ms")
         return told({"alive": alive, "state": state.value, "ms_since_progress": idle_ms}, 200 if alive else 503)
 
     def _ready(self) -> Answer:
-        """Its tasks run and its stores are whole."""
+        """Readiness: tasks run and stores are complete."""
         ready = self._client.state is State.RUNNING
         return told({"ready": ready, "state": self._client.state.value}, 200 if ready else 503)
 
     def _metrics(self) -> Answer:
-        return Answer(200, prometheus_text(self._client.metrics()), _PROMETHEUS)
+        return Answer(200, prometheus_text(self._client.metrics()), PROMETHEUS)
 
     def _tasks(self) -> Answer:
         threads = sorted(self._threads(), key=lambda thread: thread.thread_name)
@@ -186,7 +185,7 @@ class Routes:
         }
 
     def _parts(self, store: KnownStore, *, stale: bool) -> list[Part]:
-        """The parts that are here, by partition; copies too, if stale ones will do."""
+        """Return the local parts by partition; with `stale` also copies."""
         if store.subtopology is None:
             return [Part(-1, TaskKind.ACTIVE, None)]
         fleet = self._fleet()
@@ -199,13 +198,13 @@ class Routes:
         return [found[number] for number in sorted(found)]
 
     def _elsewhere(self, store: KnownStore, here: Iterable[Part]) -> list[dict[str, object]]:
-        """The partitions that are not among those here, and who has them; null while nobody has."""
+        """Return the partitions that are not local, with their owners; null without an owner."""
         mine = {part.partition for part in here}
         owners = enumerate(self._places.owners(store))
         return [{"partition": number, "owner": _address(owner)} for number, owner in owners if number not in mine]
 
     def _part(self, store: KnownStore, partition: int, stale: bool, target: str) -> Part:
-        """The part with a partition, if it is here. Raises Refusal: it is elsewhere (307), or nowhere for the moment (503)."""
+        """Return the local part of a partition. Raises Refusal: it is elsewhere (307), or has no owner at the moment (503)."""
         found = next((part for part in self._parts(store, stale=stale) if part.partition == partition), None)
         if found is not None:
             return found
@@ -225,7 +224,7 @@ class Routes:
         raise elsewhere(owner, partition, target, f"{what} is elsewhere")
 
     def _check(self, store: KnownStore, partition: int) -> None:
-        """Raises Refusal for a partition that the store cannot have."""
+        """Raise Refusal for a partition that the store does not have."""
         number = self._places.partitions(store)
         if store.is_global or partition >= number > 0:
             parts = "is global, and has no partitions" if store.is_global else f"has partitions 0 to {number - 1}"
@@ -235,7 +234,7 @@ class Routes:
         return StoreReads(store, self._topic(store), stale, self._client.store)
 
     def _topic(self, store: KnownStore) -> str:
-        """What serdes are told, as the store itself does."""
+        """Return the topic that the store passes to serdes."""
         return store.source_changelog or changelog_topic(self._application, store.name)
 
     def _key(self, store: KnownStore, parameters: Parameters, text: str) -> object:
@@ -321,7 +320,7 @@ class Routes:
         return self._page(store, parameters, wanted, place, target)
 
     def _page(self, store: KnownStore, parameters: Parameters, scan: Scan, place: int | None, target: str) -> Answer:
-        """Rows of the parts that are here, or of the one partition that is asked for or that the key is in."""
+        """Return rows of all local parts, or of the requested partition or that of the key."""
         stale, text = parameters.flag("stale"), parameters.text("page")
         limit = parameters.number("limit", 1, MOST_ROWS) or USUAL_ROWS
         page = None if text is None else Page.read(text)
@@ -331,7 +330,7 @@ class Routes:
         if page is not None and page.partition not in {part.partition for part in parts}:
             raise Refusal(
                 409,
-                f"partition {page.partition}, where the page begins, is not read here any more: begin anew",
+                f"partition {page.partition}, where the page begins, is not read here any more: begin again",
                 {"elsewhere": self._elsewhere(store, parts)},
             )
         rows, following = self._reads(store, stale).page(parts, scan, page, limit)
@@ -347,7 +346,7 @@ class Routes:
 
 
 def _readable(store: KnownStore, kinds: str, read: str) -> None:
-    """Raises Refusal (400) for a store that has no such read."""
+    """Raise Refusal (400) for a store without this kind of read."""
     if store.kind == "custom":
         raise Refusal(400, f"store {store.name!r} is a store of your own: it is read by KafkaStreams.store() in the program, not here")
     if store.kind not in kinds.split():

@@ -1,55 +1,73 @@
-"""The sockets of the endpoint: a thread per connection, the token, and answers that are JSON even where the request is no HTTP."""
+"""HTTP server of the endpoint: threads, the token, deadlines, and JSON responses even to invalid HTTP."""
 
 from __future__ import annotations
 
 import hmac
+import io
 import logging
 import socket
 import sys
 import threading
+import time
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from socketserver import TCPServer, ThreadingMixIn
+from typing import TYPE_CHECKING, Protocol
 
-from runtime.endpoint.answers import Answer, Refusal, later
-from runtime.endpoint.routes import Routes
-from runtime.errors import StreamsError
+from penstock.runtime.endpoint.answers import Answer, Refusal, later
+from penstock.runtime.model.errors import StreamsError
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer, WriteableBuffer
 
 logger = logging.getLogger(__name__)
 
 IDLE_SECONDS = 15.0
-"""How long a connection may say nothing, or take to fetch its answer."""
+"""Longest silence of a connection before a request begins."""
+REQUEST_SECONDS = 10.0
+"""Deadline for a whole request, from its first byte, and for fetching the whole answer, from when it is ready. Bytes that trickle in, or
+are fetched one by one, do not extend it."""
 READS_AT_ONCE = 16
-"""More are asked to come again, so that a crowd of readers takes no more of the processor than that. Probes never wait for readers."""
+"""Concurrent reads; more get a 503, which bounds the processor time of readers. Probes never wait for readers."""
 MOST_CONNECTIONS = 256
-"""Open at a time: each takes a thread and a file of the process, and stores need files too. Of more, the one that has asked for nothing for
-the longest time is cut."""
+"""Open connections: each takes a thread and a file descriptor, and stores need descriptors too. Beyond that, the one idle for the longest
+time is closed."""
 _WAKE_SECONDS = 0.1
-"""How often the thread that accepts connections looks whether it is to end."""
+"""Interval at which the accepting thread checks for its end."""
+
+
+class Pages(Protocol):
+    """The content of an endpoint."""
+
+    def is_open(self, target: str) -> bool:
+        """Return True for a page that needs no token."""
+
+    def answer(self, target: str) -> Answer:
+        """Return the response to `GET target`; a refusal is a response too."""
 
 
 class HttpEndpoint:
-    """Listens from its making to `close()`."""
+    """Server that listens from its construction to `close()`."""
 
-    def __init__(self, routes: Routes, host: str, port: int, token: str | None) -> None:
-        """Raises StreamsError if the address cannot be listened on, naming it."""
+    def __init__(self, routes: Pages, host: str, port: int, token: str | None, setting: str = "http") -> None:
+        """Raises StreamsError if the address cannot be listened on, naming it and the key `<setting>.port`."""
         try:
             self._server = _Server(routes, host, port, token)
         except OSError as error:
             raise StreamsError(
-                f"http.port: cannot listen on {host}:{port} ({error.strerror or error}); "
-                "choose another http.port or http.host, or http.port = 0 for no endpoint"
+                f"{setting}.port: cannot listen on {host}:{port} ({error.strerror or error}); "
+                f"choose another {setting}.port{' or http.host' if setting == 'http' else ''}, or {setting}.port = 0 for no endpoint"
             ) from error
         self._thread = threading.Thread(target=self._server.serve_forever, args=(_WAKE_SECONDS,), name="http-endpoint", daemon=True)
         self._thread.start()
 
     @property
     def port(self) -> int:
-        """Where it listens: what was asked for, or what the system chose for port 0."""
+        """Port in use; for port 0, the one chosen by the system."""
         return int(self._server.server_address[1])
 
     def close(self) -> None:
-        """Ends at once: connections that are open are cut."""
+        """End at once and close open connections."""
         self._server.shutdown()
         self._server.server_close()
         self._server.cut()
@@ -64,18 +82,18 @@ class _Server(ThreadingMixIn, TCPServer):
     allow_reuse_address = True
     request_queue_size = 128
 
-    def __init__(self, routes: Routes, host: str, port: int, token: str | None) -> None:
+    def __init__(self, routes: Pages, host: str, port: int, token: str | None) -> None:
         [(family, _, _, _, address), *_] = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         self.address_family = family
         self._routes = routes
         self._token = None if token is None else token.encode()
         self._reads = threading.BoundedSemaphore(READS_AT_ONCE)
         self._lock = threading.Lock()
-        self._connections: dict[socket.socket, None] = {}  # the one that asked last is the last
+        self._connections: dict[socket.socket, None] = {}  # the most recently used connection is last
         super().__init__((str(address[0]), port), _Handler)
 
     def answer(self, target: str, authorization: str) -> Answer:
-        """The answer to `GET target`."""
+        """Return the response to `GET target`."""
         if self._routes.is_open(target):
             return self._routes.answer(target)
         if not self._allowed(authorization):
@@ -85,7 +103,7 @@ class _Server(ThreadingMixIn, TCPServer):
             return later(f"{READS_AT_ONCE} requests are being answered").answer
         try:
             return self._routes.answer(target)
-        except Exception:
+        except BaseException:
             logger.exception("HTTP endpoint: %s", target)
             return Refusal(500, "the endpoint failed: the instance's log tells why").answer
         finally:
@@ -108,7 +126,7 @@ class _Server(ThreadingMixIn, TCPServer):
         super().process_request(request, client_address)
 
     def asked(self, connection: socket.socket) -> None:
-        """A request has come by this connection."""
+        """Note a request on this connection."""
         with self._lock:
             if connection in self._connections:
                 del self._connections[connection]
@@ -121,7 +139,7 @@ class _Server(ThreadingMixIn, TCPServer):
         super().shutdown_request(request)
 
     def cut(self) -> None:
-        """Ends the connections that are open."""
+        """Close all open connections."""
         with self._lock:
             for connection in self._connections:
                 _end(connection)
@@ -129,26 +147,79 @@ class _Server(ThreadingMixIn, TCPServer):
     def handle_error(self, request: object, client_address: object) -> None:
         error = sys.exception()
         if isinstance(error, OSError):
-            logger.info("HTTP endpoint: a client hung up (%s)", error)
+            logger.info("HTTP endpoint: a client hung up, or was too slow (%s)", error)
         else:
             logger.error("HTTP endpoint: a connection failed", exc_info=error)
 
 
 def _end(connection: socket.socket) -> None:
-    """Its thread sees the end, and closes it."""
+    """Shut the socket down; its thread then closes it."""
     try:
         connection.shutdown(socket.SHUT_RDWR)
     except OSError as error:
         logger.debug("a connection was gone already: %s", error)
 
 
+class _Deadline(io.RawIOBase):
+    """Bytes of one connection, with each wait bounded by the deadline of the current phase: idle, request, response.
+
+    A socket's own timeout bounds each `recv` and `send` alone, so single bytes would hold the connection for ever. Raises TimeoutError,
+    which `BaseHTTPRequestHandler` takes as the end of the connection.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        super().__init__()
+        self._connection = connection
+        self._silent = True
+        self.await_request()
+
+    def await_request(self) -> None:
+        """Begin to wait for a request."""
+        self._silent, self._until = True, time.monotonic() + IDLE_SECONDS
+
+    def begin_answer(self) -> None:
+        """Begin the response."""
+        self._until = time.monotonic() + REQUEST_SECONDS
+
+    def readable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        self._limit()
+        received = self._connection.recv_into(buffer)
+        if self._silent:
+            self._silent, self._until = False, time.monotonic() + REQUEST_SECONDS
+        return received
+
+    def write(self, data: ReadableBuffer) -> int:
+        self._limit()
+        return self._connection.send(data)
+
+    def _limit(self) -> None:
+        left = self._until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the deadline of the request has passed")
+        self._connection.settimeout(left)
+
+
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
-    timeout = IDLE_SECONDS
-    wbufsize = -1  # head and body leave in one piece
     disable_nagle_algorithm = True
     protocol_version = default_request_version = "HTTP/1.1"
     server_version, sys_version = "Penstock", ""
+
+    def setup(self) -> None:
+        super().setup()
+        self._deadline = _Deadline(self.connection)
+        self.rfile = io.BufferedReader(self._deadline)
+        self.wfile = io.BufferedWriter(self._deadline)  # headers and body are sent together
+
+    def handle_one_request(self) -> None:
+        self._deadline.await_request()
+        super().handle_one_request()
 
     def do_GET(self) -> None:
         self.server.asked(self.connection)
@@ -158,10 +229,11 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(self.server.answer(self.path, self.headers.get("Authorization", "")))
 
     def do_HEAD(self) -> None:
-        """As GET, without the body: some probes ask so."""
+        """As GET, without the body: some probes use it."""
         self.do_GET()
 
     def _send(self, answer: Answer) -> None:
+        self._deadline.begin_answer()
         self.send_response(answer.status)
         self.send_header("Content-Type", answer.content_type)
         self.send_header("Content-Length", str(len(answer.body)))
@@ -173,7 +245,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(answer.body)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What is wrong with a request as such."""
+        """Send an error about the HTTP request itself."""
         self.close_connection = True
         headers = {"Connection": "close"}
         if code == HTTPStatus.NOT_IMPLEMENTED:

@@ -1,12 +1,11 @@
 """Aggregates of grouped streams and grouped tables (Kafka Streams' `KStreamAggregate`, `KStreamReduce`, `KTableAggregate`, `KTableReduce`).
 
-A result's timestamp is the larger of the record's and the aggregate's; but a deletion that a cache tells of has the record's own, as in
-Kafka Streams, whose caches know no time without a value. Records of a stream without key or value are dropped and counted. Of
-a grouped table's change the old value is subtracted before the new one is added. A result of None is a tombstone: the next record
-starts anew from the initializer.
+The timestamp of a result is the larger of the record's and the aggregate's. A deletion forwarded by a cache has the record's timestamp, as
+in Kafka Streams, whose caches keep no timestamp without a value. A stream's record without a key or value is dropped and counted. For a
+change of a grouped table, the old value is subtracted before the new one is added. A result of None is a tombstone: the next record starts
+again from the initializer.
 
-The count is written out on its own although it is an aggregate: it is the most common one, and a call of an aggregator per record would
-be half of its cost.
+The count of a stream has its own operator, because it is the most common aggregate and calling an aggregator would double its cost.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from runtime.operators.base import OperatorSupplier, of_changes
-from runtime.operators.context import Forward, NodeContext, ValueGetter
-from runtime.operators.materialized import finder, materialize, store_getter
-from runtime.record import Change
+from penstock.runtime.model.record import Change
+from penstock.runtime.operators.base import OperatorSupplier, of_changes
+from penstock.runtime.operators.context import Forward, LookUp, NodeContext, ValueGetter
+from penstock.runtime.operators.materialized import entries_of, finder, materialize, store_getter
 
 Initializer = Callable[[], object]
 Aggregator = Callable[..., object]
@@ -27,7 +26,7 @@ Reducer = Callable[..., object]
 
 
 class _Aggregate(OperatorSupplier):
-    """What all aggregates are: tables in a store, which therefore know their old values."""
+    """Base of all aggregates. They are tables with a store, so they can send old values."""
 
     __slots__ = ()
     store_name: str
@@ -39,8 +38,17 @@ class _Aggregate(OperatorSupplier):
         return store_getter(context, self.store_name)
 
 
+class _StreamAggregate(_Aggregate):
+    """Base of aggregates of a stream, which read the entry of each record's key."""
+
+    __slots__ = ()
+
+    def look_up(self, context: NodeContext) -> LookUp | None:
+        return entries_of(context, self.store_name)
+
+
 @dataclass(frozen=True, slots=True)
-class StreamCount(_Aggregate):
+class StreamCount(_StreamAggregate):
     """`count` of a grouped stream."""
 
     store_name: str
@@ -82,7 +90,7 @@ class StreamCount(_Aggregate):
 
 
 @dataclass(frozen=True, slots=True)
-class StreamAggregate(_Aggregate):
+class StreamAggregate(_StreamAggregate):
     """`aggregate` of a grouped stream."""
 
     store_name: str
@@ -120,7 +128,7 @@ class StreamAggregate(_Aggregate):
 
 
 @dataclass(frozen=True, slots=True)
-class StreamReduce(_Aggregate):
+class StreamReduce(_StreamAggregate):
     """`reduce` of a grouped stream: the first value of a key is its first aggregate."""
 
     store_name: str
@@ -201,7 +209,7 @@ class TableReduce(_Aggregate):
 
 @dataclass(frozen=True, slots=True)
 class TableCount(_Aggregate):
-    """`count` of a grouped table: the number of rows in each group, 0 when the last one has left."""
+    """`count` of a grouped table: the number of rows in each group, 0 after the last row has left."""
 
     store_name: str
 
@@ -213,3 +221,30 @@ class TableCount(_Aggregate):
             return count - 1  # type: ignore[operator]  # a count is an int
 
         return TableAggregate(self.store_name, lambda: 0, add, subtract).build(context, forward)
+
+
+@dataclass(frozen=True, slots=True)
+class Cogrouped(OperatorSupplier):
+    """The table of a cogroup, whose aggregates share one store (Kafka Streams' `KTablePassThrough`). `first` is one of the aggregates."""
+
+    first: OperatorSupplier
+
+    @property
+    def store_name(self) -> str | None:
+        """Name of the table's store."""
+        return getattr(self.first, "store_name", None)
+
+    def wants_old(self, wanted_below: bool) -> bool:
+        return wanted_below
+
+    def can_send_old(self, parent_can: bool) -> bool:
+        return parent_can
+
+    def build(self, context: NodeContext, forward: Forward) -> Forward:
+        return forward
+
+    def build_plain(self, context: NodeContext, forward: Forward) -> Forward | None:
+        return context.plain_forward
+
+    def value_getter(self, context: NodeContext, parent: ValueGetter | None) -> ValueGetter:
+        return self.first.value_getter(context, None)

@@ -1,11 +1,11 @@
-"""What an operator is to the pipeline.
+"""The interface between an operator and the pipeline.
 
-An operator supplier is a frozen dataclass with what the user gave (a predicate, a store's name). `build` makes the node for one task: a
-closure of (key, value, timestamp) over local variables that calls `forward` for each result, as deep as the chain goes. No object per
-record, no dispatch, no type tests: what can be decided per task is decided in `build`.
+An operator supplier is a frozen dataclass of the user's parameters (a predicate, a store's name). `build` makes the node of one task: a
+closure that takes (key, value, timestamp) and calls `forward` for each result. There is no object per record, no dispatch and no type test:
+whatever is known per task is decided in `build`.
 
-Two questions about tables are answered before anything is built, so that no old value is computed that nobody reads (Kafka Streams'
-`enableSendingOldValues`): whether a node *wants* old values from its parent, and whether it *can send* them.
+Before nodes are built, each table node declares whether it *wants* old values from its parent and whether it *can send* them, so that no
+old value is computed that no node reads (Kafka Streams' `enableSendingOldValues`).
 """
 
 from __future__ import annotations
@@ -14,23 +14,22 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import cast
 
-from runtime.operators.context import Forward, NodeContext, RowGetter, ValueGetter
-from runtime.record import Change
-from runtime.serdes.serde import Serde
+from penstock.runtime.model.record import Change
+from penstock.runtime.operators.context import Forward, LookUp, NodeContext, RowGetter, ValueGetter
+from penstock.runtime.serdes.serde import Serde
 
 
 class OperatorSupplier(ABC):
-    """One kind of node with its parameters; makes as many nodes as there are tasks."""
+    """A kind of node with its parameters. Builds one node per task."""
 
     __slots__ = ()
 
     @abstractmethod
     def build(self, context: NodeContext, forward: Forward) -> Forward:
-        """The node's function. `forward` calls all children, in their order."""
+        """Return the node's function. `forward` calls all children, in their order."""
 
     def resolved(self, node: str, default_key: Serde | None, default_value: Serde | None) -> OperatorSupplier:
-        """This operator with the serdes that the configuration gives to those it was not given. Raises TopologyError for one that is
-        missing."""
+        """Return this operator with the configured default serdes where it has none. Raises TopologyError if one is missing."""
         return self
 
     def wants_old(self, wanted_below: bool) -> bool:
@@ -41,12 +40,20 @@ class OperatorSupplier(ABC):
         """Whether this node's own changes can carry old values; `parent_can`: whether its parent's can."""
         return False
 
+    def keeps_key(self) -> bool:
+        """Return True if the node forwards at once, with the key and timestamp of its input record."""
+        return False
+
+    def look_up(self, context: NodeContext) -> LookUp | None:
+        """Return the store entries that the node reads for each record, if they are known before the record is processed."""
+        return None
+
     def build_plain(self, context: NodeContext, forward: Forward) -> Forward | None:
-        """The node's function for a parent that hands over new values in place of changes; None if it needs the changes."""
+        """Return the node's function for a parent that forwards new values instead of changes; None if the node needs changes."""
         return None
 
     def value_getter(self, context: NodeContext, parent: ValueGetter | None) -> ValueGetter:
-        """Reads the table that this node is. `parent` reads the table above it, None if there is none.
+        """Return a function that reads this node's table. `parent` reads the parent's table; None if the parent is no table.
 
         Raises TypeError if this node is no table.
         """
@@ -59,14 +66,14 @@ class OperatorSupplier(ABC):
         return get
 
     def row_getter(self, context: NodeContext, parent: RowGetter | None) -> RowGetter:
-        """As `value_getter`, but with the times of the rows; asked only of a table that has no store of its own."""
+        """As `value_getter`, with the timestamps of the rows. Called only for a table without its own store."""
         raise TypeError(f"node {context.name} ({type(self).__name__}) is not a table")
 
 
 def no_children(key: object, value: object, timestamp: int) -> None:
-    """Where a chain ends."""
+    """The `forward` of a node without children."""
 
 
 def of_changes(function: Callable[[object, Change, int], None]) -> Forward:
-    """The function of a node that is fed by a table: its values are changes (only type checkers see a difference)."""
+    """Return the function of a node whose parent is a table and whose values are changes. (A cast for type checkers.)"""
     return cast(Forward, function)

@@ -1,85 +1,96 @@
-"""What an operator may know and use: its task's context, shared by all nodes of the task, and its own node's.
+"""The contexts of an operator: one of its task, shared by all nodes of the task, and one of its node.
 
-The task's context is the one mutable place where the hot loop leaves what belongs to the current record and is not passed from call to
-call: offset and headers. Everything an operator needs per record it takes from here once, when it is built, into local variables.
+The hot loop writes the offset and headers of the current record into the task's context, so that they need not be passed from call to call.
+An operator reads everything else from its context once, when it is built, into local variables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TypeVar, cast
+from typing import NamedTuple, Protocol, TypeVar, cast
 
-from runtime.clock import Clock
-from runtime.errors import InvalidStateStoreError, SerializationError, TopologyError
-from runtime.ids import TaskId
-from runtime.metrics import TASK, Counter, Metrics
-from runtime.record import Headers
-from runtime.stores.base import EngineStore, EntryStore, StateStore
-from runtime.tasks.punctuation import PunctuationQueue
+from penstock.runtime.model.clock import Clock
+from penstock.runtime.model.errors import InvalidStateStoreError, SerializationError, TopologyError
+from penstock.runtime.model.ids import TaskId
+from penstock.runtime.model.metrics import TASK, Counter, Metrics
+from penstock.runtime.model.record import Headers
+from penstock.runtime.operators.punctuation import PunctuationQueue
+from penstock.runtime.stores.base import EngineStore, EntryStore, StateStore
 
 EMIT_INTERVAL_MS = 1_000
-"""Least time between two looks for results that wait for time to pass, as in Kafka Streams."""
+"""Least time between two checks for results that are due, as in Kafka Streams."""
 T = TypeVar("T")
 
 Forward = Callable[[object, object, int], None]
 """Takes key, value and timestamp (ms). On the edges of tables the value is a `Change`."""
 
 ValueGetter = Callable[[object], object]
-"""The value a table has now for a key; None if it has none (Kafka Streams' `KTableValueGetter`)."""
+"""Returns a table's current value for a key; None if it has none (Kafka Streams' `KTableValueGetter`)."""
 
 Row = tuple[object, int]
 """A row's value and timestamp."""
 RowGetter = Callable[[object, "int | None"], "Row | None"]
-"""The row that a table has for a key: now (None), or as of a time in ms, which only versioned tables know."""
+"""Returns a table's row for a key: the current one (None), or that of a time in ms, for versioned tables only."""
+
+
+KeysAhead = Callable[["Sequence[bytes]", "Sequence[int]"], "Sequence[bytes]"]
+"""Returns the store keys that records will need, from the bytes of the records' keys and their timestamps (ms)."""
+
+
+class LookUp(NamedTuple):
+    """Entries of a store that an operator reads for each record, known from the record's key and timestamp alone."""
+
+    store: EntryStore
+    keys: KeysAhead | None = None
+    """None: the store keys are the records' keys."""
 
 
 class Collector(Protocol):
-    """Where outputs go: the producer, or the test driver's log."""
+    """Receives outputs: the producer, or the test driver's log."""
 
     def send(
         self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers | None, partition: int | None
     ) -> None:
-        """Takes one record. `partition` None: by the key's murmur2 hash. Raises ProductionError and the errors of a lost transaction."""
+        """Send one record. `partition` None: by the key's murmur2 hash. Raises ProductionError and the errors of a lost transaction."""
 
     def partitions(self, topic: str) -> int:
-        """Number of partitions of a topic, for partitioners of the user's."""
+        """Return the number of partitions of a topic, for custom partitioners."""
         ...
 
     def exists(self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers | None) -> bool:
-        """Asked before the first record for a topic that the user's code has chosen. False: the record is left out."""
+        """Return whether a topic chosen by the user's code exists; called before its first record. False: the record is skipped."""
         ...
 
     def unwritable(
         self, topic: str, key: object, value: object, timestamp: int, headers: Headers | None, error: SerializationError
     ) -> None:
-        """A serde cannot write an output: it is left out if this returns. Raises ProductionError where the client is to stop."""
+        """Handle an output that a serde cannot write. It is skipped if this returns. Raises ProductionError to stop the client."""
 
 
 class GlobalStores(Protocol):
-    """The process's global stores, as tasks see them."""
+    """Access of tasks to the global stores of the process."""
 
     def store(self, name: str) -> EngineStore | None:
-        """The store, or None if there is no global store of that name."""
+        """Return the global store of this name, or None."""
         ...
 
     def register_reader(self, name: str, task: TaskId) -> None:
-        """This task reads the store: a recovery of it makes the task wait (rules.md, 27)."""
+        """Declare that a task reads the store, so that the task waits while the store recovers (rules.md, 27)."""
 
 
 class TaskContext:
-    """One per task (or global task) and life of its pipeline.
+    """The context of a task (or global task), from the start to the close of its pipeline.
 
-    `topic`, `partition`, `offset` and `headers` are those of the record that is being processed. `stream_time` is the largest timestamp
-    that the task has processed, -1 before the first; it only grows. `emit_interval_ms` is the least wall-clock time between two looks for
-    results that wait for time to pass (0 in the test driver). `timestamp` is kept for processors of the user's only: the time of what
-    they put into a plain store.
+    `topic`, `partition`, `offset` and `headers` are those of the record being processed. `stream_time` is the largest timestamp that the
+    task has processed, -1 before the first; it never decreases. `emit_interval_ms` is the least wall-clock time between two checks for
+    results that are due (0 in the test driver). `timestamp` is set for the user's processors only: the timestamp of updates that they put
+    into a store without timestamps.
     """
 
     __slots__ = (
         "application_id",
-        "carried",
         "clock",
         "collector",
         "commit_requested",
@@ -91,6 +102,8 @@ class TaskContext:
         "metrics",
         "offset",
         "partition",
+        "processor_metadata",
+        "punctuating",
         "shared",
         "state_dir",
         "stores",
@@ -128,31 +141,33 @@ class TaskContext:
         self.state_dir = state_dir
         self.stream_time = stream_time
         self.emit_interval_ms = emit_interval_ms
-        self.carried: dict[str, int] = {}
-        """Times of nodes (ms, by name) that go with the committed offsets."""
+        self.processor_metadata: dict[str, int] = {}
+        """Times of nodes (ms, by name) that the metadata of the committed offsets contains."""
         self.shared: dict[str, object] = {}
-        """What nodes of this task have in common, by a name of theirs (`share`)."""
+        """Objects that several nodes of the task use, by name (`share`)."""
         self.topic = ""
         self.partition = -1
         self.offset = -1
+        self.punctuating = False
+        """True while a punctuator runs."""
         self.timestamp = 0
         self.headers: Headers | None = None
         self.commit_requested = False
         self.dropped: Counter = metrics.counter("dropped-records-total", TASK, task_id=str(task_id))
-        """Records that an operator could not use: null keys and values where they mean nothing, windows that are over."""
+        """Records that operators dropped: without the key or value they need, or for closed windows."""
         self.stream_punctuations = PunctuationQueue()
         self.wall_punctuations = PunctuationQueue()
 
     def share(self, name: str, make: Callable[[], T]) -> T:
-        """The object that the nodes which know this name have in common; the first one makes it."""
+        """Return the object that nodes share under this name; the first call makes it."""
         if name not in self.shared:
             self.shared[name] = make()
         return cast(T, self.shared[name])
 
     def store(self, name: str) -> StateStore | EngineStore:
-        """The task's store of this name, else the global one (and the task is then known as its reader).
+        """Return the task's store of this name, else the global store, of which the task is then registered as a reader.
 
-        Raises InvalidStateStoreError naming what there is.
+        Raises InvalidStateStoreError with the names of the task's stores.
         """
         store = self.stores.get(name)
         if store is not None:
@@ -167,10 +182,10 @@ class TaskContext:
 
 @dataclass(slots=True)
 class Hooks:
-    """What a task's nodes want to be called for, each with its node's name.
+    """Callbacks that the nodes of a task register, each with the name of its node.
 
-    `mark` gives a function the name of its node, so that an error in it is reported as the node's: for functions that are called from
-    outside the chain (flush listeners, punctuators).
+    `mark` attaches a node's name to a function that is called from outside the chain (flush listeners, punctuators), so that errors name
+    the node.
     """
 
     mark: Callable[[str, Callable[..., None]], Callable[..., None]]
@@ -178,13 +193,26 @@ class Hooks:
     before_commit: list[Callable[[], None]] = field(default_factory=list)
     close: list[tuple[str, Callable[[], None]]] = field(default_factory=list)
     caches: list[tuple[str, EntryStore]] = field(default_factory=list)
-    """Stores that hold updates back, each with its node."""
+    """Stores with a cache, each with its node."""
 
 
 class NodeContext:
-    """What one node is built with."""
+    """The context with which a node is built."""
 
-    __slots__ = ("children", "gets_old", "getters", "hooks", "mark", "name", "plain_forward", "row_getters", "send_old", "stores", "task")
+    __slots__ = (
+        "children",
+        "gets_old",
+        "getters",
+        "hooks",
+        "mark",
+        "name",
+        "plain_forward",
+        "row_getters",
+        "send_old",
+        "stores",
+        "table_stores",
+        "task",
+    )
 
     def __init__(
         self,
@@ -199,6 +227,7 @@ class NodeContext:
         send_old: bool = False,
         getters: Callable[[str], ValueGetter] | None = None,
         row_getters: Callable[[str], RowGetter] | None = None,
+        table_stores: Callable[[str], str | None] = lambda table: None,
     ) -> None:
         self.name = name
         self.task = task
@@ -206,29 +235,34 @@ class NodeContext:
         self.stores = stores
         self.children: Mapping[str, Forward] = children or {}
         self.plain_forward = plain_forward
-        """For a table: takes the new value in place of a `Change`; None if a child needs the `Change`."""
+        """For a table: takes the new value instead of a `Change`; None if a child needs the `Change`."""
         self.gets_old = gets_old
-        """The changes that come in carry old values."""
+        """Whether incoming changes carry old values."""
         self.send_old = send_old
-        """For a table: its changes shall carry old values."""
+        """For a table: whether its changes must carry old values."""
         self.getters = getters
         self.row_getters = row_getters
+        self.table_stores = table_stores
 
     def engine_store(self, name: str) -> EntryStore:
-        """A store of entries, made by the engine. Raises InvalidStateStoreError if the user put another one in its place."""
+        """Return a store of the engine's own type. Raises InvalidStateStoreError for a custom store."""
         store = self.task.store(name)
         if not isinstance(store, EntryStore):
             raise InvalidStateStoreError(f"node {self.name}: this operation cannot keep its state in a store like {name!r}")
         return store
 
     def getter(self, table: str) -> ValueGetter:
-        """Reads the table that another node of this task is."""
+        """Return a function that reads the table of another node of this task."""
         if self.getters is None:
             raise TopologyError(f"node {self.name} reads the table {table}, which is not in its sub-topology")
         return self.getters(table)
 
+    def store_of(self, table: str) -> str | None:
+        """Return the name of the store of another node's table; None if the table is not materialized."""
+        return self.table_stores(table)
+
     def rows(self, table: str) -> RowGetter:
-        """Reads the table that another node of this task is, with the times of its rows."""
+        """Return a function that reads the table of another node of this task, with the timestamps of its rows."""
         if self.row_getters is None:
             raise TopologyError(f"node {self.name} reads the table {table}, which is not in its sub-topology")
         return self.row_getters(table)

@@ -1,17 +1,18 @@
 """Joins of two tables by a foreign key (KIP-213; Kafka Streams' `SubscriptionSendProcessorSupplier` and others of `foreignkeyjoin`).
 
-The right row of a left row lies in another partition, so the two talk over two topics:
+The right row of a left row is usually in another partition, so the two sides communicate over two topics:
 
-    left table ─► send ══ subscriptions ══► receive ─► answer ──┐
+    left table ─► send ══ subscriptions ══► receive ─► respond ─┐
                                                │ store          ├══ responses ══► resolve ─► result
-                                right table ─► tell ────────────┘                    └ reads the left table
+                                right table ─► notify ──────────┘                    └ reads the left table
 
-A left row subscribes to the right row of its foreign key, in a store beside the right table. It is answered at once, and again
-whenever the right row changes. Left rows change in the meantime, and two answers may come from two partitions in any order: so a
-subscription carries the hash of the left row, answers repeat it, and one whose hash is no longer the left row's is dropped and counted.
+A left row subscribes to the right row of its foreign key, in a store beside the right table. It gets a response at once, and another one
+whenever the right row changes. The left row may change in the meantime, and responses of two partitions may arrive in any order. So a
+subscription carries the hash of the left row, its responses repeat it, and a response with an outdated hash is dropped and counted.
 
-What a change of the left row asks for is in `Instruction`. An inner join asks for nothing where the key had no result and has none; but
-whether the old foreign key had a partner is not known here, so a tombstone may come for a key that had no result, as in Kafka Streams.
+`Instruction` says what a change of the left row requests. An inner join requests nothing if the key had no result and gets none. But the
+left side does not know whether the old foreign key had a match, so there may be a tombstone for a key without a result, as in Kafka
+Streams.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import cast
 
-from runtime.operators.base import OperatorSupplier, of_changes
-from runtime.operators.context import Forward, NodeContext
-from runtime.record import Change, OutOfOrder, ValueAndTimestamp
-from runtime.serdes.murmur3 import hash128
-from runtime.serdes.serde import Serde, Serializer
-from runtime.serdes.subscriptions import Instruction, Response, Subscription, foreign_prefix, primary_key_of, written
-from runtime.stores.key_value import StagedKeyValueStore
+from penstock.runtime.model.record import Change, OutOfOrder, ValueAndTimestamp
+from penstock.runtime.operators.base import OperatorSupplier, of_changes
+from penstock.runtime.operators.context import Forward, NodeContext
+from penstock.runtime.serdes.murmur import hash128
+from penstock.runtime.serdes.pending import resolved_serde
+from penstock.runtime.serdes.serde import Serde, Serializer
+from penstock.runtime.serdes.subscriptions import Instruction, Response, Subscription, foreign_prefix, primary_key_of, written
+from penstock.runtime.stores.key_value import StagedKeyValueStore
 
 Extractor = Callable[..., object]
 """(value), or (key, value) with `with_key`, of a left row -> its foreign key, or None."""
@@ -35,15 +37,15 @@ Joiner = Callable[..., object]
 
 
 def _resolved(serde: Serde | None, default: Serde | None, what: str, node: str) -> Serde:
-    from runtime.topology.topology import resolved_serde
-
     return resolved_serde(serde, default, what, f"node {node}")
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionSend(OperatorSupplier):
-    """Turns changes of the left table into subscriptions, by foreign key. `topic` is that of the subscriptions, without the application's
-    id. A row without a foreign key is dropped and counted by an inner join."""
+    """Turns changes of the left table into subscriptions, keyed by foreign key.
+
+    `topic` is the subscription topic without the application's id. An inner join drops and counts rows without a foreign key.
+    """
 
     extractor: Extractor
     with_key: bool
@@ -91,11 +93,12 @@ class SubscriptionSend(OperatorSupplier):
         return of_changes(send)
 
 
-_Asked = list[tuple[object, Instruction]]
+_Requests = list[tuple[object, Instruction]]
+"""Foreign keys, each with its instruction."""
 
 
-def _inner_instructions(new: object, old_key: object, new_key: object, moved: bool) -> _Asked:
-    """What to ask of which foreign key; `moved`: the old one is to be left."""
+def _inner_instructions(new: object, old_key: object, new_key: object, moved: bool) -> _Requests:
+    """Return the instructions of an inner join. `moved`: the row had another foreign key, whose subscription must be removed."""
     if new is None or new_key is None:
         return [(old_key, Instruction.DELETE_KEY_AND_PROPAGATE)] if old_key is not None else []
     if not moved:
@@ -103,22 +106,22 @@ def _inner_instructions(new: object, old_key: object, new_key: object, moved: bo
     return [(old_key, Instruction.DELETE_KEY_NO_PROPAGATE), (new_key, Instruction.PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE)]
 
 
-def _left_instructions(new: object, old_key: object, new_key: object, moved: bool) -> _Asked:
-    """As `_inner_instructions`. Every change is answered, so that there is always a result: also one without a foreign key."""
-    leave: _Asked = [(old_key, Instruction.DELETE_KEY_NO_PROPAGATE)] if moved else []
+def _left_instructions(new: object, old_key: object, new_key: object, moved: bool) -> _Requests:
+    """Return the instructions of a left join. Every change gets a response, also one without a foreign key: it always has a result."""
+    leave: _Requests = [(old_key, Instruction.DELETE_KEY_NO_PROPAGATE)] if moved else []
     return [*leave, (new_key, Instruction.PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE)]
 
 
 def _hasher(value: Serde, pseudo_topic: str, context: NodeContext) -> Callable[[object], bytes]:
-    """The hash of a left row, by the bytes that its serde gives for the topic `<subscription topic>-vh`."""
+    """Return a function that hashes a left row: the bytes that its serde writes for the topic `<subscription topic>-vh`."""
     task = context.task
     write = value.serializer(f"{pseudo_topic}-vh", lambda: task.headers)
     return lambda row: hash128(written(write(row)))
 
 
 @dataclass(frozen=True, slots=True)
-class _ByForeignKey(OperatorSupplier):
-    """What knows the keys of the store of subscriptions."""
+class _SubscriptionStoreOperator(OperatorSupplier):
+    """Base of the operators that use the store of subscriptions."""
 
     store_name: str
     foreign_key: Serde | None
@@ -140,8 +143,8 @@ class _ByForeignKey(OperatorSupplier):
 
 
 @dataclass(frozen=True, slots=True)
-class SubscriptionReceive(_ByForeignKey):
-    """Keeps subscriptions, and hands each on under both its keys."""
+class SubscriptionReceive(_SubscriptionStoreOperator):
+    """Stores subscriptions and forwards them."""
 
     def build(self, context: NodeContext, forward: Forward) -> Forward:
         task, store, write_foreign = context.task, self._store(context), self._foreign(context)
@@ -157,38 +160,38 @@ class SubscriptionReceive(_ByForeignKey):
                 return
             if foreign_key is not None:
                 raw = foreign_prefix(written(write_foreign(foreign_key))) + written(write_primary(subscription.primary_key))
-                kept = None if instruction in deletions else subscription
-                update(raw, raw, load(raw), kept, timestamp, task.headers)
+                stored = None if instruction in deletions else subscription
+                update(raw, raw, load(raw), stored, timestamp, task.headers)
             forward(foreign_key, subscription, timestamp)
 
         return receive
 
 
 @dataclass(frozen=True, slots=True)
-class SubscriptionAnswer(OperatorSupplier):
-    """Answers a subscription with the row that the right table (the node `other`) has now."""
+class SubscriptionRespond(OperatorSupplier):
+    """Responds to a subscription with the current row of the right table (the node `other`)."""
 
     other: str
 
     def build(self, context: NodeContext, forward: Forward) -> Forward:
         rows = context.rows(self.other)
 
-        def answer(foreign_key: object, value: object, timestamp: int) -> None:
+        def respond(foreign_key: object, value: object, timestamp: int) -> None:
             row_hash, instruction, primary_key, partition = cast(Subscription, value)
             if instruction is Instruction.DELETE_KEY_NO_PROPAGATE:
                 return
             row = None if foreign_key is None else rows(foreign_key, None)
             if row is None and instruction is Instruction.PROPAGATE_ONLY_IF_FK_VAL_AVAILABLE:
                 return
-            told = None if row is None or instruction is Instruction.DELETE_KEY_AND_PROPAGATE else row[0]
-            forward(primary_key, Response(row_hash, told, partition), timestamp if row is None else max(timestamp, row[1]))
+            right = None if row is None or instruction is Instruction.DELETE_KEY_AND_PROPAGATE else row[0]
+            forward(primary_key, Response(row_hash, right, partition), timestamp if row is None else max(timestamp, row[1]))
 
-        return answer
+        return respond
 
 
 @dataclass(frozen=True, slots=True)
-class ForeignTell(_ByForeignKey):
-    """Tells all subscribers of a right row what it has become."""
+class SubscriberNotify(_SubscriptionStoreOperator):
+    """Sends a change of a right row to all its subscribers."""
 
     versioned: bool
 
@@ -200,21 +203,21 @@ class ForeignTell(_ByForeignKey):
         scan, drop = store.prefix_scan, task.dropped.add
         read_primary = cast(Serde, self.primary_key).deserializer(f"{task.application_id}-{self.topic}-pk", lambda: task.headers)
 
-        def tell(key: object, change: Change, timestamp: int) -> None:
+        def notify(key: object, change: Change, timestamp: int) -> None:
             if key is None or (versioned and type(change) is OutOfOrder):
                 drop()
                 return
-            for raw, kept in scan(foreign_prefix(written(write_foreign(key)))):
-                subscription = cast(Subscription, cast(ValueAndTimestamp, kept).value)
+            for raw, stored in scan(foreign_prefix(written(write_foreign(key)))):
+                subscription = cast(Subscription, cast(ValueAndTimestamp, stored).value)
                 response = Response(subscription.hash, change[0], subscription.partition)
                 forward(read_primary(primary_key_of(cast(bytes, raw))), response, timestamp)
 
-        return of_changes(tell)
+        return of_changes(notify)
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseResolve(OperatorSupplier):
-    """Joins an answer with the left row (of the table that is the node `table`), if it is still the one that asked."""
+    """Joins a response with the current left row (of the node `table`), if that still is the row that subscribed."""
 
     table: str
     joiner: Joiner
@@ -231,9 +234,9 @@ class ResponseResolve(OperatorSupplier):
         row_hash, drop = _hasher(cast(Serde, self.value), f"{task.application_id}-{self.topic}", context), task.dropped.add
 
         def resolve(key: object, value: object, timestamp: int) -> None:
-            asked, other, _ = cast(Response, value)
+            subscribed, other, _ = cast(Response, value)
             row = rows(key, None)
-            if asked != (None if row is None else row_hash(row[0])):
+            if subscribed != (None if row is None else row_hash(row[0])):
                 drop()
             elif row is None or (other is None and not left):
                 forward(key, None, timestamp)

@@ -1,7 +1,7 @@
-"""A table that is kept in a store: how the operators that keep one read it, write it and tell their children.
+"""Materialized tables: how operators with a store read it, write it and forward changes to their children.
 
-The store's key bytes and entry are looked up once per record and used for both the read and the write. With caching the children hear of an
-update when the cache is flushed, with the old value they last heard of; without, the operator tells them at once (Kafka Streams'
+The key's bytes and its entry are looked up once per record, for both the read and the write. With caching, changes are forwarded when the
+cache is flushed, with the old value that was last forwarded; without, the operator forwards at once (Kafka Streams'
 `TimestampedTupleForwarder` and `TimestampedCacheFlushListener`).
 """
 
@@ -10,35 +10,35 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, cast
 
-from runtime.operators.context import Forward, NodeContext, ValueGetter
-from runtime.record import Change, Headers, OutOfOrder
-from runtime.stores.base import Entry, EntryStore, FlushRun
-from runtime.stores.versioned import NOT_PUT, VALID_TO_UNDEFINED, StagedVersionedStore
+from penstock.runtime.model.record import Change, Headers, OutOfOrder
+from penstock.runtime.operators.context import Forward, KeysAhead, LookUp, NodeContext, ValueGetter
+from penstock.runtime.stores.base import Entry, EntryStore, FlushRun
+from penstock.runtime.stores.versioned import NOT_PUT, VALID_TO_UNDEFINED, StagedVersionedStore
 
 KeyBytes = Callable[[object], bytes]
 
 Emit = Callable[[object, object, object, int], None]
-"""Tells the children: key, new value, old value, timestamp."""
+"""Forwards a change to the children: key, new value, old value, timestamp."""
 
 
 class Materialized(NamedTuple):
-    """The functions of one store, for an operator to take into local variables."""
+    """The functions of one store, which an operator binds to local variables."""
 
     to_bytes: KeyBytes
-    """The bytes of a record's key."""
+    """Serialises a record's key."""
     load: Callable[[bytes], Entry]
     update: Callable[[bytes, object, Entry, object, int, Headers | None], None]
     value_of: Callable[[Entry], object]
-    """The entry's value, as an object of the caller's own."""
+    """Returns the entry's value, as an object that the caller may modify."""
     objects: bool
-    """`entry.value` is the value; no need for `value_of`."""
+    """True if `entry.value` is the value itself, so that `value_of` is not needed."""
     emit: Emit | None
-    """None if the cache tells the children."""
+    """None if the cache forwards changes."""
     store: EntryStore | StagedVersionedStore
 
 
 def change_emitter(context: NodeContext, forward: Forward) -> Emit:
-    """Tells the children of a table in the cheapest form that they all understand."""
+    """Return the function that forwards a table's changes, in the cheapest form that all children accept."""
     plain = context.plain_forward
     if plain is not None:
         only_new = plain
@@ -58,8 +58,8 @@ def change_emitter(context: NodeContext, forward: Forward) -> Emit:
 
 
 def materialize(context: NodeContext, forward: Forward, store_name: str, listener: Callable[..., None] | None = None) -> Materialized:
-    """Binds a node to its store, and the store's cache to the node's children; `listener` is what the cache calls if that is not simply
-    to tell them."""
+    """Bind a node to its store, and the store's cache to the node's children. `listener` replaces the cache's default flush listener, which
+    forwards each change."""
     found = context.task.store(store_name)
     if isinstance(found, StagedVersionedStore):
         return _versioned(context, forward, found)
@@ -77,20 +77,21 @@ def materialize(context: NodeContext, forward: Forward, store_name: str, listene
 
 
 def finder(store: EntryStore | StagedVersionedStore) -> Callable[[bytes], Entry | None]:
-    """A faster `load` that gives None for what must be loaded, of which a versioned store has nothing: `find(key) or load(key)`."""
+    """Return a lookup in memory, None for entries that must be loaded: `find(key) or load(key)` is faster than `load(key)`. It always
+    returns None for a versioned store."""
     return store.find if isinstance(store, EntryStore) else lambda key: None
 
 
 def _versioned(context: NodeContext, forward: Forward, store: StagedVersionedStore) -> Materialized:
-    """A table with history: an update is a version of its own time, of which the children hear at once whether it is the latest one. A
-    version that is too old to be put is dropped and counted, and they hear nothing."""
+    """Bind a node to a versioned store. Each update is a version, forwarded at once as `Change` if it is the latest, else as `OutOfOrder`.
+    A version that is too old for the store is dropped and counted, and not forwarded."""
     latest, put, read, plain = store.latest, store.put_version, store.value_from, context.plain_forward
     drop, send_old = context.task.dropped.add, context.send_old
     valid_to = VALID_TO_UNDEFINED
 
     def load(key: bytes) -> Entry:
         row = latest(key)
-        return Entry(None, -1) if row is None else Entry(row[1], row[0])
+        return Entry(None, -1) if row is None else Entry(row[1], row[0], key)
 
     def update(raw: bytes, key: object, entry: Entry, value: object, timestamp: int, headers: Headers | None) -> None:
         nonlocal valid_to
@@ -99,7 +100,7 @@ def _versioned(context: NodeContext, forward: Forward, store: StagedVersionedSto
             drop()
 
     def value_of(entry: Entry) -> object:
-        return None if entry.value is None else read(cast(bytes, entry.value))
+        return None if entry.value is None else read(cast(bytes, entry.value), cast(bytes, entry.key))
 
     def emit(key: object, new: object, old: object, timestamp: int) -> None:
         if valid_to == NOT_PUT:
@@ -113,44 +114,55 @@ def _versioned(context: NodeContext, forward: Forward, store: StagedVersionedSto
     return Materialized(cast(KeyBytes, store.key_to_bytes), load, update, value_of, False, emit, store)
 
 
+def entries_of(context: NodeContext, store_name: str, keys: KeysAhead | None = None) -> LookUp | None:
+    """Return the look-up of a store's entries for each record; None for a store without entries (a versioned one)."""
+    store = context.task.store(store_name)
+    return LookUp(store, keys) if isinstance(store, EntryStore) else None
+
+
 def materialize_silent(context: NodeContext, store_name: str) -> Materialized:
-    """Binds a node to a store of which the children do not hear by every update: nothing is held back in its cache."""
+    """Bind a node to a store whose updates are not forwarded one by one, so that its cache has no flush listener."""
     store = context.engine_store(store_name)
     store.set_flush_listener(None)
     return Materialized(key_bytes(store), store.entry, store.update, store.value_of, store.values_are_objects, None, store)
 
 
 def key_bytes(store: EntryStore) -> KeyBytes:
-    """The store's serializer of keys. (A serde that makes null of a key is found out by the store, which cannot look it up.)"""
+    """Return the store's key serializer. (A serde that returns null for a key fails in the store's look-up.)"""
     return cast(KeyBytes, store.key_to_bytes)
 
 
 def flush_listener(context: NodeContext, forward: Forward, emit: Emit) -> Callable[..., None]:
-    """What the cache calls for each entry that it lets go."""
+    """Return the function that the cache calls for each evicted or flushed entry."""
     task, plain = context.task, context.plain_forward
 
-    # An eviction comes in the middle of another record, which needs its own headers afterwards.
+    # An eviction happens while another record is processed, whose headers and offset are restored afterwards.
     def flushed(key: object, new: object, old: object, timestamp: int, headers: Headers | None) -> None:
-        before = task.headers
-        task.headers = headers
-        emit(key, new, old, timestamp)
-        task.headers = before
+        before = task.headers, task.offset
+        task.headers, task.offset = headers, -1
+        try:
+            emit(key, new, old, timestamp)
+        finally:
+            task.headers, task.offset = before
 
     if plain is None:
         return flushed
     only_new = plain
 
     def flushed_value(key: object, new: object, old: object, timestamp: int, headers: Headers | None) -> None:
-        before = task.headers
-        task.headers = headers
-        only_new(key, new, timestamp)
-        task.headers = before
+        before = task.headers, task.offset
+        task.headers, task.offset = headers, -1
+        try:
+            only_new(key, new, timestamp)
+        finally:
+            task.headers, task.offset = before
 
     return flushed_value
 
 
 def flush_run(context: NodeContext, emit: Emit) -> FlushRun:
-    """What a flush calls for all entries that it lets go: `flush_listener`, without a call per entry. (No record is being processed.)"""
+    """Return the function that a flush calls with all its entries: as `flush_listener`, without a call per entry. (No record is being
+    processed.)"""
     task, plain = context.task, context.plain_forward
 
     def flushed(entries: Sequence[Entry]) -> None:
@@ -183,7 +195,7 @@ def flush_run(context: NodeContext, emit: Emit) -> FlushRun:
 
 
 def store_getter(context: NodeContext, store_name: str) -> ValueGetter:
-    """Reads a table from its store, uncommitted updates included."""
+    """Return a function that reads a table from its store, including uncommitted updates."""
     found = context.task.store(store_name)
     if isinstance(found, StagedVersionedStore):
         versions = found.get

@@ -1,4 +1,4 @@
-"""The Processor API: processors of the user's own, with state stores and punctuators (Kafka Streams' `processor.api`).
+"""The Processor API: custom processors with state stores and punctuators (Kafka Streams' `processor.api`).
 
 class Enrich(Processor):
     def init(self, context):
@@ -20,19 +20,33 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, Protocol, TypeAlias
 
-from runtime.config import StreamsConfig
-from runtime.dsl.arity import checked
-from runtime.durations import to_ms
-from runtime.errors import InvalidStateStoreError, StreamsError
-from runtime.ids import TaskId
-from runtime.metrics import StreamsMetrics
-from runtime.operators.base import OperatorSupplier
-from runtime.operators.context import Forward, NodeContext, TaskContext
-from runtime.record import FixedKeyRecord, Headers, Record
-from runtime.serdes.serde import Serde
-from runtime.stores.base import EngineStore, StateStore, StoreBuilder
-from runtime.tasks.punctuation import Cancellable, PunctuationType, Punctuator
-from runtime.type_variables import KR, VR, K, KIn, KIn_contra, KOut, KOut_co, KOut_contra, V, VIn_contra, VOut, VOut_co, VOut_contra
+from penstock.runtime.config.streams_config import StreamsConfig
+from penstock.runtime.model.arity import checked
+from penstock.runtime.model.durations import to_ms
+from penstock.runtime.model.errors import InvalidStateStoreError, StreamsError
+from penstock.runtime.model.ids import TaskId
+from penstock.runtime.model.metrics import StreamsMetrics
+from penstock.runtime.model.record import FixedKeyRecord, Headers, Record
+from penstock.runtime.model.type_variables import (
+    KR,
+    VR,
+    K,
+    KIn,
+    KIn_contra,
+    KOut,
+    KOut_co,
+    KOut_contra,
+    V,
+    VIn_contra,
+    VOut,
+    VOut_co,
+    VOut_contra,
+)
+from penstock.runtime.operators.base import OperatorSupplier
+from penstock.runtime.operators.context import Forward, NodeContext, TaskContext
+from penstock.runtime.operators.punctuation import Cancellable, PunctuationType, Punctuator
+from penstock.runtime.serdes.serde import Serde
+from penstock.runtime.stores.base import EngineStore, StateStore, StoreBuilder
 
 __all__ = [
     "Cancellable",
@@ -59,7 +73,7 @@ def _epoch_ms(moment: datetime | int) -> int:
 
 
 class RecordMetadata(NamedTuple):
-    """Where the record that is being processed came from: topic, partition and offset of the input."""
+    """Topic, partition and offset of the input record that is being processed."""
 
     topic: str
     partition: int
@@ -67,7 +81,7 @@ class RecordMetadata(NamedTuple):
 
 
 class ProcessorContext(Generic[KOut_contra, VOut_contra]):
-    """What a processor may ask of its task (Kafka Streams' `ProcessorContext`). KOut and VOut are what it forwards."""
+    """A processor's access to its task (Kafka Streams' `ProcessorContext`). KOut and VOut are the types of forwarded keys and values."""
 
     __slots__ = ("_forward", "_node", "_task")
 
@@ -86,36 +100,36 @@ class ProcessorContext(Generic[KOut_contra, VOut_contra]):
 
     @property
     def state_dir(self) -> Path | None:
-        """The task's folder; None in the test driver when no store is on disk."""
+        """The task's directory; None in the test driver if no store is on disk."""
         return self._task.state_dir
 
     @property
     def record_metadata(self) -> RecordMetadata | None:
-        """None in `init`, `close` and punctuators, where there is no record."""
+        """Metadata of the current record; None in `init`, `close` and punctuators, where there is none."""
         task = self._task
         return RecordMetadata(task.topic, task.partition, task.offset) if task.offset >= 0 else None
 
     @property
     def metrics(self) -> StreamsMetrics:
-        """For metrics of the processor's own."""
+        """Registry for the processor's own metrics."""
         return StreamsMetrics(self._task.metrics, str(self._task.task_id), self._node.name)
 
     def app_configs(self) -> Mapping[str, object]:
-        """The application's configuration."""
+        """Return the application's configuration."""
         return self._task.config
 
     def app_configs_with_prefix(self, prefix: str) -> dict[str, object]:
-        """The part of the configuration whose keys begin so; the keys without the prefix."""
+        """Return the configuration entries whose keys begin with the prefix, with the prefix removed."""
         return {key.removeprefix(prefix): value for key, value in self._task.config.items() if key.startswith(prefix)}
 
     @property
     def key_serde(self) -> Serde | None:
-        """The application's default serde of keys, `default.key.serde`; None if there is none."""
+        """The application's default key serde, `default.key.serde`; None if it is not set."""
         return self._settings().default_key_serde
 
     @property
     def value_serde(self) -> Serde | None:
-        """The application's default serde of values, `default.value.serde`; None if there is none."""
+        """The application's default value serde, `default.value.serde`; None if it is not set."""
         return self._settings().default_value_serde
 
     def _settings(self) -> StreamsConfig:
@@ -123,17 +137,17 @@ class ProcessorContext(Generic[KOut_contra, VOut_contra]):
         return config if isinstance(config, StreamsConfig) else StreamsConfig(config)
 
     def current_stream_time_ms(self) -> int:
-        """The largest timestamp that the task has processed, ms since the epoch; -1 before the first record."""
+        """Return the largest timestamp that the task has processed, ms since the epoch; -1 before the first record."""
         return self._task.stream_time
 
     def current_system_time_ms(self) -> int:
-        """Wall-clock time, ms since the epoch, of the clock that the application runs by."""
+        """Return the wall-clock time of the application's clock, ms since the epoch."""
         return self._task.clock.wall_ms()
 
-    def get_state_store(self, name: str) -> Any:  # noqa: ANN401 (who asks for a store knows what it is, as in Kafka Streams)
-        """A store that is connected to this processor, or a global store.
+    def get_state_store(self, name: str) -> Any:  # noqa: ANN401 (the caller knows the store's type, as in Kafka Streams)
+        """Return a store that is connected to this processor, or a global store.
 
-        Raises InvalidStateStoreError for any other name. The task becomes a reader of the global store: while that is recovered, it waits.
+        Raises InvalidStateStoreError for any other name. The task becomes a reader of the global store: it waits while that store recovers.
         """
         node = self._node
         if name in self._task.stores and name not in node.stores:
@@ -149,11 +163,11 @@ class ProcessorContext(Generic[KOut_contra, VOut_contra]):
         *,
         start_time: datetime | int | None = None,
     ) -> Cancellable:
-        """Calls `callback(now_ms)` every `interval` (ms if an int) of stream time or wall-clock time.
+        """Call `callback(now_ms)` every `interval` (ms if an int) of stream time or wall-clock time.
 
-        Stream time: first at once when stream time is known. Wall-clock time: first after one interval. With `start_time` (ms since the
-        epoch if an int): then, and at whole intervals after it, as far as they are still to come (KIP-1146). Raises ValueError below 1 ms,
-        TypeError for what is no PunctuationType, TopologyError for a callback that does not take the time.
+        The first call is made as soon as stream time is known, or after one interval of wall-clock time. With `start_time` (ms since the
+        epoch if an int), calls are made at that time and at whole intervals after it; past times are skipped (KIP-1146). Raises ValueError
+        for an interval below 1 ms, TypeError if `type` is no PunctuationType, TopologyError if the callback does not accept the time.
         """
         task, node = self._task, self._node
         if not isinstance(type, PunctuationType):
@@ -173,9 +187,9 @@ class ProcessorContext(Generic[KOut_contra, VOut_contra]):
         return queue.schedule_anchored(_epoch_ms(start_time), milliseconds, named, now_ms)
 
     def forward(self, record: Record[KOut_contra, VOut_contra], child_name: str | None = None) -> None:
-        """Hands a record to all children, or to the one named. Its timestamp and headers go with it.
+        """Forward a record, with its timestamp and headers, to all children or to the named one.
 
-        Raises StreamsError if there is no such child, TypeError for what is no record.
+        Raises StreamsError if there is no such child, TypeError if `record` is no record.
         """
         try:
             key, headers = record.key, record.headers
@@ -203,13 +217,15 @@ class ProcessorContext(Generic[KOut_contra, VOut_contra]):
         return found
 
     def commit(self) -> None:
-        """Asks for a commit soon after the current record; does not commit by itself."""
+        """Request a commit soon after the current record. Does not commit by itself."""
         self._task.commit_requested = True
 
 
 class Processor(Generic[KIn_contra, VIn_contra, KOut, VOut]):
-    """A processor of the user's: it takes keys KIn and values VIn and forwards KOut and VOut. One instance for each task, made by the
-    supplier; used by one thread."""
+    """Base of custom processors: accepts keys KIn and values VIn, forwards keys KOut and values VOut.
+
+    The supplier creates one processor for each task, which is used by one thread.
+    """
 
     def init(self, context: ProcessorContext[KOut, VOut], /) -> None:
         """Called once before the first record; stores are restored by then."""
@@ -237,7 +253,7 @@ class FixedKeyProcessor(Generic[KIn, VIn_contra, VOut]):
 
 
 class ContextualProcessor(Processor[KIn_contra, VIn_contra, KOut, VOut]):
-    """A processor that keeps its context, as `context` (Kafka Streams' `ContextualProcessor`). An `init` of one's own calls this one."""
+    """A processor with its context in `context` (Kafka Streams' `ContextualProcessor`). An overriding `init` must call this one."""
 
     context: ProcessorContext[KOut, VOut]
 
@@ -246,7 +262,7 @@ class ContextualProcessor(Processor[KIn_contra, VIn_contra, KOut, VOut]):
 
 
 class ContextualFixedKeyProcessor(FixedKeyProcessor[KIn, VIn_contra, VOut]):
-    """The same for `process_values` (Kafka Streams' `ContextualFixedKeyProcessor`)."""
+    """As `ContextualProcessor`, for `process_values` (Kafka Streams' `ContextualFixedKeyProcessor`)."""
 
     context: FixedKeyProcessorContext[KIn, VOut]
 
@@ -255,7 +271,7 @@ class ContextualFixedKeyProcessor(FixedKeyProcessor[KIn, VIn_contra, VOut]):
 
 
 class AnyProcessor(Protocol[KIn_contra, VIn_contra, KOut_co, VOut_co]):
-    """What the engine needs of a processor: `Processor` or anything with its methods."""
+    """Protocol of a processor: `Processor`, or any class with its methods."""
 
     def init(self, context: ProcessorContext[KOut_co, VOut_co], /) -> None: ...
 
@@ -265,7 +281,7 @@ class AnyProcessor(Protocol[KIn_contra, VIn_contra, KOut_co, VOut_co]):
 
 
 class AnyFixedKeyProcessor(Protocol[KIn, VIn_contra, VOut_co]):
-    """The same for `process_values`."""
+    """Protocol of a processor of `process_values`."""
 
     def init(self, context: FixedKeyProcessorContext[KIn, VOut_co], /) -> None: ...
 
@@ -275,60 +291,60 @@ class AnyFixedKeyProcessor(Protocol[KIn, VIn_contra, VOut_co]):
 
 
 class ConnectedStoreProvider:
-    """What makes processors may bring the stores that they use (Kafka Streams' `ConnectedStoreProvider`, KIP-401)."""
+    """A supplier of processors that provides their stores too (Kafka Streams' `ConnectedStoreProvider`, KIP-401)."""
 
     def stores(self) -> Iterable[StoreBuilder[StateStore]]:
-        """Builders of stores that are added to the topology, unless they are there, and connected to the processor."""
+        """Return builders of stores. They are added to the topology, unless it has them, and connected to the processor."""
         return ()
 
 
 class ProcessorSupplier(ConnectedStoreProvider, ABC, Generic[KIn_contra, VIn_contra, KOut_co, VOut_co]):
-    """Makes processors, and brings their stores. (One that needs no stores may be a `Processor` class, or any function that makes one.)"""
+    """Creates processors and provides their stores. (Without stores, a `Processor` class or a function that returns one will do.)"""
 
     @abstractmethod
     def get(self) -> AnyProcessor[KIn_contra, VIn_contra, KOut_co, VOut_co]:
-        """A new processor, each time."""
+        """Return a new processor for each call."""
 
     def __call__(self) -> AnyProcessor[KIn_contra, VIn_contra, KOut_co, VOut_co]:
         return self.get()
 
 
 class FixedKeyProcessorSupplier(ConnectedStoreProvider, ABC, Generic[KIn, VIn_contra, VOut_co]):
-    """The same for `process_values`."""
+    """As `ProcessorSupplier`, for `process_values`."""
 
     @abstractmethod
     def get(self) -> AnyFixedKeyProcessor[KIn, VIn_contra, VOut_co]:
-        """A new processor, each time."""
+        """Return a new processor for each call."""
 
     def __call__(self) -> AnyFixedKeyProcessor[KIn, VIn_contra, VOut_co]:
         return self.get()
 
 
 MakesProcessor: TypeAlias = Callable[[], AnyProcessor[K, V, KR, VR]]
-"""A `Processor` class, a `ProcessorSupplier`, or a callable that makes a new processor each time."""
+"""A `Processor` class, a `ProcessorSupplier`, or a callable that returns a new processor for each call."""
 
 MakesFixedKeyProcessor: TypeAlias = Callable[[], AnyFixedKeyProcessor[K, V, VR]] | Callable[[], AnyProcessor[K, V, K, VR]]
-"""The same for `process_values`; a `Processor` will do, whose records keep their keys."""
+"""The same for `process_values`. A `Processor` that forwards the records' own keys is accepted too."""
 
 
 def stores_of(supplier: object) -> tuple[StoreBuilder[StateStore], ...]:
-    """The stores that a supplier brings."""
+    """Return the store builders of a supplier."""
     return tuple(supplier.stores()) if isinstance(supplier, ConnectedStoreProvider) else ()
 
 
 class FixedKeyProcessorContext(ProcessorContext[KIn, VOut_contra]):
-    """The context of `process_values`: what is forwarded keeps the record's key (Kafka Streams' `FixedKeyProcessorContext`)."""
+    """The context of `process_values`: forwarded records have the current record's key (Kafka Streams' `FixedKeyProcessorContext`)."""
 
     __slots__ = ("key",)
 
     def __init__(self, node: NodeContext, forward: Forward) -> None:
         super().__init__(node, forward)
         self.key: object = None
-        """Of the record that is being processed."""
+        """Key of the record that is being processed."""
 
     def forward(self, record: FixedKeyRecord[KIn, VOut_contra] | Record[KIn, VOut_contra], child_name: str | None = None) -> None:
-        """As in any processor. Raises StreamsError for a key that is not that of the record that is being processed, and, where none is
-        (in a punctuator), for anything but a `FixedKeyRecord` that was kept."""
+        """As `ProcessorContext.forward`. Raises StreamsError for another key than that of the current record. In a punctuator, which has no
+        current record, only a `FixedKeyRecord` of an earlier call may be forwarded."""
         if self._task.offset < 0 and isinstance(record, FixedKeyRecord):
             pass
         elif record.key is not self.key and record.key != self.key:
@@ -341,7 +357,7 @@ class FixedKeyProcessorContext(ProcessorContext[KIn, VOut_contra]):
 
 @dataclass(frozen=True, slots=True)
 class UserProcessor(OperatorSupplier):
-    """`process`, `process_values` (fixed_key) and `Topology.add_processor`."""
+    """`process`, `process_values` (`fixed_key`) and `Topology.add_processor`."""
 
     supplier: MakesProcessor | MakesFixedKeyProcessor
     fixed_key: bool = False
@@ -353,7 +369,7 @@ class UserProcessor(OperatorSupplier):
         if inspect.iscoroutinefunction(processor.process):
             raise StreamsError(f"{context.name}: {type(processor).__name__}.process is async, and nobody would await it; make it plain")
         api = FixedKeyProcessorContext(context, forward) if self.fixed_key else ProcessorContext(context, forward)
-        # A processor need not have them (Kafka Streams' defaults do nothing either).
+        # Both are optional (Kafka Streams has empty defaults).
         init, close = getattr(processor, "init", None), getattr(processor, "close", None)
         if init is not None:
             context.hooks.init.append((context.name, lambda: init(api)))

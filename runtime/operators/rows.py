@@ -1,30 +1,30 @@
-"""The rows of a table with their times, as joins of tables need them (Kafka Streams' `KTableValueGetter`, `KeyValueStoreWrapper`).
+"""Reading a table's rows with their timestamps, for joins of tables (Kafka Streams' `KTableValueGetter`, `KeyValueStoreWrapper`).
 
-A stream that is joined with a table needs a row's value alone and has a shorter way (`OperatorSupplier.value_getter`).
+A stream-table join needs only a row's value, and uses the faster `OperatorSupplier.value_getter`.
 """
 
 from __future__ import annotations
 
 from typing import cast
 
-from runtime.errors import InvalidStateStoreError
-from runtime.operators.context import NodeContext, Row, RowGetter
-from runtime.operators.materialized import key_bytes
-from runtime.record import Windowed
-from runtime.serdes.keys import pack_session_suffix, pack_window_suffix
-from runtime.stores.base import EntryStore
-from runtime.stores.session import StagedSessionStore
-from runtime.stores.versioned import StagedVersionedStore
-from runtime.stores.window import StagedWindowStore
+from penstock.runtime.model.errors import InvalidStateStoreError
+from penstock.runtime.model.record import Windowed
+from penstock.runtime.operators.context import NodeContext, Row, RowGetter
+from penstock.runtime.operators.materialized import key_bytes
+from penstock.runtime.serdes.keys import pack_session_suffix, pack_window_suffix
+from penstock.runtime.stores.base import EntryStore
+from penstock.runtime.stores.session import StagedSessionStore
+from penstock.runtime.stores.versioned import StagedVersionedStore
+from penstock.runtime.stores.window import StagedWindowStore
 
 
 def is_versioned(context: NodeContext, store_name: str) -> bool:
-    """Whether a store of the task keeps the history of its rows."""
+    """Return True if a store of the task is a versioned store."""
     return isinstance(context.task.store(store_name), StagedVersionedStore)
 
 
 def store_rows(context: NodeContext, store_name: str) -> RowGetter:
-    """Reads rows from the store that keeps them, uncommitted updates included."""
+    """Return a function that reads rows from their store, including uncommitted updates."""
     store = context.task.store(store_name)
     if isinstance(store, StagedVersionedStore):
         return _versioned_rows(store)
@@ -41,7 +41,7 @@ def store_rows(context: NodeContext, store_name: str) -> RowGetter:
             inner, window = cast(Windowed, key)
             raw = to_bytes(inner) + pack_session_suffix(window.end, window.start)
             value = value_of(load(raw))
-            return None if value is None else (value, window.end)  # a session store keeps no times
+            return None if value is None else (value, window.end)  # a session store has no timestamps
         else:
             raw = to_bytes(key)
         entry = load(raw)

@@ -1,11 +1,11 @@
 """Aggregates over sessions (Kafka Streams' `KStreamSessionWindowAggregate`).
 
-A session is what a key does without a pause longer than the inactivity gap. A record joins the sessions that are not further from it
-than the gap and makes one of them (the merger puts their aggregates together), or it begins a new one. Each session that it replaces is
-removed, with a tombstone, before the new one is put. A result's time is the end of its session. A record is late when the session that it
-would end up in ended before stream time minus grace minus gap.
+A session is a period of activity of a key without a pause longer than the inactivity gap. A record is merged with all sessions within the
+gap (the merger combines their aggregates), or starts a new one. Each session that is replaced is removed, with a tombstone, before the
+merged one is put. A result's timestamp is the end of its session. A record is late if the session that would contain it ended before stream
+time minus grace minus gap.
 
-Which sessions a key has is known in memory (`StagedSegmentedStore.suffixes`); Kafka Streams reads a range of the store for each record.
+The sessions of a key are cached in memory (`StagedSegmentedStore.suffixes`); Kafka Streams reads a range of the store for each record.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
-from runtime.errors import InvalidStateStoreError
-from runtime.operators.aggregate import Aggregator, Initializer
-from runtime.operators.base import OperatorSupplier
-from runtime.operators.context import Forward, NodeContext, ValueGetter
-from runtime.operators.drops import Drops
-from runtime.operators.final import OpenWindows, Order
-from runtime.operators.kept_time import keep_time, kept_time
-from runtime.operators.materialized import Emit, Materialized, change_emitter, key_bytes, materialize, materialize_silent
-from runtime.operators.windowed import observed_name
-from runtime.record import Headers, SessionWindow, Windowed
-from runtime.serdes.keys import SESSION_SUFFIX, pack_session_suffix, pack_timestamp, split_session_key
-from runtime.stores.session import StagedSessionStore
+from penstock.runtime.model.errors import InvalidStateStoreError
+from penstock.runtime.model.record import Headers, SessionWindow, Windowed
+from penstock.runtime.operators.aggregate import Aggregator, Initializer
+from penstock.runtime.operators.base import OperatorSupplier
+from penstock.runtime.operators.context import Forward, NodeContext, ValueGetter
+from penstock.runtime.operators.dropped_records import DroppedRecords
+from penstock.runtime.operators.materialized import Emit, Materialized, change_emitter, key_bytes, materialize, materialize_silent
+from penstock.runtime.operators.node_times import commit_time, committed_time
+from penstock.runtime.operators.open_windows import OpenWindows, Order
+from penstock.runtime.operators.windowed import observed_name
+from penstock.runtime.serdes.keys import SESSION_SUFFIX, pack_session_suffix, pack_timestamp, split_session_key
+from penstock.runtime.stores.session import StagedSessionStore
 
 Merger = Callable[[object, object, object], object]
 """(key, aggregate, aggregate) -> aggregate."""
@@ -51,28 +51,28 @@ class SessionAggregate(OperatorSupplier):
     def build(self, context: NodeContext, forward: Forward) -> Forward:
         table, opened = self._table(context, forward)
         to_bytes, load, update, value_of, _, emit, store = table
-        assert isinstance(store, StagedSessionStore)  # `_table` has looked
-        suffixes, task, drops, send_old = store.suffixes, context.task, Drops(context), context.send_old
+        assert isinstance(store, StagedSessionStore)  # `_table` has checked it
+        suffixes, task, drops, send_old = store.suffixes, context.task, DroppedRecords(context), context.send_old
         initializer, aggregator, merger = self.initializer, self.aggregator, self.merger
         gap, grace = self.gap_ms, self.grace_ms
-        observed = kept_time(context, store, observed_name(self.part))
-        keep_time(context, store, observed_name(self.part), lambda: observed)
+        observed = committed_time(context, store, observed_name(self.part))
+        commit_time(context, store, observed_name(self.part), lambda: observed)
 
-        def tell(windowed: Windowed, new: object, old: object, end: int) -> None:
-            """Without a cache a result has no headers, as in Kafka Streams."""
+        def forward_result(windowed: Windowed, new: object, old: object, end: int) -> None:
+            """Forward a result without headers, as Kafka Streams does without a cache."""
             headers, task.headers = task.headers, None
-            emit(windowed, new, old, end)  # type: ignore[misc]  # who calls this has asked
+            emit(windowed, new, old, end)  # type: ignore[misc]  # the callers have checked that it is not None
             task.headers = headers
 
         def remove(key: object, raw: bytes, suffix: bytes, start: int, end: int, timestamp: int, known: list[bytes]) -> None:
-            """A session that becomes part of another one."""
+            """Remove a session that is merged into another one."""
             entry = load(raw + suffix)
             windowed = cast("Windowed | None", entry.key) or Windowed(key, SessionWindow(start, end))
             before = value_of(entry) if send_old and emit is not None else None
             known.remove(suffix)
             update(raw + suffix, windowed, entry, None, timestamp, task.headers)
             if emit is not None:
-                tell(windowed, None, before, end)
+                forward_result(windowed, None, before, end)
             elif opened is not None:
                 opened.remove(end, raw + suffix)
 
@@ -118,7 +118,7 @@ class SessionAggregate(OperatorSupplier):
                     if opened is not None:
                         opened.add(end, raw + own, windowed)
                 if emit is not None:
-                    tell(windowed, total, None, end)
+                    forward_result(windowed, total, None, end)
             if opened is not None and opened.first < closed:
                 opened.emit(closed - 1, closed)
 
@@ -132,7 +132,7 @@ class SessionAggregate(OperatorSupplier):
             table = materialize(context, forward, self.store_name, _flush_listener(context, emit))
         store = table.store
         if not isinstance(store, StagedSessionStore):
-            raise InvalidStateStoreError(f"node {context.name}: store {self.store_name!r} keeps no sessions")
+            raise InvalidStateStoreError(f"node {context.name}: store {self.store_name!r} is no session store")
         if not self.on_close:
             return table, None
         opened = OpenWindows(context, table, _at_end(emit), _by_start if store.persistent else _by_key)
@@ -154,17 +154,17 @@ class SessionAggregate(OperatorSupplier):
 
 
 def _by_start(store_key: bytes) -> Order:
-    """Sessions of one end come by start, then by key, as in Kafka Streams' `TimeFirstSessionKeySchema`."""
+    """Return the sort key of sessions with the same end: start, then key, as in Kafka Streams' `TimeFirstSessionKeySchema`."""
     return store_key[-8:], store_key[:-SESSION_SUFFIX]
 
 
 def _by_key(store_key: bytes) -> Order:
-    """In memory they come by key (`InMemorySessionStore`)."""
+    """Return the sort key for stores in memory: key, then start (`InMemorySessionStore`)."""
     return store_key[:-SESSION_SUFFIX], store_key[-8:]
 
 
 def _at_end(emit: Emit) -> Emit:
-    """Results have the time of their session's end."""
+    """Return an `emit` that sets a result's timestamp to the end of its session."""
 
     def emit_at_end(key: object, new: object, old: object, timestamp: int) -> None:
         emit(key, new, old, cast("Windowed", key).window.end)
@@ -173,13 +173,15 @@ def _at_end(emit: Emit) -> Emit:
 
 
 def _flush_listener(context: NodeContext, emit: Emit) -> Callable[..., None]:
-    """What the cache calls; a result's time is the end of its session (Kafka Streams' `SessionCacheFlushListener`)."""
+    """Return the cache's flush listener. A result's timestamp is the end of its session (Kafka Streams' `SessionCacheFlushListener`)."""
     task = context.task
 
     def flushed(key: object, new: object, old: object, timestamp: int, headers: Headers | None) -> None:
-        before = task.headers
-        task.headers = headers
-        emit(key, new, old, cast("Windowed", key).window.end)
-        task.headers = before
+        before = task.headers, task.offset
+        task.headers, task.offset = headers, -1
+        try:
+            emit(key, new, old, cast("Windowed", key).window.end)
+        finally:
+            task.headers, task.offset = before
 
     return flushed

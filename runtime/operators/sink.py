@@ -1,4 +1,4 @@
-"""The end of a chain: a record becomes bytes and is handed to the collector (Kafka Streams' `SinkNode`, `RecordCollectorImpl`)."""
+"""Sinks: serialise records and pass them to the collector (Kafka Streams' `SinkNode`, `RecordCollectorImpl`)."""
 
 from __future__ import annotations
 
@@ -6,22 +6,24 @@ import reprlib
 from collections.abc import Callable, Collection
 from functools import lru_cache
 
-from runtime.errors import SchemaRegistryUnavailableError, SerializationError, StreamsError
-from runtime.operators.context import Forward, TaskContext
-from runtime.record import Headers, RecordContext
-from runtime.serdes.murmur2 import partition_for
-from runtime.serdes.serde import Serde, Serializer
+from penstock.runtime.model.error_text import described
+from penstock.runtime.model.errors import SchemaRegistryUnavailableError, SerializationError, StreamsError
+from penstock.runtime.model.interrupts import pass_ctrl_c
+from penstock.runtime.model.record import Headers, RecordContext
+from penstock.runtime.operators.context import Forward, TaskContext
+from penstock.runtime.serdes.murmur import partition_for
+from penstock.runtime.serdes.serde import Serde, Serializer
 
 Extractor = Callable[[object, object, RecordContext], str]
-"""(key, value, where the record comes from) -> name of an existing topic (Kafka Streams' `TopicNameExtractor`)."""
+"""(key, value, context of the record) -> name of an existing topic (Kafka Streams' `TopicNameExtractor`)."""
 
 StreamPartitioner = Callable[[str, object, object, int], "int | Collection[int] | None"]
 """(topic, key, value, number of partitions) -> a partition, several, none at all (empty), or None for the default (KIP-837)."""
 
 Writers = tuple[Serializer, Serializer]
 
-Refuse = Callable[[str, object, object, int, Exception], None]
-"""What to do when a serde fails: from topic, key, value, timestamp and its error. Returns where the output is left out."""
+Refuse = Callable[[str, object, object, int, BaseException], None]
+"""Called with topic, key, value, timestamp and error when a serde fails. The output is skipped if it returns."""
 
 
 def sink(
@@ -32,10 +34,10 @@ def sink(
     partitioner: StreamPartitioner | None,
     window_bytes: int = 0,
 ) -> Forward:
-    """The function of a sink node. Null keys and values stay null; headers are those of the record that is being processed.
+    """Return the function of a sink node. Null keys and values stay null; headers are those of the current record.
 
-    `window_bytes`: so many bytes at the end of a key do not count when its partition is chosen, so that all windows of a key go where the
-    key goes (Kafka Streams' `WindowedStreamPartitioner`).
+    `window_bytes`: number of bytes at the end of a key that are ignored when its partition is chosen, so that all windows of a key go to
+    the key's partition (Kafka Streams' `WindowedStreamPartitioner`).
     """
 
     def headers() -> Headers | None:
@@ -44,7 +46,7 @@ def sink(
     def writers(name: str) -> Writers:
         return key_serde.serializer(name, headers), value_serde.serializer(name, headers)
 
-    def refuse(name: str, key: object, value: object, timestamp: int, error: Exception) -> None:
+    def refuse(name: str, key: object, value: object, timestamp: int, error: BaseException) -> None:
         unwritable = _unwritable(name, key_serde, value_serde, writers(name)[0], key, value, error)
         task.collector.unwritable(name, key, value, timestamp, task.headers, unwritable)
 
@@ -65,7 +67,7 @@ def _fixed_sink(task: TaskContext, topic: str, write_key: Serializer, write_valu
             raw_value = None if value is None else write_value(value)
         except SchemaRegistryUnavailableError:
             raise  # no fault of the record's
-        except Exception as error:  # noqa: BLE001 (a serde may raise anything; the production handler is told)
+        except BaseException as error:  # noqa: BLE001 (a serde may raise anything; the production handler decides)
             refuse(topic, key, value, timestamp, error)
             return
         send(topic, raw_key, raw_value, timestamp, task.headers, None)
@@ -84,7 +86,7 @@ def _windowed_sink(
             raw_value = None if value is None else write_value(value)
         except SchemaRegistryUnavailableError:
             raise  # no fault of the record's
-        except Exception as error:  # noqa: BLE001 (as above)
+        except BaseException as error:  # noqa: BLE001 (as above)
             refuse(topic, key, value, timestamp, error)
             return
         partition = None if raw_key is None else _partition_of(raw_key[:-window_bytes], partitions(topic))
@@ -94,22 +96,23 @@ def _windowed_sink(
 
 
 _partition_of = lru_cache(50_000)(partition_for)
-"""The hash is computed in Python: those of the last keys are kept."""
+"""The hash is computed in Python, so the last results are cached."""
 
 
 def _unwritable(
-    topic: str, key_serde: Serde, value_serde: Serde, write_key: Serializer, key: object, value: object, error: Exception
+    topic: str, key_serde: Serde, value_serde: Serde, write_key: Serializer, key: object, value: object, error: BaseException
 ) -> SerializationError:
-    """Says which of the two a serde cannot write. (The key is tried once more: that tells, and happens only here.)"""
+    """Return an error that says whether the key or the value could not be written. The key is serialised again to find out."""
+    pass_ctrl_c(error, f"sink to topic {topic}")
     what, serde, given, raw_key = "value", value_serde, value, None
     if key is not None:
         try:
             raw_key = write_key(key)
-        except Exception:  # noqa: BLE001 (user code may raise anything, and did)
+        except BaseException:  # noqa: BLE001 (user code may raise anything, and did)
             what, serde, given = "key", key_serde, key
     unwritable = SerializationError(
         f"serde {serde.name} cannot write the {what} {reprlib.repr(given)} (of type {type(given).__name__}) to topic {topic}: "
-        f"{type(error).__name__}: {error}. Give the sink a serde that can: Produced({what}=...)",
+        f"{described(error)}. Give the sink a serde that can: Produced({what}=...)",
         is_key=what == "key",
         raw_key=raw_key,
     )
@@ -134,7 +137,8 @@ def _general_sink(
     *,
     chosen: bool,
 ) -> Forward:
-    """`chosen`: the topic's name comes from the user's code, so nobody has looked yet whether it exists."""
+    """Return the function of a sink with a topic extractor or a partitioner. `chosen`: the topic's name comes from the user's code, so its
+    existence must be checked."""
     send, partitions, exists = task.collector.send, task.collector.partitions, task.collector.exists
     bound: dict[str, Writers] = {}
 
@@ -150,7 +154,7 @@ def _general_sink(
             raw_value = None if value is None else write_value(value)
         except SchemaRegistryUnavailableError:
             raise
-        except Exception as error:  # noqa: BLE001 (as above)
+        except BaseException as error:  # noqa: BLE001 (as above)
             refuse(topic, key, value, timestamp, error)
             return
         if known is None:

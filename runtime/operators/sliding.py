@@ -1,11 +1,11 @@
 """Aggregates over sliding windows (Kafka Streams' `KStreamSlidingWindowAggregate`).
 
-A window [t, t + difference] has both ends in it. There is one that ends at each record (its left window), and one that begins a millisecond
-after it (its right window), as soon as a record lies in that. So a record updates the windows that hold it, and may make three: the right
-window of the record before it, its own left window, its own right window. What goes into a new one is found in a neighbour: the left window
-begins with the aggregate of the window that holds the records before, the right one is a copy of what later records made.
+A window [t, t + difference] includes both ends. For each record there is one that ends at it (its left window), and one that begins a
+millisecond after it (its right window), as soon as that contains a record. So a record updates the windows that contain it, and may create
+three: the right window of the previous record, its own left window and its own right window. A new window is initialised from a neighbour:
+the left one with the aggregate of the window that contains the previous records, the right one with a copy of the window of later records.
 
-Windows do not begin before 0: what is earlier than the difference goes into [0, difference]. Which windows a key has is known in memory
+Windows do not begin before 0: records earlier than the difference go into [0, difference]. The windows of a key are cached in memory
 (`StagedSegmentedStore.suffixes`); Kafka Streams reads a range of the store for each record.
 """
 
@@ -14,17 +14,17 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from dataclasses import dataclass
 
-from runtime.errors import InvalidStateStoreError
-from runtime.operators.aggregate import Aggregator, Initializer
-from runtime.operators.base import OperatorSupplier
-from runtime.operators.context import Forward, NodeContext, ValueGetter
-from runtime.operators.drops import Drops
-from runtime.operators.kept_time import keep_time, kept_time
-from runtime.operators.windowed import observed_name, window_getter, windows_table
-from runtime.record import Window, Windowed
-from runtime.serdes.keys import pack_timestamp, pack_window_suffix
-from runtime.stores.base import Entry
-from runtime.stores.window import StagedWindowStore
+from penstock.runtime.model.errors import InvalidStateStoreError
+from penstock.runtime.model.record import Window, Windowed
+from penstock.runtime.operators.aggregate import Aggregator, Initializer
+from penstock.runtime.operators.base import OperatorSupplier
+from penstock.runtime.operators.context import Forward, NodeContext, ValueGetter
+from penstock.runtime.operators.dropped_records import DroppedRecords
+from penstock.runtime.operators.node_times import commit_time, committed_time
+from penstock.runtime.operators.windowed import observed_name, window_getter, windows_table
+from penstock.runtime.serdes.keys import pack_timestamp, pack_window_suffix
+from penstock.runtime.stores.base import Entry
+from penstock.runtime.stores.window import StagedWindowStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +46,14 @@ class SlidingAggregate(OperatorSupplier):
     def build(self, context: NodeContext, forward: Forward) -> Forward:
         (to_bytes, load, update, value_of, _, emit, store), opened = windows_table(context, forward, self.store_name, self.on_close, 1)
         if not isinstance(store, StagedWindowStore):
-            raise InvalidStateStoreError(f"node {context.name}: store {self.store_name!r} keeps no windows")
-        initializer, aggregator, task, drops = self.initializer, self.aggregator, context.task, Drops(context)
+            raise InvalidStateStoreError(f"node {context.name}: store {self.store_name!r} is no window store")
+        initializer, aggregator, task, drops = self.initializer, self.aggregator, context.task, DroppedRecords(context)
         difference, grace, send_old, suffixes = self.difference_ms, self.grace_ms, context.send_old, store.suffixes
-        observed = kept_time(context, store, observed_name(self.part))
-        keep_time(context, store, observed_name(self.part), lambda: observed)
+        observed = committed_time(context, store, observed_name(self.part))
+        commit_time(context, store, observed_name(self.part), lambda: observed)
 
         def put(key: object, raw: bytes, start: int, entry: Entry, value: object, timestamp: int) -> None:
-            """The window's new value, and what the children hear of it."""
+            """Store the window's new value and forward it."""
             suffix = pack_window_suffix(start, 0)
             windowed = entry.key
             if windowed is None:
@@ -72,12 +72,12 @@ class SlidingAggregate(OperatorSupplier):
                 emit(windowed, value, before, timestamp)
 
         def take(key: object, value: object, timestamp: int, raw: bytes, start: int) -> None:
-            """The record joins a window that is there."""
+            """Add the record to an existing window."""
             entry = load(raw + pack_window_suffix(start, 0))
             add(key, value, timestamp, raw, start, entry, entry)
 
         def begin(key: object, value: object, timestamp: int, raw: bytes, start: int, held: Entry | None = None) -> None:
-            """The record begins a window, with the aggregate `held`. (It may have made the same window a moment before.)"""
+            """Create a window with the aggregate `held` and add the record. (The record may have created the same window already.)"""
             add(key, value, timestamp, raw, start, load(raw + pack_window_suffix(start, 0)), held)
 
         def add(key: object, value: object, timestamp: int, raw: bytes, start: int, entry: Entry, held: Entry | None) -> None:
@@ -87,11 +87,11 @@ class SlidingAggregate(OperatorSupplier):
             old = None if held is None else value_of(held)
             at = timestamp if old is None or held is not entry else max(timestamp, entry.timestamp)
             new = aggregator(key, value, initializer() if old is None else old)
-            # As in Kafka Streams, a deletion that a cache tells of has the record's own time.
+            # As in Kafka Streams, a deletion forwarded by a cache has the record's timestamp.
             put(key, raw, start, entry, new, timestamp if new is None and emit is None else at)
 
         def early(key: object, value: object, timestamp: int, raw: bytes) -> None:
-            """A record before `difference`: [0, difference] takes it."""
+            """Process a record with a timestamp below `difference`: its left window is [0, difference]."""
             known = suffixes(raw)
             starts = {int.from_bytes(suffix[:8], "big") for suffix in known[: bisect_left(known, pack_timestamp(timestamp + 2))]}
             combined = load(raw + pack_window_suffix(0, 0)) if 0 in starts else None
@@ -151,7 +151,7 @@ class SlidingAggregate(OperatorSupplier):
                     left_made = True
                     take(key, value, timestamp, raw, start)
                     if latest >= timestamp:
-                        return  # another record of the same time has made all windows
+                        return  # another record with the same timestamp has created all windows
                     previous = latest
                 else:
                     left, previous = _copy(entry), latest
@@ -170,5 +170,5 @@ class SlidingAggregate(OperatorSupplier):
 
 
 def _copy(entry: Entry) -> Entry:
-    """An entry as it is now, whatever becomes of it."""
+    """Return a copy of an entry, which later updates do not change."""
     return Entry(entry.value, entry.timestamp)

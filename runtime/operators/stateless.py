@@ -1,22 +1,24 @@
-"""Operators without state, on streams. Each is Kafka Streams' `KStream…` processor of the same name.
+"""The stateless operators of streams, each Kafka Streams' `KStream…` processor of the same name.
 
-Timestamps and headers of results are those of the record they come from.
+A result has the timestamp and headers of its input record.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
-from runtime.operators.base import OperatorSupplier, no_children
-from runtime.operators.context import Forward, NodeContext
+from penstock.runtime.operators.base import OperatorSupplier, no_children
+from penstock.runtime.operators.context import Forward, NodeContext
 
 KeyValue = tuple[object, object]
 """A key-value result of a user's mapper."""
 
 
 def as_pair(result: object, operation: str) -> KeyValue:
-    """A key-value result that is not a plain tuple: a named tuple or a list will do. Raises TypeError for anything else."""
+    """Convert a key-value result that is a named tuple or a list. Raises TypeError for anything else."""
     if isinstance(result, tuple | list) and len(result) == 2:
         return result[0], result[1]
     raise TypeError(f"{operation} expects a pair (key, value), a tuple, from its mapper, which returned {result!r}")
@@ -24,7 +26,10 @@ def as_pair(result: object, operation: str) -> KeyValue:
 
 @dataclass(frozen=True, slots=True)
 class PassThrough(OperatorSupplier):
-    """Hands on what it gets: the node of a `merge`, or of a source that feeds an operator of another kind."""
+    """Forwards records unchanged: the node of a `merge`, or of a source."""
+
+    def keeps_key(self) -> bool:
+        return True
 
     def build(self, context: NodeContext, forward: Forward) -> Forward:
         return forward
@@ -36,6 +41,9 @@ class Filter(OperatorSupplier):
 
     predicate: Callable[..., object]
     negate: bool = False
+
+    def keeps_key(self) -> bool:
+        return True
 
     def build(self, context: NodeContext, forward: Forward) -> Forward:
         predicate = self.predicate
@@ -62,7 +70,7 @@ class Map(OperatorSupplier):
 
         def map_record(key: object, value: object, timestamp: int) -> None:
             pair = fn(key, value)
-            if type(pair) is not tuple:  # a str of two characters could be unpacked too
+            if type(pair) is not tuple:  # unpacking would accept a str of two characters
                 pair = as_pair(pair, "map")
             new_key, new_value = pair
             forward(new_key, new_value, timestamp)
@@ -76,6 +84,9 @@ class MapValues(OperatorSupplier):
 
     fn: Callable[..., object]
     with_key: bool = False
+
+    def keeps_key(self) -> bool:
+        return True
 
     def build(self, context: NodeContext, forward: Forward) -> Forward:
         fn = self.fn
@@ -115,6 +126,9 @@ class FlatMapValues(OperatorSupplier):
     fn: Callable[..., Iterable[object]]
     with_key: bool = False
 
+    def keeps_key(self) -> bool:
+        return True
+
     def build(self, context: NodeContext, forward: Forward) -> Forward:
         fn = self.fn
 
@@ -146,11 +160,16 @@ class SelectKey(OperatorSupplier):
 
 @dataclass(frozen=True, slots=True)
 class Split(OperatorSupplier):
-    """The head of `split`: `branches` are predicates of (key, value), each with the name of the child that gets its records; what none of
-    them takes goes to `default`, if there is one."""
+    """`split`: forwards a record to the first branch whose predicate matches, else to `default`, if there is one.
+
+    `branches`: predicates of (key, value), each with the name of the branch's node.
+    """
 
     branches: tuple[tuple[Callable[..., object], str], ...]
     default: str | None
+
+    def keeps_key(self) -> bool:
+        return True
 
     def build(self, context: NodeContext, forward: Forward) -> Forward:
         branches = tuple((predicate, context.children[name]) for predicate, name in self.branches)
@@ -168,9 +187,12 @@ class Split(OperatorSupplier):
 
 @dataclass(frozen=True, slots=True)
 class Peek(OperatorSupplier):
-    """`peek`; `fn(key, value)` is called for its effect, then the record goes on."""
+    """`peek`; calls `fn(key, value)` for its side effect and forwards the record."""
 
     fn: Callable[..., object]
+
+    def keeps_key(self) -> bool:
+        return True
 
     def build(self, context: NodeContext, forward: Forward) -> Forward:
         fn = self.fn
@@ -184,7 +206,7 @@ class Peek(OperatorSupplier):
 
 @dataclass(frozen=True, slots=True)
 class Foreach(OperatorSupplier):
-    """`foreach`; `fn(key, value)` is called for its effect; nothing follows."""
+    """`foreach`; calls `fn(key, value)` for its side effect and forwards nothing."""
 
     fn: Callable[..., object]
 
@@ -195,3 +217,36 @@ class Foreach(OperatorSupplier):
             fn(key, value)
 
         return foreach
+
+
+@dataclass(frozen=True, slots=True)
+class Print(OperatorSupplier):
+    """`print`: a line for each record, the label followed by `text(key, value)`. Standard output is looked up at each record. A file is
+    opened for appending, because all tasks write to it, and flushed at each commit."""
+
+    label: str
+    text: Callable[..., str]
+    path: Path | None = None
+
+    def build(self, context: NodeContext, forward: Forward) -> Forward:
+        label, text = self.label, self.text
+        if self.path is None:
+
+            def to_sys_out(key: object, value: object, timestamp: int) -> None:
+                print(f"[{label}]: {text(key, value)}", file=sys.stdout, flush=True)
+
+            return to_sys_out
+        file = self.path.open("a", encoding="utf-8")
+        context.hooks.before_commit.append(file.flush)
+        context.hooks.close.append((context.name, file.close))
+        write = file.write
+
+        def to_file(key: object, value: object, timestamp: int) -> None:
+            write(f"[{label}]: {text(key, value)}\n")
+
+        return to_file
+
+
+def key_and_value(key: object, value: object) -> str:
+    """Return the default text of a record."""
+    return f"{key}, {value}"

@@ -1,18 +1,19 @@
 """Joins of two streams over a window of time (Kafka Streams' `KStreamJoinWindow`, `KStreamKStreamJoin`).
 
-Each stream has a store of its records. A record is looked up in the other stream's store, and joined with every record of its key
-there whose time is near enough, in the order of their times; then it goes into its own. The result has the later of the two times and
-the headers of the record that came last. A record without a key or value is dropped and counted.
+Each stream has a store of its records. A record is joined with every record of its key in the other stream's store whose timestamp is in
+the window, in the order of timestamps; then it is added to its own store. The result has the larger of the two timestamps and the headers
+of the record that arrived last. A record without a key or value is dropped and counted.
 
-A left or outer join also gives records that found no partner, with None in its place and their own time; but only when none can come any
-more. Until then they wait in a store that both sides share. What waits is looked at when stream time moves, oldest first; a record's turn
-has come when stream time has passed the end of its window and the grace period. Two more cases are told apart, as Kafka Streams does: a
-record whose window ended before stream time at once goes on alone, and so does one without a key, which nothing can join.
+A left or outer join also emits records without a match, with None for the other side and their own timestamp, but only when no match can
+arrive any more. Until then they wait in a store that both sides share. When stream time advances, the store is scanned, oldest record
+first; a record is due when stream time has passed the end of its window and the grace period. As in Kafka Streams, a record is emitted at
+once if its window ends before stream time, or if it has no key, so that nothing can match it.
 
-A look costs a scan of the store, so it is taken only when something can be due, and at most once a second of wall-clock time
-(`TaskContext.emit_interval_ms`). What is remembered of a look is the time of the record at which it ended. Where the two sides have windows
-of different lengths an older one may still wait, and then comes out later than it might: Kafka Streams does so, and its results are what
-counts here. After a restart it forgets the stream time; here that is kept with what waits, so that a late record stays late.
+A scan is expensive, so it happens only when a record can be due, and at most once per second of wall-clock time
+(`TaskContext.emit_interval_ms`). Only the timestamp of the record at which the scan ended is remembered. If the two sides have windows of
+different lengths, an older record may still be waiting, and is then emitted later than possible: Kafka Streams does the same, and results
+are the same as there. Kafka Streams loses the stream time on a restart; here it is committed with the store, so that late records stay
+late.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, cast
 
-from runtime.errors import InvalidStateStoreError
-from runtime.operators.base import OperatorSupplier
-from runtime.operators.context import Forward, NodeContext
-from runtime.operators.kept_time import OBSERVED_TIME, keep_time, kept_time
-from runtime.operators.materialized import key_bytes
-from runtime.serdes.join_sides import JoinKey, JoinValues
-from runtime.stores.duplicates import StagedDuplicatesStore
-from runtime.stores.key_value import StagedKeyValueStore
+from penstock.runtime.model.errors import InvalidStateStoreError
+from penstock.runtime.operators.base import OperatorSupplier
+from penstock.runtime.operators.context import Forward, NodeContext
+from penstock.runtime.operators.materialized import key_bytes
+from penstock.runtime.operators.node_times import OBSERVED_TIME, commit_time, committed_time
+from penstock.runtime.serdes.join_sides import JoinKey, JoinValues
+from penstock.runtime.stores.duplicates import StagedDuplicatesStore
+from penstock.runtime.stores.key_value import StagedKeyValueStore
 
 Joiner = Callable[..., object]
 """(left, right), or (key, left, right) with `with_key`."""
@@ -36,11 +37,11 @@ JoinOne = Callable[[object, object, object], object]
 """(key, this side's value, the other side's value) -> result."""
 
 _EMPTY = 2**63 - 1
-"""`min_time` when nothing waits."""
+"""`min_time` if no record waits."""
 
 
 class JoinWindow(Protocol):
-    """How far before and after a record of the left stream its partners may be, and how long late ones are waited for, all in ms
+    """How far before and after a record of the left stream its matches may be, and the grace period for late records, all in ms
     (`JoinWindows`)."""
 
     @property
@@ -54,7 +55,7 @@ class JoinWindow(Protocol):
 
 
 def duplicates(context: NodeContext, name: str) -> StagedDuplicatesStore:
-    """The store of one stream's records. Raises InvalidStateStoreError."""
+    """Return the store of one stream's records. Raises InvalidStateStoreError if it does not retain duplicates."""
     store = context.engine_store(name)
     if not isinstance(store, StagedDuplicatesStore):
         raise InvalidStateStoreError(f"node {context.name}: store {name!r} of a join of streams must retain duplicates")
@@ -63,7 +64,7 @@ def duplicates(context: NodeContext, name: str) -> StagedDuplicatesStore:
 
 @dataclass(frozen=True, slots=True)
 class StreamWindowed(OperatorSupplier):
-    """Keeps a stream's records for the join below: each goes there first, so that it does not meet itself, and then into the store."""
+    """Stores a stream's records for the other side. Each is forwarded to the join before it is stored, so that it does not match itself."""
 
     store_name: str
 
@@ -83,10 +84,10 @@ class StreamWindowed(OperatorSupplier):
 
 @dataclass(frozen=True, slots=True)
 class StreamJoin(OperatorSupplier):
-    """One side of a join: what a record of the left stream (or of the right one, if not `left`) does.
+    """One side of a join of streams: the left one, or the right one if not `left`.
 
-    `store_name` is the store of the other stream's records. `waiting` is the store that both sides of a left or outer join share, None for
-    an inner one; `outer`: this side's records are results without a partner, too.
+    `store_name`: the store of the other stream's records. `waiting`: the store that both sides of a left or outer join share, None for an
+    inner join. `outer`: this side's records are results without a match, too.
     """
 
     store_name: str
@@ -101,7 +102,7 @@ class StreamJoin(OperatorSupplier):
         return self._build_inner(context, forward) if self.waiting is None else self._build_outer(context, forward)
 
     def _reach(self) -> tuple[int, int]:
-        """How far back and ahead of a record of this side its partners may be."""
+        """Return how far before and after a record of this side its matches may be."""
         before, after = self.windows.before_ms, self.windows.after_ms
         return (before, after) if self.left else (after, before)
 
@@ -159,23 +160,23 @@ class StreamJoin(OperatorSupplier):
 
 
 class _Waiting:
-    """What both sides of a left or outer join share in one task: the store of records without a partner, and the times by which they are
-    let go (Kafka Streams' `TimeTracker`)."""
+    """Shared by both sides of a left or outer join in one task: the store of records without a match, and the times that decide when they
+    are emitted (Kafka Streams' `TimeTracker`)."""
 
-    __slots__ = ("min_time", "next_look_ms", "store", "stream_time", "to_bytes")
+    __slots__ = ("min_time", "next_scan_ms", "store", "stream_time", "to_bytes")
 
     def __init__(self, context: NodeContext, store_name: str) -> None:
         store = context.engine_store(store_name)
         assert isinstance(store, StagedKeyValueStore), store_name
         self.store = store
         self.to_bytes = key_bytes(store)
-        self.stream_time = kept_time(context, store, OBSERVED_TIME)
-        keep_time(context, store, OBSERVED_TIME, lambda: self.stream_time)
+        self.stream_time = committed_time(context, store, OBSERVED_TIME)
+        commit_time(context, store, OBSERVED_TIME, lambda: self.stream_time)
         self.min_time = next((cast(JoinKey, found).timestamp for found, _ in store.all()), _EMPTY)
-        self.next_look_ms = 0
+        self.next_scan_ms = 0
 
     def add(self, key: JoinKey, value: object) -> None:
-        """A record begins to wait."""
+        """Add a record without a match."""
         if key.timestamp < self.min_time:
             self.min_time = key.timestamp
         raw = self.to_bytes(key)
@@ -184,7 +185,7 @@ class _Waiting:
         self.store.update(raw, key, entry, (*present, (key.left, value)), key.timestamp, None)
 
     def remove(self, key: JoinKey) -> None:
-        """Records have found a partner."""
+        """Remove the records of this key, which have a match now."""
         raw = self.to_bytes(key)
         entry = self.store.entry(raw)
         if entry.value is not None:
@@ -192,7 +193,7 @@ class _Waiting:
 
 
 def _emitter(waiting: _Waiting, context: NodeContext, forward: Forward, side: StreamJoin) -> Callable[[], None]:
-    """What lets records go whose time has come."""
+    """Return a function that emits the records that are due."""
     before, after, grace = side.windows.before_ms, side.windows.after_ms, side.windows.grace_period_ms
     joiner, with_key, clock, interval = side.joiner, side.with_key, context.task.clock, context.task.emit_interval_ms
     ahead = after if side.left else before
@@ -202,9 +203,9 @@ def _emitter(waiting: _Waiting, context: NodeContext, forward: Forward, side: St
         if waiting.min_time + ahead + grace >= stream_time:
             return
         now = clock.wall_ms()
-        if now < waiting.next_look_ms:
+        if now < waiting.next_scan_ms:
             return
-        waiting.next_look_ms = now + interval
+        waiting.next_scan_ms = now + interval
         waiting.min_time = _EMPTY
         left_open = right_open = False
         for found, values in waiting.store.all():
@@ -221,3 +222,47 @@ def _emitter(waiting: _Waiting, context: NodeContext, forward: Forward, side: St
             waiting.remove(JoinKey(timestamp, left, key))
 
     return emit
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSelfJoin(OperatorSupplier):
+    """An inner join of a stream with itself in one node and one store (Kafka Streams' `KStreamKStreamSelfJoin`, KIP-862).
+
+    Its parent is the node that stores the stream's records (`StreamWindowed`), which forwards a record before storing it. Results and their
+    order are those of the join it replaces. A record older than `retention_ms`, the store's retention, is joined with other records only.
+    (That starts 1 ms earlier than in the join, as in Kafka Streams.)
+    """
+
+    store_name: str
+    windows: JoinWindow
+    joiner: Joiner
+    with_key: bool
+    retention_ms: int
+
+    def build(self, context: NodeContext, forward: Forward) -> Forward:
+        store = duplicates(context, self.store_name)
+        values_between, to_bytes, drop = store.values_between, key_bytes(store), context.task.dropped.add
+        before, after, retention, joiner = self.windows.before_ms, self.windows.after_ms, self.retention_ms, self.joiner
+        join_one: JoinOne = joiner if self.with_key else lambda _key, left, right: joiner(left, right)
+        observed = committed_time(context, store, OBSERVED_TIME)
+        commit_time(context, store, OBSERVED_TIME, lambda: observed)
+
+        def join(key: object, value: object, timestamp: int) -> None:
+            nonlocal observed
+            if key is None or value is None:
+                drop()
+                return
+            observed = max(observed, timestamp)
+            raw = to_bytes(key)
+            for time, other in values_between(raw, timestamp - before, timestamp + after):
+                forward(key, join_one(key, value, other), max(time, timestamp))
+            itself = timestamp > observed - retention + 1
+            for time, other in values_between(raw, timestamp - after, timestamp + before):
+                if itself and time > timestamp:  # results come in the order of time
+                    itself = False
+                    forward(key, join_one(key, value, value), timestamp)
+                forward(key, join_one(key, other, value), max(time, timestamp))
+            if itself:
+                forward(key, join_one(key, value, value), timestamp)
+
+        return join

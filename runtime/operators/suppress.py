@@ -1,12 +1,12 @@
-"""Suppression: a table whose changes wait (Kafka Streams' `KTableSuppressProcessor`, KIP-328).
+"""Suppression: a table that buffers its changes (Kafka Streams' `KTableSuppressProcessor`, KIP-328).
 
-A change goes into a buffer, where it takes the place of the one of its key that waits there. It leaves when stream time has moved on by
-the duration since the time that orders it: that of the first record that waited, or the end of its window. When more waits than the limits
-allow, the oldest goes out early, or the application stops. Stream time here is the largest time of a change that this node has seen, kept
-with the buffer.
+A change is added to a buffer, where it replaces an earlier change of its key. It is emitted when stream time has advanced by the duration
+since the buffer time of its key: the timestamp of the first buffered change, or the end of the key's window. If the buffer exceeds its
+limits, the oldest change is emitted early, or the application stops. Stream time here is the largest timestamp of a change that this node
+has seen, committed with the buffer.
 
-What goes out is a change from what downstream last heard of the key. (Kafka Streams sends the value before the last change, also if that
-never went out; an aggregate of the suppressed table then subtracts what it never added.)
+The old value of an emitted change is the value last emitted for the key. (Kafka Streams sends the value before the last change, even if it
+was never emitted; an aggregate of the suppressed table then subtracts a value that it never added.)
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
-from runtime.errors import InvalidStateStoreError, StreamsError
-from runtime.metrics import NODE, STATE
-from runtime.operators.base import OperatorSupplier, of_changes
-from runtime.operators.context import Forward, NodeContext, Row, RowGetter, ValueGetter
-from runtime.operators.kept_time import OBSERVED_TIME, keep_time, kept_time
-from runtime.operators.materialized import change_emitter
-from runtime.record import Change, Windowed
-from runtime.stores.buffer import ChangeBuffer
-from runtime.stores.buffer_format import Origin
+from penstock.runtime.model.errors import InvalidStateStoreError, StreamsError
+from penstock.runtime.model.metrics import NODE, STATE
+from penstock.runtime.model.record import Change, Windowed
+from penstock.runtime.operators.base import OperatorSupplier, of_changes
+from penstock.runtime.operators.context import Forward, NodeContext, Row, RowGetter, ValueGetter
+from penstock.runtime.operators.materialized import change_emitter
+from penstock.runtime.operators.node_times import OBSERVED_TIME, commit_time, committed_time
+from penstock.runtime.stores.buffer import ChangeBuffer
+from penstock.runtime.stores.buffer_format import Origin
 
 UNLIMITED = 2**63 - 1
 _UNKNOWN_TIME = -1
@@ -30,8 +30,11 @@ _UNKNOWN_TIME = -1
 
 @dataclass(frozen=True, slots=True)
 class Suppress(OperatorSupplier):
-    """`suppress` of a table. `by_window_end`: changes are ordered by the end of their key's window, and deletions of windows are dropped,
-    because nothing of them went out before. `emit_early`: what to do when the limits are exceeded; else the node raises."""
+    """`suppress` of a table.
+
+    `by_window_end`: changes are ordered by the end of their key's window, and deletions of windows are dropped, because no result of such a
+    window was emitted before. `emit_early`: emit the oldest change when a limit is exceeded; otherwise the node raises.
+    """
 
     buffer_name: str
     wait_ms: int
@@ -54,20 +57,20 @@ class Suppress(OperatorSupplier):
         counts = task.metrics.latency("suppression-buffer-count", STATE, **of_buffer)
         sizes = task.metrics.latency("suppression-buffer-size", STATE, **of_buffer)
 
-        def watch(count: int, size: int) -> None:
+        def record_size(count: int, size: int) -> None:
             counts.record(count)
             sizes.record(size)
 
         buffer.counts_bytes = self.max_bytes < UNLIMITED
-        buffer.load(watch)
-        observed = kept_time(context, buffer, OBSERVED_TIME)
-        keep_time(context, buffer, OBSERVED_TIME, lambda: observed)
+        buffer.load(record_size)
+        observed = committed_time(context, buffer, OBSERVED_TIME)
+        commit_time(context, buffer, OBSERVED_TIME, lambda: observed)
         emit, put, evict = change_emitter(context, forward), buffer.put, buffer.evict
         wait, by_window_end, max_records, max_bytes = self.wait_ms, self.by_window_end, self.max_records, self.max_bytes
         limited = max_records < UNLIMITED or max_bytes < UNLIMITED
 
         def send() -> None:
-            """The change at the front goes out, as what it was when it came in."""
+            """Emit the first change, with the origin of its input record."""
             key, new, old, timestamp, origin = evict()
             if new is None and by_window_end:
                 return
@@ -102,11 +105,11 @@ class Suppress(OperatorSupplier):
     def _buffer(self, context: NodeContext) -> ChangeBuffer:
         buffer = context.task.store(self.buffer_name)
         if not isinstance(buffer, ChangeBuffer):
-            raise InvalidStateStoreError(f"node {context.name}: store {self.buffer_name!r} is no buffer of changes")
+            raise InvalidStateStoreError(f"node {context.name}: store {self.buffer_name!r} is no suppression buffer")
         return buffer
 
     def value_getter(self, context: NodeContext, parent: ValueGetter | None) -> ValueGetter:
-        """What downstream knows: of a key that waits, what it heard last; else the row itself."""
+        """Return a function that reads the table as downstream knows it: the last emitted value of a buffered key, else the row itself."""
         prior = self._buffer(context).prior
         if parent is None:
             raise TypeError(f"node {context.name} suppresses no table")

@@ -1,10 +1,9 @@
 """Operators on tables that compute one row from one row (Kafka Streams' `KTableSource`, `KTableFilter`, `KTableMapValues`,
 `KTableRepartitionMap`, and the node of `toStream`).
 
-What comes in and goes out is a `Change`. A derived table without a store of its own is computed from its parent when somebody joins
-with it (value getters). When old values are to be had, a filter says nothing about rows that neither passed before nor pass now;
-when they are not (a source table that had no store when the filter was defined), it sends a tombstone for each row that does not
-pass, as Kafka Streams does.
+Inputs and outputs are `Change`s. A derived table without its own store is computed from its parent when a join reads it (value getters). If
+old values are available, a filter forwards nothing for rows that neither passed before nor pass now. If they are not (a source table that
+had no store when the filter was defined), it forwards a tombstone for each row that does not pass, as Kafka Streams does.
 """
 
 from __future__ import annotations
@@ -12,23 +11,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from runtime.operators.base import OperatorSupplier, of_changes
-from runtime.operators.context import Forward, NodeContext, RowGetter, ValueGetter
-from runtime.operators.materialized import materialize, store_getter
-from runtime.operators.rows import is_versioned
-from runtime.operators.stateless import as_pair
-from runtime.record import Change, OutOfOrder
+from penstock.runtime.model.record import Change, OutOfOrder
+from penstock.runtime.operators.base import OperatorSupplier, of_changes
+from penstock.runtime.operators.context import Forward, LookUp, NodeContext, RowGetter, ValueGetter
+from penstock.runtime.operators.materialized import entries_of, materialize, store_getter
+from penstock.runtime.operators.rows import is_versioned
+from penstock.runtime.operators.stateless import as_pair
 
 Compute = Callable[[object, object], object]
-"""The row's value in a derived table, from key and value; never asked about None."""
+"""(key, value) -> the row's value in the derived table. Never called with None as the value."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableSource(OperatorSupplier):
     """The head of a table: turns a topic's records into changes. Records without a key are dropped and counted.
 
-    With a store, an update that changes nothing (same bytes, not older) is suppressed (KIP-557), and so is a tombstone for an absent key;
-    but not unless `only_changes`, nor with a versioned store, for which each is a version.
+    With a store and `only_changes`, an update that changes nothing (same bytes, not older) is dropped (KIP-557), and so is a tombstone for
+    an absent key. With a versioned store nothing is dropped, because each update is a version.
     """
 
     store_name: str | None
@@ -75,6 +74,12 @@ class TableSource(OperatorSupplier):
             raise TypeError(f"table {context.name} is read by a join but has no store")
         return store_getter(context, self.store_name)
 
+    def keeps_key(self) -> bool:
+        return True
+
+    def look_up(self, context: NodeContext) -> LookUp | None:
+        return None if self.store_name is None else entries_of(context, self.store_name)
+
 
 def _unmaterialized_source(context: NodeContext, forward: Forward) -> Forward:
     drop, plain = context.task.dropped.add, context.plain_forward
@@ -91,7 +96,7 @@ def _unmaterialized_source(context: NodeContext, forward: Forward) -> Forward:
 
 
 class _DerivedTable(OperatorSupplier):
-    """A table whose rows are computed one by one from its parent's."""
+    """Base of tables whose rows are computed one by one from their parent's rows."""
 
     __slots__ = ()
 
@@ -102,7 +107,7 @@ class _DerivedTable(OperatorSupplier):
         raise NotImplementedError
 
     def _keeps_silent(self, context: NodeContext) -> bool:
-        """Without a cache: whether nothing is said of a row that was absent and stays so."""
+        """Without a cache: return True if nothing is forwarded for a row that was absent and stays absent."""
         return False
 
     def can_send_old(self, parent_can: bool) -> bool:
@@ -182,9 +187,9 @@ class TableFilter(_DerivedTable):
     store_name: str | None = None
     negate: bool = False
     versioned: bool = False
-    """The table above is."""
+    """True if the parent table is versioned."""
     eager: bool = True
-    """Old values are asked for even if nothing below wants them; otherwise only then."""
+    """True: request old values from the parent always; False: only if a child wants them."""
 
     def _store_name(self) -> str | None:
         return self.store_name
@@ -217,13 +222,13 @@ class TableFilter(_DerivedTable):
 
 @dataclass(frozen=True, slots=True)
 class TableMapValues(_DerivedTable):
-    """`map_values` of a table; `fn(value)`, or `fn(key, value)` if `with_key`. Tombstones go through unmapped."""
+    """`map_values` of a table; `fn(value)`, or `fn(key, value)` if `with_key`. Tombstones are forwarded unmapped."""
 
     fn: Callable[..., object]
     with_key: bool = False
     store_name: str | None = None
     versioned: bool = False
-    """The table above is."""
+    """True if the parent table is versioned."""
 
     def _store_name(self) -> str | None:
         return self.store_name
@@ -283,12 +288,11 @@ class ToStream(OperatorSupplier):
 
 @dataclass(frozen=True, slots=True)
 class TableGroupBy(OperatorSupplier):
-    """`group_by` of a table: what a change means to the groups. `selector(key, value)` gives the pair of group and value; None, or a
-    pair with None in it, leaves the row out.
+    """`group_by` of a table: forwards changes of rows as changes of groups.
 
-    The old group hears of the old value before the new group hears of the new one; if they are the same, both go in one change, so
-    that the aggregate subtracts before it adds in one step (KIP-904). A change of a versioned table that is not the latest of its row says
-    nothing to them (KIP-914).
+    `selector(key, value)` returns the pair of group and value; None, or a pair that contains None, leaves the row out. The removal from the
+    old group is forwarded before the addition to the new one. If both are the same group, they are one change, so that the aggregate
+    subtracts and adds in one step (KIP-904). Out-of-order changes of a versioned table are not forwarded (KIP-914).
     """
 
     selector: Callable[..., tuple[object, object] | None]

@@ -1,8 +1,8 @@
-"""Joins of a stream with a table, at the moment of the stream's record (Kafka Streams' `KStreamKTableJoinProcessor`).
+"""Joins of a stream with a table, as of the processing of the stream's record (Kafka Streams' `KStreamKTableJoinProcessor`).
 
-A record without a value is dropped and counted: there is nothing to join. So is one without a key (for a global table: whose mapped key is
-None), except that a left join takes a record without a key of its own and gives None on the right (KIP-962). The joined record keeps key,
-timestamp and headers of the stream's.
+A record without a value is dropped and counted. So is one without a key (for a global table: one whose mapped key is None), except that a
+left join accepts a record without a key and joins it with None (KIP-962). The joined record has the key, timestamp and headers of the
+stream's record.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from runtime.operators.base import OperatorSupplier
-from runtime.operators.context import Forward, NodeContext
-from runtime.operators.materialized import store_getter
+from penstock.runtime.operators.base import OperatorSupplier
+from penstock.runtime.operators.context import Forward, LookUp, NodeContext
+from penstock.runtime.operators.materialized import entries_of, store_getter
 
 Joiner = Callable[..., object]
 """(left, right), or (key, left, right) with `with_key`."""
@@ -64,8 +64,12 @@ class StreamTableJoin(OperatorSupplier):
             return left_join
         return join_key if self.with_key else join
 
+    def look_up(self, context: NodeContext) -> LookUp | None:
+        store = None if self.versioned else context.store_of(self.table)
+        return None if store is None else entries_of(context, store)
+
     def _build_as_of(self, context: NodeContext, forward: Forward) -> Forward:
-        """With a versioned table: the row is that of the record's time."""
+        """Return the join with a versioned table, which uses the row as of the record's timestamp."""
         rows, drop, left = context.rows(self.table), context.task.dropped.add, self.left
         join_one = _with_key(self.joiner, self.with_key)
 

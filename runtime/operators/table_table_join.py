@@ -1,14 +1,14 @@
 """Joins of two tables by their keys (Kafka Streams' `KTableKTableInnerJoin`, `…LeftJoin`, `…RightJoin`, `…OuterJoin`, `…JoinMerger`).
 
-A change of a row of either table is joined with the row that the other table has now; a node for each side, and one that merges both and
-keeps the result if it has a store. A result has the later one of the two rows' times. Which changes give a result:
+A change of a row of either table is joined with the current row of the other table. There is a node for each side, and one that merges both
+and stores the result if it has a store. A result has the larger of the two rows' timestamps. Changes with a result:
 
-    inner       those whose key has a row on the other side; of a row that goes, the result goes too
-    left, on the left side     all; with None on the right where there is no row
-    left, on the right side    as inner, but a right row that goes leaves the left one joined with None
-    outer       all; with None where there is no row; the result goes with the last of both
+    inner                      those whose key has a row on the other side; deleting either row deletes the result
+    left, on the left side     all; joined with None if there is no right row
+    left, on the right side    as inner, but deleting the right row leaves the left one joined with None
+    outer                      all; joined with None if the other row is missing; deleting the last of both deletes the result
 
-A change that does not have the latest time of its key in a versioned table is dropped and counted (KIP-914).
+An out-of-order change of a versioned table is dropped and counted (KIP-914).
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from runtime.operators.base import OperatorSupplier, of_changes
-from runtime.operators.context import Forward, NodeContext, RowGetter
-from runtime.operators.materialized import materialize
-from runtime.record import Change, OutOfOrder
+from penstock.runtime.model.record import Change, OutOfOrder
+from penstock.runtime.operators.base import OperatorSupplier, of_changes
+from penstock.runtime.operators.context import Forward, NodeContext, RowGetter
+from penstock.runtime.operators.materialized import materialize
 
 Joiner = Callable[..., object]
 """(left, right), or (key, left, right) with `with_key`."""
 JoinOne = Callable[[object, object, object], object]
-"""(key, this side's value, the other side's) -> result."""
+"""(key, this side's value, the other side's value) -> result."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableJoin(OperatorSupplier):
-    """One side of a join of two tables: the parent is this side's table, `other` is the node of the other one.
+    """One side of a join of two tables. Its parent is this side's table; `other` is the node of the other table.
 
-    `left`: this is the left side. `keeps_this`: a row of this side without a partner is a result; `keeps_other`: one of the other side.
-    `versioned`: this side's table is.
+    `left`: this is the left side. `keeps_this`: a row of this side without a match is a result; `keeps_other`: the same for the other side.
+    `versioned`: this side's table is versioned.
     """
 
     other: str
@@ -97,7 +97,7 @@ class TableJoin(OperatorSupplier):
 
 @dataclass(frozen=True, slots=True)
 class TableJoinMerge(OperatorSupplier):
-    """The table that a join of two tables is: with a store, or read through both tables."""
+    """The result table of a join of two tables: with a store, or computed from both tables when it is read."""
 
     store_name: str | None = None
 

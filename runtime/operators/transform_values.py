@@ -1,8 +1,7 @@
-"""`transform_values` of a table: its rows are computed by an object of the user's that may keep state (Kafka Streams'
-`KTableTransformValues`).
+"""`transform_values` of a table: a custom object, which may have state, computes its rows (Kafka Streams' `KTableTransformValues`).
 
-Other than the function of `map_values`, a transformer is called for deletions too, with None. When somebody joins with the table and it
-has no store of its own, a transformer of its own computes the row that is asked for.
+Unlike the function of `map_values`, a transformer is called for deletions too, with None. If a join reads the table and it has no store, a
+separate transformer computes the requested row.
 """
 
 from __future__ import annotations
@@ -12,43 +11,43 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, NoReturn, Protocol, TypeAlias
 
-from runtime.errors import StreamsError
-from runtime.operators.base import OperatorSupplier, no_children, of_changes
-from runtime.operators.context import Forward, NodeContext, Row, RowGetter
-from runtime.operators.materialized import materialize
-from runtime.operators.processor import ConnectedStoreProvider, ProcessorContext
-from runtime.record import Change, Headers
-from runtime.type_variables import VR, K, KIn_contra, V, V_co, VIn_contra
+from penstock.runtime.model.errors import StreamsError
+from penstock.runtime.model.record import Change, Headers
+from penstock.runtime.model.type_variables import VR, K, KIn_contra, V, V_co, VIn_contra
+from penstock.runtime.operators.base import OperatorSupplier, no_children, of_changes
+from penstock.runtime.operators.context import Forward, NodeContext, Row, RowGetter
+from penstock.runtime.operators.materialized import materialize
+from penstock.runtime.operators.processor import ConnectedStoreProvider, ProcessorContext
 
 
 class TransformerContext(ProcessorContext[object, object]):
-    """What a transformer may ask of its task. Rows are what it returns: it cannot forward."""
+    """A transformer's access to its task. It returns rows and cannot forward."""
 
     __slots__ = ()
 
     @property
     def timestamp(self) -> int:
-        """The time of the change that is being transformed, ms since the epoch."""
+        """Timestamp of the change that is being transformed, ms since the epoch."""
         return self._task.timestamp
 
     @property
     def headers(self) -> Headers:
-        """The headers of the record behind it; a copy."""
+        """A copy of the headers of the current record."""
         return list(self._task.headers or ())
 
     def forward(self, record: object, child_name: str | None = None) -> NoReturn:
-        """Raises StreamsError."""
+        """Raise StreamsError: a transformer cannot forward."""
         raise StreamsError(f"node {self._node.name}: a ValueTransformerWithKey returns its row; it cannot forward")
 
 
 class ValueTransformerWithKey(Generic[KIn_contra, VIn_contra, V_co]):
-    """Computes the rows of a table. One instance for each task, made by the supplier; used by one thread."""
+    """Computes the rows of a table. The supplier creates one for each task, which is used by one thread."""
 
     def init(self, context: TransformerContext) -> None:
         """Called once before the first row; stores are restored by then."""
 
     def transform(self, read_only_key: KIn_contra, value: VIn_contra | None, /) -> V_co | None:
-        """The new row's value; `value` and the result are None for no row."""
+        """Return the new row's value. `value` is None if the row was deleted; a result of None deletes the new row."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -56,7 +55,7 @@ class ValueTransformerWithKey(Generic[KIn_contra, VIn_contra, V_co]):
 
 
 class AnyValueTransformer(Protocol[KIn_contra, VIn_contra, V_co]):
-    """What the engine needs of a transformer: `ValueTransformerWithKey` or anything with its methods."""
+    """Protocol of a transformer: `ValueTransformerWithKey`, or any class with its methods."""
 
     def init(self, context: TransformerContext) -> None: ...
 
@@ -66,26 +65,26 @@ class AnyValueTransformer(Protocol[KIn_contra, VIn_contra, V_co]):
 
 
 class ValueTransformerWithKeySupplier(ConnectedStoreProvider, ABC, Generic[KIn_contra, VIn_contra, V_co]):
-    """Makes transformers, and brings their stores. (One that needs no stores may be a `ValueTransformerWithKey` class, or any function that
-    makes one.)"""
+    """Creates transformers and provides their stores. (Without stores, a `ValueTransformerWithKey` class or a function that returns a
+    transformer will do.)"""
 
     @abstractmethod
     def get(self) -> AnyValueTransformer[KIn_contra, VIn_contra, V_co]:
-        """A new transformer, each time."""
+        """Return a new transformer for each call."""
 
     def __call__(self) -> AnyValueTransformer[KIn_contra, VIn_contra, V_co]:
         return self.get()
 
 
 MakesValueTransformer: TypeAlias = Callable[[], AnyValueTransformer[K, V, VR]]
-"""A `ValueTransformerWithKey` class, a supplier, or a callable that makes a new transformer each time."""
+"""A `ValueTransformerWithKey` class, a supplier, or a callable that returns a new transformer for each call."""
 
 Transform = Callable[[object, object], object]
 
 
 @dataclass(frozen=True, slots=True)
 class TableTransformValues(OperatorSupplier):
-    """`transform_values`; `versioned`: the table above is."""
+    """`transform_values`. `versioned`: the parent table is versioned."""
 
     supplier: MakesValueTransformer
     store_name: str | None = None

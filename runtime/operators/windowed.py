@@ -1,45 +1,53 @@
-"""Aggregates over hopping and tumbling windows (Kafka Streams' `KStreamWindowAggregate`), and over windows of the user's own making.
+"""Aggregates over hopping and tumbling windows (Kafka Streams' `KStreamWindowAggregate`), and over custom windows.
 
 A record belongs to every window [start, start + size) around its timestamp, where starts are multiples of the advance and never negative. A
-window takes records while its end is later than stream time minus grace; a record for an earlier one is late: dropped and counted.
-Stream time here is the largest timestamp that this node has seen. It is kept with the store at each commit, so a restart does not let
-records in that were late before it (Kafka Streams forgets it).
+window accepts records while its end is later than stream time minus grace; a late record is dropped and counted. Stream time here is the
+largest timestamp that this node has seen. It is committed with the store, so that records which were late before a restart are late after
+it (Kafka Streams loses it).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast, runtime_checkable
 
-from runtime.errors import InvalidStateStoreError
-from runtime.operators.aggregate import Aggregator, Initializer, Reducer
-from runtime.operators.base import OperatorSupplier
-from runtime.operators.context import Forward, NodeContext, ValueGetter
-from runtime.operators.drops import Drops
-from runtime.operators.final import OpenWindows
-from runtime.operators.kept_time import OBSERVED_TIME, keep_time, kept_time
-from runtime.operators.materialized import Materialized, change_emitter, finder, key_bytes, materialize, materialize_silent
-from runtime.record import Window, Windowed
-from runtime.serdes.keys import WINDOW_SUFFIX, pack_window_suffix
-from runtime.stores.window import StagedWindowStore
+from penstock.runtime.model.errors import InvalidStateStoreError
+from penstock.runtime.model.record import Window, Windowed
+from penstock.runtime.operators.aggregate import Aggregator, Initializer, Reducer
+from penstock.runtime.operators.base import OperatorSupplier
+from penstock.runtime.operators.context import Forward, LookUp, NodeContext, ValueGetter
+from penstock.runtime.operators.dropped_records import DroppedRecords
+from penstock.runtime.operators.materialized import (
+    Materialized,
+    change_emitter,
+    entries_of,
+    finder,
+    key_bytes,
+    materialize,
+    materialize_silent,
+)
+from penstock.runtime.operators.node_times import OBSERVED_TIME, commit_time, committed_time
+from penstock.runtime.operators.open_windows import OpenWindows
+from penstock.runtime.serdes.keys import WINDOW_SUFFIX, pack_window_suffix
+from penstock.runtime.stores.window import StagedWindowStore
 
 
 class Windows(Protocol):
-    """How time is cut (Kafka Streams' `Windows`); also what a class of the user's must have. In ms."""
+    """Protocol of windows, in ms (Kafka Streams' `Windows`); custom windows implement it."""
 
     @property
     def size_ms(self) -> int:
-        """The size of the windows, which their store needs to know."""
+        """Size of the windows, which their store needs."""
         ...
 
     @property
     def grace_period_ms(self) -> int:
-        """How long after its end a window still takes records."""
+        """How long after its end a window still accepts records."""
         ...
 
     def windows_for(self, timestamp: int) -> Mapping[int, Window]:
-        """The windows that hold a timestamp, by their starts, in the order in which they are updated."""
+        """Return the windows that contain a timestamp, by their starts, in the order in which they are updated."""
         ...
 
 
@@ -61,7 +69,7 @@ class FixedWindows(Protocol):
 class WindowAggregate(OperatorSupplier):
     """`aggregate` of a windowed stream; the result is a table of `Windowed` keys.
 
-    `on_close`: results go out when their window is closed. `part`: its number where several aggregates fill one store (`cogroup`).
+    `on_close`: results are emitted when their window closes. `part`: the aggregate's number if several share one store (`cogroup`).
     """
 
     store_name: str
@@ -78,16 +86,16 @@ class WindowAggregate(OperatorSupplier):
         table, opened = windows_table(context, forward, self.store_name, self.on_close)
         if isinstance(self.windows, FixedWindows):
             return self._fixed(context, table, opened, self.windows)
-        return self._of_users(context, table, opened, self.windows)
+        return self._custom(context, table, opened, self.windows)
 
     def _fixed(self, context: NodeContext, table: Materialized, opened: OpenWindows | None, windows: FixedWindows) -> Forward:
         to_bytes, load, update, value_of, objects, emit, store = table
-        initializer, aggregator, task, drops = self.initializer, self.aggregator, context.task, Drops(context)
+        initializer, aggregator, task, drops = self.initializer, self.aggregator, context.task, DroppedRecords(context)
         size, advance, grace, send_old = windows.size_ms, windows.advance_ms, windows.grace_period_ms, context.send_old
         suffix, find = pack_window_suffix, finder(store)
-        window = Window(0, size)  # the last one: most records belong to the same as the one before
-        observed = kept_time(context, store, observed_name(self.part))
-        keep_time(context, store, observed_name(self.part), lambda: observed)
+        window = Window(0, size)  # the last window used, which most records share with the previous one
+        observed = committed_time(context, store, observed_name(self.part))
+        commit_time(context, store, observed_name(self.part), lambda: observed)
 
         def aggregate(key: object, value: object, timestamp: int) -> None:
             nonlocal observed, window
@@ -115,7 +123,7 @@ class WindowAggregate(OperatorSupplier):
                     if entry.timestamp > at:
                         at = entry.timestamp
                     new = aggregator(key, value, old)
-                # A window that is updated again needs no new key object.
+                # An entry that exists has its key object already.
                 windowed = entry.key
                 if windowed is None:
                     if window[0] != start:
@@ -126,7 +134,7 @@ class WindowAggregate(OperatorSupplier):
                     update(raw, windowed, entry, new, at, task.headers)
                     emit(windowed, new, before, at)
                 else:
-                    # As in Kafka Streams, a deletion that a cache tells of has the record's own time.
+                    # As in Kafka Streams, a deletion forwarded by a cache has the record's timestamp.
                     update(raw, windowed, entry, new, timestamp if new is None else at, task.headers)
                     if opened is not None and old is None:
                         opened.add(start, raw, cast(Windowed, windowed))
@@ -136,12 +144,12 @@ class WindowAggregate(OperatorSupplier):
 
         return aggregate
 
-    def _of_users(self, context: NodeContext, table: Materialized, opened: OpenWindows | None, windows: Windows) -> Forward:
+    def _custom(self, context: NodeContext, table: Materialized, opened: OpenWindows | None, windows: Windows) -> Forward:
         to_bytes, load, update, value_of, _, emit, store = table
-        initializer, aggregator, task, drops = self.initializer, self.aggregator, context.task, Drops(context)
+        initializer, aggregator, task, drops = self.initializer, self.aggregator, context.task, DroppedRecords(context)
         grace, send_old = windows.grace_period_ms, context.send_old
-        observed = kept_time(context, store, observed_name(self.part))
-        keep_time(context, store, observed_name(self.part), lambda: observed)
+        observed = committed_time(context, store, observed_name(self.part))
+        commit_time(context, store, observed_name(self.part), lambda: observed)
 
         def aggregate(key: object, value: object, timestamp: int) -> None:
             nonlocal observed
@@ -171,23 +179,37 @@ class WindowAggregate(OperatorSupplier):
     def value_getter(self, context: NodeContext, parent: ValueGetter | None) -> ValueGetter:
         return window_getter(context, self.store_name)
 
+    def look_up(self, context: NodeContext) -> LookUp | None:
+        if not isinstance(self.windows, FixedWindows):
+            return None
+        suffix, size, advance = pack_window_suffix, self.windows.size_ms, self.windows.advance_ms
+
+        def keys(raw: Sequence[bytes], timestamps: Sequence[int]) -> list[bytes]:
+            if size == advance:
+                return [key + suffix(at // size * size, 0) for key, at in zip(raw, timestamps, strict=True) if at >= 0]
+            firsts = [max(0, at - size + advance) // advance * advance for at in timestamps]
+            starts = [range(first, at + 1, advance) for first, at in zip(firsts, timestamps, strict=True)]
+            return [key + suffix(start, 0) for key, those in zip(raw, starts, strict=True) for start in those]
+
+        return entries_of(context, self.store_name, keys)
+
 
 def observed_name(part: int) -> str:
-    """Under which name the store keeps an aggregate's stream time; each of a cogroup has its own, as in Kafka Streams."""
+    """Return the name of an aggregate's stream time in its store. Each aggregate of a cogroup has its own, as in Kafka Streams."""
     return f"{OBSERVED_TIME}.{part}" if part else OBSERVED_TIME
 
 
 def windows_table(
     context: NodeContext, forward: Forward, store_name: str, on_close: bool, last: int = 0
 ) -> tuple[Materialized, OpenWindows | None]:
-    """The store of an aggregate over windows and, where results go out on close, the windows in it that are not out yet. `last` is 1 for
-    windows whose end belongs to them."""
+    """Return the store of a windowed aggregate and, for results on close, the windows in it that are not emitted yet. `last` is 1 for
+    windows with an inclusive end."""
     if not on_close:
         return materialize(context, forward, store_name), None
     table = materialize_silent(context, store_name)
     store = table.store
     if not isinstance(store, StagedWindowStore):
-        raise InvalidStateStoreError(f"node {context.name}: store {store_name!r} keeps no windows")
+        raise InvalidStateStoreError(f"node {context.name}: store {store_name!r} is no window store")
     opened = OpenWindows(context, table, change_emitter(context, forward), lambda store_key: store_key[:-WINDOW_SUFFIX])
     for windowed, _ in store.all():
         start, end = windowed.window
@@ -197,7 +219,7 @@ def windows_table(
 
 
 def window_getter(context: NodeContext, store_name: str) -> ValueGetter:
-    """Reads a windowed table by its `Windowed` keys."""
+    """Return a function that reads a windowed table by its `Windowed` keys."""
     store = context.engine_store(store_name)
     to_bytes, load, value_of = key_bytes(store), store.entry, store.value_of
 
@@ -209,17 +231,17 @@ def window_getter(context: NodeContext, store_name: str) -> ValueGetter:
 
 
 def counted(key: object, value: object, count: object) -> object:
-    """The aggregator of a count."""
+    """Aggregator of a count."""
     return count + 1  # type: ignore[operator]  # a count is an int
 
 
 def zero() -> int:
-    """The initializer of a count."""
+    """Initializer of a count."""
     return 0
 
 
 def reducing(reducer: Reducer) -> Aggregator:
-    """The aggregator of a reduce: the first value is the first aggregate."""
+    """Return the aggregator of a reduce: the first value is the first aggregate."""
 
     def reduce(key: object, value: object, aggregate: object) -> object:
         return value if aggregate is None else reducer(aggregate, value)

@@ -1,1 +1,1 @@
-"""Seeds: state that was computed elsewhere, or taken from a running application, put where an application that is stopped finds it."""
+"""Seeds: state computed elsewhere, or a snapshot of another application, installed as the state of a stopped application."""

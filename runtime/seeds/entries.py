@@ -1,15 +1,15 @@
-"""A store's files as the records of its changelog: what the store itself would have written for the entries that are there now.
+"""Conversion of a store's files to changelog records: those that the store would have written for its current entries.
 
     key-value, timestamped    key → value, at the value's timestamp; without timestamps, at the time of the seed
     windows                   window store key → value, at the value's timestamp; without timestamps, at the window's start
     sessions                  session key → value, at the value's timestamp; without timestamps, at the session's end
-    versioned                 key → value of each version that is there, at the moment at which it began; a deletion is a tombstone
-    buffers                   key → change that waits, at the change's timestamp
+    versioned                 key → value of each version, at the time at which it became valid; a deletion is a tombstone
+    buffers                   key → buffered change, at the change's timestamp
 
-Versions have to come in the order of time, over all keys: a restore drops a put that is older than stream time minus the history retention,
-and stream time is the largest timestamp it has seen. The files have them by key, so they are sorted, beyond some size on disk.
+Versions must be written in order of time over all keys: a restore drops a put older than stream time minus the history retention, and
+stream time is the largest timestamp seen. The files have them in order of keys, so they are sorted, on disk beyond some size.
 
-Deletions that a compaction or the retention has taken are not there, and need not be: the changelog begins empty.
+Deletions removed by compaction or retention are missing, and are not needed: the changelog begins empty.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ from typing import IO
 
 import msgspec
 
-from runtime.record import Headers
-from runtime.serdes.keys import SESSION_SUFFIX, TIMESTAMP, WINDOW_SUFFIX
-from runtime.stores.base import ChangelogRecord, StoreLayout
-from runtime.stores.buffer_format import CHANGELOG_HEADERS, BufferValue
-from runtime.stores.rocks_files import read_files
+from penstock.runtime.model.record import Headers
+from penstock.runtime.serdes.keys import SESSION_SUFFIX, TIMESTAMP, WINDOW_SUFFIX
+from penstock.runtime.stores.base import ChangelogRecord, StoreLayout
+from penstock.runtime.stores.buffer_format import CHANGELOG_HEADERS, BufferValue
+from penstock.runtime.stores.rocks_files import read_files
 
 SEEDED_KINDS = ("key_value", "window", "session", "versioned", "buffer")
-"""Kinds of stores that can be seeded. A user's own cannot: only the user can read its files."""
+"""Kinds of stores that can be seeded. Custom stores cannot: only their authors can read their files."""
 
 _TIME = Struct(">q")
 _SPAN = Struct(">qq")
 _SEQUENCE = Struct(">i")
 _LATEST = "latest"
 _RUN = 500_000
-"""Versions that are sorted in memory at a time."""
+"""Number of versions sorted in memory at a time."""
 _BLOCK = 4_096
 _SUFFIX = {"window": WINDOW_SUFFIX, "session": SESSION_SUFFIX}
 
 _Version = tuple[int, bytes, bytes | None]
-"""When it began, key, value."""
+"""Time from which it is valid, key, value."""
 
 
 def changelog_records(path: Path, layout: StoreLayout, at_ms: int) -> Iterator[list[ChangelogRecord]]:
-    """All records for the store in the folder `path`, some thousand at a time; each time in the same order. `at_ms`: the time of the seed.
-    Raises StateDirectoryError where the store cannot be read."""
+    """Yield all records of the store in the folder `path`, some thousand at a time, in a fixed order. `at_ms`: time of the seed. Raises
+    StateDirectoryError if the store cannot be read."""
     if layout.kind == "versioned":
         yield from _version_records(path)
         return
@@ -59,7 +59,7 @@ def changelog_records(path: Path, layout: StoreLayout, at_ms: int) -> Iterator[l
 
 
 def changelog_headers(layout: StoreLayout) -> Headers | None:
-    """The headers of such records, as `EngineStore.changelog_headers`."""
+    """Return the headers of such records, equal to `EngineStore.changelog_headers`."""
     return CHANGELOG_HEADERS if layout.kind == "buffer" else None
 
 
@@ -98,7 +98,7 @@ def _versions(path: Path) -> Iterator[_Version]:
 
 
 def _by_time(versions: Iterable[_Version], folder: Path) -> Iterator[_Version]:
-    """Sorted by time, with the memory of one run. (Of one key and moment there is one version, so the value never decides.)"""
+    """Sort by time, with one run in memory. (A key has one version per time, so values are never compared.)"""
     order = itemgetter(0, 1)
     runs: list[Iterator[_Version]] = []
     waiting = iter(versions)
@@ -111,8 +111,8 @@ def _by_time(versions: Iterable[_Version], folder: Path) -> Iterator[_Version]:
 
 
 def _kept(run: list[_Version], folder: Path) -> Iterator[_Version]:
-    """A run that lies on the disk until it is read."""
-    file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (read later; gone when nobody reads it any more)
+    """Write a sorted run to disk and return an iterator over it."""
+    file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (read later; deleted when it is closed)
     for first in range(0, len(run), _BLOCK):
         data = msgspec.msgpack.encode(run[first : first + _BLOCK])
         file.write(_TIME.pack(len(data)) + data)
@@ -127,13 +127,13 @@ def _blocks(file: IO[bytes]) -> Iterator[list[_Version]]:
             yield decoder.decode(file.read(_TIME.unpack(head)[0]))
 
 
-# --- what a store knows beside its entries ----------------------------------------------------------------------------------------
+# --- metadata of a store ----------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class Latest:
-    """Of a store's entries: the largest time by which the store itself goes (a window's start, a session's end, a version's beginning), the
-    largest timestamp of a record, and the largest sequence number. -1 and 0 for an empty store."""
+    """Maxima over a store's entries: of the time that drives expiry (a window's start, a session's end, a version's start), of record
+    timestamps, and of sequence numbers. -1, -1 and 0 for an empty store."""
 
     time: int = -1
     timestamp: int = -1
@@ -141,7 +141,7 @@ class Latest:
 
 
 def latest(path: Path, layout: StoreLayout) -> Latest:
-    """Looks through all entries of a store of windows, sessions or versions. Raises StateDirectoryError where it cannot be read."""
+    """Scan all entries of a window, session or versioned store. Raises StateDirectoryError if it cannot be read."""
     found = Latest()
     for rows in changelog_records(path, layout, -1):
         found.timestamp = max(found.timestamp, *(row[2] for row in rows), -1)

@@ -1,13 +1,12 @@
-"""Where a store that has no state on this machine begins: with the newest snapshot, if there is one to be had, in place of its whole
-changelog.
+"""Restore from a snapshot: a store without local state begins with the newest snapshot, if there is one, instead of its whole changelog.
 
-`snapshot.uri` names where the snapshots are. Before a task's stores are opened, a thread looks which of them have nothing that can be gone
-on with, and brings their files, while all other tasks process; then the task is opened, and is restored from the snapshot's offset on, as
-a store would be that was left behind on this disk. So all that is asked of such a store is asked of these files too: is it the same topic,
-is the offset still on it, has nobody cleaned deletions away since (`staleness.py`)? The last two are looked at before anything is copied.
+`snapshot.uri` names the place of the snapshots. Before a task's stores are opened, a thread determines which of them have no usable state
+and fetches their files, while other tasks process. Then the task is opened and restored from the snapshot's offset, like an old local
+store. The same checks apply: is it the same topic, is the offset still on it, have tombstones been removed since (`staleness.py`)? The last
+two are checked before anything is copied.
 
-Nothing here can keep a task from its state: whatever is wrong with a snapshot costs a warning, and the changelog is read from its start. A
-task is tried once; one that came to grief with the files of a snapshot is restored in the ordinary way.
+A snapshot never prevents a restore: any problem is logged as a warning, and the changelog is read from its start. A task is tried once; one
+that failed with the files of a snapshot is restored from the changelog.
 """
 
 from __future__ import annotations
@@ -20,33 +19,35 @@ from pathlib import Path
 from queue import SimpleQueue
 from threading import Event, Thread
 
-from runtime.changelog.staleness import Changelog, kept_topic_id, made_anew, stale_reason_of
-from runtime.clock import Clock
-from runtime.errors import StateDirectoryError, StreamsError
-from runtime.ids import NextOffset, Partition, TaskId
-from runtime.seeds.files import bring_store
-from runtime.seeds.find import find_seed
-from runtime.seeds.plan import store_misfits
-from runtime.snapshots.catalogue import Snapshot
-from runtime.snapshots.manifest import StoreManifest, TaskManifest
-from runtime.stores.base import EngineStore
-from runtime.stores.custom import build_store
-from runtime.stores.rocks_placing import look_beside, place
-from runtime.tasks.plan import TaskPlan
+from penstock.runtime.changelog.staleness import Changelog, made_anew, stale_reason_of
+from penstock.runtime.changelog.store_metadata import stored_topic_id
+from penstock.runtime.model.clock import Clock
+from penstock.runtime.model.errors import StateDirectoryError, StreamsError
+from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.seeds.files import bring_store
+from penstock.runtime.seeds.find import find_seed
+from penstock.runtime.seeds.plan import store_misfits
+from penstock.runtime.snapshots.catalogue import Snapshot
+from penstock.runtime.snapshots.manifest import StoreManifest, TaskManifest
+from penstock.runtime.stores.base import EngineStore
+from penstock.runtime.stores.custom import build_store
+from penstock.runtime.stores.rocks_placement import inspect_store, place
+from penstock.runtime.stores.store_format import StoreFormat
+from penstock.runtime.tasks.plan import TaskPlan
 
 logger = logging.getLogger(__name__)
 
 _ASIDE = ".from-snapshot"
 
 Look = Callable[[Sequence[Partition]], Mapping[Partition, Changelog]]
-"""What the brokers say of changelogs now."""
+"""Describes changelogs as the brokers have them now."""
 Starts = Callable[[Sequence[Partition]], Mapping[Partition, NextOffset]]
-"""Where these logs begin now."""
+"""Returns the current start offsets of these logs."""
 
 
 @dataclass(slots=True)
 class _Try:
-    """One task's attempt; `brought`: stores whose files are here, and where. Written by the thread until `over`."""
+    """Attempt for one task. `brought`: folders of the stores whose files are fetched. Written by the thread until `over`."""
 
     plan: TaskPlan
     brought: dict[str, Path] = field(default_factory=dict)
@@ -54,23 +55,23 @@ class _Try:
 
 
 class FirstState:
-    """The attempts of one worker. Belongs to its thread but for what is said to be the other's."""
+    """Attempts of one worker. Used by the worker's thread, except for the methods below *the thread*."""
 
     def __init__(self, uri: str | None, look: Look, starts: Starts, clock: Clock) -> None:
-        """`uri`: None for a worker that reads changelogs only. `look` and `starts` are called from the thread."""
+        """`uri`: None to restore from changelogs only. `look` and `starts` are called from the thread."""
         self._uri = uri
         self._look = look
         self._starts = starts
         self._clock = clock
         self._tries: dict[TaskId, _Try | None] = {}
-        """By task; None for one that is over."""
+        """By task; None for a finished one."""
         self._begun_so: set[TaskId] = set()
-        """Tasks that have begun with a snapshot: if they come to grief, it may be the reason."""
+        """Tasks that began with a snapshot, which may be the cause if they fail."""
         self._wanted: SimpleQueue[_Try | None] = SimpleQueue()
         self._thread: Thread | None = None
 
     def is_settled(self, plan: TaskPlan) -> bool:
-        """True if the task's stores may be opened now; else ask again. The first question begins the attempt. Raises
+        """Return True if the task's stores may be opened now; call again otherwise. The first call begins the attempt. Raises
         StateDirectoryLockedError, as opening would."""
         if self._uri is None or not plan.changelogs:
             return True
@@ -88,16 +89,16 @@ class FirstState:
         return True
 
     def may_begin_anew(self, task: TaskId) -> bool:
-        """True if a task whose stores were emptied may be opened anew, to begin with a snapshot: once, and not if it has done so before."""
+        """Return True if a task whose stores were emptied may be opened again with a snapshot: once, and not if it began with one."""
         return self._uri is not None and task not in self._begun_so
 
     def forget(self, task: TaskId) -> None:
-        """The task is gone. When it comes again, it may be tried again; an attempt that is under way goes on for whoever has it next."""
+        """Forget a closed task, which may be tried again later. A running attempt continues for the task's next opening."""
         if self._tries.get(task, self) is None:
             del self._tries[task]
 
     def close(self) -> None:
-        """No attempt begins any more; one that copies is not waited for."""
+        """Start no further attempt; a running copy is not awaited."""
         self._wanted.put(None)
 
     def _begin(self, plan: TaskPlan) -> None:
@@ -118,13 +119,13 @@ class FirstState:
             except OSError as error:
                 _tell(plan.task_id, name, f"its files cannot be put into {target}: {error}")
 
-    # --- the thread's ---------------------------------------------------------------------------------------------------------
+    # --- the thread ---------------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         while (attempt := self._wanted.get()) is not None:
             try:
                 self._bring(attempt)
-            except Exception as error:  # noqa: BLE001 (whatever it is: the changelog has all)
+            except BaseException as error:  # noqa: BLE001 (on any error the changelog has everything)
                 logger.warning("task %s does not begin with a snapshot: %s", attempt.plan.task_id, error)
             attempt.over.set()
 
@@ -148,17 +149,17 @@ class FirstState:
         part = snapshot.task(str(plan.task_id))
         for name, log in lacking.items():
             try:
-                found = self._fit(stores[name], part, facts[log], begins[log])
+                found = self._fit(stores[name], snapshot.manifest.formats.get(name), part, facts[log], begins[log])
                 attempt.brought[name] = self._fetch(plan, snapshot, part, found, facts[log])
             except StreamsError as error:
                 _tell(plan.task_id, name, str(error))
 
-    def _fit(self, store: EngineStore, part: TaskManifest, log: Changelog, begin: NextOffset) -> StoreManifest:
-        """The store in the snapshot. Raises StateDirectoryError where it cannot be gone on from."""
+    def _fit(self, store: EngineStore, form: StoreFormat | None, part: TaskManifest, log: Changelog, begin: NextOffset) -> StoreManifest:
+        """Return the store in the snapshot. Raises StateDirectoryError if it cannot be used."""
         found = next((each for each in part.stores if each.name == store.name), None)
         if found is None:
             raise StateDirectoryError(f"snapshot {part.snapshot} does not have it")
-        if misfits := list(store_misfits(store, found)):
+        if misfits := store_misfits(store, found, form):
             raise StateDirectoryError(f"in snapshot {part.snapshot} {'; '.join(misfits)}")
         at = found.changelog
         if at is None or (at.topic, at.partition) != log.partition:
@@ -180,12 +181,12 @@ class FirstState:
         shutil.rmtree(target, ignore_errors=not target.exists())
         try:
             bring_store(snapshot.task_place(part.task), part, store, target)
-            beside = look_beside(target)
-            known = kept_topic_id(beside.metas)
+            beside = inspect_store(target)
+            known = stored_topic_id(beside.metas.get)
             reason = f"it does not tell of which topic {log.partition.topic} it is" if known is None else made_anew(log, known)
             if reason is not None:
                 raise StateDirectoryError(f"snapshot {snapshot.id}: {reason}")
-            # The changelog alone brings it forward, so what it says of inputs would be out of date.
+            # Only the changelog brings it up to date, so its input offsets would be wrong.
             place(target, {}, {}, forget=[partition for partition in beside.offsets if partition != log.partition])
         except (OSError, StateDirectoryError):
             shutil.rmtree(target, ignore_errors=True)
@@ -204,9 +205,9 @@ class FirstState:
 
 
 def _usable(folder: Path, log: Changelog, begin: NextOffset, now_ms: int) -> bool:
-    """Whether what is on the disk can be gone on with, as far as can be told of a closed store."""
+    """Return True if the files on disk are usable, as far as a closed store shows."""
     try:
-        beside = look_beside(folder)
+        beside = inspect_store(folder)
     except StateDirectoryError:
         return False
     offset = beside.offsets.get(log.partition)

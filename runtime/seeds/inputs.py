@@ -1,14 +1,15 @@
-"""Where a seeded application begins to read.
+"""Start offsets of a seeded application.
 
-A source topic begins where the seed ends, if that is still on the log.
+A source topic is read from the offset at which the seed ends, if that is still on the log.
 
-A repartition topic is written by the application itself, so a seed says nothing of it:
+A repartition topic is written by the application itself, so a seed has no offset for it:
 
-    the seed was computed   its state holds all of history, nothing is on its way: the task begins at the topic's end (0 for a new one)
-    it is a snapshot        it is consistent per task, not between tasks (rules.md, 29): of what the one task had written, the other had
-                            read some. Only two cases leave no record out and take none twice, and all others are refused:
-                            the writers of the topic stay where they are, and the reader's offset is still on the topic;
-                            or the snapshot is of where the application stood still, with nothing on its way.
+    computed seed           its state holds the whole history, nothing is in transit: the task begins at the topic's end (0 for a new one)
+    snapshot                it is consistent per task, not between tasks (rules.md, 29): the reading task had processed some of the
+                            writing task's records. Two cases skip and repeat no record; all others are refused: the writers of the
+                            topic keep their position and the reader's offset is still on the topic; or the application stood still
+                            when the snapshot was taken, with nothing in transit. If the snapshot records that (`settled`), all tasks
+                            can go back to it together: each begins at its topic's end, because the writers write again what came since.
 """
 
 from __future__ import annotations
@@ -17,18 +18,19 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from runtime.changelog.log_reader import ClientProperties, LogReader
-from runtime.errors import SeedRefusedError
-from runtime.ids import NextOffset, Partition
-from runtime.seeds.plan import SeededTask
-from runtime.snapshots.catalogue import Snapshot
-from runtime.topics import ANSWER_SECONDS, TopicAdmin
-from runtime.topology.topology import Topology
+from penstock.runtime.kafka.clients import ClientProperties
+from penstock.runtime.kafka.log_reader import LogReader
+from penstock.runtime.kafka.topic_admin import ANSWER_SECONDS, TopicAdmin
+from penstock.runtime.model.errors import SeedRefusedError
+from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.seeds.plan import SeededTask
+from penstock.runtime.snapshots.catalogue import Snapshot
+from penstock.runtime.topology.topology import Topology
 
 logger = logging.getLogger(__name__)
 
 _MARKER = 1
-"""The record that ends a transaction has an offset, too."""
+"""Offsets taken by the control record that ends a transaction."""
 
 
 def starts(
@@ -39,14 +41,16 @@ def starts(
     tasks: Sequence[SeededTask],
     staying: Sequence[SeededTask] = (),
 ) -> dict[Partition, NextOffset]:
-    """The offsets to commit for the inputs of these tasks; `staying` are those that go on from where they are. Raises SeedRefusedError with
-    every input that cannot be read from there; BrokerUnavailableError, StreamsError."""
+    """Return the offsets to commit for the inputs of these tasks; tasks in `staying` keep theirs. Raises SeedRefusedError with every input
+    that cannot be read from its offset; BrokerUnavailableError, StreamsError."""
     inputs = {partition: offset for task in tasks for partition, offset in task.inputs.items()}
     told = list(_out_of_range(topics, inputs))
     repartitions = [partition for task in tasks for partition in task.repartitions]
     ends = topics.end_offsets(repartitions)
     found = {**inputs, **ends}
-    if (seed.manifest.kind == "snapshot" or staying) and any(task.repartitions for task in (*tasks, *staying)):
+    settled = bool(seed.manifest.settled) and not staying
+    crosses = (seed.manifest.kind == "snapshot" and not settled) or bool(staying)
+    if crosses and any(task.repartitions for task in (*tasks, *staying)):
         crossing = _Crossing(topology, topics, application_id, seed, tasks)
         found.update({partition: crossing.start(partition, end) for partition, end in ends.items()})
         reasons = [reason for task in tasks if task.stores for at in task.repartitions for reason in crossing.reasons(at)]
@@ -83,8 +87,8 @@ def _out_of_range(topics: TopicAdmin, inputs: Mapping[Partition, NextOffset]) ->
 
 
 def warn_of_compaction(topics: TopicAdmin, properties: ClientProperties, inputs: Mapping[Partition, NextOffset]) -> None:
-    """Looks what comes first after the seed on inputs that are compacted, and tells of records that are not there any more. It is no
-    refusal: of a table the latest value of each key is there, and what ends a transaction has offsets too. Raises StreamsError."""
+    """Warn about compacted inputs whose first record after the seed's end is missing. Only a warning: a table still has the latest value of
+    each key, and control records take offsets too. Raises StreamsError."""
     compacted = {name for name, found in topics.describe({partition.topic for partition in inputs}).items() if found.compacted}
     asked = {partition: offset for partition, offset in inputs.items() if partition.topic in compacted}
     if not asked:
@@ -111,7 +115,7 @@ def warn_of_compaction(topics: TopicAdmin, properties: ClientProperties, inputs:
 
 
 class _Crossing:
-    """Records on their way between tasks when a snapshot was taken."""
+    """Records in transit between tasks when a snapshot was taken."""
 
     def __init__(self, topology: Topology, topics: TopicAdmin, application_id: str, seed: Snapshot, tasks: Sequence[SeededTask]) -> None:
         self._topics = topics
@@ -123,16 +127,16 @@ class _Crossing:
         self._committed = topics.committed_offsets(self._former)
 
     def _of_former(self, partition: Partition) -> Partition:
-        """The same repartition topic, of the application that the snapshot is of."""
+        """Return the same repartition partition of the snapshot's application."""
         return Partition(self._former + partition.topic.removeprefix(self._application_id), partition.number)
 
     def start(self, partition: Partition, end: NextOffset) -> NextOffset:
-        """The reader's own offset, where this is its own topic and still holds it; else the topic's end."""
+        """Return the reader's own offset if this is its topic and still holds it, else the topic's end."""
         offset = self._offsets.get(partition, end)
         return offset if self._topics.start_offsets([partition])[partition] <= offset <= end else end
 
     def reasons(self, partition: Partition) -> list[str]:
-        """Why records would be left out or taken twice; nothing if none is."""
+        """Return the reasons why records would be skipped or repeated; empty if none would."""
         former = self._of_former(partition)
         offset = self._offsets.get(former)
         if offset is None:
@@ -151,7 +155,7 @@ class _Crossing:
         return [*told, *self.doubled(partition)]
 
     def doubled(self, partition: Partition) -> list[str]:
-        """Why the reader of this topic would take records twice; nothing if it would not."""
+        """Return the reasons why the reader of this topic would repeat records; empty if it would not."""
         writers = self._writers.get(partition.topic, ())
         moved = ", ".join(str(task.task) for task in self._tasks if task.task.subtopology in writers and self._moves(task))
         if not moved:
@@ -162,14 +166,15 @@ class _Crossing:
         ]
 
     def _moves(self, task: SeededTask) -> bool:
-        """True if the task goes back behind what it has done; of an application that is known no more, it cannot be told. A partition of
-        which nothing was read has no committed offset."""
+        """Return True if the task moves back to an earlier position, or if that is unknown because the application is gone. A partition
+        that was never read has no committed offset."""
         former = map(self._of_former, task.repartitions)
         begins = {**task.inputs, **{partition: self._offsets[partition] for partition in former if partition in self._offsets}}
         return not self._committed or any(self._committed.get(partition, offset) != offset for partition, offset in begins.items())
 
 
 _WAYS_OUT = (
-    "A snapshot fits a topology with repartition topics only if the application has done nothing since it was taken; otherwise compute a "
-    "seed (docs/seeding.md), or begin anew from the start of the inputs"
+    "A snapshot fits a topology with repartition topics only if it was taken while nothing was in transit between tasks (stop the input, "
+    "wait for a lag of 0, take it), or if the application has done nothing since; otherwise compute a seed (docs/seeding.md), or begin "
+    "again from the start of the inputs"
 )

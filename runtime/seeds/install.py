@@ -1,17 +1,17 @@
-"""Installs a seed: state that was computed elsewhere, or a snapshot, becomes the state of an application that is stopped.
+"""Installation of a seed or snapshot as the state of a stopped application.
 
-    1. it is looked whether all fits, and whether the application stands still (`plan.py`, `ground.py`, `inputs.py`); the files are brought
-       and held against their checksums (`files.py`)
-    2. the changelogs are written from the seed's files, some hundred thousand records per transaction
-    3. the files are put into the state directory, at the ends of the changelogs
-    4. one transaction commits the offsets of all inputs, with their times
+    1. check that everything fits and that the application is stopped (`plan.py`, `preconditions.py`, `inputs.py`); fetch the files and
+       verify their checksums (`files.py`)
+    2. write the changelogs from the seed's files, some hundred thousand records per transaction
+    3. move the files into the state directory, with the ends of the changelogs
+    4. commit the offsets of all inputs, with their times, in one transaction
 
-The changelogs come first (rules.md, 30): files without a changelog would be lost with the disk. The offsets come last, and until then an
-instance that is started refuses to run. So the order is safe to be killed in at any point, and to be begun again: the transactions say how
-many records are written (`journal.py`), the files are brought anew.
+The changelogs come first: files without a changelog would be lost with the disk. The offsets come last; until then an instance refuses to
+start. So the installation may be killed at any point and repeated: the transactions hold the number of records written (`journal.py`), and
+the files are fetched again (rules.md, 30).
 
-Rejected: to have the changelog name the seed as its base. Every restore, on every machine and for ever, would need the seed's files, and a
-standby could not follow by reading one log.
+Rejected: naming the seed as the base of the changelog. Every restore on every machine would need the seed's files for ever, and a standby
+could not follow by reading one log.
 """
 
 from __future__ import annotations
@@ -21,42 +21,50 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NoReturn
 
-from confluent_kafka import KafkaError, KafkaException
-
-from runtime.commit.metadata import OffsetAndMetadata, encode_partition_time
-from runtime.commit.transactions import kafka_error
-from runtime.config import StreamsConfig
-from runtime.errors import SeedRefusedError, StateDirectoryLockedError, StreamsError, TaskMigratedError, TransactionAbortedError
-from runtime.ids import NextOffset, Partition, TaskId
-from runtime.operators.kept_time import carried_times
-from runtime.seeds.entries import changelog_headers, changelog_records
-from runtime.seeds.files import Staging
-from runtime.seeds.find import find_seed
-from runtime.seeds.ground import Ground, refuse_running
-from runtime.seeds.inputs import starts, warn_of_compaction
-from runtime.seeds.journal import Mark, Stage, read_marks
-from runtime.seeds.plan import SeededStore, SeededTask, plan_seed
-from runtime.seeds.progress import Progress
-from runtime.seeds.writing import SeedWriter, told
-from runtime.snapshots.catalogue import Snapshot
-from runtime.snapshots.manifest import encoded
-from runtime.stores.directory import StateDirectory
-from runtime.stores.rocks_placing import look_beside
-from runtime.topics import ANSWER_SECONDS, TopicAdmin
-from runtime.topology.topology import Topology
+from penstock.runtime.config.streams_config import StreamsConfig
+from penstock.runtime.coordination.records import encode
+from penstock.runtime.coordination.resets import drop_state_of_before, stands_as_reset
+from penstock.runtime.coordination.topics import TopicLayout, coordination_topic, prepare_topics
+from penstock.runtime.kafka.failures import Meaning, meaning
+from penstock.runtime.kafka.topic_admin import ANSWER_SECONDS, TopicAdmin
+from penstock.runtime.model.errors import (
+    SeedRefusedError,
+    StateDirectoryLockedError,
+    StreamsError,
+    TaskMigratedError,
+    TransactionAbortedError,
+)
+from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.model.offset_metadata import OffsetAndMetadata, encode_partition_time
+from penstock.runtime.operators.node_times import select_processor_metadata
+from penstock.runtime.seeds.entries import changelog_headers, changelog_records
+from penstock.runtime.seeds.files import Staging
+from penstock.runtime.seeds.find import find_seed
+from penstock.runtime.seeds.inputs import starts, warn_of_compaction
+from penstock.runtime.seeds.journal import Mark, Stage, read_marks
+from penstock.runtime.seeds.plan import SeededStore, SeededTask, SeedPlan, misfit_text, plan_seed
+from penstock.runtime.seeds.preconditions import Ground, refuse_running, running_instances
+from penstock.runtime.seeds.progress import Progress
+from penstock.runtime.seeds.state_record import state_record
+from penstock.runtime.seeds.writing import SeedWriter, as_streams_error
+from penstock.runtime.snapshots.catalogue import Snapshot
+from penstock.runtime.snapshots.manifest import encoded
+from penstock.runtime.stores.directory import StateDirectory
+from penstock.runtime.stores.rocks_placement import inspect_store
+from penstock.runtime.topology.topology import Topology
 
 logger = logging.getLogger(__name__)
 
 _TRANSACTION_RECORDS = 250_000
 _TRANSACTION_SECONDS = 5.0
 _LOOK_SECONDS = 0.1
-_TOO_NEW = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._NOENT)
 
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """What was done: for how many tasks, and how many records were written. No tasks: the seed was installed before."""
+    """Result: number of tasks, and of changelog records written. 0 tasks: the seed was installed before."""
 
     seed: str
     tasks: int
@@ -71,23 +79,25 @@ class Installed:
 def install_seed(
     topology: Topology, config: StreamsConfig, where: str, *, reset: bool = False, progress: Progress | None = None
 ) -> Installed:
-    """Installs the seed at `where`, a path or URI, for a resolved topology. Safe to do again, after a kill or when it is done.
+    """Install the seed at `where`, a path or URI, for a resolved topology. Safe to repeat, after a kill or when it is done.
 
-    `reset`: the application has committed offsets and has lost changelogs; tasks whose changelogs are gone are put back to the seed.
+    `reset`: the application has committed offsets and lost changelogs; tasks without changelogs are put back to the seed.
 
-    Raises SeedRefusedError with what is in the way and the ways out, StateDirectoryError, BrokerUnavailableError, and what
-    `TopicAdmin.prepare` raises.
+    Raises SeedRefusedError with all obstacles and the ways out, StateDirectoryError, BrokerUnavailableError, and the errors of
+    `prepare_topics`.
     """
     seed = find_seed(where, config.application_id)
     directory = StateDirectory(config.state_dir, config.application_id)
+    installation = _Installation(topology, config, seed, directory, progress or Progress())
     try:
         directory.lock()
     except StateDirectoryLockedError as error:
-        raise SeedRefusedError(
-            f"application {config.application_id} runs on this machine: {error}. Stop it first (penstock stop)"
-        ) from error
+        installation.refuse(
+            f"application {config.application_id} runs on this machine: {error}. Stop it first (penstock stop {config.application_id})",
+            error,
+        )
     try:
-        return _Installation(topology, config, seed, directory, progress or Progress()).run(reset)
+        return installation.run(reset)
     finally:
         directory.unlock()
 
@@ -103,21 +113,30 @@ class _Installation:
         self._topics = TopicAdmin(config)
         self._topology = topology.matched(self._topics.names()) if topology.patterns else topology
         self._staging = Staging(directory)
-        self._carried: dict[TaskId, dict[str, int]] = {}
+        self._processor_metadata: dict[TaskId, dict[str, int]] = {}
+
+    def refuse(self, running: str, cause: Exception | None = None) -> NoReturn:
+        """Raise SeedRefusedError for a running application, together with everything that does not fit."""
+        problems = [running]
+        try:
+            problems += self._misfit(plan_seed(self._topology, self._layout(make=False), self._application_id, self._seed))
+        except StreamsError as error:
+            problems.append(str(error))
+        raise SeedRefusedError("\n".join(problems)) from cause
 
     def run(self, reset: bool) -> Installed:
-        layout = self._topics.prepare(self._topology)
-        planned = plan_seed(self._topology, layout, self._application_id, self._seed)
-        ground = self._ground(planned)
-        if ground.is_installed(planned):
+        drop_state_of_before(self._config, self._topics, self._directory)
+        running = running_instances(self._topics, self._application_id)
+        if running is not None and not self._was_installed():
+            self.refuse(running)
+        plan = plan_seed(self._topology, self._layout(), self._application_id, self._seed)
+        planned, ground = plan.tasks, self._ground(plan.tasks)
+        if not plan.misfits and ground.is_installed(planned):
             return Installed(self._seed.id, 0, 0)
-        refuse_running(self._topics, self._application_id)
-        tasks = ground.to_install(planned, reset)
-        staying = [task for task in planned if task not in tasks]
-        inputs = starts(self._topology, self._topics, self._application_id, self._seed, tasks, staying)
+        tasks, inputs = self._ready(plan, ground, reset)
         warn_of_compaction(self._topics, self._config.consumer_properties("restore"), inputs)
         logger.info("seed %s (%s) is installed for %d tasks", self._seed.id, self._seed.place, len(tasks))
-        self._directory.await_former_workers()
+        self._directory.await_previous_workers()
         writer = SeedWriter(self._config)
         try:
             writer.start()
@@ -127,11 +146,40 @@ class _Installation:
             refuse_running(self._topics, self._application_id)
             self._commit(writer, tasks, ground.topic_ids, inputs)
         except (TaskMigratedError, TransactionAbortedError) as error:
-            raise told(error) from error
+            raise as_streams_error(error) from error
         finally:
             writer.close()
             self._staging.end()
         return Installed(self._seed.id, len(tasks), records)
+
+    def _layout(self, *, make: bool = True) -> TopicLayout:
+        return prepare_topics(self._topics, self._topology, self._config, make=make)
+
+    def _misfit(self, plan: SeedPlan) -> list[str]:
+        return [misfit_text(plan.misfits, self._application_id, self._seed)] if plan.misfits else []
+
+    def _was_installed(self) -> bool:
+        """Return True if a running application began with this seed. One with missing topics did not."""
+        plan = plan_seed(self._topology, self._layout(make=False), self._application_id, self._seed)
+        logs = {partition.topic for task in plan.tasks for partition in task.changelogs}
+        return not plan.misfits and logs == set(self._topics.describe(logs)) and self._ground(plan.tasks).is_installed(plan.tasks)
+
+    def _ready(self, plan: SeedPlan, ground: Ground, reset: bool) -> tuple[list[SeededTask], dict[Partition, NextOffset]]:
+        """Return the tasks to install and the start offsets of their inputs. Raises SeedRefusedError with all obstacles."""
+        problems, tasks = self._misfit(plan), plan.tasks
+        try:
+            tasks = ground.to_install(plan.tasks, reset)
+        except SeedRefusedError as error:
+            problems.append(str(error))
+        staying = [task for task in plan.tasks if task not in tasks]
+        inputs: dict[Partition, NextOffset] = {}
+        try:
+            inputs = starts(self._topology, self._topics, self._application_id, self._seed, tasks, staying)
+        except SeedRefusedError as error:
+            problems.append(str(error))
+        if problems:
+            raise SeedRefusedError("\n".join(problems))
+        return tasks, inputs
 
     def _ground(self, tasks: list[SeededTask]) -> Ground:
         changelogs = [partition for task in tasks for partition in task.changelogs]
@@ -139,21 +187,20 @@ class _Installation:
         ends = self._ends(changelogs)
         facts = self._topics.describe({partition.topic for partition in (*changelogs, *inputs)})
         topic_ids = {name: found.topic_id for name, found in facts.items()}
-        committed = self._topics.committed_offsets(self._application_id)
+        marks = read_marks(TopicAdmin(self._config), self._application_id, [*changelogs, *inputs], topic_ids)
+        # Offsets set by a reset do not mean that the application has run.
+        fresh = all(mark.stage is not Stage.DONE for mark in marks.values()) and stands_as_reset(self._config, self._topics)
+        committed = {} if fresh else self._topics.committed_offsets(self._application_id)
         return Ground(
             application_id=self._application_id,
             committed={partition: committed[partition] for partition in inputs if partition in committed},
             ends=ends,
-            marks={
-                partition: mark
-                for partition, mark in read_marks(TopicAdmin(self._config), self._application_id, [*changelogs, *inputs], topic_ids).items()
-                if mark.seed == self._id
-            },
+            marks={partition: mark for partition, mark in marks.items() if mark.seed == self._id},
             topic_ids=topic_ids,
         )
 
     def _ends(self, changelogs: list[Partition]) -> dict[Partition, NextOffset]:
-        """Of changelogs that were made a moment ago: it takes a while until all brokers know who leads them."""
+        """Return the ends of changelogs. New ones are unknown until all brokers know their leaders."""
         until = time.monotonic() + ANSWER_SECONDS
         while True:
             try:
@@ -162,17 +209,17 @@ class _Installation:
                 if not _is_too_new(error) or time.monotonic() > until:
                     raise
                 time.sleep(_LOOK_SECONDS)
-                self._topics.prepare(self._topology)  # one that was still being deleted counted as there
+                prepare_topics(self._topics, self._topology, self._config)  # a topic in deletion counted as existing
 
     # --- changelogs -----------------------------------------------------------------------------------------------------------
 
     def _bring(self, tasks: list[SeededTask]) -> int:
-        """Returns how many entries there are, about. Before anything is written: a seed that is damaged leaves no trace."""
+        """Fetch all files and return the approximate number of entries. Nothing is written yet, so a damaged seed leaves no trace."""
         self._staging.begin()
         total = 0
         for task in tasks:
             self._staging.bring(task)
-            total += sum(look_beside(self._staging.path(task, store)).entries for store in task.stores if store.changelog is not None)
+            total += sum(inspect_store(self._staging.path(task, store)).entries for store in task.stores if store.changelog is not None)
         return total
 
     def _write(
@@ -184,18 +231,22 @@ class _Installation:
         topic_ids: Mapping[str, str],
         inputs: Mapping[Partition, NextOffset],
     ) -> int:
-        """Returns how many records were written."""
+        """Write the changelogs and return the number of records written."""
         begun = {log: self._mark(log, topic_ids, 0, Stage.PART) for task in tasks for log in task.changelogs if log not in marks}
-        if begun:
-            writer.commit(begun)  # from here on what is on the changelogs is known to be this seed's
+        record = state_record(self._topology, self._config, self._topics, tasks)
+        if record is not None:
+            at = Partition(coordination_topic(self._application_id), 0)
+            writer.send(at, [(record.key, encode(record), time.time_ns() // 1_000_000)], None)
+        if begun or record is not None:
+            writer.commit(begun)  # from here on the changelogs are marked as this seed's
         known = {**begun, **marks}
         already = sum(known[log].records for task in tasks for log in task.changelogs)
         self._progress.begin(max(total, already), already)
         for task in tasks:
-            carried = self._carried[task.task] = {}
+            metadata = self._processor_metadata[task.task] = {}
             own = {partition: inputs[partition] for partition in (*task.inputs, *task.repartitions)}
             for store in task.stores:
-                carried |= carried_times(store.name, self._staging.complete(task, store, own))
+                metadata |= select_processor_metadata(store.name, self._staging.complete(task, store, own))
                 if store.changelog is not None:
                     self._write_store(writer, task, store, known[store.changelog], topic_ids)
         self._progress.end()
@@ -236,19 +287,18 @@ class _Installation:
     ) -> None:
         offsets: dict[Partition, OffsetAndMetadata] = {}
         for task in tasks:
-            carried = self._carried[task.task]
+            metadata = self._processor_metadata[task.task]
             for partition in (*task.inputs, *task.repartitions):
                 at_ms = task.times.get(partition, task.stream_time)
-                offsets[partition] = OffsetAndMetadata(inputs[partition], encode_partition_time(at_ms, carried))
+                offsets[partition] = OffsetAndMetadata(inputs[partition], encode_partition_time(at_ms, metadata))
         done = [*offsets, *(log for task in tasks for log in task.changelogs)]
         writer.commit({partition: self._mark(partition, topic_ids, 0, Stage.DONE) for partition in done}, offsets)
 
 
 def _is_too_new(error: StreamsError) -> bool:
-    cause = error.__cause__
-    return isinstance(cause, KafkaException) and kafka_error(cause).code() in _TOO_NEW
+    return bool(meaning(error.__cause__) & (Meaning.NO_LEADER | Meaning.UNKNOWN_PARTITION))
 
 
 def _fingerprint(seed: Snapshot) -> str:
-    """Names this seed and no other one."""
+    """Return an id that is unique to this seed's content."""
     return f"{seed.id}:{hashlib.sha256(encoded(seed.manifest)).hexdigest()[:16]}"

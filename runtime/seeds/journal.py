@@ -1,8 +1,8 @@
-"""How far an installation has come, kept where it cannot lie: in the transactions that do the work.
+"""Progress of an installation, kept in the transactions that do the work, so that it is always exact.
 
-The group `<application.id>-seed` is committed to, with each batch, how many records of each changelog partition are written. Nobody is a
-member of it. After a kill the next attempt goes on behind them; what the killed one had not committed is aborted by the brokers, and is not
-counted. The text of each offset says which seed and which topic it is about: for a topic that was made anew it means nothing.
+Each batch commits the number of records written per changelog partition to the group `<application.id>-seed`, which has no members. After a
+kill the next attempt continues behind them; records that the killed one had not committed are aborted by the brokers and not counted. The
+metadata of each offset names the seed and the topic's id: it is ignored for a topic that was created again.
 
 (Rejected: a file. The disk may be another one at the next attempt, and a file and a transaction cannot be written in one step.)
 """
@@ -14,16 +14,16 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
-from runtime.commit.metadata import OffsetAndMetadata
-from runtime.errors import SeedRefusedError, StreamsError
-from runtime.ids import Partition
-from runtime.topics import TopicAdmin
+from penstock.runtime.kafka.topic_admin import TopicAdmin
+from penstock.runtime.model.errors import SeedRefusedError, StreamsError
+from penstock.runtime.model.ids import Partition
+from penstock.runtime.model.offset_metadata import OffsetAndMetadata
 
 logger = logging.getLogger(__name__)
 
 
 class Stage(StrEnum):
-    """How far a partition is."""
+    """Stage of a partition."""
 
     PART = "part"
     WHOLE = "whole"
@@ -32,7 +32,7 @@ class Stage(StrEnum):
 
 
 class Mark(NamedTuple):
-    """What was noted for a partition: of which seed, in the topic of which id, how many records."""
+    """Mark of a partition: the seed, the topic's id, and the number of records written."""
 
     seed: str
     topic_id: str
@@ -44,16 +44,15 @@ class Mark(NamedTuple):
 
 
 def journal_group(application_id: str) -> str:
-    """The group that holds the marks."""
+    """Return the group that holds the marks."""
     return f"{application_id}-seed"
 
 
 def refuse_unfinished(topics: TopicAdmin, application_id: str, changelogs: Iterable[Partition], topic_ids: Mapping[str, str]) -> None:
-    """Asked at each start, before anything is opened. Raises SeedRefusedError where an installation has begun and not come to its end:
-    state and input offsets do not belong together then. `topics` is asked for no other group.
+    """Raise SeedRefusedError if an installation has begun and not finished, since state and input offsets do not match then. Called at each
+    start, before anything is opened. `topics` must be used for no other group.
 
-    Where the brokers cannot tell (a coordinator that has just moved), it is not known to be so, and what tasks find when they are opened
-    has to do."""
+    If the brokers do not know (a coordinator that has just moved), the start continues, and the checks at the opening of tasks apply."""
     try:
         marks = read_marks(topics, application_id, changelogs, topic_ids)
     except StreamsError as error:
@@ -63,14 +62,14 @@ def refuse_unfinished(topics: TopicAdmin, application_id: str, changelogs: Itera
     if unfinished:
         raise SeedRefusedError(
             f"seed {', '.join(unfinished)} was being installed for application {application_id}, and has not come to its end: start with "
-            "--seed again, and it goes on from there; or delete the changelogs and the local state"
+            f"--seed again, and it goes on from there; or begin again: penstock reset {application_id}"
         )
 
 
 def read_marks(
     topics: TopicAdmin, application_id: str, partitions: Iterable[Partition], topic_ids: Mapping[str, str]
 ) -> dict[Partition, Mark]:
-    """The marks of these partitions, of the topics that have these ids now. `topics` is asked for no other group. Raises
+    """Return the marks of these partitions that belong to the topics' current ids. `topics` must be used for no other group. Raises
     BrokerUnavailableError, StreamsError."""
     wanted = list(partitions)
     found = topics.last_committed(journal_group(application_id), wanted) if wanted else {}

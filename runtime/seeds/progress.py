@@ -1,4 +1,4 @@
-"""How far an installation is, for people: a bar on a terminal, a line every few seconds elsewhere."""
+"""Progress display of an installation: a bar on a terminal, a log line every few seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WIDTH = 30
 
 
 class Progress:
-    """Counts records. `total` is an estimate; with `show`, a bar is drawn there."""
+    """Counter of records. `total` is an estimate; with `show`, a bar is drawn there."""
 
     def __init__(self, show: TextIO | None = None) -> None:
         self._show = show if show is not None and show.isatty() else None
@@ -29,7 +29,7 @@ class Progress:
         return cls(sys.stderr)
 
     def begin(self, total: int, already: int = 0) -> None:
-        """`already`: records that an attempt before has written; they do not count for the speed."""
+        """Begin. `already`: records written by an earlier attempt, which do not count for the rate."""
         self.total, self.done, self._before = total, already, already
         self._began = self._told = time.monotonic()
 
@@ -41,7 +41,7 @@ class Progress:
             self._tell()
 
     def end(self) -> None:
-        """All is written: the estimate was right, whatever it was."""
+        """Finish, with the actual number as the total."""
         self.total = self.done
         if self._show is not None:
             self._tell()
@@ -61,7 +61,7 @@ class Progress:
         return min(1.0, self.done / self.total) if self.total else 1.0
 
     def text(self, seconds: float) -> str:
-        """Part, records, records per second and time left, after so many seconds."""
+        """Return percentage, records, records per second and time left, after `seconds`."""
         rate = (self.done - self._before) / seconds if seconds > 0 else 0.0
         left = max(0, self.total - self.done) / rate if rate else 0.0
         minutes, rest = divmod(round(left), 60)

@@ -1,69 +1,63 @@
-"""Writes changelogs, and at last the input offsets, by one transactional producer that fences the one of an attempt before."""
+"""Transactional writer of changelogs and, last, of the input offsets. Its producer fences that of an earlier attempt."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
 
-from confluent_kafka import Consumer, KafkaException
-
-from runtime.commit.metadata import OffsetAndMetadata
-from runtime.commit.transactions import TransactionalProducer, classify, kafka_error, serve
-from runtime.config import StreamsConfig
-from runtime.errors import SeedRefusedError, StreamsError, TaskMigratedError, TransactionAbortedError
-from runtime.ids import Partition
-from runtime.kafka_logs import KAFKA_LOGGER
-from runtime.record import Headers
-from runtime.seeds.journal import Mark, journal_group
-from runtime.stores.base import ChangelogRecord
+from penstock.runtime.config.streams_config import StreamsConfig
+from penstock.runtime.kafka.clients import offsets_consumer
+from penstock.runtime.kafka.producer import NOT_PRODUCED, NotTakenError
+from penstock.runtime.kafka.transactions import TransactionalProducer
+from penstock.runtime.model.errors import SeedRefusedError, StreamsError, TaskMigratedError, TransactionAbortedError
+from penstock.runtime.model.ids import Partition
+from penstock.runtime.model.offset_metadata import OffsetAndMetadata
+from penstock.runtime.model.record import Headers
+from penstock.runtime.seeds.journal import Mark, journal_group
+from penstock.runtime.stores.base import ChangelogRecord
 
 logger = logging.getLogger(__name__)
 
 _TRANSACTION_MS = 60_000
-_POLL_SECONDS = 0.01
 
 
 class SeedWriter:
-    """The transactions of one installation. What goes wrong is a StreamsError: nothing of the open transaction counts then."""
+    """Transactions of one installation. Failures raise StreamsError; nothing of the open transaction counts then."""
 
     def __init__(self, config: StreamsConfig) -> None:
         application_id = config.application_id
-        self._application = self._committer(config, application_id)
-        self._journal = self._committer(config, journal_group(application_id))
+        # Each names a group to commit to.
+        self._application = offsets_consumer(config.admin_properties(), application_id)
+        self._journal = offsets_consumer(config.admin_properties(), journal_group(application_id))
         properties = {**config.producer_properties(), "transaction.timeout.ms": _TRANSACTION_MS, "linger.ms": 20}
-        self._transactions = TransactionalProducer(properties, journal_group(application_id), self._journal, lambda: False)
-
-    @staticmethod
-    def _committer(config: StreamsConfig, group: str) -> Consumer:
-        """Names a group to commit to, which it never joins."""
-        return Consumer({**config.admin_properties(), "group.id": group, "enable.auto.commit": False}, logger=KAFKA_LOGGER)
+        group = self._journal.consumer_group_metadata()
+        self._transactions = TransactionalProducer(properties, journal_group(application_id), group, lambda: False)
 
     def start(self) -> None:
-        """Ends what an attempt before has left open, and keeps it out if it still lives."""
+        """End the open transaction of an earlier attempt, and fence it if it still runs."""
         self._transactions.init()
 
     def send(self, partition: Partition, records: Sequence[ChangelogRecord], headers: Headers | None) -> None:
-        """Adds changelog records to the transaction."""
-        produce, poll = self._transactions.producer.produce, self._transactions.producer.poll
-        topic, number = partition
+        """Add changelog records to the transaction."""
+        producer, (topic, number) = self._transactions.producer, partition
+        produce = producer.produce
         for key, value, timestamp in records:
-            at = timestamp if timestamp > 0 else 1  # librdkafka reads timestamp 0 as "now"
-            while True:
+            at, carried = max(timestamp, 1), None if value is None else headers  # librdkafka reads timestamp 0 as "now"
+            try:
+                produce(topic, value, key, number, None, None, at, carried)  # type: ignore[arg-type]  # lists are invariant
+            except NOT_PRODUCED:
                 try:
-                    produce(topic, value, key, number, None, None, at, headers if value is not None else None)  # type: ignore[arg-type]  # lists are invariant
-                    break
-                except BufferError:
-                    serve(poll, _POLL_SECONDS)
-                except KafkaException as error:
-                    raise classify(error) or StreamsError(f"{partition} does not take the seed: {kafka_error(error).str()}") from error
-        serve(poll, 0)
+                    producer.send(topic, key, value, at, carried, number)
+                except NotTakenError as refused:
+                    raise StreamsError(f"{partition} does not take the seed: {refused}") from refused
+        producer.poll()
 
     def commit(self, marks: Mapping[Partition, Mark], inputs: Mapping[Partition, OffsetAndMetadata] | None = None) -> None:
-        """Commits what was sent together with how far that is; `inputs`: and with where the application is to begin.
+        """Commit the records sent, together with the marks, and with `inputs` the start offsets of the application.
 
-        All of it is delivered before the first call of the transaction's end: behind tens of thousands of records on a busy machine such a
-        call runs into its time limit and has to be made again. (librdkafka 2.16.0 has crashed in an installation on such a machine, twice;
-        why is not known, and it did not come again.)
+        Everything is delivered before the transaction's first closing call, which would otherwise exceed its time limit behind tens of
+        thousands of records on a busy machine. (librdkafka 2.16.0 crashed twice in an installation on such a machine; the cause is
+        unknown, and it did not happen again.)
         """
         while self._transactions.flush():
             pass
@@ -74,14 +68,14 @@ class SeedWriter:
         self._transactions.commit()
 
     def close(self) -> None:
-        """Never raises for the transactions; what is not committed is aborted."""
+        """Close the clients and abort an open transaction; errors of the transaction are not raised."""
         self._transactions.close()
         self._application.close()
         self._journal.close()
 
 
-def told(error: TaskMigratedError | TransactionAbortedError) -> StreamsError:
-    """What an error of a transaction means here."""
+def as_streams_error(error: TaskMigratedError | TransactionAbortedError) -> StreamsError:
+    """Return a transaction's error as the installation reports it."""
     if isinstance(error, TaskMigratedError):
         return SeedRefusedError(f"another process installs a seed for this application, or the brokers took too long: {error}")
     return StreamsError(f"the brokers did not take the seed; start again, and it goes on from there: {error}")

@@ -1,10 +1,9 @@
-"""Bytes and objects. The bytes of the primitive serdes, of windowed keys and of lists equal Java's."""
+"""Serdes: conversion between objects and bytes. Primitive serdes, windowed keys and lists have the same bytes as in Java."""
 
-from runtime.serdes.lists import list_of, nullable
-from runtime.serdes.primitive import BOOLEAN, BYTES, DOUBLE, FLOAT, INTEGER, JSON, LONG, NULL, SHORT, STRING, UUID, json
-from runtime.serdes.schema_registry import avro, json_schema, protobuf
-from runtime.serdes.serde import Serde
-from runtime.serdes.windowed import session_windowed, time_windowed
+from penstock.runtime.serdes.lists import list_of, nullable
+from penstock.runtime.serdes.primitive import BOOLEAN, BYTES, DOUBLE, FLOAT, INTEGER, JSON, LONG, NULL, SHORT, STRING, UUID, json
+from penstock.runtime.serdes.serde import Serde
+from penstock.runtime.serdes.windowed import session_windowed, time_windowed
 
 __all__ = [
     "BOOLEAN",
@@ -19,12 +18,9 @@ __all__ = [
     "STRING",
     "UUID",
     "Serde",
-    "avro",
     "json",
-    "json_schema",
     "list_of",
     "nullable",
-    "protobuf",
     "session_windowed",
     "time_windowed",
 ]

@@ -1,28 +1,32 @@
 """The serde of changes on a grouped table's repartition topic (Kafka Streams' `ChangedSerializer`, `ChangedDeserializer`; KIP-904).
 
     old value · 0                                   the row left the group
-    new value · 1                                   the row came into the group
-    varint (zigzag) n · new value · old value · 2   the row stays and changes; n is the new value's length
+    new value · 1                                   the row joined the group
+    varint (zigzag) n · new value · old value · 2   the row stays in the group and changed; n is the new value's length
 
-Records that Kafka Streams writes with a flag for the latest version (3, 4, 5) are read too.
+Records that Kafka Streams writes with a flag for the latest version (3, 4, 5) are also read.
 """
 
 from __future__ import annotations
 
 from typing import cast
 
-from runtime.record import Change, Headers
-from runtime.serdes.serde import CurrentHeaders, Deserializer, Serde, Serializer
+from penstock.runtime.model.record import Change, Headers
+from penstock.runtime.serdes.serde import CurrentHeaders, Deserializer, Serde, Serializer
+from penstock.runtime.serdes.serde_format import SerdeFormat
 
 
 class ChangedSerde(Serde):
-    """Changes of values of the inner serde."""
+    """Serde of `Change`, around the serde of the values."""
 
     __slots__ = ("_inner",)
 
     def __init__(self, inner: Serde) -> None:
         super().__init__(self._write_with, self._read_with, declares=inner.declares, name=f"changed({inner.name})")
         self._inner = inner
+
+    def format(self) -> SerdeFormat:
+        return SerdeFormat(name="changed", parts=(self._inner.format(),))
 
     def serializer(self, topic: str, headers: CurrentHeaders | None = None) -> Serializer:
         write = self._inner.serializer(topic, headers)
@@ -55,6 +59,10 @@ class ChangedSerde(Serde):
             if kind == 1:
                 return Change(read(body), None)
             length, start = _read_varint(body)
+            if start + length > len(body):
+                raise ValueError(
+                    f"a change on a repartition topic has a new value of {length} bytes, but only {len(body) - start} are there"
+                )
             return Change(read(body[start : start + length]), read(body[start + length :]))
 
         return changed
@@ -67,7 +75,7 @@ class ChangedSerde(Serde):
 
 
 def _varint(number: int) -> bytes:
-    """Kafka's `ByteUtils.writeVarint` of a number that is not negative."""
+    """Encode a non-negative number as Kafka's `ByteUtils.writeVarint` does."""
     rest = number << 1
     out = bytearray()
     while rest > 0x7F:
@@ -78,7 +86,7 @@ def _varint(number: int) -> bytes:
 
 
 def _read_varint(data: bytes) -> tuple[int, int]:
-    """The number at the start of `data`, and where it ends. Raises ValueError when it has no end."""
+    """Return the number at the start of `data` and the index after it. Raises ValueError if the varint does not end."""
     rest = 0
     for i, byte in enumerate(data[:5]):
         rest |= (byte & 0x7F) << 7 * i

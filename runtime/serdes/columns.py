@@ -1,4 +1,4 @@
-"""Columns of bytes, taken apart all at once: numbers at the front or at the end of each value, and what is left without them."""
+"""Vectorised parsing of Arrow columns of bytes: numbers at the start or end of each value, and the value without them."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ import pyarrow.compute as pc
 _Numbers: TypeAlias = "np.dtype[np.integer] | np.dtype[np.floating]"
 INT64, INT32, BYTE = np.dtype(">i8"), np.dtype(">i4"), np.dtype("u1")
 _LONGEST = 2**31 - 1
-"""More bytes than a value has. (A slice without an end overflows in Arrow 26: "Negative buffer resize".)"""
+"""More bytes than any value has. (A slice without an end overflows in Arrow 26: "Negative buffer resize".)"""
 
 
 def leading(column: pa.BinaryArray, kind: _Numbers, skip: int = 0) -> pa.Array:
-    """The number that stands behind the first `skip` bytes of each value. Values are not null, and long enough."""
+    """Return the number that follows the first `skip` bytes of each value. Values must not be null, and be long enough."""
     return _numbers(column, _offsets(column)[:-1] + skip, kind)
 
 
 def trailing(column: pa.BinaryArray, kind: _Numbers, before: int = 0) -> pa.Array:
-    """The number that ends `before` bytes before the end of each value. Values are not null, and long enough."""
+    """Return the number that ends `before` bytes before the end of each value. Values must not be null, and be long enough."""
     return _numbers(column, _offsets(column)[1:] - before - kind.itemsize, kind)
 
 
 def without_first(column: pa.BinaryArray, size: int) -> pa.BinaryArray:
-    """Each value without its first `size` bytes; null stays null."""
+    """Return each value without its first `size` bytes; null stays null."""
     return pc.binary_slice(column, size, _LONGEST)
 
 
 def without_last(column: pa.BinaryArray, size: int) -> pa.BinaryArray:
-    """Each value without its last `size` bytes; null stays null."""
+    """Return each value without its last `size` bytes; null stays null."""
     return pc.binary_slice(column, 0, -size)
 
 
 def _offsets(column: pa.BinaryArray) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Where each value begins among all bytes, and one more for the end of the last."""
+    """Return the start of each value in the column's data buffer, followed by the end of the last one."""
     if not len(column):
         return np.zeros(1, np.int64)
     found = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1]

@@ -1,10 +1,10 @@
-"""The serdes of the store in which an outer join of streams keeps what has found no partner yet.
+"""Serdes of the store in which an outer stream-stream join keeps records that have no match yet.
 
     key      int64 timestamp · 1 (left) or 0 (right) · the record's key     TimestampedKeyAndJoinSideSerializer
     value    1 · int32 number of values · each: int32 length · 1 (left) or 0 (right) · the record's value
                                                        ListSerializer, LeftOrRightValueSerializer
 
-On the right is the class of Kafka Streams that defines the layout. Keys in the order of their bytes are in the order of time.
+The right column names the class of Kafka Streams that defines the layout. The order of the keys' bytes is the order of time.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ from __future__ import annotations
 from struct import Struct
 from typing import NamedTuple, cast
 
-from runtime.record import Headers
-from runtime.serdes.serde import CurrentHeaders, Deserializer, Serde, Serializer
+from penstock.runtime.model.record import Headers
+from penstock.runtime.serdes.serde import CurrentHeaders, Deserializer, Serde, Serializer
+from penstock.runtime.serdes.serde_format import SerdeFormat
 
 _KEY = Struct(">qB")
 _COUNT = Struct(">Bi")
 _LENGTH = Struct(">i")
 _VARIABLE_SIZE = 1
-"""`ListSerializer`'s mark of values that each have a length."""
+"""The flag by which `ListSerializer` marks values that each have their own length."""
 
 
 class JoinKey(NamedTuple):
-    """A record that waits for a partner: its time in ms, whether it is the left stream's, its key."""
+    """Key of a record without a match: its timestamp in ms, True if it is from the left stream, and the record's key."""
 
     timestamp: int
     left: bool
@@ -31,7 +32,7 @@ class JoinKey(NamedTuple):
 
 
 class JoinKeySerde(Serde):
-    """`JoinKey`, around the serde of the record's key."""
+    """Serde of `JoinKey`, around the serde of the record's key."""
 
     __slots__ = ("_inner",)
 
@@ -40,6 +41,9 @@ class JoinKeySerde(Serde):
             self._write_with, self._read_with, immutable=inner.immutable, declares=inner.declares, name=f"join_key({inner.name})"
         )
         self._inner = inner
+
+    def format(self) -> SerdeFormat:
+        return SerdeFormat(name="join_key", parts=(self._inner.format(),))
 
     def serializer(self, topic: str, headers: CurrentHeaders | None = None) -> Serializer:
         write = self._inner.serializer(topic, headers)
@@ -67,11 +71,11 @@ class JoinKeySerde(Serde):
 
 
 JoinValues = tuple[tuple[bool, object], ...]
-"""The values of one `JoinKey`, each with whether it is the left stream's."""
+"""The values of one `JoinKey`, each preceded by True if it is from the left stream."""
 
 
 class JoinValuesSerde(Serde):
-    """`JoinValues`, around the serdes of both streams' values."""
+    """Serde of `JoinValues`, around the serdes of both streams' values."""
 
     __slots__ = ("_left", "_right")
 
@@ -79,6 +83,9 @@ class JoinValuesSerde(Serde):
         name = f"join_values({left.name}, {right.name})"
         super().__init__(self._write_with, self._read_with, declares=(*left.declares, *right.declares), name=name)
         self._left, self._right = left, right
+
+    def format(self) -> SerdeFormat:
+        return SerdeFormat(name="join_values", parts=(self._left.format(), self._right.format()))
 
     def serializer(self, topic: str, headers: CurrentHeaders | None = None) -> Serializer:
         write_left, write_right = self._left.serializer(topic, headers), self._right.serializer(topic, headers)
@@ -100,10 +107,14 @@ class JoinValuesSerde(Serde):
             _, count = _COUNT.unpack_from(data)
             at, values = _COUNT.size, []
             for _ in range(count):
-                end = at + _LENGTH.size + _LENGTH.unpack_from(data, at)[0]
+                end = at + _LENGTH.size + (length := _LENGTH.unpack_from(data, at)[0])
+                if length < 1 or end > len(data):
+                    raise ValueError(f"an entry of an outer join's store is damaged: a value of {length} bytes at byte {at} of {len(data)}")
                 left, written = data[at + _LENGTH.size] == 1, data[at + _LENGTH.size + 1 : end]
                 values.append((left, read_left(written) if left else read_right(written)))
                 at = end
+            if at != len(data) or count < 0:
+                raise ValueError(f"an entry of an outer join's store is damaged: {len(data) - at} bytes follow its {count} values")
             return tuple(values)
 
         return join_values
@@ -117,5 +128,5 @@ class JoinValuesSerde(Serde):
 
 def _written(data: bytes | None) -> bytes:
     if data is None:
-        raise ValueError("a serde made null of a key or value that is joined")
+        raise ValueError("a serde returned null for a key or value that is joined")
     return data

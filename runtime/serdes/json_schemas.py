@@ -1,4 +1,4 @@
-"""The JSON Schema of a type, for those who read its bytes without it."""
+"""The JSON Schema of a Python type, for readers that do not have the type (Spark, other languages)."""
 
 from __future__ import annotations
 
@@ -8,23 +8,37 @@ from typing import cast
 import msgspec
 from msgspec import inspect as mi
 
+ZONE = "timezone"
+"""Keyword beside the format of a time: true if it must have a time zone, false if it must not."""
+LEAST_BYTES, MOST_BYTES = "minBytes", "maxBytes"
+"""Keywords beside the encoding of bytes: limits on their number. (JSON Schema's own keywords limit the length of their base64.)"""
 _Node = dict[str, object]
+_FORMATS: Mapping[type[mi.Type], str] = {
+    mi.DateTimeType: "date-time",
+    mi.DateType: "date",
+    mi.DecimalType: "decimal",
+    mi.TimeDeltaType: "duration",
+    mi.TimeType: "time",
+    mi.UUIDType: "uuid",
+}
 
 
 def json_schema_of(kind: type) -> Mapping[str, object] | None:
-    """msgspec's, with what it leaves out: `"format": "date-time"` or `"time"` wherever a datetime or time stands (msgspec says so only of
-    those that must have a zone), and that an object may lack its tag (it is needed only to tell the members of a union apart). None for a
-    type of which a part is known to Python alone."""
+    """Return msgspec's JSON Schema of a type, with what msgspec leaves out; None for a type that msgspec cannot describe.
+
+    Added are: `"format"` for every datetime and time (msgspec adds it only to those that must have a zone), the zone, limits of bytes, and
+    the type of a map's keys. A tag is made optional: it is needed only to tell the members of a union apart.
+    """
     try:
         schema = msgspec.json.schema(kind)
-    except TypeError:  # msgspec's word for a type that it cannot describe
+    except (TypeError, KeyError):  # KeyError: two classes in it have the same module and qualified name
         return None
     _mark(mi.type_info(kind), schema, cast(_Node, schema.get("$defs", {})), set())
     return schema
 
 
 def _mark(info: mi.Type, node: object, definitions: _Node, seen: set[str]) -> None:
-    """Marks the times in the part of the schema that describes a type, and takes tags out of what an object must have."""
+    """Add to `node`, in place, what `json_schema_of` promises about the type `info` and the types inside it."""
     if not isinstance(node, dict):
         return
     if (reference := node.get("$ref")) is not None:
@@ -35,7 +49,15 @@ def _mark(info: mi.Type, node: object, definitions: _Node, seen: set[str]) -> No
         return
     if isinstance(info, mi.DateTimeType | mi.TimeType):
         node["format"] = "date-time" if isinstance(info, mi.DateTimeType) else "time"
+        if info.tz is not None:
+            node[ZONE] = info.tz
         return
+    if isinstance(info, mi.BytesType | mi.ByteArrayType | mi.MemoryViewType):
+        limits = {LEAST_BYTES: info.min_length, MOST_BYTES: info.max_length}
+        node.update({name: limit for name, limit in limits.items() if limit is not None})
+        return
+    if isinstance(info, mi.DictType) and (names := _names(info.key_type)) is not None:
+        node["propertyNames"] = names
     if isinstance(info, mi.StructType) and info.tag_field is not None and isinstance(required := node.get("required"), list):
         node["required"] = [name for name in required if name != info.tag_field]
         cast(_Node, cast(_Node, node["properties"])[info.tag_field])["default"] = info.tag
@@ -44,7 +66,7 @@ def _mark(info: mi.Type, node: object, definitions: _Node, seen: set[str]) -> No
 
 
 def _parts(info: mi.Type, node: _Node) -> Iterator[tuple[mi.Type, object]]:
-    """The types in a type, each with its part of the schema."""
+    """Yield the types directly inside a type, each with its part of the schema."""
     match info:
         case mi.Metadata():
             yield info.type, node
@@ -67,8 +89,36 @@ def _parts(info: mi.Type, node: _Node) -> Iterator[tuple[mi.Type, object]]:
 
 
 def _members(info: mi.UnionType, members: list[object]) -> Iterator[tuple[mi.Type, object]]:
-    """A union's types with their parts, where it is plain which is whose: beside null there is one."""
+    """Yield a union's types with their parts of the schema. msgspec writes the object last, and several objects as a nested union."""
     types = [each for each in info.types if not isinstance(each, mi.NoneType)]
     parts = [part for part in members if not (isinstance(part, dict) and part.get("type") == "null")]
-    if len(types) == len(parts) == 1:
-        yield types[0], parts[0]
+    others = [each for each in types if not _is_object(each)]
+    objects = [each for each in types if _is_object(each)]
+    if len(parts) == len(types) and len(objects) < 2:
+        yield from zip([*others, *objects], parts, strict=True)
+    elif len(parts) == len(others) + 1:
+        yield from zip(others, parts[:-1], strict=True)
+
+
+def _is_object(info: mi.Type) -> bool:
+    while isinstance(info, mi.Metadata):
+        info = info.type
+    return isinstance(info, mi.StructType) and not info.array_like
+
+
+def _names(info: mi.Type) -> _Node | None:
+    """Return the schema of a map's keys, for types that JSON writes as strings; None for strings, which msgspec itself describes."""
+    match info:
+        case mi.Metadata():
+            return _names(info.type)
+        case mi.IntType():
+            return {"type": "string", "format": "integer"}
+        case mi.FloatType():
+            return {"type": "string", "format": "number"}
+        case mi.BytesType():
+            return {"type": "string", "contentEncoding": "base64"}
+        case mi.EnumType():
+            return {"enum": [member.value for member in info.cls]}
+        case mi.LiteralType():
+            return {"enum": list(info.values)}
+    return {"type": "string", "format": _FORMATS[type(info)]} if type(info) in _FORMATS else None

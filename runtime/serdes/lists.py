@@ -1,4 +1,4 @@
-"""Serdes of values that may be missing, and of lists of values (Kafka Streams' `Serdes.ListSerde`).
+"""Serdes of optional values, and of lists of values (Kafka Streams' `Serdes.ListSerde`).
 
 The bytes of a list, all integers int32, big-endian:
 
@@ -11,27 +11,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from struct import Struct
 
-from runtime.serdes.primitive import DOUBLE, FLOAT, INTEGER, LONG, SHORT, UUID
-from runtime.serdes.serde import CurrentHeaders, Serde
-from runtime.type_variables import T
+from penstock.runtime.model.type_variables import T
+from penstock.runtime.serdes.primitive import DOUBLE, FLOAT, INTEGER, LONG, SHORT, UUID
+from penstock.runtime.serdes.serde import CurrentHeaders, Serde
+from penstock.runtime.serdes.serde_format import SerdeFormat
 
 _FIXED = {serde: serde.size for serde in (SHORT, INTEGER, LONG, FLOAT, DOUBLE, UUID)}
-"""Those that Java's `ListSerializer` takes for such. (Its BOOLEAN is not among them.)"""
+"""Serdes that Java's `ListSerializer` treats as fixed in size. (BOOLEAN is not among them.)"""
 _INT = Struct(">i")
 _NULL = _INT.pack(-1)
 
 
 def nullable(inner: Serde[T]) -> Serde[T | None]:
-    """The inner serde for values that may be None: None becomes null, null becomes None, and neither is shown to the inner serde.
+    """Return a serde for values of the inner serde or None: None becomes null and back, without a call to the inner serde.
 
-    Topics and stores need no such serde, because the engine never asks one about None. It says that None is meant (`KTable[str, Flight |
-    None]`), and serves programs that call serdes themselves.
+    Topics and stores do not need it, because the engine never calls a serde with None. It types optional values (`KTable[str, Flight |
+    None]`) and is for programs that call serdes themselves.
     """
     return _Nullable(inner)
 
 
 def list_of(inner: Serde[T]) -> Serde[list[T]]:
-    """Lists of what the inner serde writes, None among them. Reading raises ValueError for bytes that are no such list."""
+    """Return a serde of lists of the inner serde's values, which may contain None. Reading raises ValueError for malformed bytes."""
     return _ListSerde(inner)
 
 
@@ -49,6 +50,9 @@ class _Nullable(Serde["T | None"]):
             registry_schema=inner.registry_schema,
         )
         self._inner = inner
+
+    def format(self) -> SerdeFormat:
+        return self._inner.format()  # the same bytes
 
     def serializer(self, topic: str, headers: CurrentHeaders | None = None) -> Callable[[T | None], bytes | None]:
         write = self._inner.serializer(topic, headers)
@@ -74,6 +78,9 @@ class _ListSerde(Serde[list[T]]):
         )
         self._inner = inner
         self._size = next((size for serde, size in _FIXED.items() if serde is inner), None)
+
+    def format(self) -> SerdeFormat:
+        return SerdeFormat(name="list_of", parts=(self._inner.format(),))
 
     def serializer(self, topic: str, headers: CurrentHeaders | None = None) -> Callable[[list[T]], bytes]:
         write, size = self._inner.serializer(topic, headers), self._size
@@ -115,7 +122,7 @@ def _unsized(entries: list[bytes | None]) -> bytes:
 
 
 class _Input:
-    """The bytes of a list, read from the front."""
+    """Reader of the bytes of a list."""
 
     __slots__ = ("_at", "_data", "_serde")
 
@@ -134,7 +141,7 @@ class _Input:
         return int(_INT.unpack(self._take(4))[0])
 
     def _count(self) -> int:
-        """A number of things that take a byte each at least, or that bounds them: what could not be there is not believed."""
+        """Read a count. Raises ValueError if it exceeds the number of bytes, before anything of that size is allocated."""
         count = self._number()
         if not 0 <= count <= len(self._data):
             raise ValueError(f"{self._serde!r}: {len(self._data)} bytes are no list: they cannot hold {count} entries")
@@ -145,7 +152,7 @@ class _Input:
         if flag not in (b"\x00", b"\x01"):
             raise ValueError(f"{self._serde!r}: a list begins with 0 or 1, not {flag[0]}")
         if flag == b"\x00" and size is None:
-            raise ValueError(f"{self._serde!r}: this is a list of entries of a fixed size, which those of {self._serde!r} have not")
+            raise ValueError(f"{self._serde!r}: a list of fixed-size entries, and the entries of this serde have no fixed size")
         found = self._with_sizes() if flag == b"\x01" else self._without_sizes(size or 0)
         if self._at != len(self._data):
             raise ValueError(f"{self._serde!r}: {len(self._data) - self._at} bytes are left behind the list")

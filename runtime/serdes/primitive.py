@@ -1,17 +1,19 @@
-"""Serdes of the primitive types; their bytes equal those of Java's serializers (`org.apache.kafka.common.serialization`)."""
+"""Serdes of the primitive types, with the same bytes as Java's serializers (`org.apache.kafka.common.serialization`)."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
 from struct import Struct
-from typing import Any
+from typing import Any, get_origin
 
 import msgspec
 
-from runtime.serdes.json_schemas import json_schema_of
-from runtime.serdes.serde import PlainSerde, Serde
-from runtime.type_variables import T
+from penstock.runtime.model.type_variables import T
+from penstock.runtime.serdes.json_schemas import json_schema_of
+from penstock.runtime.serdes.serde import PlainSerde, Serde
+from penstock.runtime.serdes.serde_format import SerdeFormat
+from penstock.runtime.serdes.type_schemas import type_schema
 
 
 def _write_boolean(data: object) -> bytes:
@@ -64,8 +66,17 @@ def _read_null(data: bytes) -> None:
     raise ValueError(f"serdes.NULL reads only null, but there are {len(data)} bytes")
 
 
+class _AnyJson(PlainSerde[Any]):
+    """JSON without a type."""
+
+    __slots__ = ()
+
+    def format(self) -> SerdeFormat:
+        return SerdeFormat(name=self.name, language="type", schema={"is": "any"})
+
+
 BYTES: PlainSerde[bytes] = PlainSerde("BYTES", _identity, _read_bytes, immutable=True)
-"""bytes, as they are (Java's `ByteArraySerializer`)."""
+"""bytes, unchanged (Java's `ByteArraySerializer`)."""
 STRING: PlainSerde[str] = PlainSerde("STRING", str.encode, bytes.decode, immutable=True)
 """str as UTF-8."""
 BOOLEAN: PlainSerde[bool] = PlainSerde("BOOLEAN", _write_boolean, _read_boolean, immutable=True, size=1)
@@ -84,24 +95,41 @@ UUID: PlainSerde[uuid.UUID] = PlainSerde("UUID", _write_uuid, _read_uuid, immuta
 """uuid.UUID as its 36 characters (Java's `UUIDSerializer`)."""
 NULL: PlainSerde[None] = PlainSerde("NULL", _write_null, _read_null, immutable=True)
 """None and nothing else (Java's `VoidSerializer`)."""
-JSON: PlainSerde[Any] = PlainSerde("JSON", msgspec.json.Encoder().encode, msgspec.json.Decoder().decode, immutable=False)
-"""Anything that JSON can say (dict, list, str, int, float, bool), compact, UTF-8; anything else raises TypeError, bad input
+JSON: PlainSerde[Any] = _AnyJson("JSON", msgspec.json.Encoder().encode, msgspec.json.Decoder().decode, immutable=False)
+"""Any JSON value (dict, list, str, int, float, bool), compact, UTF-8. Writing another type raises TypeError, reading malformed bytes
 msgspec.DecodeError."""
 
 
 def json(kind: type[T]) -> Serde[T]:
-    """JSON of one type: a msgspec struct, a dataclass, a TypedDict or any other type that msgspec knows, checked while it is read.
+    """Return a serde of JSON of one type: a msgspec struct, a dataclass, a TypedDict or any other type that msgspec supports.
 
-    Reading what does not fit raises msgspec.ValidationError, which says where. A frozen `msgspec.Struct` is trusted to be immutable.
+    Values are validated when they are read: msgspec.ValidationError says where one does not match. A frozen `msgspec.Struct` is
+    trusted to be immutable.
     """
     write: Callable[[T], bytes] = msgspec.json.Encoder().encode
     read: Callable[[bytes], T] = msgspec.json.Decoder(kind).decode
-    return PlainSerde(f"json({kind.__name__})", write, read, immutable=is_frozen(kind), schema=json_schema_of(kind))
+    return _JsonSerde(kind, write, read)
+
+
+class _JsonSerde(PlainSerde[T]):
+    """JSON of one type."""
+
+    __slots__ = ("_kind",)
+
+    def __init__(self, kind: type[T], write: Callable[[T], bytes], read: Callable[[bytes], T]) -> None:
+        name = getattr(kind, "__name__", None) or repr(kind)  # a union has none
+        super().__init__(f"json({name})", write, read, immutable=is_frozen(kind), schema=json_schema_of(kind))
+        self._kind = kind
+
+    def format(self) -> SerdeFormat:
+        schema = type_schema(self._kind)
+        return SerdeFormat(name=self.name) if schema is None else SerdeFormat(name=self.name, language="type", schema=schema)
 
 
 def is_frozen(kind: type) -> bool:
-    """True for a frozen struct whose fields are immutable too: a list in a frozen struct could still be changed in place."""
-    if not (issubclass(kind, msgspec.Struct) and kind.__struct_config__.frozen):
+    """Return True for a frozen struct whose fields are immutable too: a list in a frozen struct can still be changed in place."""
+    found = get_origin(kind) or kind  # the struct `Box` of `Box[int]`
+    if not (isinstance(found, type) and issubclass(found, msgspec.Struct) and found.__struct_config__.frozen):
         return False
     simple = (int, float, str, bytes, bool, type(None))
     fields = msgspec.structs.fields(kind)

@@ -1,9 +1,9 @@
-"""The serde: how objects become the bytes that stand in topics and stores, and back.
+"""The serde: conversion between objects and the bytes of topics and stores.
 
-A serde is asked once per topic for a function of one argument, which the hot path then calls per record: for the primitive types that
-function is the C function itself (`struct.Struct.pack`, `bytes.decode`), with nothing of ours around it. A user's serde is a pair of
-functions of topic, headers and data, as Kafka Streams' `Serializer.serialize(topic, headers, data)`; the bound function reads the current
-record's headers through a callable, so that nobody passes them along the way.
+`Serde.serializer` and `Serde.deserializer` are called once per topic and return a function of one argument, which the hot path calls per
+record. For primitive types it is the C function itself (`struct.Struct.pack`, `bytes.decode`), without a wrapper. A user's serde is a pair
+of functions of topic, headers and data, as Kafka Streams' `Serializer.serialize(topic, headers, data)`. The returned function gets the
+current record's headers from a callable, so that operators need not pass headers on.
 
 The engine never calls a serde with None: a null key or value stays null on every path (as in Kafka Streams).
 """
@@ -15,11 +15,12 @@ from typing import Generic, Literal
 
 import msgspec
 
-from runtime.record import Headers
-from runtime.type_variables import T
+from penstock.runtime.model.record import Headers
+from penstock.runtime.model.type_variables import T
+from penstock.runtime.serdes.serde_format import SerdeFormat
 
 CurrentHeaders = Callable[[], Headers | None]
-"""Gives the headers of the record that is being processed, or None when it has none."""
+"""Returns the headers of the record that is being processed, or None if it has none."""
 
 Serializer = Callable[[object], bytes | None]
 Deserializer = Callable[[bytes], object]
@@ -30,21 +31,25 @@ def _no_headers() -> Headers | None:
 
 
 class RegistrySchema(msgspec.Struct, frozen=True):
-    """A schema as a Schema Registry knows it: its language and its text (Protobuf: the file's descriptor in base64, as it is
-    registered). The bytes begin with 0 and the schema's id (int32); those of Protobuf have the message's indexes after that."""
+    """A schema in a Schema Registry: its language and its text (Protobuf: the file descriptor in base64, as in the registry).
+
+    A value's bytes begin with 0 and the schema's id (int32), followed in Protobuf by the message's indexes.
+    """
 
     kind: Literal["AVRO", "JSON", "PROTOBUF"]
     text: str
 
 
 class Serde(Generic[T]):
-    """`serialize(topic, headers, data) -> bytes | None` and `deserialize(topic, headers, data) -> object`, of objects of the type T.
+    """A pair of functions for objects of the type T: `serialize(topic, headers, data) -> bytes | None` and `deserialize(topic, headers,
+    data) -> object`.
 
-    `immutable` says that nobody can change an object of this type in place, so that stores may keep the object itself between two commits
-    instead of its bytes. `declares` names the configuration keys that the serde reads (they are then known keys). `schema` is the JSON
-    Schema of bytes that are JSON, None where nothing is declared or they are something else; `registry_schema` is that of a Schema
-    Registry's serde. A serde around another one (`list_of`, `time_windowed`, …) has the inner one's.
-    Whatever the functions raise becomes a DeserializationError, or the error of the node that wrote.
+    `immutable`: objects of this type cannot be changed in place, so stores may hold the object itself between two commits instead of its
+    bytes. `declares`: the configuration keys that the serde reads, which the configuration then accepts. `schema`: the JSON Schema of the
+    bytes; None if they are not JSON or no schema is declared. `registry_schema`: the schema of a Schema Registry's serde. A serde around
+    another one (`list_of`, `time_windowed`, …) has the inner serde's schemas.
+
+    An exception of `deserialize` becomes a DeserializationError; one of `serialize` becomes the error of the node that writes.
     """
 
     __slots__ = ("_deserialize", "_serialize", "declares", "immutable", "name", "registry_schema", "schema")
@@ -69,14 +74,23 @@ class Serde(Generic[T]):
         self.name: str = name or str(getattr(serialize, "__qualname__", type(serialize).__name__))
 
     def serializer(self, topic: str, headers: CurrentHeaders | None = None) -> Callable[[T], bytes | None]:
-        """A function of the object alone, for one topic. `headers` gives the current record's headers (default: none)."""
+        """Return the serialize function for one topic. `headers` returns the current record's headers (default: none)."""
         serialize, current = self._serialize, headers or _no_headers
         return lambda data: serialize(topic, current(), data)
 
     def deserializer(self, topic: str, headers: CurrentHeaders | None = None) -> Callable[[bytes], T]:
-        """A function of the bytes alone, for one topic. `headers` gives the current record's headers (default: none)."""
+        """Return the deserialize function for one topic. `headers` returns the current record's headers (default: none)."""
         deserialize, current = self._deserialize, headers or _no_headers
         return lambda data: deserialize(topic, current(), data)
+
+    def format(self) -> SerdeFormat:
+        """Return the format of the bytes, which is recorded with a store and compared with that of later versions of the program.
+
+        By default it is the serde's name, with its JSON Schema if it declares one.
+        """
+        if self.schema is None:
+            return SerdeFormat(name=self.name)
+        return SerdeFormat(name=self.name, language="json", text=msgspec.json.encode(self.schema, order="sorted").decode())
 
     def __repr__(self) -> str:
         return f"serdes.{self.name}"

@@ -1,11 +1,11 @@
-"""What travels between two tables that are joined by a foreign key, and the bytes of it.
+"""Messages of a foreign-key join between its two sides, and their serdes.
 
     subscription            version · instruction · hash of left row, 16 bytes · primary key · int32 partition    SubscriptionWrapperSerde
     response                version · hash of left row, 16 bytes · right row                              SubscriptionResponseWrapperSerde
     key in the store        int32 length of the foreign key · foreign key · primary key                           CombinedKeySchema
 
-On the right is the class of Kafka Streams that defines the layout. Where there is no hash (the left row is gone) the version's highest bit
-says so. Subscriptions of version 0, which have no partition, are read too.
+The right column names the class of Kafka Streams that defines the layout. If there is no hash (the left row was deleted), the version's
+highest bit is set. Subscriptions of version 0, which have no partition, are also read.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from enum import IntEnum
 from struct import Struct
 from typing import NamedTuple, cast
 
-from runtime.record import Headers
-from runtime.serdes.serde import CurrentHeaders, Deserializer, Serde, Serializer
+from penstock.runtime.model.record import Headers
+from penstock.runtime.serdes.serde import CurrentHeaders, Deserializer, Serde, Serializer
+from penstock.runtime.serdes.serde_format import SerdeFormat
 
 _NO_HASH = 0x80
 _HASH_BYTES = 16
@@ -24,7 +25,7 @@ _SUBSCRIPTION_VERSION, _RESPONSE_VERSION = 1, 0
 
 
 class Instruction(IntEnum):
-    """What the right side is to do with a subscription, and whether it answers."""
+    """What the right side does with a subscription, and whether it responds."""
 
     DELETE_KEY_NO_PROPAGATE = 0
     DELETE_KEY_AND_PROPAGATE = 1
@@ -33,8 +34,10 @@ class Instruction(IntEnum):
 
 
 class Subscription(NamedTuple):
-    """A left row asks for the right row of its foreign key. `hash` is that of the left row, None if it is gone; `partition` that of the
-    left table's task, None if the message does not say."""
+    """Request of a left row for the right row of its foreign key.
+
+    `hash`: hash of the left row, None if it was deleted. `partition`: partition of the left table's task, None in messages of version 0.
+    """
 
     hash: bytes | None
     instruction: Instruction
@@ -43,7 +46,7 @@ class Subscription(NamedTuple):
 
 
 class Response(NamedTuple):
-    """The right row, or None, for a left row of that hash. `partition` is not in the bytes: it says where they go."""
+    """The right row, or None, for the left row with that hash. `partition` is the target partition; it is not serialised."""
 
     hash: bytes | None
     value: object
@@ -51,14 +54,20 @@ class Response(NamedTuple):
 
 
 class SubscriptionSerde(Serde):
-    """`Subscription`, around the serde of the primary key. That one is asked for the bytes of the topic `<subscription topic>-pk`, whether
-    the subscription stands on its topic or in the changelog of its store, whose names (without the application's id) are given here."""
+    """Serde of `Subscription`, around the serde of the primary key.
+
+    The inner serde is called with the topic `<subscription topic>-pk`, for the subscription topic and for the changelog of its store alike.
+    `topic` and `changelog` are their names without the application's id.
+    """
 
     __slots__ = ("_changelog", "_inner", "_topic")
 
     def __init__(self, inner: Serde, topic: str, changelog: str) -> None:
         super().__init__(self._write_with, self._read_with, declares=inner.declares, name=f"subscription({inner.name})")
         self._inner, self._topic, self._changelog = inner, topic, changelog
+
+    def format(self) -> SerdeFormat:
+        return SerdeFormat(name="subscription", parts=(self._inner.format(),))
 
     def _key_topic(self, topic: str) -> str:
         return f"{topic.removesuffix(self._changelog)}{self._topic}-pk" if topic.endswith(self._changelog) else f"{topic}-pk"
@@ -93,13 +102,16 @@ class SubscriptionSerde(Serde):
 
 
 class ResponseSerde(Serde):
-    """`Response`, around the serde of the right table's rows."""
+    """Serde of `Response`, around the serde of the right table's rows."""
 
     __slots__ = ("_inner",)
 
     def __init__(self, inner: Serde) -> None:
         super().__init__(self._write_with, self._read_with, declares=inner.declares, name=f"response({inner.name})")
         self._inner = inner
+
+    def format(self) -> SerdeFormat:
+        return SerdeFormat(name="response", parts=(self._inner.format(),))
 
     def serializer(self, topic: str, headers: CurrentHeaders | None = None) -> Serializer:
         write = self._inner.serializer(topic, headers)
@@ -128,28 +140,30 @@ class ResponseSerde(Serde):
 
 
 def foreign_prefix(foreign_key: bytes) -> bytes:
-    """What the keys of all subscriptions to one right row begin with in their store."""
+    """Return the prefix that the store keys of all subscriptions to one right row share."""
     return _INT32.pack(len(foreign_key)) + foreign_key
 
 
 def primary_key_of(store_key: bytes) -> bytes:
-    """The primary key's bytes in a subscription's key in its store."""
+    """Return the bytes of the primary key from a subscription's store key."""
     return store_key[_INT32.size + _INT32.unpack_from(store_key)[0] :]
 
 
 def written(data: bytes | None) -> bytes:
-    """Bytes of a key. Raises ValueError where a serde made null of it."""
+    """Return the bytes of a key. Raises ValueError if a serde returned null for it."""
     if data is None:
-        raise ValueError("a serde made null of a key by which tables are joined")
+        raise ValueError("a serde returned null for a key of a foreign-key join")
     return data
 
 
 def _head(data: bytes, extra: int, newest: int) -> tuple[int, bytes | None, int]:
-    """Version, hash and where the rest begins; `extra` bytes stand between version and hash. Raises ValueError for a version that is
-    newer than this code."""
+    """Return version, hash, and the index after the hash; `extra` bytes stand between version and hash. Raises ValueError for a version
+    that is newer than this code."""
     version, start = data[0] & ~_NO_HASH, 1 + extra
     if version > newest:
         raise ValueError(f"a message of a foreign-key join has version {version}; this code reads versions up to {newest}")
     if data[0] & _NO_HASH:
         return version, None, start
+    if len(data) < start + _HASH_BYTES:
+        raise ValueError(f"a message of a foreign-key join has a hash of {_HASH_BYTES} bytes, but only {len(data) - start} are there")
     return version, data[start : start + _HASH_BYTES], start + _HASH_BYTES

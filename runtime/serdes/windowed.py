@@ -5,26 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 
-from runtime.durations import to_ms
-from runtime.record import SessionWindow, Window, Windowed
-from runtime.serdes import keys
-from runtime.serdes.serde import CurrentHeaders, Serde
-from runtime.type_variables import K
+from penstock.runtime.model.durations import to_ms
+from penstock.runtime.model.record import SessionWindow, Window, Windowed
+from penstock.runtime.model.type_variables import K
+from penstock.runtime.serdes import keys
+from penstock.runtime.serdes.serde import CurrentHeaders, Serde
+from penstock.runtime.serdes.serde_format import SerdeFormat
 
 _LAST = 2**63 - 1
-"""The end of windows without one, and the last moment there is."""
+"""The largest timestamp, and the end of windows that have no end."""
 
 
 def time_windowed(inner: Serde[K], window_size: timedelta | int) -> Serde[Windowed[K]]:
-    """Keys of time windows: the inner key's bytes, then the window's start as int64. The end is `start + window_size` (ms or timedelta);
-    it is not in the bytes."""
+    """Return a serde of keys of time windows: the inner key's bytes, then the window's start as int64.
+
+    The end is not in the bytes; it is `start + window_size` (ms or timedelta).
+    """
     size = to_ms(window_size)
 
     def read(data: bytes) -> tuple[bytes, Window]:
         key, start = keys.split_windowed_key(data)
         return key, Window(start, min(start + size, _LAST))
 
-    return _WindowedSerde("time_windowed", inner, _write_start, read, 8)
+    return _WindowedSerde("time_windowed", inner, _write_start, read, 8, f"{size} ms")
 
 
 def _write_start(key: bytes, window: Window) -> bytes:
@@ -32,7 +35,7 @@ def _write_start(key: bytes, window: Window) -> bytes:
 
 
 def session_windowed(inner: Serde[K]) -> Serde[Windowed[K]]:
-    """Keys of sessions: the inner key's bytes, then the session's end and start as int64 (ms, both inclusive)."""
+    """Return a serde of keys of sessions: the inner key's bytes, then the session's end and start as int64 (ms, both inclusive)."""
     return _WindowedSerde("session_windowed", inner, _write_session, _read_session, 16)
 
 
@@ -46,12 +49,12 @@ def _read_session(data: bytes) -> tuple[bytes, Window]:
 
 
 def window_bytes(serde: Serde) -> int:
-    """How many bytes a serde writes behind the inner key; 0 if this is not a serde of windowed keys."""
+    """Return the number of bytes that a serde writes after the inner key; 0 if it is not a serde of windowed keys."""
     return serde.window_bytes if isinstance(serde, _WindowedSerde) else 0
 
 
 class _WindowedSerde(Serde[Windowed[K]]):
-    __slots__ = ("_inner", "_join", "_split", "window_bytes")
+    __slots__ = ("_detail", "_format_name", "_inner", "_join", "_split", "window_bytes")
 
     def __init__(
         self,
@@ -60,7 +63,9 @@ class _WindowedSerde(Serde[Windowed[K]]):
         join: Callable[[bytes, Window], bytes],
         split: Callable[[bytes], tuple[bytes, Window]],
         window_bytes: int,
+        detail: str = "",
     ) -> None:
+        """`detail`: what a reader needs to know that is not in the bytes."""
         full_name = f"{name}({inner.name})"
         super().__init__(
             self._write_with,
@@ -71,10 +76,14 @@ class _WindowedSerde(Serde[Windowed[K]]):
             schema=inner.schema,
             registry_schema=inner.registry_schema,
         )
+        self._format_name, self._detail = name, detail
         self._inner = inner
         self._join = join
         self._split = split
         self.window_bytes = window_bytes
+
+    def format(self) -> SerdeFormat:
+        return SerdeFormat(name=self._format_name, detail=self._detail, parts=(self._inner.format(),))
 
     def serializer(self, topic: str, headers: CurrentHeaders | None = None) -> Callable[[Windowed[K]], bytes | None]:
         write, join = self._inner.serializer(topic, headers), self._join
@@ -84,7 +93,7 @@ class _WindowedSerde(Serde[Windowed[K]]):
                 raise TypeError(f"{self!r} takes a Windowed key, not {type(key).__name__}")
             data = write(key.key)
             if data is None:
-                raise ValueError(f"{self!r}: the inner serde made null of the key {key.key!r}")
+                raise ValueError(f"{self!r}: the inner serde returned null for the key {key.key!r}")
             return join(data, key.window)
 
         return windowed

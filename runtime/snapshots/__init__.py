@@ -1,1 +1,1 @@
-"""Snapshots of state: written by tasks at a commit, gathered into one of the application, copied elsewhere, found and read by others."""
+"""Snapshots of state: written by tasks at a commit, combined into a snapshot of the application, exported, found and read."""

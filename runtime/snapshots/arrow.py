@@ -1,4 +1,4 @@
-"""Places that `pyarrow.fs` reaches. The only module of the engine that imports Arrow; it is imported when the first URI is opened."""
+"""Places in the file systems of `pyarrow.fs`. The engine's only module that imports Arrow; it is imported when the first URI is opened."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from urllib.parse import quote, urlsplit
 import pyarrow as pa
 from pyarrow import fs
 
-from runtime.errors import StateDirectoryError
-from runtime.snapshots.places import PARTIAL, Place, telling
+from penstock.runtime.model.errors import StateDirectoryError
+from penstock.runtime.model.secrets import without_credentials
+from penstock.runtime.snapshots.places import PARTIAL, Place, place_errors
 
 _WHOLE_AT_ONCE = frozenset({"s3", "gcs", "abfs"})
-"""Stores of objects: what is written there is seen when it is whole, and a rename is a copy."""
+"""Object stores: an object becomes visible when it is complete, and a rename is a copy."""
 _EXAMPLES = "file:///folder, s3://bucket/folder, gs://bucket/folder, hdfs://host:port/folder"
 
 
 @contextmanager
-def _telling(what: str, place: object) -> Iterator[None]:
-    """As `telling`; Arrow has errors of its own too."""
+def _arrow_errors(what: str, place: object) -> Iterator[None]:
+    """As `place_errors`, for Arrow's own exceptions too."""
     try:
-        with telling(what, place):
+        with place_errors(what, place):
             yield
     except pa.ArrowException as error:
         raise StateDirectoryError(f"{place} cannot be {what}: {error}") from error
@@ -31,7 +32,7 @@ def _telling(what: str, place: object) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class ArrowPlace(Place):
-    """A path in one of Arrow's file systems. `base` and `query` are what stands before and after the path in the URI."""
+    """A path in one of Arrow's file systems. `base` and `query` are the URI's parts before and after the path."""
 
     files: fs.FileSystem
     path: str
@@ -40,21 +41,22 @@ class ArrowPlace(Place):
 
     @classmethod
     def of(cls, uri: str) -> ArrowPlace:
-        """Raises StateDirectoryError for a scheme that is not known, and for what a file system will not take."""
+        """Open the place of a URI. Raises StateDirectoryError for an unknown scheme, or a URI that the file system rejects."""
         try:
             parts = urlsplit(uri)
             files, path = fs.FileSystem.from_uri(uri)
         except (pa.ArrowException, OSError, ValueError) as error:
             scheme = uri.split("://", 1)[0]
             raise StateDirectoryError(
-                f"no file system can be opened for {_shown(uri)} ({scheme}): {error}. Known are {_EXAMPLES}"
+                f"no file system can be opened for {without_credentials(uri)} ({scheme}): {without_credentials(str(error))}. "
+                f"Known are {_EXAMPLES}"
             ) from error
-        # A bucket counts to the path, a host does not.
+        # A bucket is part of Arrow's path, a host is not.
         host = parts.netloc if path.startswith("/") else parts.netloc.rpartition("@")[0] + "@" * ("@" in parts.netloc)
         return cls(files, path.rstrip("/") or "/", f"{parts.scheme}://{host}", f"?{parts.query}" if parts.query else "")
 
     def __str__(self) -> str:
-        return _shown(self.base + self.path)
+        return without_credentials(self.base + self.path)
 
     @property
     def uri(self) -> str:
@@ -75,12 +77,12 @@ class ArrowPlace(Place):
         return ArrowPlace(self.files, path, self.base, self.query)
 
     def children(self) -> list[Place]:
-        with _telling("listed", self):
+        with _arrow_errors("listed", self):
             found = self.files.get_file_info(fs.FileSelector(self.path, allow_not_found=True))
         return [self._at(info.path) for info in sorted(found, key=lambda info: str(info.path))]
 
     def _info(self) -> fs.FileInfo:
-        with _telling("looked at", self):
+        with _arrow_errors("looked at", self):
             return self.files.get_file_info(self.path)
 
     def size(self) -> int | None:
@@ -94,18 +96,18 @@ class ArrowPlace(Place):
     def read(self) -> bytes | None:
         if self.size() is None:
             return None
-        with _telling("read", self), self.files.open_input_stream(self.path, compression=None) as file:
+        with _arrow_errors("read", self), self.files.open_input_stream(self.path, compression=None) as file:
             return bytes(file.read())
 
     def reading(self, size: int) -> Iterator[bytes]:
-        with _telling("read", self), self.files.open_input_stream(self.path, compression=None) as file:
+        with _arrow_errors("read", self), self.files.open_input_stream(self.path, compression=None) as file:
             while piece := file.read(size):
                 yield bytes(piece)
 
     def write(self, pieces: Iterator[bytes]) -> None:
         at_once = self.files.type_name in _WHOLE_AT_ONCE
         target = self.path if at_once else self.path + PARTIAL
-        with _telling("written", self):
+        with _arrow_errors("written", self):
             if not at_once:
                 self.files.create_dir(self.path.rsplit("/", 1)[0], recursive=True)
             try:
@@ -114,22 +116,15 @@ class ArrowPlace(Place):
                         file.write(piece)
                 if not at_once:
                     self.files.move(target, self.path)
-            except BaseException:  # what is there is half of it: nobody is to take it for the whole
+            except BaseException:  # an incomplete file must not be mistaken for a complete one
                 with suppress(StateDirectoryError):
                     self._at(target).remove()
                 raise
 
     def remove(self) -> None:
         kind = self._info().type
-        with _telling("removed", self):
+        with _arrow_errors("removed", self):
             if kind == fs.FileType.Directory:
                 self.files.delete_dir(self.path)
             elif kind == fs.FileType.File:
                 self.files.delete_file(self.path)
-
-
-def _shown(uri: str) -> str:
-    """Without what may be secret: the user's part and the query."""
-    scheme, _, rest = uri.split("?", 1)[0].partition("://")
-    host, slash, path = rest.partition("/")
-    return f"{scheme}://{host.rsplit('@', 1)[-1]}{slash}{path}"

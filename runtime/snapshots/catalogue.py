@@ -1,9 +1,9 @@
-"""Finds snapshots: `find("/path/or/uri")` gives the newest complete one there, or the one of an id.
+"""Search for snapshots: `find("/path/or/uri")` returns the newest complete one there, or the one with a given id.
 
     <root>/<snapshot id>/snapshot.json            root: a folder or URI that holds the snapshots of one application
 
-Only a snapshot with its `snapshot.json` is seen. What somebody may give in its place by mistake (a task's part, an instance's share, the
-folder of a running task, a half one) is told apart, and the message says which it is and what to give.
+Only folders with a `snapshot.json` are found. For other folders that users give by mistake (a task's part, an instance's share, the folder
+of a running task, an incomplete snapshot) the message says what it is and what to give instead.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from runtime.errors import StateDirectoryError
-from runtime.snapshots.manifest import MANIFEST, SNAPSHOT, ApplicationManifest, TaskManifest, decode_manifest, task_order
-from runtime.snapshots.places import Place, absolute, place_of
+from penstock.runtime.model.errors import StateDirectoryError
+from penstock.runtime.snapshots.manifest import MANIFEST, SNAPSHOT, ApplicationManifest, TaskManifest, decode_manifest, task_order
+from penstock.runtime.snapshots.opening import place_of
+from penstock.runtime.snapshots.places import Place, absolute
 
 
 @dataclass(frozen=True)
@@ -34,14 +35,14 @@ class Snapshot:
         return sorted(self.manifest.tasks, key=task_order)
 
     def task_place(self, task: str) -> Place:
-        """Where the part of a task lies. Raises StateDirectoryError with the tasks that there are."""
+        """Return the place of a task's part. Raises StateDirectoryError, naming the known tasks, for an unknown one."""
         where = self.manifest.tasks.get(task)
         if where is None:
             raise StateDirectoryError(f"snapshot {self.place} has no task {task!r}; there are {', '.join(self.tasks)}")
         return place_of(where) if absolute(where) else self.place / where
 
     def task(self, task: str) -> TaskManifest:
-        """The manifest of a task's part. Raises StateDirectoryError, also where the part has gone away since."""
+        """Return the manifest of a task's part. Raises StateDirectoryError for an unknown task, and if the part was removed since."""
         place = self.task_place(task)
         data = (place / MANIFEST).read()
         if data is None:
@@ -53,10 +54,10 @@ class Snapshot:
 
 
 def find(where: str | Path | Place, snapshot: str | None = None) -> Snapshot:
-    """The snapshot `snapshot`, or the newest complete one, of those at `where`: a root of snapshots, or one snapshot itself.
+    """Return the snapshot with id `snapshot`, or the newest complete one, at `where`: a root of snapshots, or one snapshot itself.
 
-    Raises StateDirectoryError: nothing there, no such snapshot (it names those that there are), one that is half there, or something else
-    in the place of a snapshot.
+    Raises StateDirectoryError if nothing is there, if there is no such snapshot (naming those that exist), if it is incomplete, or if the
+    folder is something else.
     """
     place = where if isinstance(where, Place) else place_of(where)
     own = _read(place)
@@ -77,18 +78,18 @@ def find(where: str | Path | Place, snapshot: str | None = None) -> Snapshot:
 
 
 def complete_ids(root: Place) -> list[str]:
-    """The ids of the complete snapshots below a root, oldest first."""
+    """Return the ids of the complete snapshots below a root, oldest first."""
     return [child.name for child in root.children() if (child / SNAPSHOT).size() is not None]
 
 
 def require_complete(root: Place, snapshot: str) -> None:
-    """Raises StateDirectoryError, as `find`, unless a snapshot of this id is there, whatever its manifest looks like."""
+    """Raise StateDirectoryError, as `find`, unless there is a complete snapshot with this id. Its manifest is not read."""
     if snapshot not in complete_ids(root):
         find(root, snapshot)
 
 
 def find_all(root: Place, unreadable: Callable[[StateDirectoryError], object]) -> list[Snapshot]:
-    """All complete snapshots below a root, oldest first. One whose manifest cannot be read is left out, and `unreadable` hears why."""
+    """Return all complete snapshots below a root, oldest first. If a manifest cannot be read, `unreadable` is called with the error."""
     found = []
     for name in complete_ids(root):
         try:
@@ -113,7 +114,7 @@ def _read(place: Place) -> Snapshot | None:
 
 
 def _instead(place: Place, snapshot: str | None, complete: Sequence[str]) -> str:
-    """Why nothing was found, in words."""
+    """Return the message of why nothing was found, and what to give instead."""
     named = f"there is no snapshot {snapshot!r} at {place}" if snapshot else f"there is no snapshot at {place}"
     those = f"; complete are {', '.join(complete[-10:])}" if complete else ""
     if snapshot is not None and ((place / snapshot).children() or (place / snapshot).modified_ms() is not None):

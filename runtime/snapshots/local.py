@@ -1,14 +1,13 @@
-"""A task's stores as they were at one commit, left on disk for others to read.
+"""Snapshot of a task's stores at one commit, on the local disk.
 
     <state.dir>/<application.id>/snapshots/<snapshot id>/<task>/manifest.json
-                                                              /<store>/            a RocksDB database, closed for good
+                                                              /<store>/            a RocksDB database that is never written again
 
-What is on disk is what the last commit left: data, changelog offsets, input offsets and times of one moment; what was staged since is
-not there. RocksDB's checkpoint is made of hard links, so it takes milliseconds whatever the size, and whoever reads it touches no file
-that the running store writes to and holds none of its locks. Snapshots are consistent per task; between tasks there is no common cut
-(rules.md, 29).
+A snapshot holds the state of the last commit: data, changelog offsets, input offsets and times of one moment, without staged updates.
+RocksDB's checkpoint consists of hard links, so it takes milliseconds at any size, and its readers share no locks and no mutable files with
+the running store. A snapshot is consistent per task; there is no common cut across tasks (rules.md, 29).
 
-The folder is built under a name with a leading dot and renamed when it is complete: a reader sees a whole snapshot or none.
+The folder is built under a name with a leading dot and renamed when it is complete, so that readers see a complete snapshot or none.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from pathlib import Path
 
 import msgspec
 
-from runtime.errors import StateDirectoryError, StreamsError
-from runtime.ids import NextOffset, Partition, TaskId
-from runtime.snapshots.manifest import (
+from penstock.runtime.model.errors import StateDirectoryError, StreamsError
+from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.snapshots.manifest import (
     MANIFEST,
     PartitionOffset,
     PartitionTime,
@@ -32,13 +31,13 @@ from runtime.snapshots.manifest import (
     encoded,
     files_in,
 )
-from runtime.stores.base import EngineStore
-from runtime.stores.locks import sync_directory, way_out
-from runtime.stores.segmented import STREAM_TIME, TIME
+from penstock.runtime.stores.base import EngineStore
+from penstock.runtime.stores.locks import sync_directory, way_out
+from penstock.runtime.stores.segmented import STREAM_TIME, TIME
 
 
 def snapshots_directory(application_directory: Path) -> Path:
-    """Where the snapshots of an application lie, under `<state.dir>/<application.id>`."""
+    """Return the folder of an application's snapshots, under `<state.dir>/<application.id>`."""
     return application_directory / "snapshots"
 
 
@@ -56,11 +55,11 @@ def write_snapshot(
     partition_times: Mapping[Partition, int] | None = None,
     global_topics: Mapping[str, str] | None = None,
 ) -> Path:
-    """Writes `<snapshots>/<snapshot_id>/<task>/` and returns it: the stores as of their last commit, to which offsets and times belong.
+    """Write the stores, as of their last commit, to `<snapshots>/<snapshot_id>/<task>/` and return that path.
 
-    `stores`: each with the partition of its changelog, None where it is not logged; those of the user's own are left out, and named.
-    `global_topics`: the topic of each global store, by the store's name. Safe to do twice: a snapshot that is there already is returned as
-    it is. Raises StateDirectoryError where the disk refuses; nothing is left then.
+    `stores`: each with its changelog partition, None if it is not logged; custom stores are left out and listed in the manifest.
+    `input_offsets` and the times are those of the same commit. `global_topics`: the topic of each global store, by the store's name. Safe
+    to repeat: an existing snapshot is returned unchanged. Raises StateDirectoryError, leaving no files, if the disk cannot be written.
     """
     part = TaskManifest(
         application=application,
@@ -80,8 +79,8 @@ def write_snapshot(
 def begin_snapshot(
     snapshots: Path, part: TaskManifest, stores: Mapping[EngineStore, Partition | None], global_topics: Mapping[str, str]
 ) -> Callable[[], Path]:
-    """As `write_snapshot`, in two steps. This one takes hold of the data, in the thread of the stores; what it gives writes what is not on
-    disk yet and ends with the manifest, in any thread. Of `part` everything is known but stores and files."""
+    """As `write_snapshot`, in two steps. This function pins the data, and must be called in the stores' thread. The function that it
+    returns writes what is not on disk yet, the manifest last, and may be called in any thread. `part` lacks only stores and files."""
     if not part.snapshot or part.snapshot.startswith(".") or "/" in part.snapshot:
         raise StateDirectoryError(f"{part.snapshot!r} cannot be the id of a snapshot: it names a folder")
     final = snapshots / part.snapshot / part.task
@@ -110,7 +109,7 @@ def begin_snapshot(
 
 @contextmanager
 def _cleaning_up(building: Path, part: TaskManifest, final: Path) -> Iterator[None]:
-    """Leaves nothing where the disk refuses, and says so."""
+    """Remove the unfinished folder and raise StateDirectoryError if the disk cannot be written."""
     try:
         yield
     except (OSError, StreamsError) as error:
@@ -120,7 +119,7 @@ def _cleaning_up(building: Path, part: TaskManifest, final: Path) -> Iterator[No
 
 
 def left_out(stores: Iterable[EngineStore]) -> list[str]:
-    """The names of those that are of the user's own kind."""
+    """Return the names of the custom stores, which snapshots leave out."""
     return sorted(store.name for store in stores if not _is_ours(store))
 
 
@@ -130,15 +129,17 @@ def _is_ours(store: EngineStore) -> bool:
 
 def _manifest_of(store: EngineStore, changelog: Partition | None, topic: str | None) -> StoreManifest:
     position = None if changelog is None else PartitionOffset(changelog.topic, changelog.number, store.committed_offset(changelog) or 0)
-    kept = store.get_meta(STREAM_TIME)
-    return store_manifest(store, store.name, position, topic, None if kept is None else TIME.unpack(kept)[0])
+    stream_time = store.get_meta(STREAM_TIME)
+    return store_manifest(store, store.name, position, topic, None if stream_time is None else TIME.unpack(stream_time)[0])
 
 
 def store_manifest(
     store: EngineStore, directory: str, changelog: PartitionOffset | None, topic: str | None = None, stream_time: int | None = None
 ) -> StoreManifest:
-    """What is to be told of a store, open or not, whose files are in `directory` of its task's part. `topic`: of a global store;
-    `stream_time`: the store's own."""
+    """Return the manifest of a store, open or closed, whose files are in `directory` of its task's part.
+
+    `topic`: of a global store. `stream_time`: the store's own.
+    """
     layout, schemas = store.layout, store.schemas
     return StoreManifest(
         name=store.name,

@@ -1,11 +1,11 @@
-"""What says of a snapshot what it holds: one file per task, and one for the application.
+"""Manifests of a snapshot: one file per task, and one for the application.
 
     <root>/<snapshot id>/<task>/manifest.json     `TaskManifest`: written last of the task's files
-                               /<store>/          a RocksDB database, closed for good
+                               /<store>/          a RocksDB database that is never written again
     <root>/<snapshot id>/snapshot.json            `ApplicationManifest`: written when every task's part is there
 
-A folder without the file that is written last is not read by anybody: it is half there, or still being written. A seed is a snapshot that
-was computed elsewhere (`kind`).
+Readers ignore a folder without its manifest: it is incomplete, or still being written. A seed is a snapshot that was computed elsewhere
+(`kind`).
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from runtime.errors import StateDirectoryError
-from runtime.ids import NextOffset, Partition, TaskId
-from runtime.serdes.serde import RegistrySchema
-from runtime.stores.base import StoreLayout, StoreSchemas
+from penstock.runtime.model.errors import StateDirectoryError
+from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.serdes.serde import RegistrySchema
+from penstock.runtime.stores.base import StoreLayout, StoreSchemas
+from penstock.runtime.stores.store_format import StoreFormat
 
 MANIFEST = "manifest.json"
-"""A task's, in its folder."""
+"""File name of a task's manifest, in its folder."""
 SNAPSHOT = "snapshot.json"
-"""The application's, beside the tasks' folders."""
+"""File name of the application's manifest, beside the tasks' folders."""
 GLOBAL = "global"
 """The pseudo-task that holds the global stores."""
 
@@ -42,7 +43,7 @@ class PartitionOffset(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, offsets: Mapping[Partition, NextOffset]) -> list[PartitionOffset]:
-        """In the order of topics and partitions."""
+        """Return the offsets, ordered by topic and partition."""
         return [cls(partition.topic, partition.number, offset) for partition, offset in sorted(offsets.items())]
 
 
@@ -55,12 +56,12 @@ class PartitionTime(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, times: Mapping[Partition, int]) -> list[PartitionTime]:
-        """In the order of topics and partitions."""
+        """Return the times, ordered by topic and partition."""
         return [cls(partition.topic, partition.number, time_ms) for partition, time_ms in sorted(times.items())]
 
 
 class SnapshotFile(msgspec.Struct, frozen=True):
-    """A file of a task's snapshot: its path relative to the manifest, its size, and its SHA-256 in hex, which a copy elsewhere has."""
+    """A file of a task's snapshot: its path relative to the manifest, its size, and, in exported snapshots, its SHA-256 in hex."""
 
     path: str
     bytes: int
@@ -72,9 +73,9 @@ class StoreManifest(msgspec.Struct, frozen=True, kw_only=True):
 
     `directory` is relative to the manifest. `key_format` and `value_format` are names of serdes (`STRING`, `JSON`, …). `key_schema` and
     `value_schema` are the JSON Schemas of bytes that are JSON, where a type was declared; the `…registry_schema`s are those of serdes of
-    a Schema Registry. `changelog` is None for a store that is not logged; a global store has its `topic` in its place, whose offsets are
-    the task's input offsets. `stream_time` is the store's own, the largest time that was put into one with retention (-1: none
-    yet), by which its entries expire; None for other stores. The rest is as in `StoreLayout`.
+    a Schema Registry. `changelog` is None for a store that is not logged, and for a global store, which has its `topic` instead (its
+    offsets are the task's input offsets). `stream_time` is that of a store with retention: the largest timestamp put into it, by which
+    entries expire (-1: none yet); None for other stores. The rest is as in `StoreLayout`.
     """
 
     name: str
@@ -99,7 +100,7 @@ class StoreManifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def layout(self) -> StoreLayout:
-        """How the store's files are to be read."""
+        """Layout of the store's files."""
         return StoreLayout(
             self.kind,
             self.timestamped,
@@ -113,15 +114,15 @@ class StoreManifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def schemas(self) -> StoreSchemas:
-        """What is known of the bytes of keys and values."""
+        """Schemas of keys and values, as far as they are known."""
         return StoreSchemas(self.key_schema, self.value_schema, self.key_registry_schema, self.value_registry_schema)
 
 
 class TaskManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a task's snapshot holds, all of it as of one commit.
+    """Contents of a task's snapshot, all as of one commit.
 
-    `at_ms` and `stream_time` are ms since the epoch; stream time is -1 before the first record. `left_out` names the task's stores of the
-    user's own kind, whose files the engine cannot copy. Version 1 had no partition times and schemas.
+    `at_ms` and `stream_time` are ms since the epoch; stream time is -1 before the first record. `left_out` names the task's custom stores,
+    whose files the engine cannot copy. Version 1 had no partition times and schemas.
     """
 
     version: Literal[1, 2] = 2
@@ -139,12 +140,12 @@ class TaskManifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bytes(self) -> int:
-        """Of all files."""
+        """Size of all files."""
         return sum(file.bytes for file in self.files)
 
     @property
     def summary(self) -> TaskSummary:
-        """What the application's manifest says of this part."""
+        """Summary of this part for the application's manifest."""
         return TaskSummary(
             application=self.application,
             snapshot=self.snapshot,
@@ -160,7 +161,7 @@ class TaskManifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A task's part in short, as its instance tells it."""
+    """Summary of a task's part, as its instance reports it."""
 
     application: str
     snapshot: str
@@ -175,11 +176,13 @@ class TaskSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ApplicationManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole snapshot: where each task's part is, and where all of them stand.
+    """A complete snapshot: the place of each task's part, and the positions of all of them.
 
-    `tasks`: task → folder or URI of its part; relative ones are relative to this manifest. `instances`: who has written each. `inputs`
-    and `changelogs` are one vector of next offsets: of every input partition, and of every changelog partition. `missing` are tasks that
-    are not there; it is empty in every manifest that is written. `kind` "seed": the state was computed elsewhere and never ran.
+    `tasks`: task → folder or URI of its part; relative ones are relative to this manifest. `instances`: the instance that wrote each part.
+    `inputs` and `changelogs`: the next offset of every input partition and of every changelog partition. `missing`: tasks without a part;
+    it is empty in every manifest that is written. `kind` "seed": the state was computed elsewhere. `formats`: formats of the stores'
+    entries, in every version that they may have; empty in manifests of earlier versions. `settled`: the next offset of every input, those
+    of tasks without stores included, if no record was in transit between tasks; otherwise, and in earlier versions, empty.
     """
 
     version: Literal[1] = 1
@@ -196,6 +199,8 @@ class ApplicationManifest(msgspec.Struct, frozen=True, kw_only=True):
     stores: list[str] = []
     left_out: list[str] = []
     bytes: int = 0
+    formats: dict[str, StoreFormat] = {}
+    settled: list[PartitionOffset] = []
 
     @classmethod
     def of(
@@ -205,10 +210,12 @@ class ApplicationManifest(msgspec.Struct, frozen=True, kw_only=True):
         *,
         topology_hash: str = "",
         kind: Literal["snapshot", "seed"] = "snapshot",
+        formats: Mapping[str, StoreFormat] | None = None,
+        settled: Iterable[PartitionOffset] = (),
     ) -> ApplicationManifest:
-        """The manifest of these tasks, which lie at `places`. They belong to one snapshot of one application, at least one of them."""
-        told = (part.summary if isinstance(part, TaskManifest) else part for part in parts)
-        tasks = sorted(told, key=lambda part: task_order(part.task))
+        """Return the manifest of these tasks, whose parts are at `places`: at least one, all of one snapshot of one application."""
+        summaries = (part.summary if isinstance(part, TaskManifest) else part for part in parts)
+        tasks = sorted(summaries, key=lambda part: task_order(part.task))
         inputs = {(at.topic, at.partition): at for part in tasks for at in part.inputs}
         changelogs = {(at.topic, at.partition): at for part in tasks for at in part.changelogs}
         return cls(
@@ -224,17 +231,19 @@ class ApplicationManifest(msgspec.Struct, frozen=True, kw_only=True):
             stores=sorted({name for part in tasks for name in part.stores}),
             left_out=sorted({name for part in tasks for name in part.left_out}),
             bytes=sum(part.bytes for part in tasks),
+            formats=dict(formats or {}),
+            settled=list(settled),
         )
 
 
 def new_snapshot_id(at_ms: int) -> str:
-    """A name that sorts by time (`at_ms`, ms since the epoch) and never repeats."""
+    """Return a unique id that sorts by time (`at_ms`, ms since the epoch)."""
     at = datetime.fromtimestamp(at_ms / 1000, UTC)
     return f"{at:%Y%m%dT%H%M%S}{at_ms % 1000:03d}-{uuid.uuid4().hex[:6]}"
 
 
 def time_of_id(snapshot: str) -> int | None:
-    """When a snapshot of `new_snapshot_id` was begun, ms since the epoch; None for another name."""
+    """Return the time in an id of `new_snapshot_id`, ms since the epoch; None for another name."""
     try:
         at = datetime.strptime(snapshot[:15], "%Y%m%dT%H%M%S").replace(tzinfo=UTC)
         return int(at.timestamp()) * 1000 + int(snapshot[15:18])
@@ -243,7 +252,7 @@ def time_of_id(snapshot: str) -> int | None:
 
 
 def task_order(task: str) -> tuple[int, int]:
-    """For sorting tasks' names: by sub-topology and partition, `global` first."""
+    """Return the sort key of a task's name: by sub-topology and partition, `global` first."""
     if task == GLOBAL:
         return (-1, -1)
     found = TaskId.parse(task)
@@ -251,12 +260,12 @@ def task_order(task: str) -> tuple[int, int]:
 
 
 def encoded(manifest: msgspec.Struct) -> bytes:
-    """As it stands in its file: JSON that people can read."""
+    """Encode a manifest for its file, as indented JSON."""
     return msgspec.json.format(msgspec.json.encode(manifest), indent=2)
 
 
 def decode_manifest(data: bytes, kind: type[M], where: object) -> M:
-    """What `encoded` wrote. Raises StateDirectoryError, naming `where` it is and what is wrong: damaged, or of another version."""
+    """Decode a manifest. Raises StateDirectoryError, naming `where` it is, if it is damaged or of an unknown version."""
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.DecodeError as error:
@@ -276,7 +285,7 @@ def _wrong_version(data: bytes) -> str | None:
 
 
 def read_manifest(directory: Path) -> TaskManifest:
-    """The manifest of one task's snapshot on this machine. Raises StateDirectoryError where there is none, or none that can be read."""
+    """Read the manifest of a task's snapshot on this machine. Raises StateDirectoryError if there is none, or it cannot be read."""
     path = directory / MANIFEST
     try:
         data = path.read_bytes()
@@ -289,6 +298,6 @@ def read_manifest(directory: Path) -> TaskManifest:
 
 
 def files_in(directory: Path) -> list[SnapshotFile]:
-    """All files below a task's folder but its manifest, in the order of their paths."""
+    """Return all files below a task's folder except its manifest, ordered by path."""
     found = (path for path in directory.rglob("*") if path.is_file() and path != directory / MANIFEST)
     return sorted((SnapshotFile(path.relative_to(directory).as_posix(), path.stat().st_size) for path in found), key=lambda file: file.path)

@@ -1,9 +1,9 @@
-"""Where a snapshot may lie: a folder of this machine, or a folder anywhere that `pyarrow.fs` reaches (file, S3, GCS, HDFS, …).
+"""Files and folders of snapshots, on this machine or in any file system that `pyarrow.fs` supports (S3, GCS, HDFS, …).
 
-A `Place` is to both what `pathlib.Path` is to the first. A path needs no Arrow, which takes a while to import: an instance that only looks
-into its own folders never pays for it. A URI always goes through Arrow, `file://` too, so that one way serves all of them.
+`Place` is the common interface, similar to `pathlib.Path`. A local path needs no Arrow, which is slow to import: an instance that uses only
+its own folders never imports it. Every URI goes through Arrow, including `file://`.
 
-What goes wrong is a StateDirectoryError with the place in it, never with the credentials that a URI may carry.
+All errors are StateDirectoryErrors that name the place, without the credentials that a URI may contain.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from runtime.errors import StateDirectoryError
-from runtime.stores.locks import way_out
+from penstock.runtime.model.errors import StateDirectoryError
+from penstock.runtime.stores.locks import way_out
 
 PARTIAL = ".partial"
-"""Ends the name of a file that is being written."""
+"""Suffix of a file that is being written."""
 
 
 class Place(ABC):
-    """A file or folder that may be there. `str()` is for messages; `uri` is what `place_of` makes the same place of."""
+    """A file or folder that may exist. `str()` is for messages; `place_of(place.uri)` returns the same place."""
 
     @property
     @abstractmethod
@@ -38,58 +38,49 @@ class Place(ABC):
     @property
     @abstractmethod
     def local(self) -> Path | None:
-        """The path, if this machine's own file system holds it."""
+        """The path, if it is in this machine's own file system; else None."""
 
     @abstractmethod
     def __truediv__(self, name: str) -> Place: ...
 
     @abstractmethod
     def children(self) -> list[Place]:
-        """What lies in this folder, in the order of names; nothing if it is no folder."""
+        """Return the entries of this folder, ordered by name; empty if it is no folder."""
 
     @abstractmethod
     def size(self) -> int | None:
-        """Bytes of this file; None if there is none."""
+        """Return the size of this file in bytes; None if it does not exist."""
 
     @abstractmethod
     def modified_ms(self) -> int | None:
-        """When it was changed last, ms since the epoch; None if it is not there or nobody knows."""
+        """Return the time of the last change, ms since the epoch; None if it does not exist or the time is unknown."""
 
     @abstractmethod
     def read(self) -> bytes | None:
-        """All of a file; None if there is none."""
+        """Return the contents of this file; None if it does not exist."""
 
     @abstractmethod
     def reading(self, size: int) -> Iterator[bytes]:
-        """A file in pieces of `size` bytes, the last one smaller."""
+        """Yield the contents of this file in pieces of `size` bytes; the last one may be smaller."""
 
     @abstractmethod
     def write(self, pieces: Iterator[bytes]) -> None:
-        """Writes a file whole: somebody who looks meanwhile sees the old one or none. Makes the folders above it. If `pieces` raises,
-        there is no file."""
+        """Write this file atomically: until it is complete, readers see the old file or none. Creates the folders above it. If `pieces`
+        raises, no file is written."""
 
     @abstractmethod
     def remove(self) -> None:
-        """Removes a file, or a folder with all that is in it; nothing happens if it is not there."""
-
-
-def place_of(where: str | Path) -> Place:
-    """The place of a path, or of a URI (`s3://bucket/folder`). Raises StateDirectoryError for a URI that nothing here can open."""
-    if isinstance(where, str) and "://" in where:
-        from runtime.snapshots.arrow import ArrowPlace
-
-        return ArrowPlace.of(where)
-    return LocalPlace(Path(where))
+        """Remove this file, or this folder with its contents. Does nothing if it does not exist."""
 
 
 def absolute(where: str) -> bool:
-    """True for a URI and for a path from the root: it says where it is without another place."""
+    """Return True for a URI or an absolute path."""
     return "://" in where or where.startswith("/")
 
 
 @contextmanager
-def telling(what: str, place: object) -> Iterator[None]:
-    """Makes a StateDirectoryError of what the system says, with the way out where one is known."""
+def place_errors(what: str, place: object) -> Iterator[None]:
+    """Turn an OSError into a StateDirectoryError, with the remedy where one is known."""
     try:
         yield
     except OSError as error:
@@ -128,7 +119,7 @@ class LocalPlace(Place):
         return LocalPlace(self._path / name)
 
     def children(self) -> list[Place]:
-        with telling("listed", self):
+        with place_errors("listed", self):
             return [LocalPlace(path) for path in sorted(self._path.iterdir())] if self._path.is_dir() else []
 
     def size(self) -> int | None:
@@ -144,19 +135,19 @@ class LocalPlace(Place):
             return None
 
     def read(self) -> bytes | None:
-        with telling("read", self):
+        with place_errors("read", self):
             try:
                 return self._path.read_bytes()
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 return None
 
     def reading(self, size: int) -> Iterator[bytes]:
-        with telling("read", self), self._path.open("rb") as file:
+        with place_errors("read", self), self._path.open("rb") as file:
             yield from _pieces(file, size)
 
     def write(self, pieces: Iterator[bytes]) -> None:
         partial = self._path.with_name(self._path.name + PARTIAL)
-        with telling("written", self):
+        with place_errors("written", self):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 with partial.open("wb") as file:
@@ -169,7 +160,7 @@ class LocalPlace(Place):
                 partial.unlink(missing_ok=True)
 
     def remove(self) -> None:
-        with telling("removed", self):
+        with place_errors("removed", self):
             if self._path.is_dir() and not self._path.is_symlink():
                 shutil.rmtree(self._path)
             else:

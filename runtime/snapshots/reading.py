@@ -1,6 +1,6 @@
-"""A task's part of a snapshot as files of this machine, held against the sizes and checksums of its manifest.
+"""Reading a task's part of a snapshot as local files, verified with the sizes and checksums of its manifest.
 
-What was exported has checksums; what an instance has just left on its own disk has sizes only, and RocksDB's own checksums of its blocks.
+Exported files have checksums. Files on the instance's own disk have only sizes, and RocksDB's own checksums of blocks.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from runtime.errors import StateDirectoryError
-from runtime.snapshots.manifest import SnapshotFile, StoreManifest, TaskManifest
-from runtime.snapshots.places import LocalPlace, Place
+from penstock.runtime.model.errors import StateDirectoryError
+from penstock.runtime.snapshots.manifest import SnapshotFile, StoreManifest, TaskManifest
+from penstock.runtime.snapshots.places import LocalPlace, Place
 
 PIECE = 4 << 20
-"""Bytes that are read at a time."""
+"""Bytes per read."""
 
 
 @contextmanager
 def store_files(place: Place, task: TaskManifest, store: StoreManifest) -> Iterator[Path]:
-    """The folder of a store's files, for reading: those of this machine as they are, others as a copy that is removed afterwards.
+    """Provide the folder of a store's files, for reading: local files in place, others as a copy that is removed afterwards.
 
-    `place` is that of the task's part. Raises StateDirectoryError, naming the file, where one is missing or damaged.
+    `place` is the place of the task's part. Raises StateDirectoryError, naming the file, if one is missing or damaged.
     """
     local = place.local
     if local is not None:
@@ -35,8 +35,8 @@ def store_files(place: Place, task: TaskManifest, store: StoreManifest) -> Itera
 
 
 def copy_store(place: Place, task: TaskManifest, store: StoreManifest, into: Path) -> Path:
-    """Copies a store's files to the folder `into` / its directory and returns that. Raises as `store_files`, also where the disk refuses;
-    a copy that failed is not left behind as a whole one."""
+    """Copy a store's files to its directory below `into`, and return that folder. Raises as `store_files`, and if the disk cannot be
+    written; a file whose copy failed is not left behind."""
     target = into / store.directory
     for file in files_of(task, store):
         digest = hashlib.sha256()
@@ -46,7 +46,7 @@ def copy_store(place: Place, task: TaskManifest, store: StoreManifest, into: Pat
 
 
 def _counted(source: Place, file: SnapshotFile, digest: hashlib._Hash) -> Iterator[bytes]:
-    """The pieces of a file; raises at its end where it is not what the manifest says."""
+    """Yield the pieces of a file. Raises StateDirectoryError at its end if it differs from the manifest."""
     if source.size() is None:
         raise _missing(source)
     size = 0
@@ -63,7 +63,7 @@ def _counted(source: Place, file: SnapshotFile, digest: hashlib._Hash) -> Iterat
 
 
 def check(place: Place, files: list[SnapshotFile]) -> None:
-    """Holds files against the manifest. Raises StateDirectoryError for the first that is missing or damaged."""
+    """Compare files with the manifest. Raises StateDirectoryError for the first that is missing or damaged."""
     for file in files:
         source = place / file.path
         if file.sha256 is None:
@@ -78,7 +78,7 @@ def check(place: Place, files: list[SnapshotFile]) -> None:
 
 
 def files_of(task: TaskManifest, store: StoreManifest) -> list[SnapshotFile]:
-    """The files of one store."""
+    """Return the files of one store."""
     return [file for file in task.files if file.path.startswith(f"{store.directory}/")]
 
 

@@ -1,7 +1,7 @@
-"""Which snapshots stay: the newest complete ones. What was left half is removed once it is so old that nobody can still be at work on it.
+"""Retention of snapshots: the newest complete ones are kept, and incomplete ones are removed when they are too old to be in progress.
 
-Here for the parts that one instance keeps in its state directory. It does not see the other instances' parts, so it is told when a snapshot
-is complete, and notes that by an empty file.
+This module covers the parts in one instance's state directory. The instance does not see the others' parts, so it is informed when a
+snapshot is complete, and marks that with an empty file.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from pathlib import Path
 logger = logging.getLogger(__name__)
 
 KEPT = 3
-"""Complete snapshots that stay: readers may still be busy with an older one."""
+"""Number of complete snapshots to keep. More than one, because readers may still use an older one."""
 LEFTOVER_MS = 60 * 60_000
-"""A snapshot that is still not complete after so long never will be."""
+"""Age after which an incomplete snapshot is abandoned."""
 COMPLETE = ".complete"
 
 
 def mark_complete(snapshots: Path, snapshot_id: str) -> bool:
-    """Notes that all tasks' parts of a snapshot are there, here or elsewhere. False if this instance has no part of it."""
+    """Mark a snapshot as complete: all tasks' parts exist, on any instance. Returns False if this instance has no part of it."""
     if not (snapshots / snapshot_id).is_dir():
         return False
     (snapshots / snapshot_id / COMPLETE).touch()
@@ -29,9 +29,9 @@ def mark_complete(snapshots: Path, snapshot_id: str) -> bool:
 
 
 def prune(snapshots: Path, now_ms: int, *, keep: int = KEPT, unwanted: Collection[str] = ()) -> list[str]:
-    """Removes all but the newest `keep` complete snapshots, those that are `unwanted`, and old leftovers; gives their ids.
+    """Remove complete snapshots beyond the newest `keep`, the `unwanted` ones, and abandoned ones. Returns the removed ids.
 
-    A folder that cannot be removed now is tried again the next time. `now_ms` is wall-clock time.
+    Removing a folder that cannot be removed is retried by the next call. `now_ms` is wall-clock time.
     """
     found = sorted((path for path in snapshots.iterdir() if path.is_dir()), key=lambda path: path.name) if snapshots.is_dir() else []
     complete = [path for path in found if (path / COMPLETE).exists() and not path.name.startswith(".")]
@@ -53,14 +53,14 @@ def _age(path: Path, now_ms: int) -> int:
 
 
 def remove(path: Path) -> bool:
-    """Removes a snapshot's folder, and says whether that worked. It gets a name with a dot first: nobody finds half of it."""
+    """Remove a snapshot's folder; return True on success. It is first renamed to a hidden name, so that no reader finds half of it."""
     doomed = path if path.name.startswith(".") else path.with_name(f".{path.name}.removed")
     try:
         if doomed != path:
             shutil.rmtree(doomed, ignore_errors=True)
             path.rename(doomed)
         shutil.rmtree(doomed)
-    except FileNotFoundError:  # another worker of this instance was faster
+    except FileNotFoundError:  # another worker of this instance removed it first
         return False
     except OSError as error:
         logger.warning("old snapshot %s cannot be removed: %s", path, error)

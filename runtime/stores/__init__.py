@@ -1,8 +1,8 @@
 """State stores: committed data in RocksDB or in memory, uncommitted data staged over it (KIP-892)."""
 
-from runtime.stores.base import EngineStore, Entry, EntryStore, StateStore, StoreBuilder, StoreContext, StoreLayout
-from runtime.stores.budget import StoreMemory
-from runtime.stores.interfaces import (
+from penstock.runtime.stores.base import EngineStore, Entry, EntryStore, StateStore, StoreBuilder, StoreContext, StoreLayout
+from penstock.runtime.stores.budget import StoreMemory
+from penstock.runtime.stores.interfaces import (
     KeyValueStore,
     ReadOnlyKeyValueStore,
     ReadOnlySessionStore,
@@ -12,7 +12,7 @@ from runtime.stores.interfaces import (
     VersionedKeyValueStore,
     WindowStore,
 )
-from runtime.stores.suppliers import KeyValueSupplier, SessionSupplier, Stores, VersionedSupplier, WindowSupplier
+from penstock.runtime.stores.suppliers import KeyValueSupplier, SessionSupplier, Stores, VersionedSupplier, WindowSupplier
 
 __all__ = [
     "EngineStore",

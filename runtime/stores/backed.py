@@ -1,4 +1,4 @@
-"""A store over a backend: its names, its opening and closing, its serdes, its offsets and metas. What staging adds is in `staging.py`."""
+"""A store over a backend: its name, opening and closing, serdes, offsets and metadata. `staging.py` adds staging."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from runtime.errors import InvalidStateStoreError, StreamsError
-from runtime.ids import NextOffset, Partition, changelog_topic
-from runtime.serdes.serde import Deserializer, PlainSerde, Serde, Serializer
-from runtime.stores.backend import Backend
-from runtime.stores.base import EngineStore, FlushListener, FlushRun, StoreContext, StoreLayout, StoreSchemas
-from runtime.stores.layout import KEPT_LAYOUT, encode_layout
-from runtime.stores.reading import Reader, unwritable
-from runtime.stores.settings import StoreSettings
+from penstock.runtime.model.errors import InvalidStateStoreError, StreamsError
+from penstock.runtime.model.ids import NextOffset, Partition, changelog_topic
+from penstock.runtime.serdes.serde import Deserializer, PlainSerde, Serde, Serializer
+from penstock.runtime.stores.backend import Backend
+from penstock.runtime.stores.base import EngineStore, FlushListener, FlushRun, StoreContext, StoreLayout, StoreSchemas
+from penstock.runtime.stores.layout import LAYOUT_META, encode_layout
+from penstock.runtime.stores.reading import Reader, unreadable, unwritable
+from penstock.runtime.stores.settings import StoreSettings
+from penstock.runtime.stores.store_format import StoreFormat
 
 UPDATE_BYTES = 64
-"""Bytes that an update counts for besides key and value, about what Kafka Streams' `LRUCacheEntry` counts."""
+"""Size of an update besides key and value, about that of Kafka Streams' `LRUCacheEntry`."""
 
 B = TypeVar("B", bound=Backend)
 
 
 class BackedStore(EngineStore, Generic[B]):
-    """What every store of the engine has, however it stages."""
+    """Base of the engine's stores, independent of how they stage."""
 
     def __init__(self, settings: StoreSettings) -> None:
         self._settings = settings
@@ -45,6 +46,10 @@ class BackedStore(EngineStore, Generic[B]):
     @property
     def layout(self) -> StoreLayout:
         return self._settings.layout()
+
+    @property
+    def format(self) -> StoreFormat:
+        return self._settings.format()
 
     @property
     def schemas(self) -> StoreSchemas:
@@ -95,7 +100,7 @@ class BackedStore(EngineStore, Generic[B]):
 
     @abstractmethod
     def _open_backend(self, directory: Path, context: StoreContext) -> B:
-        """The store's backend under the task's folder."""
+        """Return the store's backend under the task's directory."""
 
     def _bind_serdes(self, topic: str) -> None:
         key, value = self._settings.key_serde, self._settings.value_serde
@@ -116,34 +121,39 @@ class BackedStore(EngineStore, Generic[B]):
             stored_with_time=self._timestamped,
             give_time=self._timestamped,
             store=self.name,
+            value_serde=value.name,
         )
 
-    def _unwritable(self, value: object, error: Exception) -> StreamsError:
-        """Says which value the store's serde could not write."""
+    def _unwritable(self, value: object, error: BaseException) -> StreamsError:
+        """Return an error that names the value which the store's serde could not write."""
         serde = self._settings.value_serde
         return unwritable(self.name, serde.name, "value", value, error)
 
+    def _unreadable(self, key: bytes | None, data: object, error: Exception) -> Exception:
+        """Return an error that names the entry which the store's serde could not read."""
+        return unreadable(self.name, self._settings.value_serde.name, key, self._read_key, data, error)
+
     @abstractmethod
     def _reset_staging(self) -> None:
-        """Makes staging empty, without regard to the shared budgets."""
+        """Empty the staging, without updating the shared budgets."""
 
     @abstractmethod
     def _forget(self) -> None:
-        """Drops all of staging and gives its memory back to the shared budgets."""
+        """Empty the staging and return its memory to the shared budgets."""
 
     def _loaded_from_backend(self) -> None:
-        """After the backend was opened or emptied: what is kept of it in memory."""
+        """Load what the store holds of the backend in memory, after the backend was opened or emptied."""
         self._offsets = self._opened().offsets()
         self._reset_meta()
 
     def _reset_meta(self) -> None:
-        """No meta is staged but the layout, which goes with the first commit."""
-        kept = self._opened().meta(KEPT_LAYOUT)
-        self._staged_meta = {KEPT_LAYOUT: encode_layout(self.layout)} if kept is None else {}
+        """Stage no metadata except the layout, which is written with the first commit."""
+        recorded = self._opened().meta(LAYOUT_META)
+        self._staged_meta = {LAYOUT_META: encode_layout(self.layout, self.format)} if recorded is None else {}
 
     def _opened(self) -> B:
         if self._backend is None:
-            raise InvalidStateStoreError(f"store {self.name} is not open")
+            raise InvalidStateStoreError(f"store {self.name} is not open: its task was closed or has moved; ask again")
         return self._backend
 
     def close(self) -> None:
@@ -192,7 +202,7 @@ class BackedStore(EngineStore, Generic[B]):
 
 
 def _fixed_size(serde: Serde) -> int | None:
-    """Bytes of each staged value where they need not be counted one by one; None where `len` of the staged value gives them."""
+    """Return the size of every staged value if it is fixed; None where `len` of the staged value gives it."""
     if not serde.immutable:
         return None
     if isinstance(serde, PlainSerde) and serde.size is not None:

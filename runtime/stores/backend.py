@@ -1,12 +1,13 @@
-"""What a place for a store's committed bytes must promise; `rocks.py` and `memory.py` are the two."""
+"""Contract of a backend, the place for a store's committed bytes; implemented in `rocks.py` and `memory.py`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Protocol
 
-from runtime.ids import NextOffset, Partition
+from penstock.runtime.model.ids import NextOffset, Partition
 
 
 class Backend(Protocol):
@@ -14,20 +15,25 @@ class Backend(Protocol):
 
     def get(self, key: bytes) -> bytes | None: ...
 
+    def begin_get_all(self, keys: Sequence[bytes]) -> Future[list[bytes | None]] | None:
+        """Start to read keys on another thread, absent ones as None; the result raises what `get` raises. Only `get` and `write` may be
+        called meanwhile. None where `get` is as fast."""
+        ...
+
     def write(
         self,
         entries: Iterable[tuple[bytes, bytes | None]],
         offsets: Mapping[Partition, NextOffset],
         meta: Mapping[str, bytes] | None = None,
     ) -> None:
-        """All of it or none of it, also through a kill -9. None as a value deletes; of two entries of one key the last holds."""
+        """Write everything or nothing, even through a kill -9. A value of None deletes; of two entries with one key the last counts."""
 
     def offsets(self) -> dict[Partition, NextOffset]: ...
 
     def meta(self, name: str) -> bytes | None: ...
 
     def approximate_size(self) -> int:
-        """Number of entries, an estimate."""
+        """Return the estimated number of entries."""
         ...
 
     def is_empty(self) -> bool:
@@ -35,65 +41,65 @@ class Backend(Protocol):
         ...
 
     def flush(self) -> None:
-        """Makes what was written durable against a power loss, where the backend can."""
+        """Make what was written durable against a power loss, where the backend can."""
 
     def begin_checkpoint(self, path: Path) -> Callable[[], None]:
-        """Begins a copy of what is committed now, as a RocksDB in the folder `path`, which must not exist. What it gives does the rest: any
-        thread may call it, while the store is written to."""
+        """Start a copy of the data committed now, as a RocksDB in the new directory `path`. The returned function completes it: any thread
+        may call it, while the store is written to."""
 
     def close(self) -> None: ...
 
     def wipe(self) -> None:
-        """Empties it: entries, offsets and metas. It stays open."""
+        """Remove all entries, offsets and metadata. The backend stays open."""
 
 
 class KeyValueSource(Protocol):
-    """Reads of a backend in one piece."""
+    """Reads of an unsegmented backend."""
 
     def get(self, key: bytes) -> bytes | None: ...
 
     def range(self, lo: bytes | None, hi: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        """Entries with lo <= key < hi (None: no bound) in the order of their bytes, as they were when the iteration began."""
+        """Iterate over entries with lo <= key < hi (None: no bound) in the order of their bytes, as of the start of the iteration."""
         ...
 
     def approximate_size(self) -> int: ...
 
 
 class KeyValueBackend(KeyValueSource, Backend, Protocol):
-    """A backend in one piece."""
+    """An unsegmented backend."""
 
     def shared(self) -> KeyValueSource:
-        """Its reads, for threads that are not the store's own."""
+        """Return its reads for threads other than the store's own."""
         ...
 
 
 class SegmentedSource(Protocol):
-    """Reads of a backend in segments."""
+    """Reads of a segmented backend."""
 
     def get(self, key: bytes) -> bytes | None: ...
 
     def segments(self) -> list[int]:
-        """Numbers (time divided by the segments' length) of the segments that exist, in order of time."""
+        """Return the numbers (time divided by segment length) of existing segments, in order of time."""
         ...
 
     def ranges_in(
         self, segments: Sequence[int], lo: bytes | None, hi: bytes | None, *, reverse: bool = False
     ) -> list[Iterator[tuple[bytes, bytes]]]:
-        """As `KeyValueBackend.range`, in each of these segments (nothing where one does not exist); all as of one commit."""
+        """Iterate as `KeyValueBackend.range` in each of these segments (nothing in a missing one), all as of one commit."""
         ...
 
 
 class SegmentedBackend(SegmentedSource, Backend, Protocol):
-    """A backend whose keys hold a time (`SegmentSettings`), kept in segments of it that can be dropped whole."""
+    """A backend whose keys contain a time (`SegmentSettings`), in segments that can be dropped as a whole."""
 
     def shared(self) -> SegmentedSource:
-        """Its reads, for threads that are not the store's own."""
+        """Return its reads for threads other than the store's own."""
         ...
 
     def range_in(self, segment: int, lo: bytes | None, hi: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        """`ranges_in` of one segment."""
+        """Iterate as `ranges_in`, in one segment."""
         ...
 
     def drop_before(self, segment: int) -> int:
-        """Drops the segments with smaller numbers; how many there were."""
+        """Drop the segments with smaller numbers. Return how many there were."""
         ...

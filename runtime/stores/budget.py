@@ -1,7 +1,7 @@
-"""Memory of all stores of one process, in one place: RocksDB's block cache and write buffers, the record cache, the read cache.
+"""Memory of all stores of one process: RocksDB's block cache and write buffers, the record cache, the read cache.
 
 Kafka Streams gives every RocksDB its own caches (50 MiB of blocks, three write buffers of 16 MiB), so memory grows with the number of
-partitions; that is the source of most complaints about it. Here the worker makes one `StoreMemory` and hands it to every store.
+partitions; most complaints about its memory come from that. Here the worker makes one `StoreMemory` and passes it to every store.
 """
 
 from __future__ import annotations
@@ -9,17 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from runtime.metrics import STATE, Metrics
+from penstock.runtime.model.metrics import STATE, Metrics
 
 MIB = 1 << 20
 DEFAULT_CACHE_BYTES = 10 * MIB
 DEFAULT_READ_CACHE_BYTES = 96 * MIB
 DEFAULT_BLOCK_CACHE_BYTES = 64 * MIB
-DEFAULT_WRITE_BUFFER_BYTES = 64 * MIB
+DEFAULT_WRITE_BUFFER_BYTES = 32 * MIB
+LEAST_RESTORE_BYTES = 16 * MIB
 
 
 class Budget:
-    """Bytes that several stores share; `holders` is how many. Plain attributes: it is read on the hot path, by one thread."""
+    """Bytes that several stores share; `holders` is their number. Plain attributes, because the hot path of one thread reads it."""
 
     __slots__ = ("holders", "limit", "used")
 
@@ -32,27 +33,29 @@ class Budget:
 
 
 class NativeMemory(Protocol):
-    """RocksDB's caches as far as they can be looked at, in bytes. Safe from any thread."""
+    """Measurable memory of RocksDB's caches, in bytes. Safe from any thread."""
 
     def block_cache_usage(self) -> int:
-        """Blocks and write buffers that are in the cache."""
+        """Blocks and write buffers in the cache."""
         ...
 
     def block_cache_pinned_usage(self) -> int:
-        """Of these, what cannot give way."""
+        """The part of these that cannot be evicted."""
         ...
 
     def write_buffer_usage(self) -> int:
-        """Write buffers of all stores, also those on their way to disk."""
+        """Write buffers of all stores, also those being flushed."""
         ...
 
 
 class StoreMemory:
-    """What all stores of a process share.
+    """Budgets that all stores of a process share.
 
-    `cache`: entries not yet forwarded (`statestore.cache.max.bytes`; 0 switches caching off). `read_cache`: committed entries kept
-    as objects, about as many bytes of Python memory (`statestore.read.cache.max.bytes`). `block_cache_bytes` and `write_buffer_bytes`:
-    RocksDB's, the second charged to the first (`rocksdb.block.cache.bytes`, `rocksdb.write.buffer.bytes`)."""
+    `cache`: entries not yet forwarded (`statestore.cache.max.bytes`; 0 disables caching). `read_cache`: committed entries kept as objects,
+    in approximate bytes of Python memory (`statestore.read.cache.max.bytes`). `block_cache_bytes` and `write_buffer_bytes`: RocksDB's, the
+    second charged to the first (`rocksdb.block.cache.bytes`, `rocksdb.write.buffer.bytes`). Write buffers take at most half of the block
+    cache: if they filled it, there would be no room for blocks, and each read would go to the files.
+    """
 
     __slots__ = ("block_cache_bytes", "cache", "native", "read_cache", "write_buffer_bytes")
 
@@ -66,19 +69,25 @@ class StoreMemory:
         self.cache = Budget(cache_max_bytes)
         self.read_cache = Budget(read_cache_bytes)
         self.block_cache_bytes = block_cache_bytes
-        self.write_buffer_bytes = write_buffer_bytes
+        self.write_buffer_bytes = min(write_buffer_bytes, block_cache_bytes // 2)
         self.native: NativeMemory | None = None
         """RocksDB's own objects, set by the first store that opens one."""
 
     @classmethod
     def configured(cls, integer: Callable[[str], int]) -> StoreMemory:
-        """As the configuration says; `integer` gives the value of a key (`StreamsConfig.integer`)."""
+        """Create it from the configuration; `integer` returns the value of a key (`StreamsConfig.integer`)."""
         return cls(
             cache_max_bytes=integer("statestore.cache.max.bytes"),
             read_cache_bytes=integer("statestore.read.cache.max.bytes"),
             block_cache_bytes=integer("rocksdb.block.cache.bytes"),
             write_buffer_bytes=integer("rocksdb.write.buffer.bytes"),
         )
+
+    @property
+    def restore_bytes(self) -> int:
+        """Memory for restored records that are not written yet: as much as the read caches, which are empty until then, but enough to write
+        many keys at a time."""
+        return max(self.read_cache.limit, LEAST_RESTORE_BYTES)
 
     def __str__(self) -> str:
         return (
@@ -88,7 +97,7 @@ class StoreMemory:
 
 
 def show_memory(metrics: Metrics, memory: StoreMemory) -> None:
-    """Gauges of the client for it, in bytes. Kafka Streams' names where it has them: there, they are of each store; here, of all."""
+    """Register the client's gauges for it, in bytes. Kafka Streams' names where they exist: there for each store, here for all."""
 
     def native(read: Callable[[NativeMemory], int]) -> Callable[[], float]:
         return lambda: 0.0 if memory.native is None else float(read(memory.native))

@@ -1,11 +1,11 @@
-"""The buffer of a suppression: changes of a table that wait, ordered by time (Kafka Streams' `InMemoryTimeOrderedKeyValueChangeBuffer`).
+"""Buffer of a suppression: changes of a table that wait, ordered by time (Kafka Streams' `InMemoryTimeOrderedKeyValueChangeBuffer`).
 
-A key is in it once. A later change takes the place of the one that waits, and keeps its place in the order; what downstream last heard of
-the key (`prior`) stays too. Changes leave from the front only, so the order is a heap.
+A key is in the buffer at most once. A later change replaces the waiting one and keeps its place in the order; the value that downstream
+last received for the key (`prior`) stays too. Changes leave from the front only, so the order is a heap.
 
-The changelog has what waits, in Kafka Streams' own bytes (`buffer_format.py`), written once per key and commit, and a tombstone for what
-left. Other than there, the committed content is in RocksDB too: a restart reads it from the disk, and without a changelog nothing is lost.
-All that waits is also in memory, as objects where the serde is immutable, as bytes otherwise.
+The changelog contains the waiting changes, in Kafka Streams' own bytes (`buffer_format.py`), written once per key and commit, and a
+tombstone for each change that left. Unlike there, the committed content is in RocksDB too: a restart reads it from the disk, and without a
+changelog nothing is lost. All waiting changes are also in memory, as objects where the serde is immutable, as bytes otherwise.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from runtime.errors import InvalidStateStoreError, SchemaRegistryUnavailableError, StreamsError
-from runtime.ids import NextOffset, Partition
-from runtime.record import Headers
-from runtime.serdes.serde import Serializer
-from runtime.stores.backed import UPDATE_BYTES, BackedStore
-from runtime.stores.backend import KeyValueBackend
-from runtime.stores.base import ChangelogRecord, CommittedView, StoreContext
-from runtime.stores.buffer_format import CHANGELOG_HEADERS, BufferValue, Origin, memory_size
-from runtime.stores.rocks import RocksBackend
-from runtime.stores.settings import StoreSettings
-from runtime.tasks.punctuation import NEVER
+from penstock.runtime.model.clock import NEVER
+from penstock.runtime.model.errors import InvalidStateStoreError, SchemaRegistryUnavailableError, StreamsError
+from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.model.record import Headers
+from penstock.runtime.serdes.serde import Serializer
+from penstock.runtime.stores.backed import UPDATE_BYTES, BackedStore
+from penstock.runtime.stores.backend import KeyValueBackend
+from penstock.runtime.stores.base import ChangelogRecord, CommittedView, StoreContext
+from penstock.runtime.stores.buffer_format import CHANGELOG_HEADERS, BufferValue, Origin, memory_size
+from penstock.runtime.stores.rocks import RocksBackend
+from penstock.runtime.stores.settings import StoreSettings
 
 
 class Waiting:
@@ -45,7 +45,7 @@ class Waiting:
 
 
 class Evicted(NamedTuple):
-    """A change that has left the buffer. `old` is what downstream last heard of the key."""
+    """A change that has left the buffer. `old` is the value that downstream last received for the key."""
 
     key: object
     new: object
@@ -55,18 +55,18 @@ class Evicted(NamedTuple):
 
 
 class ChangeBuffer(BackedStore[KeyValueBackend]):
-    """The store of one suppression. `load` comes before the first `put` or `evict` of a life."""
+    """The store of one suppression. `load` must be called before the first `put` or `evict`."""
 
     changelog_headers: Headers | None = CHANGELOG_HEADERS
 
     def __init__(self, settings: StoreSettings) -> None:
         super().__init__(settings)
         self.counts_bytes = False
-        """True: sizes are known at every put, because somebody limits them; else as of the last commit."""
+        """True: sizes are known at every put, because they are limited; False: as of the last commit."""
         self.first = NEVER
-        """The time in ms of the change at the front; NEVER if nothing waits."""
+        """The time in ms of the change at the front; NEVER if the buffer is empty."""
         self.size = 0
-        """Bytes that wait, counted as Kafka Streams does."""
+        """Bytes in the buffer, counted as Kafka Streams does."""
         self._watcher: Callable[[int, int], None] | None = None
         self._reset_staging()
 
@@ -89,7 +89,7 @@ class ChangeBuffer(BackedStore[KeyValueBackend]):
     # --- use ----------------------------------------------------------------------------------------------------------------
 
     def load(self, watcher: Callable[[int, int], None] | None = None) -> None:
-        """Takes what was committed into memory. `watcher` hears of the number of changes and their bytes at each commit."""
+        """Load the committed content into memory. `watcher` receives the number of changes and their bytes at each commit."""
         self._watcher = watcher
         if self._loaded:
             return
@@ -97,7 +97,10 @@ class ChangeBuffer(BackedStore[KeyValueBackend]):
         held = read if self._encode is None else bytes
         for raw, data in self._opened().range(None, None):
             value = BufferValue.from_bytes(data)
-            prior, old, new = (None if part is None else held(part) for part in (value.prior, value.old, value.new))
+            try:
+                prior, old, new = (None if part is None else held(part) for part in (value.prior, value.old, value.new))
+            except Exception as error:
+                raise self._unreadable(raw, data, error) from error
             waiting = self._waiting[raw] = Waiting(None, value.time, prior)
             waiting.old, waiting.new, waiting.timestamp, waiting.origin = old, new, value.timestamp, value.origin
             waiting.size = memory_size(raw, value)
@@ -111,7 +114,7 @@ class ChangeBuffer(BackedStore[KeyValueBackend]):
         return len(self._waiting)
 
     def put(self, time: int, key: object, new: object, old: object, timestamp: int, origin: Origin) -> None:
-        """A change; `time` orders it, unless the key waits already. All times in ms."""
+        """Add a change; `time` orders it, unless the key waits already. All times in ms."""
         encode = self._encode
         if encode is not None:
             new = None if new is None else self._encoded(encode, new)
@@ -130,17 +133,20 @@ class ChangeBuffer(BackedStore[KeyValueBackend]):
             self._count(raw, waiting, self._value(waiting))
 
     def evict(self) -> Evicted:
-        """Takes the change at the front out of the buffer."""
+        """Remove and return the change at the front."""
         _, raw = heapq.heappop(self._order)
         waiting = self._waiting.pop(raw)
         self.first = self._order[0][0] if self._order else NEVER
         self.size -= waiting.size
         self._changed[raw] = waiting.timestamp
         key = self._read_key(raw) if waiting.key is None else waiting.key
-        return Evicted(key, self._object(waiting.new), self._object(waiting.prior), waiting.timestamp, waiting.origin)
+        try:
+            return Evicted(key, self._object(waiting.new), self._object(waiting.prior), waiting.timestamp, waiting.origin)
+        except Exception as error:
+            raise self._unreadable(raw, waiting.new, error) from error
 
     def prior(self, key: object) -> tuple[object] | None:
-        """What downstream last heard of a key that waits; None if it does not wait."""
+        """Return the value that downstream last received for a waiting key; None if it does not wait."""
         waiting = self._waiting.get(self._reader.key_bytes(key))
         return None if waiting is None else (self._object(waiting.prior),)
 
@@ -148,7 +154,7 @@ class ChangeBuffer(BackedStore[KeyValueBackend]):
         return staged if staged is None or self._encode is None else self._read_value(staged)  # type: ignore[arg-type]  # staged as bytes
 
     def _value(self, waiting: Waiting) -> BufferValue:
-        """What is written of a change."""
+        """Return the stored form of a change."""
         parts = (waiting.prior, waiting.old, waiting.new)
         if self._encode is None:
             write = self._write_value
@@ -161,8 +167,8 @@ class ChangeBuffer(BackedStore[KeyValueBackend]):
         try:
             return write(part)
         except SchemaRegistryUnavailableError:
-            raise  # says nothing about what was given
-        except Exception as error:
+            raise  # not the fault of the value
+        except BaseException as error:
             raise self._unwritable(part, error) from error
 
     def _count(self, raw: bytes, waiting: Waiting, value: BufferValue) -> None:
@@ -210,7 +216,7 @@ class ChangeBuffer(BackedStore[KeyValueBackend]):
 
     def restore(self, records: Sequence[ChangelogRecord], offsets: Mapping[Partition, NextOffset]) -> None:
         if self._changed:
-            raise StreamsError(f"store {self.name} was to be restored while it holds {len(self._changed)} uncommitted changes")
+            raise StreamsError(f"store {self.name} cannot be restored while it holds {len(self._changed)} uncommitted changes")
         self._opened().write([(raw, data) for raw, data, _ in records], offsets, self._staged_meta)
         self._reset_staging()
         self._offsets.update(offsets)

@@ -1,20 +1,21 @@
-"""What a buffer of changes holds of a key, in the bytes of Kafka Streams' changelog (`BufferValue`, `ProcessorRecordContext`; version 3).
+"""Format of a buffered change, as on Kafka Streams' changelog (`BufferValue`, `ProcessorRecordContext`; version 3).
 
     int64 timestamp · int64 offset · text topic · int32 partition · int32 n · n × (text name · data value)      the record's context
-    data prior · data old, -2 where it is the prior one · data new · int64 time in the buffer
+    data prior · data old, -2 if equal to prior · data new · int64 time in the buffer
 
-A text and data are an int32 length and so many bytes; the length -1 is null. All big-endian. Records carry the header `v` = 3.
+A text and data are an int32 length and so many bytes; the length -1 is null. All big-endian. Records have the header `v` = 3.
 """
 
 from __future__ import annotations
 
 from struct import Struct
+from struct import error as StructError
 from typing import NamedTuple
 
-from runtime.record import Headers
+from penstock.runtime.model.record import Headers
 
 CHANGELOG_HEADERS: Headers = [("v", b"\x03")]
-"""Says of what version a record of the changelog is."""
+"""Version of a changelog record."""
 _NULL = -1
 _SAME_AS_PRIOR = -2
 _INT = Struct(">i")
@@ -23,7 +24,7 @@ _TIMES = Struct(">qq")
 
 
 class Origin(NamedTuple):
-    """Where a record came from: topic, partition and offset of the input (-1 where there was none), and its headers."""
+    """Origin of a record: topic, partition and offset of the input (-1 where there was none), and its headers."""
 
     topic: str
     partition: int
@@ -32,8 +33,8 @@ class Origin(NamedTuple):
 
 
 class BufferValue(NamedTuple):
-    """A change as it waits: the value that downstream heard of before it was buffered (`prior`), the one before this change (`old`), and
-    the new one; the record's time and origin; the time by which the buffer orders it. Times in ms."""
+    """A buffered change: the value that downstream received before it was buffered (`prior`), the one before this change (`old`), and the
+    new one; the record's timestamp and origin; the time by which the buffer orders it. Times in ms."""
 
     prior: bytes | None
     old: bytes | None
@@ -43,7 +44,7 @@ class BufferValue(NamedTuple):
     time: int
 
     def to_bytes(self) -> bytes:
-        """As it stands on the changelog."""
+        """Encode it as on the changelog."""
         topic, partition, offset, headers = self.origin
         parts = [_TIMES.pack(self.timestamp, offset), _data(topic.encode()), _INT.pack(partition), _INT.pack(len(headers or ()))]
         for name, value in headers or ():
@@ -54,7 +55,7 @@ class BufferValue(NamedTuple):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> BufferValue:
-        """Raises struct.error for bytes that end too early."""
+        """Decode a change. Raises struct.error for bytes that are too short or too long."""
         timestamp, offset = _TIMES.unpack_from(data)
         reader = _Reader(data, _TIMES.size)
         topic, partition, count = reader.text(), reader.number(), reader.number()
@@ -63,12 +64,12 @@ class BufferValue(NamedTuple):
         length = reader.number()
         old = prior if length == _SAME_AS_PRIOR else reader.exactly(length)
         new = reader.data()
-        time = _LONG.unpack_from(data, reader.at)[0]
+        (time,) = _LONG.unpack(data[reader.at :])
         return cls(prior, old, new, timestamp, Origin(topic, partition, offset, headers or None), time)
 
 
 def memory_size(key: bytes, value: BufferValue) -> int:
-    """Bytes that an entry counts for (`residentMemorySizeEstimate`). An old value that is the prior one counts once."""
+    """Return the counted bytes of an entry (`residentMemorySizeEstimate`). An old value that equals the prior one counts once."""
     old = None if value.old == value.prior else value.old
     values = sum(len(data) for data in (value.prior, old, value.new) if data is not None)
     named = sum(len(name) + len(data) for name, data in value.origin.headers or ())
@@ -92,8 +93,10 @@ class _Reader:
     def exactly(self, length: int) -> bytes | None:
         if length == _NULL:
             return None
-        self.at += length
-        return self._data[self.at - length : self.at]
+        start, self.at = self.at, self.at + length
+        if length < 0 or self.at > len(self._data):
+            raise StructError(f"{length} bytes are expected at byte {start} of {len(self._data)}")
+        return self._data[start : self.at]
 
     def data(self) -> bytes | None:
         return self.exactly(self.number())

@@ -1,26 +1,27 @@
-"""Stores that users write: any class with the attributes and methods of `StateStore`, driven by the engine like its own (rules.md, 12).
+"""User-defined stores: any class with the attributes and methods of `StateStore`, used by the engine like its own (rules.md, 12).
 
-The problem: the engine must put such a store's changes on the changelog, restore it from there, take back what an aborted transaction had
-written, and know after a kill what it holds; and it knows nothing of its inside. Kafka Streams has the store log its changes and register a
-callback that restores it. The same two calls are the contract here, on the `StoreContext` that `init` gets: `log_change(key, value)` and
-`register(store, restore)`. Two answers of the store decide the rest:
+The engine must write such a store's changes to the changelog, restore it from there, roll back the writes of an aborted transaction, and
+know after a kill what the store holds, without any knowledge of its inside. In Kafka Streams the store logs its changes and registers a
+restore callback. The same two calls are the contract here, on the `StoreContext` that `init` receives: `log_change(key, value)` and
+`register(store, restore)`. Two properties of the store decide the rest:
 
-                     manages_offsets                            it does not
-    staged           changes reach it by `restore`, then        changes reach it by `restore` at the commit. It may be ahead of the
-                     `commit(offsets)` keeps both at once       offsets that are kept for it, never of its changelog: what is restored
-                                                                again after a kill ends at the same content
+                     manages_offsets                            does not manage offsets
+    staged           changes reach it by `restore`, then        changes reach it by `restore` at the commit. It may be ahead of its
+                     `commit(offsets)` stores both at once      recorded offsets, never of its changelog: restoring again after a kill
+                                                                ends at the same content
     not staged       it writes at once, in a transaction of     it writes at once: an aborted transaction, or a stop without a clean
-                     its own that `commit(offsets)` ends;       end, leaves what was never committed. It is emptied and restored
-                     `close` and `init` take it back
+                     its own that `commit(offsets)` ends;       close, leaves uncommitted data. It is emptied and restored
+                     `close` and `init` roll it back
 
-Offsets of a store that manages none are kept beside it, written when it has been flushed: with the checkpoint (KIP-116) and at a clean end.
+Offsets of a store that does not manage them are kept beside it, and written when it has been flushed: with the checkpoint (KIP-116) and at
+a clean close.
 
-    <task>/custom/<store>/           the store's own folder, its `state_dir`; emptied when the store is rebuilt
-    <task>/custom/<store>.offsets    offsets (where the engine keeps them) and metas, JSON
-    <task>/custom/<store>.open       there while a store that writes at once is open
+    <task>/custom/<store>/           the store's own directory, its `state_dir`; emptied when the store is rebuilt
+    <task>/custom/<store>.offsets    offsets (where the engine keeps them) and metadata, JSON
+    <task>/custom/<store>.open       exists while a store that writes at once is open
 
-Ways rejected: to take a store's writes out of its methods by wrapping them (each store has its own); to ask the store for a copy of what a
-key had before (it may not be able to tell).
+Rejected: intercepting a store's writes by wrapping its methods (each store has its own); asking the store for the previous value of a key
+(it may not know it).
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ from typing import cast
 
 import msgspec
 
-from runtime.errors import InvalidStateStoreError, StateDirectoryError, StreamsError, TaskCorruptedError
-from runtime.ids import NextOffset, Partition
-from runtime.stores.backed import UPDATE_BYTES
-from runtime.stores.base import (
+from penstock.runtime.model.errors import InvalidStateStoreError, StateDirectoryError, StreamsError, TaskCorruptedError
+from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.stores.backed import UPDATE_BYTES
+from penstock.runtime.stores.base import (
     ChangelogRecord,
     CommittedView,
     EngineStore,
@@ -47,18 +48,18 @@ from runtime.stores.base import (
     StoreContext,
     StoreLayout,
 )
-from runtime.stores.suppliers import Builder
+from penstock.runtime.stores.suppliers import Builder
 
 
-class _Beside(msgspec.Struct, frozen=True):
-    """What is kept beside a store: next offsets by partition (`topic-number`), and metas."""
+class _StoredMetadata(msgspec.Struct, frozen=True):
+    """Data kept beside a store: next offsets by partition (`topic-number`), and metadata."""
 
     offsets: dict[str, int]
     meta: dict[str, bytes]
 
 
 class CustomStore(EngineStore):
-    """A user's store as the engine drives it."""
+    """A user's store, adapted for the engine."""
 
     folded_by_key = False
 
@@ -110,19 +111,19 @@ class CustomStore(EngineStore):
     def changelog_config(self) -> Mapping[str, str]:
         return self._config
 
-    # --- what the store calls (OwnChanges) ------------------------------------------------------------------------------------
+    # --- what the store calls (LoggedChanges) ------------------------------------------------------------------------------------
 
     @property
     def pending(self) -> Mapping[bytes, bytes | None]:
-        """What was logged since the last commit."""
+        """Return the changes logged since the last commit."""
         return self._pending
 
     def register(self, store: StateStore, restore: RestoreCallback, staged: bool) -> None:
-        """`StoreContext.register`."""
+        """Implement `StoreContext.register`."""
         self._restore, self._staged = restore, staged
 
     def log_change(self, key: bytes, value: bytes | None, timestamp: int | None) -> None:
-        """`StoreContext.log_change`."""
+        """Implement `StoreContext.log_change`."""
         if not isinstance(key, bytes) or not isinstance(value, bytes | None):
             raise TypeError(f"store {self.name}: keys and values are logged as bytes")
         if key not in self._pending:
@@ -134,8 +135,8 @@ class CustomStore(EngineStore):
     # --- life ---------------------------------------------------------------------------------------------------------------
 
     def open(self, directory: Path, context: StoreContext) -> None:
-        """Raises TaskCorruptedError for a store that was not closed and may hold what was never committed; what its `init` raises; and
-        StreamsError if that registers no callback and one is needed."""
+        """Open the store. Raises TaskCorruptedError for a store that was not closed and may hold uncommitted data; what its `init` raises;
+        and StreamsError if a restore callback is needed and not registered."""
         if self._taken_up:
             raise StreamsError(f"store {self.name} is already open")
         self._directory = directory
@@ -148,9 +149,9 @@ class CustomStore(EngineStore):
         except OSError as error:
             raise StateDirectoryError(f"the store's folder {self._folder} cannot be used: {error}") from error
         if self._mark.exists():
-            raise self._corrupted("it was not closed, and writes at once what may never have been committed")
+            raise self._corrupted("it was not closed, and may contain uncommitted writes")
         self._found_files = any(self._folder.iterdir())
-        self._read_beside()
+        self._read_metadata()
         self._init(self._context)
         self._taken_up = True
 
@@ -203,31 +204,31 @@ class CustomStore(EngineStore):
         self._opened()
         self._store.flush()
         if self.persistent:
-            self._write_beside()
+            self._write_metadata()
 
     def begin_checkpoint(self, path: Path) -> Callable[[], None]:
         raise StateDirectoryError(f"store {self.name} is of the user's own: no copy can be made of it")
 
     # --- beside the store ---------------------------------------------------------------------------------------------------
 
-    def _read_beside(self) -> None:
+    def _read_metadata(self) -> None:
         try:
-            found = msgspec.json.decode(self._beside.read_bytes(), type=_Beside)
+            found = msgspec.json.decode(self._beside.read_bytes(), type=_StoredMetadata)
         except FileNotFoundError:
             return
         except (OSError, msgspec.DecodeError) as error:
-            raise self._corrupted(f"what was kept of its offsets cannot be read: {error}") from error
+            raise self._corrupted(f"its stored offsets cannot be read: {error}") from error
         for name, offset in found.offsets.items():
             topic, _, number = name.rpartition("-")
             self._offsets[Partition(topic, int(number))] = NextOffset(offset)
         self._meta.update(found.meta)
 
-    def _write_beside(self) -> None:
+    def _write_metadata(self) -> None:
         offsets = {} if self.manages_offsets else {str(partition): int(offset) for partition, offset in self._offsets.items()}
         building = self._beside.with_suffix(".building")
         try:
             with building.open("wb") as file:
-                file.write(msgspec.json.encode(_Beside(offsets, self._meta)))
+                file.write(msgspec.json.encode(_StoredMetadata(offsets, self._meta)))
                 file.flush()
                 os.fsync(file.fileno())
             building.replace(self._beside)
@@ -249,7 +250,7 @@ class CustomStore(EngineStore):
         self._commit(offsets)
 
     def _apply(self, records: Sequence[ChangelogRecord]) -> None:
-        assert self._restore is not None  # `_init` has seen to it
+        assert self._restore is not None  # checked by `_init`
         self._restore(records)
 
     def _commit(self, offsets: Mapping[Partition, NextOffset]) -> None:
@@ -259,7 +260,7 @@ class CustomStore(EngineStore):
         self._meta.update(self._staged_meta)
         self._drop_pending()
         if self.manages_offsets and self.persistent and new_metas:
-            self._write_beside()  # which changelog the offsets belong to must be known as long as they are
+            self._write_metadata()  # the changelog of the offsets must be known as long as they are
 
     def _drop_pending(self) -> None:
         self._pending.clear()
@@ -268,7 +269,7 @@ class CustomStore(EngineStore):
         self._pending_bytes = 0
 
     def rollback(self) -> None:
-        """Raises TaskCorruptedError for a store that has written what is to be taken back."""
+        """Roll back. Raises TaskCorruptedError for a store that has already written uncommitted data."""
         context = self._opened()
         written = bool(self._pending)
         self._drop_pending()
@@ -279,12 +280,12 @@ class CustomStore(EngineStore):
             self._init(context)
         elif written:
             self._ruined = True
-            raise self._corrupted("it wrote at once what has not been committed")
+            raise self._corrupted("it contains uncommitted writes")
 
     def restore(self, records: Sequence[ChangelogRecord], offsets: Mapping[Partition, NextOffset]) -> None:
         self._opened()
         if self._pending:
-            raise StreamsError(f"store {self.name} was to be restored while it holds {len(self._pending)} uncommitted updates")
+            raise StreamsError(f"store {self.name} cannot be restored while it holds {len(self._pending)} uncommitted updates")
         self._apply(records)
         self._commit(offsets)
 
@@ -295,7 +296,8 @@ class CustomStore(EngineStore):
         return None if found is None else NextOffset(found)
 
     def committed_offsets(self) -> dict[Partition, NextOffset]:
-        """Of a store that manages its offsets: that of its changelog, and those that it was given since it was opened."""
+        """Return the offset of the changelog and those given since the store was opened, for a store that manages its offsets; all offsets
+        otherwise."""
         changelog = self._opened().changelog
         own = self.committed_offset(changelog) if changelog is not None else None
         return self._offsets | ({changelog: own} if changelog is not None and own is not None else {})
@@ -308,19 +310,19 @@ class CustomStore(EngineStore):
 
     @property
     def approximate_num_uncommitted_bytes(self) -> int:
-        """What was logged, or what the store itself tells under this name (KIP-892), if that is more."""
+        """Return the logged bytes, or the store's own number of this name if it is larger (KIP-892)."""
         own: object = getattr(self._store, "approximate_num_uncommitted_bytes", 0)
         return max(self._pending_bytes, own) if isinstance(own, int) else self._pending_bytes
 
     # --- reads --------------------------------------------------------------------------------------------------------------
 
     def has_entries(self) -> bool:
-        """True if there were files of it when it was opened, or something is committed."""
+        """True if its files existed when it was opened, or it has commits."""
         changelog = self._opened().changelog
         return self._found_files or (changelog is not None and bool(self.committed_offset(changelog)))
 
     def query_view(self, *, timestamped: bool = False) -> CommittedView:
-        """The store's own `query_view()`, if it has one: it must show committed data only, and to any thread."""
+        """Return the store's own `query_view()`, if it has one: it must show committed data only, to any thread."""
         self._opened()
         view = getattr(self._store, "query_view", None)
         if view is None:
@@ -329,7 +331,7 @@ class CustomStore(EngineStore):
 
 
 def build_store(builder: StoreBuilder[StateStore]) -> EngineStore:
-    """A store of the builder's, as the engine drives it."""
+    """Build a store and adapt it for the engine."""
     built = builder.build()
     if isinstance(built, EngineStore):
         return built
@@ -337,7 +339,7 @@ def build_store(builder: StoreBuilder[StateStore]) -> EngineStore:
 
 
 def build_global_store(builder: StoreBuilder[StateStore]) -> EngineStore:
-    """The same, without a changelog and a cache: a global store is filled from its topic."""
+    """Build a store without a changelog and a cache: a global store is filled from its topic."""
     if isinstance(builder, Builder):
         plain: EngineStore = builder.with_caching_disabled().with_logging_disabled().build()
         return plain
@@ -346,6 +348,6 @@ def build_global_store(builder: StoreBuilder[StateStore]) -> EngineStore:
 
 
 def changelog_config(builder: StoreBuilder[StateStore]) -> dict[str, str]:
-    """Topic settings of the changelog; a user's builder need not have any."""
+    """Return the topic settings of the changelog; a user's builder need not have any."""
     own = getattr(builder, "changelog_config", None)
     return {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime", **(own() if own is not None else {})}

@@ -1,14 +1,14 @@
-"""The state directory of an application on this machine, laid out as Kafka Streams' (`StateDirectory`):
+"""The state directory of an application on this machine, with the layout of Kafka Streams' `StateDirectory`:
 
     <state.dir>/<application.id>/.lock                             held while a client of the application uses the directory
-                                 kafka-streams-process-metadata    {"processId": "<uuid>"}: the identity that outlives restarts
+                                 kafka-streams-process-metadata    {"processId": "<uuid>"}: the identity that survives restarts
                                  <sub-topology>_<partition>/       a task: .lock, .checkpoint, rocksdb/<store>/
-                                 global/                           the global stores, likewise; global-2/ … of further workers
-                                 snapshots/                        what snapshot commands left
+                                 global/                           the global stores; global-2/ … of further workers
+                                 snapshots/                        written by snapshot commands
 
-Folders have the mode rwxr-x---, as there, whatever the umask: what is in a state directory is the application's data. The application's
-lock says whose directory this is, and keeps its identity with one client. A task's lock is held while the task's stores are open: the
-cleaner goes by it, and so do workers in processes of their own, which share the directory of their instance. Each of those holds a share of
+Directories have the mode rwxr-x---, as there, whatever the umask, because they contain the application's data. The application's lock shows
+who uses the directory, and gives its identity to one client only. A task's lock is held while the task's stores are open: the cleaner
+respects it, and so do workers in processes of their own, which share the directory of their instance. Each of those holds a share of
 `.workers` while it lives: the next client waits until all of them have ended.
 """
 
@@ -24,24 +24,24 @@ from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 
-from runtime.errors import StateDirectoryError, StateDirectoryLockedError, StreamsError
-from runtime.ids import TaskId
-from runtime.stores.locks import FILE_MODE, FOLDER_MODE, LOCK_FILE, FolderLock, SharedLock, unusable
+from penstock.runtime.model.errors import StateDirectoryError, StateDirectoryLockedError, StreamsError
+from penstock.runtime.model.ids import TaskId
+from penstock.runtime.stores.locks import FILE_MODE, FOLDER_MODE, LOCK_FILE, FolderLock, SharedLock, unusable
 
 logger = logging.getLogger(__name__)
 
 _METADATA = "kafka-streams-process-metadata"
 _OTHERS = 0o027
-"""What others must not be allowed, and the group not to write."""
+"""Permissions that others, and write access that the group, must not have."""
 _GLOBAL = "global"
 _ASIDE = ".removed-"
-"""Begins the name of a task's folder that is being removed."""
-FORMER_WORKERS_SECONDS = 15.0
-"""How long workers may take to end when their main process is gone, and a bit more."""
+"""Prefix of a task's directory that is being removed."""
+PREVIOUS_WORKERS_SECONDS = 15.0
+"""Time that workers may take to end after their main process, and some more."""
 
 
 class StateDirectory:
-    """The folder of one application. Nothing is made or read before `lock`."""
+    """The state directory of one application. Nothing is created or read before `lock`."""
 
     def __init__(self, state_dir: Path | str, application_id: str) -> None:
         self.path = Path(state_dir) / application_id
@@ -54,16 +54,16 @@ class StateDirectory:
     # --- lock ---------------------------------------------------------------------------------------------------------------
 
     def lock(self) -> None:
-        """Makes the folder if need be and takes its lock, which ends with the process at the latest.
+        """Create the directory if necessary and lock it; the lock ends with the process at the latest.
 
-        Raises StateDirectoryLockedError, naming the process that holds it; StateDirectoryError when the folder cannot be used.
+        Raises StateDirectoryLockedError, naming the process that holds it; StateDirectoryError when the directory cannot be used.
         """
         if self._lock.held:
             raise StreamsError(f"the state directory {self.path} is locked already")
-        self._made(self.path)
+        self._create(self.path)
         self._lock.acquire()
         try:
-            self._keep_others_out()
+            self._restrict_permissions()
             self._process_id = self._read_or_make_process_id()
             for left in self.path.glob(f"{_ASIDE}*"):  # by a process that was killed
                 self._remove(left)
@@ -72,25 +72,25 @@ class StateDirectory:
             raise unusable(f"the state directory ({self.path})", error) from error
 
     def unlock(self) -> None:
-        """Gives the lock back. Nothing happens if it is not held."""
+        """Release the lock. Does nothing if it is not held."""
         self._lock.release()
 
     def join(self) -> None:
-        """In a worker's process, as long as that lives: a client is at the directory, though its own process holds the lock of it. Raises
-        StateDirectoryLockedError, StateDirectoryError."""
+        """Note, in a worker's process and as long as it lives, that the directory is in use, although the client's process holds its lock.
+        Raises StateDirectoryLockedError, StateDirectoryError."""
         self._share.acquire()
 
-    def await_former_workers(self) -> None:
-        """In the client's process: returns when no worker is left of a client before, which was killed perhaps. Asked again, by another
-        thread perhaps, it only waits for the first answer: its own workers are there by then. Raises StateDirectoryLockedError when one
+    def await_previous_workers(self) -> None:
+        """Wait, in the client's process, until no worker of a previous client is left, for example of one that was killed. Further calls,
+        also from other threads, only wait for the first: after that its own workers are there. Raises StateDirectoryLockedError if one
         does not end; StateDirectoryError."""
         with self._looking:
             if not self._alone:
-                self._share.await_none(FORMER_WORKERS_SECONDS)
+                self._share.await_none(PREVIOUS_WORKERS_SECONDS)
                 self._alone = True
 
-    def _keep_others_out(self) -> None:
-        """A folder that is open to others, made by hand perhaps, is closed to them; where that is not allowed, it is told."""
+    def _restrict_permissions(self) -> None:
+        """Remove the permissions of others from the directory, if it was created by hand for example; log if that is not permitted."""
         mode = self.path.stat().st_mode & 0o777
         if not mode & _OTHERS:
             return
@@ -102,7 +102,7 @@ class StateDirectory:
 
     @property
     def process_id(self) -> str:
-        """The identity of this instance over restarts, a UUID. Known once the lock was taken."""
+        """The UUID of this instance, which survives restarts. Known once the lock was taken."""
         if self._process_id is None:
             raise StreamsError(f"the state directory {self.path} was never locked")
         return self._process_id
@@ -123,25 +123,25 @@ class StateDirectory:
     # --- folders ------------------------------------------------------------------------------------------------------------
 
     def task_directory(self, task: TaskId) -> Path:
-        """The task's folder, made if need be. Raises StateDirectoryError."""
-        return self._made(self.path / str(task))
+        """Return the task's directory, creating it if necessary. Raises StateDirectoryError."""
+        return self._create(self.path / str(task))
 
     def task_lock(self, task: TaskId) -> FolderLock:
-        """The lock of the task's folder, not taken yet. Whoever opens the task's stores holds it."""
+        """Return the lock of the task's directory, not acquired. It must be held while the task's stores are open."""
         return FolderLock(self.path / str(task), f"task {task}")
 
     def global_directory(self, worker: int = 1) -> Path:
-        """The folder of a worker's copy of the global stores, made if need be. Raises StateDirectoryError."""
-        return self._made(self.path / (_GLOBAL if worker == 1 else f"{_GLOBAL}-{worker}"))
+        """Return the directory of a worker's copy of the global stores, creating it if necessary. Raises StateDirectoryError."""
+        return self._create(self.path / (_GLOBAL if worker == 1 else f"{_GLOBAL}-{worker}"))
 
     def remove_global_copies(self, above: int) -> None:
-        """Removes the copies of workers with larger numbers than `above`, which are no more. Raises StateDirectoryError."""
+        """Remove the copies of workers with larger numbers than `above`, which no longer exist. Raises StateDirectoryError."""
         for path in self.path.glob(f"{_GLOBAL}-*"):
             number = path.name.removeprefix(f"{_GLOBAL}-")
             if number.isdecimal() and int(number) > above:
                 self._remove(path)
 
-    def _made(self, path: Path) -> Path:
+    def _create(self, path: Path) -> Path:
         try:
             if not path.is_dir():
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -152,13 +152,13 @@ class StateDirectory:
         return path
 
     def tasks_on_disk(self) -> list[TaskId]:
-        """Tasks that have a folder with something in it, in order."""
+        """Return the tasks that have a directory with content, in order."""
         if not self.path.exists():
             return []
         return sorted(task for path in self.path.iterdir() if (task := _task(path)) is not None and _has_content(path))
 
     def wipe(self) -> None:
-        """Removes the state of all tasks and global stores; identity and snapshots stay.
+        """Remove the state of all tasks and global stores; identity and snapshots stay.
 
         Raises StateDirectoryLockedError where a task is in use, StateDirectoryError.
         """
@@ -168,12 +168,12 @@ class StateDirectory:
             self._remove(path)
 
     def wipe_task(self, task: TaskId) -> None:
-        """Removes a task's folder, if there is one. Raises StateDirectoryLockedError where the task is in use, StateDirectoryError."""
+        """Remove a task's directory, if there is one. Raises StateDirectoryLockedError where the task is in use, StateDirectoryError."""
         self._wipe_task(task, lambda: True)
 
     def _wipe_task(self, task: TaskId, still: Callable[[], bool]) -> bool:
-        """True if it was removed. `still` is asked with the lock held. The folder is put aside first: whoever wants to open the task from
-        then on, in another process perhaps, makes a new one, and not the one that is being emptied."""
+        """Remove a task's directory if `still`, called with the lock held, returns True. Return True if it was removed. The directory is
+        renamed first: a process that opens the task from then on creates a new one, and does not use the one that is being emptied."""
         folder = self.path / str(task)
         if not folder.is_dir():
             return False
@@ -194,10 +194,11 @@ class StateDirectory:
             lock.release()
 
     def clean(self, keep: Collection[TaskId], idle_ms: int, now_ms: int) -> list[TaskId]:
-        """Removes the folders of tasks that are not in `keep`, not locked, and in which nothing was written for `idle_ms`
-        (`state.cleanup.delay.ms`).
+        """Remove the directories of tasks that are not in `keep`, not locked, and were not written to for `idle_ms`
+        (`state.cleanup.delay.ms`). A directory's age does not show that its task runs elsewhere: the caller must know that, and keep all
+        others.
 
-        `now_ms` is wall-clock time. Returns the tasks that were removed. Raises StateDirectoryError.
+        `now_ms` is wall-clock time. Return the removed tasks. Raises StateDirectoryError.
         """
 
         def idle(task: TaskId) -> bool:
@@ -212,7 +213,7 @@ class StateDirectory:
             except StateDirectoryLockedError as error:
                 logger.debug("not removed: %s", error)
                 continue
-            logger.info("the state of task %s, to which nothing was written for %d s, is removed", task, idle_ms // 1000)
+            logger.info("the state of task %s, which has not run here for %d s, is removed", task, idle_ms // 1000)
             removed.append(task)
         return removed
 
@@ -240,7 +241,8 @@ def _has_content(path: Path) -> bool:
 
 
 def _last_written_ms(path: Path) -> int | None:
-    """Of what is in a task's folder. None for one that changes while it is looked at: it is in use, or another worker removes it."""
+    """Return when something in a task's directory was last written. None if it changes during the check: it is in use, or another worker
+    removes it."""
     try:
         times = [each.stat().st_mtime_ns for each in path.rglob("*") if each.name != LOCK_FILE]
     except FileNotFoundError:

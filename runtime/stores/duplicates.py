@@ -1,13 +1,13 @@
-"""A window store that keeps several values of one key and time side by side: each of the two stores of a stream–stream join.
+"""Window store with several values for one key and time: each of the two stores of a stream–stream join.
 
 Each value has the next sequence number, so nothing is overwritten, and a null value, which would delete nothing, is ignored.
 
-The problem: a join reads, for every record, all values that one key has in a range of time. A range over staging and over the segments of
-RocksDB costs some tens of microseconds in Python, ten times what the join itself costs. The way taken: the rows of a key that was asked
-for once stay in memory in the order of time and follow what is added, so that a range is two bisections. They take a share of the read
-cache's budget and are dropped all together when they have used it up. A key that is not among them has no rows at all once stream time is
-further from that moment than rows live: so most keys are never looked for on disk. (Rejected: to let the entries of staging, the common
-read cache, serve. They are found by whole store keys, which a join does not know.)
+For every record a join reads all values of one key in a range of time. A range over staging and RocksDB's segments costs some tens of
+microseconds in Python, ten times the join itself. So the rows of a key stay in memory once they were read, in the order of time, and new
+rows are added to them: a range is two bisections. They take a share of the read cache's budget and are dropped all together when they have
+used it up. A key that is not in memory has no rows at all once stream time is further from that moment than the life of rows, so most keys
+are never read from disk. (Rejected: using the entries of the common read cache. They are found by whole store keys, which a join does not
+know.)
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from struct import Struct
 
-from runtime.ids import NextOffset, Partition
-from runtime.serdes import keys
-from runtime.stores.base import ChangelogRecord, Entry
-from runtime.stores.segmented import LAST
-from runtime.stores.staging import ENTRY_BYTES
-from runtime.stores.window import LAST_SEQUENCE, StagedWindowStore
+from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.serdes import keys
+from penstock.runtime.stores.base import ChangelogRecord, Entry
+from penstock.runtime.stores.segmented import LAST
+from penstock.runtime.stores.staging import ENTRY_BYTES
+from penstock.runtime.stores.window import LAST_SEQUENCE, StagedWindowStore
 
 _SEQUENCE = Struct(">i")
 _SEQUENCE_META = "sequence-number"
 
 
-def sequence_as_kept(sequence: int) -> dict[str, bytes]:
-    """The meta that holds the last sequence number of a store."""
+def encode_sequence(sequence: int) -> dict[str, bytes]:
+    """Return the metadata with the last sequence number of a store."""
     return {_SEQUENCE_META: _SEQUENCE.pack(sequence)}
 
 
 _Rows = tuple[list[int], list[object]]
-"""Of one key: times in order, and the value of each as it is staged."""
+"""Rows of one key: times in order, and the staged value of each."""
 
 
 class StagedDuplicatesStore(StagedWindowStore):
@@ -46,7 +46,7 @@ class StagedDuplicatesStore(StagedWindowStore):
         super()._loaded_from_backend()
         stored = self._opened().meta(_SEQUENCE_META)
         self._sequence = self._committed_sequence = _SEQUENCE.unpack(stored)[0] if stored is not None else 0
-        # Rows of later times than this one are all in memory.
+        # Rows later than this time are all in memory.
         self._known_after = -1 if self._opened().is_empty() else self._time.now
 
     def commit(self, offsets: Mapping[Partition, NextOffset]) -> None:
@@ -78,8 +78,8 @@ class StagedDuplicatesStore(StagedWindowStore):
         self._rows: dict[bytes, _Rows] = {}
         self._rows_bytes = 0
 
-    def _look_at_read_cache(self) -> None:
-        """Entries are never asked for by their key here, so what is kept are rows only."""
+    def _check_read_cache(self) -> None:
+        """Drop all rows instead of entries: entries are never read by their key here."""
         self._entries.clear()
         budget = self._read_cache
         budget.used += self._rows_bytes - self._counted
@@ -97,23 +97,24 @@ class StagedDuplicatesStore(StagedWindowStore):
     # --- what joins do ------------------------------------------------------------------------------------------------------
 
     def put(self, key: object, value: object, window_start: int) -> None:
-        """Adds a value to those of its key and time; None is ignored. Dropped and counted when the window is expired."""
+        """Add a value to those of its key and time; None is ignored. Dropped and counted when the window is expired."""
         if value is not None:
             value, timestamp = self._taken(value)
             self.add(self._reader.key_bytes(key), value, window_start, timestamp)
 
     def see(self, time: int) -> bool:
-        """A null value of this time came by. It moves the stream time of a store in memory, as in Kafka Streams. False: it is expired."""
+        """Note the time of a null value. It advances the stream time of an in-memory store, as in Kafka Streams. Return False if the time
+        is expired."""
         if self.persistent:
             return True
         if time > self._time.now:
             self._time.now = time
-            self._last_time = b""  # which was not expired; now it may be
+            self._last_time = b""  # it was not expired; now it may be
         return time > self._time.now - self._retention
 
     def add(self, key: bytes, value: object, time: int, timestamp: int) -> bool:
-        """`put` by a key's bytes. `timestamp` in ms is the record's, for the changelog; `value` is not None. False: Kafka Streams counts it
-        as expired, which stores on disk do by whole segments."""
+        """Add a value as `put`, by the key's bytes. `timestamp` in ms is the record's, for the changelog; `value` is not None. Return False
+        if Kafka Streams counts it as expired, which its persistent stores do by whole segments."""
         self._sequence = sequence = (self._sequence + 1) & LAST_SEQUENCE
         entry = Entry(None, -1)
         self.update(keys.window_store_key(key, time, sequence), None, entry, value, timestamp, None)
@@ -137,7 +138,7 @@ class StagedDuplicatesStore(StagedWindowStore):
         return True
 
     def values_between(self, key: bytes, first: int, last: int) -> Iterable[tuple[int, object]]:
-        """(time, value) of a key's values from `first` to `last` (ms, inclusive), in the order of time and then of their coming."""
+        """Return (time, value) of a key's values from `first` to `last` (ms, inclusive), in the order of time and then of insertion."""
         times, values = self._rows.get(key) or self._load_rows(key)
         oldest = self._oldest()
         if first < oldest:
@@ -152,7 +153,10 @@ class StagedDuplicatesStore(StagedWindowStore):
         found = values[start:stop]
         if self._encode is not None:
             read = self._read_value
-            found = [read(value) for value in found]  # type: ignore[arg-type]  # staged as bytes
+            try:
+                found = [read(value) for value in found]  # type: ignore[arg-type]  # staged as bytes
+            except Exception as error:
+                raise self._unreadable(key, found, error) from error
         return zip(times[start:stop], found, strict=True)
 
     def _load_rows(self, key: bytes) -> _Rows:

@@ -1,7 +1,7 @@
-"""Reads the files of a store that nobody writes: a snapshot's, by column, for those who make tables of state.
+"""Reading of closed store files, such as a snapshot's, by column, for tables of state.
 
-Only layouts are known here; who opens RocksDB is `rocks_files.py`. Nothing is locked and the database is opened for reading, so any number
-of processes may read one snapshot at a time.
+This module knows only layouts; `rocks_files.py` opens RocksDB. Nothing is locked and the database is opened for reading, so any number of
+processes may read one snapshot at a time.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from runtime.errors import StateDirectoryError
-from runtime.serdes import keys
-from runtime.stores.base import StoreLayout
-from runtime.stores.rocks_files import Families, Opened
-from runtime.stores.rocks_segments import LATEST
-from runtime.stores.rows import ROW_KINDS, StoreRows, alive, entry_rows
-from runtime.stores.segmented import LAST, STREAM_TIME, TIME
-from runtime.stores.window import LAST_SEQUENCE
+from penstock.runtime.model.errors import StateDirectoryError
+from penstock.runtime.serdes import keys
+from penstock.runtime.stores.base import StoreLayout
+from penstock.runtime.stores.rocks_files import Families, Opened
+from penstock.runtime.stores.rocks_segments import LATEST
+from penstock.runtime.stores.rows import ROW_KINDS, StoreRows, alive, entry_rows
+from penstock.runtime.stores.segmented import LAST, STREAM_TIME, TIME
+from penstock.runtime.stores.window import LAST_SEQUENCE
 
 _SUFFIXES = {
     "window": keys.pack_window_suffix(LAST, LAST_SEQUENCE),
     "session": keys.pack_session_suffix(LAST, LAST),
     "versioned": keys.pack_session_suffix(LAST, LAST),
 }
-"""What stands at most behind a record's key, in segments."""
+"""Maximum number of bytes after a record's key, in segments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What is read of a store; None: no bound. All are inclusive, as in the reads of stores.
+    """Bounds of a read; None: no bound. All are inclusive, as in the reads of stores.
 
-    `lo` and `hi` are bytes of keys. `first` and `last` (ms) bound the starts of windows and the ends of sessions; of versions those are
-    read that held at some moment between the two.
+    `lo` and `hi` are bytes of keys. `first` and `last` (ms) bound the starts of windows and the ends of sessions; versions are read if they
+    were valid at some moment between the two.
     """
 
     lo: bytes | None = None
@@ -50,18 +50,19 @@ class Bounds:
 
 
 ALL = Bounds()
-"""Everything."""
+"""No bounds."""
 
 
 def read_store(path: Path, layout: StoreLayout, bounds: Bounds = ALL) -> Iterator[StoreRows]:
-    """The rows of the store in the folder `path`, some ten thousand at a time, in the order of the files: segment by segment, inside one by
-    key. What had expired at the store's stream time is left out, and segments outside the bounds are not opened. Of a versioned store
-    there is a row per version; a deletion is none: the version before it ends there.
+    """Iterate over the rows of the store in the directory `path`, some ten thousand at a time, in the order of the files: segment by
+    segment, by key in each. Rows that were expired at the store's stream time are left out, and segments outside the bounds are not
+    opened. A versioned store has a row per version; a deletion has none, but ends the version before it.
 
-    Raises StateDirectoryError where there is no store that can be read, for one whose kind has no rows (a user's own), and ValueError for
-    bounds of time where there are no times."""
+    Raises StateDirectoryError where there is no readable store, or for a kind without rows (a user's own), and ValueError for time bounds
+    on a kind without times.
+    """
     if layout.kind not in ROW_KINDS:
-        raise StateDirectoryError(f"the store in {path} is a {layout.kind} store: only who wrote it can read its files")
+        raise StateDirectoryError(f"the store in {path} is a {layout.kind} store: only its own code can read its files")
     if bounds.of_time and layout.retention_ms is None:
         raise ValueError(f"the store in {path} is a {layout.kind} store: it has no windows, sessions or versions to bound by time")
     families = Families(path)
@@ -75,26 +76,26 @@ def read_store(path: Path, layout: StoreLayout, bounds: Bounds = ALL) -> Iterato
 
 
 def stream_time_of(opened: Opened) -> int:
-    """The store's own stream time (ms): the largest time that was put to it, -1 before any."""
+    """Return the store's own stream time (ms): the largest time that was put, -1 before any."""
     stored = opened.meta(STREAM_TIME)
     return -1 if stored is None else int(TIME.unpack(stored)[0])
 
 
 def _wanted(families: Families, layout: StoreLayout, bounds: Bounds) -> list[str]:
-    """The families to read."""
+    """Return the column families to read."""
     match layout.kind:
         case "key_value" if layout.timestamped:
             return [families.require("keyValueWithTimestamp")]
         case "key_value" | "buffer":
             return [families.require("default")]
         case "versioned":
-            # A version stands in the segment of its end, so that the upper bound says nothing.
+            # A version is in the segment of its end, so the upper bound does not limit segments.
             return [families.require(LATEST), *_segments(families, replace(bounds, last=None))]
     return _segments(families, bounds)
 
 
 def _segments(families: Families, bounds: Bounds) -> list[str]:
-    """Segments that may hold times within the bounds: each ends where the next begins, or before."""
+    """Return segments that may contain times within the bounds: each ends where the next begins, or before."""
     segments = families.segments
     ends = [*(start for start, _ in segments[1:]), LAST]
     return [
@@ -105,7 +106,7 @@ def _segments(families: Families, bounds: Bounds) -> list[str]:
 
 
 def _range(layout: StoreLayout, bounds: Bounds, latest: bool) -> tuple[bytes | None, bytes | None]:
-    """lo <= key of an entry < hi. Keys of several lengths lie between, so rows are looked at once more."""
+    """Return lo and hi, with lo <= key of an entry < hi. Keys of other lengths may lie between, so rows are filtered again."""
     suffix = b"" if latest else _SUFFIXES.get(layout.kind, b"")
     return bounds.lo, None if bounds.hi is None else keys.upper_range(bounds.hi, suffix) + b"\0"
 

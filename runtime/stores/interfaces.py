@@ -1,13 +1,13 @@
-"""What users of a store see, by kind of store: Kafka Streams' interfaces of the same names."""
+"""Interfaces of stores for users, by kind of store: Kafka Streams' interfaces of the same names."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from typing import Protocol, overload
 
-from runtime.record import VersionedRecord, Windowed
-from runtime.serdes.serde import Serde
-from runtime.type_variables import K, K_contra, V, V_co
+from penstock.runtime.model.record import VersionedRecord, Windowed
+from penstock.runtime.model.type_variables import K, K_contra, V, V_co
+from penstock.runtime.serdes.serde import Serde
 
 
 class ReadOnlyKeyValueStore(Protocol[K, V_co]):
@@ -25,15 +25,15 @@ class ReadOnlyKeyValueStore(Protocol[K, V_co]):
     def reverse_all(self) -> Iterator[tuple[K, V_co]]: ...
 
     def prefix_scan(self, prefix: object, prefix_serde: Serde | None = None) -> Iterator[tuple[K, V_co]]:
-        """Entries whose key's bytes begin with the prefix's, written by `prefix_serde` (default: the store's own)."""
+        """Iterate over entries whose key's bytes begin with the prefix's, written by `prefix_serde` (default: the store's own)."""
         ...
 
     def approximate_num_entries(self) -> int: ...
 
 
 class KeyValueStore(ReadOnlyKeyValueStore[K, V], Protocol[K, V]):
-    """Kafka Streams' `KeyValueStore`. A timestamped store takes and gives `ValueAndTimestamp`. A None key raises ValueError; None as
-    a value deletes."""
+    """Kafka Streams' `KeyValueStore`. Values of a timestamped store are `ValueAndTimestamp`. A None key raises ValueError; a value of None
+    deletes."""
 
     def put(self, key: K, value: V | None) -> None: ...
 
@@ -44,32 +44,32 @@ class KeyValueStore(ReadOnlyKeyValueStore[K, V], Protocol[K, V]):
     def delete(self, key: K) -> V | None: ...
 
     def delete_range(self, from_key: K | None, to_key: K | None) -> None:
-        """Removes the keys from one to another, both inclusive; None: no bound."""
+        """Remove the keys from one to another, both inclusive; None: no bound."""
 
 
 class ReadOnlyWindowStore(Protocol[K, V_co]):
-    """Reads of a window store (Kafka Streams' `ReadOnlyWindowStore`). Times are window starts in ms, both ends inclusive; windows
-    older than the retention are not seen. Several keys come segment by segment, inside one by key."""
+    """Reads of a window store (Kafka Streams' `ReadOnlyWindowStore`). Times are window starts in ms, both ends inclusive; windows older
+    than the retention are left out. Several keys come segment by segment, by key in each."""
 
     @overload
     def fetch(self, key: K, time_from: int, /) -> V_co | None:
-        """The value of one window, or None."""
+        """Return the value of one window, or None."""
 
     @overload
     def fetch(self, key: K, time_from: int, time_to: int, /) -> Iterator[tuple[int, V_co]]:
-        """(window start, value) of one key, by time."""
+        """Iterate over (window start, value) of one key, by time."""
 
     @overload
     def fetch(self, key_from: K | None, key_to: K | None, time_from: int, time_to: int, /) -> Iterator[tuple[Windowed[K], V_co]]:
-        """(Windowed key, value) of the keys from `key_from` to `key_to` (None: no bound)."""
+        """Iterate over (Windowed key, value) of the keys from `key_from` to `key_to` (None: no bound)."""
 
     @overload
     def backward_fetch(self, key: K, time_from: int, time_to: int, /) -> Iterator[tuple[int, V_co]]:
-        """`fetch` of one key, from the latest window down."""
+        """Iterate as `fetch` of one key, from the latest window down."""
 
     @overload
     def backward_fetch(self, key_from: K | None, key_to: K | None, time_from: int, time_to: int, /) -> Iterator[tuple[Windowed[K], V_co]]:
-        """`fetch` of several keys, in the opposite order."""
+        """Iterate as `fetch` of several keys, in the opposite order."""
 
     def fetch_all(self, time_from: int, time_to: int) -> Iterator[tuple[Windowed[K], V_co]]: ...
 
@@ -88,21 +88,21 @@ class WindowStore(ReadOnlyWindowStore[K, V], Protocol[K, V]):
 
 class ReadOnlySessionStore(Protocol[K, V_co]):
     """Reads of a session store (Kafka Streams' `ReadOnlySessionStore`). Times in ms, both ends inclusive; sessions that ended before the
-    retention are not seen. One key's sessions come by end, then start; several keys come segment by segment, inside one by key."""
+    retention are left out. One key's sessions come by end, then start; several keys come segment by segment, by key in each."""
 
     @overload
     def find_sessions(self, key: K, earliest_end: int, latest_start: int, /) -> Iterator[tuple[Windowed[K], V_co]]:
-        """Sessions of one key that end at `earliest_end` or later and start at `latest_start` or earlier."""
+        """Iterate over sessions of one key that end at `earliest_end` or later and start at `latest_start` or earlier."""
 
     @overload
     def find_sessions(
         self, key_from: K | None, key_to: K | None, earliest_end: int, latest_start: int, /
     ) -> Iterator[tuple[Windowed[K], V_co]]:
-        """The same, of the keys from `key_from` to `key_to` (None: no bound)."""
+        """Iterate over the same of the keys from `key_from` to `key_to` (None: no bound)."""
 
     @overload
     def find_sessions(self, earliest_end: int, latest_end: int, /) -> Iterator[tuple[Windowed[K], V_co]]:
-        """Sessions of all keys that end between the two times."""
+        """Iterate over sessions of all keys that end between the two times."""
 
     @overload
     def backward_find_sessions(self, key: K, earliest_end: int, latest_start: int, /) -> Iterator[tuple[Windowed[K], V_co]]: ...
@@ -113,16 +113,16 @@ class ReadOnlySessionStore(Protocol[K, V_co]):
     ) -> Iterator[tuple[Windowed[K], V_co]]: ...
 
     def fetch_session(self, key: K, session_start: int, session_end: int) -> V_co | None:
-        """The value of exactly this session, or None."""
+        """Return the value of exactly this session, or None."""
         ...
 
     @overload
     def fetch(self, key: K, /) -> Iterator[tuple[Windowed[K], V_co]]:
-        """All sessions of one key."""
+        """Iterate over all sessions of one key."""
 
     @overload
     def fetch(self, key_from: K | None, key_to: K | None, /) -> Iterator[tuple[Windowed[K], V_co]]:
-        """All sessions of the keys from `key_from` to `key_to` (None: no bound)."""
+        """Iterate over all sessions of the keys from `key_from` to `key_to` (None: no bound)."""
 
     @overload
     def backward_fetch(self, key: K, /) -> Iterator[tuple[Windowed[K], V_co]]: ...
@@ -145,24 +145,24 @@ class ReadOnlyVersionedStore(Protocol[K_contra, V_co]):
     """Reads of a versioned store."""
 
     def get(self, key: K_contra, as_of: int | None = None) -> VersionedRecord[V_co] | None:
-        """The latest version, or the one that was valid at `as_of` (ms); None if there is none, if it is a deletion, or if `as_of` is
-        older than the history retention (the latest version never is)."""
+        """Return the latest version, or the one that was valid at `as_of` (ms). None if there is none, if it is a deletion, or if `as_of`
+        is older than the history retention (the latest version never is)."""
         ...
 
 
 class VersionedKeyValueStore(ReadOnlyVersionedStore[K_contra, V], Protocol[K_contra, V]):
-    """Kafka Streams' `VersionedKeyValueStore` (KIP-889). A version holds from its timestamp to the next version's."""
+    """Kafka Streams' `VersionedKeyValueStore` (KIP-889). A version is valid from its timestamp to the next version's."""
 
     PUT_RETURN_CODE_VALID_TO_UNDEFINED: int
-    """What `put` returns for the latest version."""
+    """Result of `put` for the latest version."""
     PUT_RETURN_CODE_NOT_PUT: int
-    """What `put` returns when the version was older than the history retention and dropped."""
+    """Result of `put` when the version was older than the history retention and dropped."""
 
     def put(self, key: K_contra, value: V | None, timestamp: int) -> int:
-        """Sets the version of a moment (ms), in any order of moments; None is a deletion as of then. Returns until when it is valid: the
-        next version's timestamp, or one of the codes above."""
+        """Put the version of a timestamp (ms), in any order of timestamps; None is a deletion as of then. Return until when it is valid:
+        the next version's timestamp, or one of the codes above."""
         ...
 
     def delete(self, key: K_contra, timestamp: int) -> VersionedRecord[V] | None:
-        """Deletes as of a moment (ms); returns what was valid then, or None."""
+        """Delete as of a timestamp (ms). Return the version that was valid then, or None."""
         ...

@@ -1,8 +1,8 @@
-"""Locks of folders: one process at a time uses the state of an application, one task at a time the folder of a task.
+"""Locks of directories: one process at a time uses the state of an application, one task at a time the directory of a task.
 
-`flock` on a file in the folder: the system gives it back when the process ends, however it ends, so a lock is never stale. The holder's
-process id stands in the file, for the message that a second one gets. The file goes with its folder only, by whoever holds the lock; who
-waited at the door then has locked a file that is no longer there, and tries again.
+`flock` on a file in the directory: the system releases it when the process ends, however it ends, so a lock is never stale. The holder's
+process id is in the file, for the error message of a second process. The file is removed only together with its directory, by the holder of
+the lock; a process that waited for it has then locked a file that no longer exists, and tries again.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import os
 import time
 from pathlib import Path
 
-from runtime.errors import StateDirectoryError, StateDirectoryLockedError
+from penstock.runtime.model.errors import StateDirectoryError, StateDirectoryLockedError
 
 LOCK_FILE = ".lock"
 WORKERS_FILE = ".workers"
 FILE_MODE = 0o640
 FOLDER_MODE = 0o750
 _LOOK_SECONDS = 0.05
-"""There is no waiting for a lock with a time-out: it is looked at."""
+"""Interval of the attempts, because there is no lock with a timeout."""
 _WAYS_OUT = {
     errno.EACCES: ("give this user the right to read and write there", "set state.dir to a folder that it may write"),
     errno.EPERM: ("give this user the right to read and write there", "set state.dir to a folder that it may write"),
@@ -33,29 +33,29 @@ _WAYS_OUT = {
     errno.ENFILE: ("this system has too many files open", ""),
     errno.EFBIG: ("files of this process may not grow so large: raise the limit (ulimit -f)", ""),
 }
-"""What to do, and what else where the folder is one of the state directory."""
+"""What to do about an error, and what else if it concerns the state directory."""
 
 
 def unusable(what: str, error: OSError) -> StateDirectoryError:
-    """The error for a file or folder that the system refuses, with the way out where there is one."""
+    """Return the error for a file or directory that the system refuses, with what to do about it where that is known."""
     ways = _WAYS_OUT.get(error.errno or 0, ("", "set state.dir to a folder that this user may write"))
-    return StateDirectoryError(f"{what} cannot be used: {error.strerror or error}{_told(ways)}")
+    return StateDirectoryError(f"{what} cannot be used: {error.strerror or error}{_join_ways(ways)}")
 
 
 def way_out(text: str, *, state: bool = True) -> str:
-    """What to do about an error of which only the system's words are left, as in RocksDB's; empty where nothing is known. `state`: it is
-    about the state directory, which may be another one."""
+    """Return what to do about an error of which only the system's message is left, as in RocksDB's errors; empty where that is unknown.
+    `state`: it concerns the state directory, which can be configured."""
     ways = next((ways for number, ways in _WAYS_OUT.items() if os.strerror(number) in text), ("", ""))
-    return _told(ways if state else ways[:1])
+    return _join_ways(ways if state else ways[:1])
 
 
-def _told(ways: tuple[str, ...]) -> str:
-    told = ", or ".join(filter(None, ways))
-    return f". The way out: {told}" if told else ""
+def _join_ways(ways: tuple[str, ...]) -> str:
+    text = ", or ".join(filter(None, ways))
+    return f". The way out: {text}" if text else ""
 
 
 class FolderLock:
-    """The lock of one folder, not taken yet. `what` names the folder's use in messages, as in `task 0_3`."""
+    """The lock of one directory, not acquired. `what` names the directory's use in messages, as in `task 0_3`."""
 
     def __init__(self, folder: Path, what: str) -> None:
         self._folder = folder
@@ -67,8 +67,8 @@ class FolderLock:
         return self._descriptor is not None
 
     def acquire(self) -> None:
-        """Takes the lock; nothing happens if it is held by this object. Raises StateDirectoryLockedError, naming the process that holds it;
-        StateDirectoryError where the folder cannot be used."""
+        """Acquire the lock; does nothing if this object holds it. Raises StateDirectoryLockedError, naming the process that holds it;
+        StateDirectoryError where the directory cannot be used."""
         if self._descriptor is not None:
             return
         descriptor = self._open()
@@ -84,7 +84,7 @@ class FolderLock:
         self._descriptor = descriptor
 
     def _open(self) -> int:
-        """The lock file, locked. A folder that another process has removed meanwhile is made again."""
+        """Return the lock file, locked. A directory that another process has removed meanwhile is created again."""
         try:
             self._folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
             descriptor = os.open(self._folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
@@ -96,7 +96,8 @@ class FolderLock:
             holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
             os.close(descriptor)
             raise StateDirectoryLockedError(
-                f"{self._what} ({self._folder}) is in use by process {holder}: stop it, or give this instance a state.dir of its own"
+                f"{self._what} ({self._folder}) is in use by process {holder}: stop it, or give this instance a state.dir of its own",
+                holder,
             ) from error
         return descriptor
 
@@ -107,15 +108,15 @@ class FolderLock:
             return False
 
     def release(self) -> None:
-        """Gives the lock back. Nothing happens if it is not held."""
+        """Release the lock. Does nothing if it is not held."""
         if self._descriptor is not None:
             descriptor, self._descriptor = self._descriptor, None
             os.close(descriptor)
 
 
 class SharedLock:
-    """A lock that the workers of an instance hold together, each in a process of its own, as long as they live. Whoever starts such workers
-    first sees that none is left of a client before (`await_none`): one that was killed leaves workers that take a moment to end."""
+    """A lock that the workers of an instance share, each in a process of its own, as long as they live. Before it starts such workers, a
+    client waits with `await_none` for those of its predecessor: after a kill they take a moment to end."""
 
     def __init__(self, folder: Path, what: str) -> None:
         self._path = folder / WORKERS_FILE
@@ -123,7 +124,7 @@ class SharedLock:
         self._descriptor: int | None = None
 
     def acquire(self) -> None:
-        """Joins the holders. Raises StateDirectoryLockedError while somebody waits for them to end; StateDirectoryError."""
+        """Join the holders. Raises StateDirectoryLockedError while another process waits for them to end; StateDirectoryError."""
         descriptor = self._open()
         if not _locked(descriptor, fcntl.LOCK_SH):
             os.close(descriptor)
@@ -131,8 +132,7 @@ class SharedLock:
         self._descriptor = descriptor
 
     def await_none(self, timeout_s: float) -> None:
-        """Returns when nobody holds it. Raises StateDirectoryLockedError when somebody still does after `timeout_s`, and
-        StateDirectoryError."""
+        """Wait until no process holds it. Raises StateDirectoryLockedError if one still does after `timeout_s`, and StateDirectoryError."""
         deadline = time.monotonic() + timeout_s
         descriptor = self._open()
         try:
@@ -162,8 +162,8 @@ def _locked(descriptor: int, operation: int) -> bool:
 
 
 def lock_holder(path: Path) -> int | None:
-    """The process that holds a lock on a file, where the system tells (Linux: /proc/locks). The file is not opened: closing it would give
-    up a POSIX lock that this process itself may hold."""
+    """Return the process that holds a lock on a file, where the system shows it (Linux: /proc/locks). The file is not opened, because
+    closing it would release a POSIX lock that this process itself may hold."""
     try:
         status = os.stat(path)
         lines = Path("/proc/locks").read_text().splitlines()
@@ -179,7 +179,7 @@ def lock_holder(path: Path) -> int | None:
 
 
 def sync_directory(path: Path) -> None:
-    """Makes what was renamed in a folder durable."""
+    """Make renames in a directory durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

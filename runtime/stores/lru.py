@@ -1,17 +1,17 @@
-"""A key-value store in memory that keeps what was used last (Kafka Streams' `Stores.lruMap`).
+"""In-memory key-value store that keeps the most recently used entries (Kafka Streams' `Stores.lruMap`).
 
-Used is what was put, or read by `get`; what joins and aggregates read does not count. The entry that was used longest ago goes when there
-is one too many: it is deleted from the changelog too, and nobody downstream is told. After an abort or a restart the order begins anew.
+An entry is used when it is put, or read by `get`; reads by joins and aggregates do not count. The least recently used entry beyond the
+maximum is deleted, from the changelog too, and nothing is forwarded downstream. After an abort or a restart the order begins from nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from runtime.ids import NextOffset, Partition
-from runtime.record import Headers
-from runtime.stores.base import ChangelogRecord, Entry
-from runtime.stores.key_value import StagedKeyValueStore
+from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.model.record import Headers
+from penstock.runtime.stores.base import ChangelogRecord, Entry
+from penstock.runtime.stores.key_value import StagedKeyValueStore
 
 
 class StagedLruStore(StagedKeyValueStore):
@@ -19,9 +19,9 @@ class StagedLruStore(StagedKeyValueStore):
 
     def _loaded_from_backend(self) -> None:
         super()._loaded_from_backend()
-        self._begin_anew()
+        self._reset_order()
 
-    def _begin_anew(self) -> None:
+    def _reset_order(self) -> None:
         self._used = dict.fromkeys(key for key, _ in self._opened().range(None, None, reverse=False))
 
     def get(self, key: object) -> object:
@@ -48,7 +48,7 @@ class StagedLruStore(StagedKeyValueStore):
 
     def rollback(self) -> None:
         super().rollback()
-        self._begin_anew()
+        self._reset_order()
 
     def restore(self, records: Sequence[ChangelogRecord], offsets: Mapping[Partition, NextOffset]) -> None:
         super().restore(records, offsets)

@@ -1,5 +1,5 @@
-"""Stores in memory. Their content is rebuilt from the changelog at each start; while they are open they keep the promises of the RocksDB
-backend: committed data apart from staged data, iterators that do not see later writes, reads from any thread."""
+"""In-memory stores. Their content is rebuilt from the changelog at each start. While they are open they keep the promises of the RocksDB
+backend: committed data separate from staged data, iterators that do not see later writes, reads from any thread."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar
 
-from runtime.errors import InvalidStateStoreError
-from runtime.ids import NextOffset, Partition
-from runtime.stores.rocks import SEGMENT
-from runtime.stores.rocks_files import write_files
-from runtime.stores.rocks_segments import LATEST
-from runtime.stores.settings import SegmentSettings
+from penstock.runtime.model.errors import InvalidStateStoreError
+from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.stores.rocks import SEGMENT
+from penstock.runtime.stores.rocks_files import write_files
+from penstock.runtime.stores.rocks_segments import LATEST
+from penstock.runtime.stores.settings import SegmentSettings
 
 T = TypeVar("T")
 _INSORT = 64
-"""New or deleted keys in a batch up to which the sorted keys are kept up one by one; above, they are sorted anew when a range asks."""
+"""Up to this many new or deleted keys in a batch the sorted keys are updated one by one; above, they are sorted again at the next range."""
 
 
 class SortedEntries:
-    """A dict whose keys can be had in order; the order is made when a range first asks."""
+    """A dict with ordered keys; the order is computed when a range first needs it."""
 
     __slots__ = ("entries", "keys")
 
@@ -57,7 +57,7 @@ class SortedEntries:
             insort(keys, key)
 
     def copied(self) -> Iterable[tuple[bytes, bytes]]:
-        """All entries as they are now, in no order."""
+        """Return all current entries, unordered."""
         return self.entries.copy().items()
 
     def range(self, lo: bytes | None, hi: bytes | None, reverse: bool) -> list[tuple[bytes, bytes]]:
@@ -72,7 +72,7 @@ class SortedEntries:
 
 
 class MemoryStore:
-    """Offsets, metas and the lock: the base of both backends."""
+    """Base of both backends: offsets, metadata and the lock."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -86,12 +86,15 @@ class MemoryStore:
     def meta(self, name: str) -> bytes | None:
         return self._meta.get(name)
 
+    def begin_get_all(self, keys: Sequence[bytes]) -> None:
+        """A dict needs no look-ahead."""
+
     def _commit(self, offsets: Mapping[Partition, NextOffset], meta: Mapping[str, bytes] | None) -> None:
         self._offsets.update(offsets)
         self._meta.update(meta or {})
 
     def shared(self) -> Self:
-        """Its reads, for other threads: the same ones."""
+        """Return its reads for other threads: the same ones."""
         return self
 
     def _check_open(self) -> None:
@@ -99,14 +102,14 @@ class MemoryStore:
             raise InvalidStateStoreError("the in-memory store is closed")
 
     def _while_open(self, rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
-        """The rows, until the store is closed: an iteration ends then as one over files does."""
+        """Iterate over the rows until the store is closed, as an iteration over files does."""
         for row in rows:
             if not self._open:
                 raise InvalidStateStoreError("the store was closed during an iteration")
             yield row
 
     def flush(self) -> None:
-        """Nothing is durable here."""
+        """Do nothing: memory is not durable."""
 
     def close(self) -> None:
         self._open = False
@@ -139,7 +142,7 @@ class MemoryBackend(MemoryStore):
         offsets: Mapping[Partition, NextOffset],
         meta: Mapping[str, bytes] | None = None,
     ) -> None:
-        batch = dict(entries)  # what raises in here leaves the store as it was
+        batch = dict(entries)  # an error in here leaves the store as it was
         with self._lock:
             self._data.write(batch)
             self._commit(offsets, meta)
@@ -161,7 +164,7 @@ class MemoryBackend(MemoryStore):
 
 
 class MemorySegments(MemoryStore):
-    """Entries of a store of times, by segment."""
+    """Entries of a segmented store, by segment."""
 
     def __init__(self, segments: SegmentSettings) -> None:
         super().__init__()
@@ -173,7 +176,7 @@ class MemorySegments(MemoryStore):
         return int.from_bytes(key[self._time], "big", signed=True) // self._segment_ms
 
     def segments(self) -> list[int]:
-        """Numbers of the segments that exist, in order of time."""
+        """Return the numbers of existing segments, in order of time."""
         self._check_open()
         with self._lock:
             return sorted(self._data)
@@ -184,13 +187,13 @@ class MemorySegments(MemoryStore):
         return segment.entries.get(key) if segment is not None else None
 
     def range_in(self, segment: int, lo: bytes | None, hi: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        """As `Backend.range`, in one segment."""
+        """Iterate as `Backend.range`, in one segment."""
         return self.ranges_in([segment], lo, hi, reverse=reverse)[0]
 
     def ranges_in(
         self, segments: Sequence[int], lo: bytes | None, hi: bytes | None, *, reverse: bool = False
     ) -> list[Iterator[tuple[bytes, bytes]]]:
-        """`range_in` of several segments, all as of one commit."""
+        """Iterate as `range_in` over several segments, all as of one commit."""
         self._check_open()
         with self._lock:
             found = [self._data.get(segment) for segment in segments]
@@ -218,7 +221,7 @@ class MemorySegments(MemoryStore):
             self._data.setdefault(segment, SortedEntries()).write(batch)
 
     def drop_before(self, segment: int) -> int:
-        """Drops the segments with smaller numbers; how many there were."""
+        """Drop the segments with smaller numbers. Return how many there were."""
         with self._lock:
             expired = [number for number in self._data if number < segment]
             for number in expired:
@@ -253,12 +256,12 @@ class MemoryVersions(MemorySegments):
         self._latest = SortedEntries()
 
     def latest(self, key: bytes) -> bytes | None:
-        """The latest version of a key."""
+        """Return the latest version of a key."""
         self._check_open()
         return self._latest.entries.get(key)
 
     def all_latest(self) -> Iterator[tuple[bytes, bytes]]:
-        """The latest versions in the order of their keys."""
+        """Iterate over the latest versions in the order of their keys."""
         self._check_open()
         with self._lock:
             return self._while_open(self._latest.range(None, None, False))
@@ -270,15 +273,15 @@ class MemoryVersions(MemorySegments):
         offsets: Mapping[Partition, NextOffset],
         meta: Mapping[str, bytes],
     ) -> None:
-        """As `write`, for both kinds of entries."""
+        """Write as `write`, for both kinds of entries."""
         newest, batches = dict(latest), self._batches(older)
         with self._lock:
             self._latest.write(newest)
             self._write_batches(batches)
             self._commit(offsets, meta)
 
-    def look(self, read: Callable[[], T]) -> T:
-        """What `read` finds, all of it as of one commit."""
+    def read_consistently(self, read: Callable[[], T]) -> T:
+        """Return the result of `read`, all of it as of one commit."""
         with self._lock:
             return read()
 

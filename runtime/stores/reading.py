@@ -1,4 +1,4 @@
-"""What readers of a store have in common: staged and stored entries in one order, turned into keys and values."""
+"""Reading shared by all kinds of stores: merges staged and stored entries, and decodes keys and values."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from struct import Struct
 
-from runtime.errors import SchemaRegistryUnavailableError, StreamsError
-from runtime.record import ValueAndTimestamp
-from runtime.serdes.serde import Deserializer, Serializer
+from penstock.runtime.model.error_text import described
+from penstock.runtime.model.errors import SchemaRegistryUnavailableError, StateUnreadableError, StreamsError
+from penstock.runtime.model.interrupts import pass_ctrl_c
+from penstock.runtime.model.record import ValueAndTimestamp
+from penstock.runtime.serdes.serde import Deserializer, Serializer
 
 _TIMESTAMP = Struct(">q")
 
@@ -17,18 +19,41 @@ StagedRow = tuple[bytes, object, int]
 """Key, staged value (None is a tombstone), timestamp in ms."""
 
 
-def unwritable(store: str, serde: str, what: str, given: object, error: Exception) -> StreamsError:
-    """Says what (key or value) a store's serde could not write."""
+def unwritable(store: str, serde: str, what: str, given: object, error: BaseException) -> StreamsError:
+    """Return an error that names the key or value which a store's serde could not write."""
+    pass_ctrl_c(error, f"store {store}")
     return StreamsError(
         f"store {store}: its serde {serde} cannot write the {what} {reprlib.repr(given)} (of type {type(given).__name__}): "
-        f"{type(error).__name__}: {error}. Give the store a serde that can: Materialized({what}=...), or in its builder"
+        f"{described(error)}. Give the store a serde that can: Materialized({what}=...), or in its builder"
     )
+
+
+def unreadable(store: str, serde: str, key: bytes | None, read_key: Deserializer, data: object, error: Exception) -> Exception:
+    """Return an error that names the entry which a store's serde could not read, or the error itself where the Schema Registry is
+    unavailable. `key`: in the store."""
+    if isinstance(error, SchemaRegistryUnavailableError | StateUnreadableError):
+        return error
+    return StateUnreadableError(
+        f"store {store}: the value of key {_shown(key, read_key)} cannot be read by its serde {serde}: {described(error)}. "
+        f"Its bytes are {reprlib.repr(data)}. What stands there was written by another version of the program, or by another program: "
+        "start the version that wrote it, or see docs/changing.md"
+    )
+
+
+def _shown(key: bytes | None, read_key: Deserializer) -> str:
+    """Format a key for a message: as an object if its bytes are one, which those of windows are not."""
+    if key is None:
+        return "(unknown)"
+    try:
+        return reprlib.repr(read_key(key))
+    except Exception:  # noqa: BLE001  # any error of a user's serde; the message then shows the bytes
+        return repr(key)
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """How a store's bytes are read. `staged_as_objects`: staged values are objects, not bytes. `stored_with_time`: stored values
-    begin with their timestamp. `give_time`: readers get `ValueAndTimestamp`."""
+    """Decoding of a store's bytes. `staged_as_objects`: staged values are objects, not bytes. `stored_with_time`: stored values begin with
+    their timestamp. `give_time`: results are `ValueAndTimestamp`."""
 
     read_key: Deserializer
     write_key: Serializer
@@ -38,48 +63,57 @@ class Reader:
     stored_with_time: bool
     give_time: bool
     store: str
+    value_serde: str = ""
 
     def key_bytes(self, key: object) -> bytes:
-        """A key's bytes. Raises ValueError for None, StreamsError for what the serde cannot write."""
+        """Encode a key. Raises ValueError for None, StreamsError if the serde cannot write it."""
         try:
             data = self.write_key(key) if key is not None else None
         except SchemaRegistryUnavailableError:
-            raise  # says nothing about what was given
-        except Exception as error:
+            raise  # not the fault of the value
+        except BaseException as error:
             raise unwritable(self.store, self.key_serde, "key", key, error) from error
         if data is None:
             raise ValueError(f"store {self.store}: a key must not be None")
         return data
 
-    def staged(self, value: object, timestamp: int) -> object:
-        """A staged value as readers get it; None for a tombstone."""
+    def value(self, data: bytes, key: bytes) -> object:
+        """Decode the value of a key. Raises StateUnreadableError."""
+        try:
+            return self.read_value(data)
+        except Exception as error:
+            raise unreadable(self.store, self.value_serde, key, self.read_key, data, error) from error
+
+    def staged(self, value: object, timestamp: int, key: bytes) -> object:
+        """Return the result for a staged value; None for a tombstone. Raises StateUnreadableError."""
         if value is None:
             return None
         if not self.staged_as_objects:
-            value = self.read_value(value)  # type: ignore[arg-type]  # staged as bytes
+            value = self.value(value, key)  # type: ignore[arg-type]  # staged as bytes
         return ValueAndTimestamp(value, timestamp) if self.give_time else value
 
-    def stored(self, data: bytes | None) -> object:
-        """A stored value as readers get it; None for none."""
+    def stored(self, data: bytes | None, key: bytes) -> object:
+        """Return the result for a stored value; None for none. Raises StateUnreadableError."""
         if data is None:
             return None
         if not self.stored_with_time:
-            return self.read_value(data)
-        value = self.read_value(data[8:])
+            return self.value(data, key)
+        value = self.value(data[8:], key)
         return ValueAndTimestamp(value, _TIMESTAMP.unpack_from(data)[0]) if self.give_time else value
 
     def merged(self, staged: Sequence[StagedRow], stored: Iterator[tuple[bytes, bytes]], reverse: bool) -> Iterator[tuple[bytes, object]]:
-        """(key bytes, value) of both, in the order of the keys; what is staged hides what is stored, a tombstone hides the key."""
+        """Iterate over (key bytes, value) of both, in the order of the keys; a staged value hides the stored one, a tombstone hides the
+        key."""
         waiting = iter(reversed(staged) if reverse else staged)
         mine = next(waiting, None)
         for key, data in stored:
             while mine is not None and (mine[0] > key if reverse else mine[0] < key):
                 if mine[1] is not None:
-                    yield mine[0], self.staged(mine[1], mine[2])
+                    yield mine[0], self.staged(mine[1], mine[2], mine[0])
                 mine = next(waiting, None)
             if mine is None or mine[0] != key:
-                yield key, self.stored(data)
+                yield key, self.stored(data, key)
         while mine is not None:
             if mine[1] is not None:
-                yield mine[0], self.staged(mine[1], mine[2])
+                yield mine[0], self.staged(mine[1], mine[2], mine[0])
             mine = next(waiting, None)

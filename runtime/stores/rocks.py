@@ -1,23 +1,26 @@
-"""Stores in RocksDB. What begins with `rocks` here is all that knows rocksdict.
+"""Stores in RocksDB. Only modules whose names begin with `rocks` use rocksdict.
 
-One RocksDB per store: column family `offsets` holds the next offsets and metas, the others the entries. A commit is one WriteBatch over all
-families. The write-ahead log is on and unsynced (rules.md, 8): what was committed is with the operating system, so a kill -9 loses nothing;
-measured, it costs nothing that can be seen beside the write itself. `flush` syncs the log, which bounds what a power loss may take.
+One RocksDB per store: column family `offsets` holds the next offsets and metadata, the others the entries. A commit is one WriteBatch over
+all families. The write-ahead log is on and unsynced: committed data is with the operating system, so a kill -9 loses nothing, at no
+measurable cost beside the write itself (rules.md, 8). `flush` syncs the log, which bounds the loss at a power failure.
 
-Traps of rocksdict 0.3: `ReadOptions.set_iterate_lower_bound` sets the upper bound, so a lower bound is a seek forwards and a
-comparison backwards; an iterator does not keep its `ReadOptions` alive, and without them its upper bound is freed memory; `items()`
-ends at a damaged block without an error; an iterator or a family that is still referenced keeps the database open; `get` and `write`
-hold the GIL; `flush` flushes one family."""
+Traps of rocksdict 0.3: `ReadOptions.set_iterate_lower_bound` sets the upper bound, so a lower bound is a seek forwards and a comparison
+backwards; an iterator does not keep its `ReadOptions` alive, and without them its upper bound is freed memory; `items()` ends at a damaged
+block without an error; a referenced iterator or family keeps the database open; `get` of one key and `write` hold the GIL, `get` of a list
+does not; `flush` flushes one family.
+"""
 
 from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from operator import itemgetter
 from pathlib import Path
 from struct import Struct
 from threading import Lock
+from typing import cast
 from weakref import WeakSet
 
 from rocksdict import (
@@ -32,13 +35,13 @@ from rocksdict import (
     WriteOptions,
 )
 
-from runtime.errors import InvalidStateStoreError, StateDirectoryError, StateDirectoryLockedError, TaskCorruptedError
-from runtime.ids import NextOffset, Partition, TaskId
-from runtime.stores.budget import StoreMemory
-from runtime.stores.locks import lock_holder, way_out
-from runtime.stores.rocks_java import take_over
-from runtime.stores.rocks_options import database_options, family_options, rocks_memory
-from runtime.stores.rocks_shared import SharedKeyValues
+from penstock.runtime.model.errors import InvalidStateStoreError, StateDirectoryError, StateDirectoryLockedError, TaskCorruptedError
+from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.stores.budget import StoreMemory
+from penstock.runtime.stores.locks import lock_holder, way_out
+from penstock.runtime.stores.rocks_java import take_over
+from penstock.runtime.stores.rocks_options import database_options, family_options, rocks_memory
+from penstock.runtime.stores.rocks_shared import Row, Shared, SharedRows
 
 logger = logging.getLogger(__name__)
 
@@ -47,12 +50,17 @@ SEGMENT = "segment."
 META = b"\x00"  # no topic's name begins with it
 _OFFSET = Struct(">q")
 BY_KEY = itemgetter(0)
-"""A batch is written in the order of its keys: RocksDB then looks for the place of each key in its memory from that of the one before
-(measured over 100,000 keys, 16,000 a batch: 0.6 us per entry in place of 1.6; the sorting takes 0.3). Records of a key keep their order."""
+"""Sort key of a batch. RocksDB finds the place of each key in its memtable from that of the key before (measured over 100,000 keys, 16,000
+a batch: 0.6 us per entry instead of 1.6; the sorting takes 0.3). Records of a key keep their order."""
+
+
+def get_list(family: Rdict, keys: Sequence[bytes]) -> list[bytes | None]:
+    """Return the values of keys, None for absent ones, without the GIL."""
+    return cast("list[bytes | None]", family.get(cast("list[str | int | float | bytes | bool]", keys)))
 
 
 class RocksStore:
-    """A RocksDB with offsets and metas; the base of both backends. Raises as `EngineStore.open` says."""
+    """A RocksDB with offsets and metadata; the base of both backends. Raises as `EngineStore.open`."""
 
     def __init__(self, path: Path, families: Iterable[str], memory: StoreMemory, task: TaskId | None) -> None:
         self._path = path
@@ -61,7 +69,7 @@ class RocksStore:
         self._task = task
         self._write_options = WriteOptions()
         self.gate = Lock()
-        """Held by a thread that is not the store's own while it is inside RocksDB (`rocks_shared.py`)."""
+        """Held by a thread other than the store's own while it is inside RocksDB (`rocks_shared.py`)."""
         self._open()
 
     def _open(self) -> None:
@@ -74,7 +82,7 @@ class RocksStore:
         except OSError as error:
             raise StateDirectoryError(f"the store's folder {self._path} cannot be used: {error}{way_out(str(error))}") from error
         except Exception as error:  # rocksdict raises plain Exception
-            self._give_back(set(self._filtered))
+            self._release_filters(set(self._filtered))
             raise _open_error(self._path, error, self._task) from error
         self._families: dict[str, Rdict] = {name: self._db.get_column_family(name) for name in names}
         self._handles: dict[str, ColumnFamily] = {name: self._db.get_column_family_handle(name) for name in names}
@@ -83,27 +91,27 @@ class RocksStore:
         self._refuse_unreadable()
 
     def _refuse_unreadable(self) -> None:
-        """Raises TaskCorruptedError for a store of Kafka Streams that cannot be gone on with; another one becomes ours."""
+        """Raise TaskCorruptedError for a store of Kafka Streams that cannot be taken over; convert others."""
         reason = take_over(self._db, self._families, OFFSETS, self._handles[OFFSETS], self._wanted, next_offsets=self._task is None)
         if reason is not None:
             RocksStore._close(self)
             raise TaskCorruptedError(
-                [self._task] if self._task else [], f"the store in {self._path} is of no use: {reason}", self._path.name
+                [self._task] if self._task else [], f"the store in {self._path} cannot be used: {reason}", self._path.name
             )
 
     def _options_of(self, family: str) -> Options:
         if family == OFFSETS or not (family in self._wanted or family.startswith(SEGMENT)):
             return database_options(self._memory)
-        filtered = self._memory.take_filter()
+        filtered = self._memory.reserve_filter()
         if filtered:
             self._filtered.add(family)
         return family_options(self._memory, filtered=filtered)
 
-    def _give_back(self, families: Iterable[str]) -> None:
-        """Families that are closed or dropped need their filters no more."""
+    def _release_filters(self, families: Iterable[str]) -> None:
+        """Release the filters of families that were closed or dropped."""
         given = self._filtered.intersection(families)
         self._filtered -= given
-        self._memory.give_back(len(given))
+        self._memory.release_filters(len(given))
 
     def _families_on_disk(self) -> list[str]:
         return Rdict.list_cf(str(self._path)) if (self._path / "CURRENT").exists() else []
@@ -122,7 +130,7 @@ class RocksStore:
         return self._get(self._families[OFFSETS], META + name.encode())
 
     def _write(self, batch: WriteBatch, offsets: Mapping[Partition, NextOffset], meta: Mapping[str, bytes] | None) -> None:
-        """Adds offsets and metas, and writes the batch."""
+        """Add offsets and metadata, and write the batch."""
         handle = self._handles[OFFSETS]
         for partition, offset in offsets.items():
             batch.put(str(partition).encode(), _OFFSET.pack(offset), handle)
@@ -142,19 +150,34 @@ class RocksStore:
             raise self._io_error("read", error) from error
         return value
 
+    def begin_get_all(self, keys: Sequence[bytes]) -> Future[list[bytes | None]]:
+        return self._memory.reader.submit(self._get_all, keys)
+
+    def _get_all(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Read values as `_get`, on a thread other than the store's own. The store is not closed meanwhile, and no reference to a family is
+        left behind: it would keep the database open."""
+        try:
+            return self._read_all(keys)
+        except Exception as error:  # rocksdict raises plain Exception
+            raise self._io_error("read", error) from error
+
+    def _read_all(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return the values of keys."""
+        raise NotImplementedError
+
     def _still_open(self, family: Rdict | None) -> Rdict:
         if family is None or self._closed:
             raise InvalidStateStoreError(f"the store in {self._path} is closed")
         return family
 
     def _scan(self, family: Rdict | None, lo: bytes | None, hi: bytes | None, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
-        """lo <= key < hi; the view is taken now, not at the first step."""
+        """Iterate over lo <= key < hi, as of now, not of the first step."""
         scan = _Scan(self, self._still_open(family), lo, hi, reverse)
         self._scans.add(scan)
         return scan
 
     def check(self, iterator: RdictIter) -> None:
-        """Raises what made an iterator end before its time (TaskCorruptedError)."""
+        """Raise the error that ended an iterator early (TaskCorruptedError)."""
         try:
             iterator.status()
         except Exception as error:  # rocksdict raises plain Exception
@@ -174,19 +197,19 @@ class RocksStore:
     # --- life ---------------------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Syncs the write-ahead log: all that was committed survives a power loss."""
+        """Sync the write-ahead log: everything that was committed survives a power loss."""
         try:
             self._db.flush_wal(True)
         except Exception as error:  # rocksdict raises plain Exception
             raise self._io_error("flushed", error) from error
 
     def begin_checkpoint(self, path: Path) -> Callable[[], None]:
-        """Hard links: when it has begun, it is done."""
+        """Create the checkpoint by hard links; nothing is left to complete."""
         self.checkpoint(path)
         return lambda: None
 
     def checkpoint(self, path: Path) -> None:
-        """A copy of what is committed."""
+        """Write a copy of the committed data."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             Checkpoint(self._db).create_checkpoint(str(path))
@@ -194,28 +217,28 @@ class RocksStore:
             raise StateDirectoryError(f"no checkpoint of {self._path} can be written to {path}: {error}") from error
 
     def close(self) -> None:
-        """Closes the files; waits for reads of other threads that are under way, each of which is a matter of microseconds."""
+        """Close the files; waits for reads of other threads that are under way, which take microseconds each."""
         with self.gate:
             self._close()
 
     def _close(self) -> None:
-        """Drops every reference to a family: each of them would keep the database open."""
+        """Drop every reference to a family: each of them would keep the database open."""
         if not self._closed:
             self._closed = True
             for scan in list(self._scans):
                 scan.end()
-            self._give_back(self._families)
+            self._release_filters(self._families)
             self._families.clear()
             self._handles.clear()
             try:
                 self._db.close()
             finally:
-                del self._db  # one that fails to close because it is damaged gives its lock back with the last reference to it
+                del self._db  # a damaged one that fails to close releases its lock with the last reference to it
 
     def wipe(self) -> None:
         try:
             self.close()
-        except Exception as error:  # noqa: BLE001 (rocksdict raises plain Exception; what is damaged cannot be flushed, nor need it be)
+        except Exception as error:  # noqa: BLE001 (rocksdict raises plain Exception; damaged data cannot be flushed, nor need it be)
             logger.info("the store in %s was closed with an error before it is wiped: %s", self._path, error)
         shutil.rmtree(self._path)
         self._open()
@@ -231,10 +254,10 @@ class RocksStore:
 
 
 class _Scan(Iterator[tuple[bytes, bytes]]):
-    """Entries with lo <= key < hi.
+    """Iterator over entries with lo <= key < hi.
 
-    The store can end it: an iterator of RocksDB that somebody still holds would keep the database open, and its lock. And it looks at the
-    iterator's status at the end, because rocksdict's `items()` ends at a damaged block as if there were no more entries.
+    The store can end it, because a referenced RocksDB iterator would keep the database open, and its lock. And it checks the iterator's
+    status at the end, because rocksdict's `items()` ends at a damaged block as if there were no more entries.
     """
 
     __slots__ = ("__weakref__", "_iterator", "_lo", "_options", "_reverse", "_store")
@@ -295,6 +318,9 @@ class RocksBackend(RocksStore):
     def get(self, key: bytes) -> bytes | None:
         return self._get(self._family, key)
 
+    def _read_all(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return get_list(self._still_open(self._family), keys)
+
     def range(self, lo: bytes | None, hi: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
         return self._scan(self._family, lo, hi, reverse)
 
@@ -314,7 +340,7 @@ class RocksBackend(RocksStore):
         self._write(batch, offsets, meta)
 
     def shared(self) -> SharedKeyValues:
-        """Its reads, for other threads."""
+        """Return its reads for other threads."""
         return SharedKeyValues(self)
 
     def approximate_size(self) -> int:
@@ -335,6 +361,18 @@ def _open_error(path: Path, error: Exception, task: TaskId | None) -> Exception:
         pid = lock_holder(path / "LOCK")
         who = f"process {pid}" if pid else "another process, or this one"
         return StateDirectoryLockedError(f"the store in {path} is open in {who}: stop it, or give this instance a state.dir of its own")
-    if way_out(text):  # the system refuses; the files may be whole
+    if way_out(text):  # the system refuses; the files may be intact
         return StateDirectoryError(f"the store's folder {path} cannot be used: {text}{way_out(text)}")
     return TaskCorruptedError([task] if task else [], f"the files of the store in {path} cannot be read: {text}", path.name)
+
+
+class SharedKeyValues(Shared[RocksBackend]):
+    """Reads of a key-value store by other threads."""
+
+    def get(self, key: bytes) -> bytes | None:
+        with self._store.gate:
+            return self._store.get(key)
+
+    def range(self, lo: bytes | None, hi: bytes | None, *, reverse: bool = False) -> Iterator[Row]:
+        with self._store.gate:
+            return SharedRows(self._store, self._store.range(lo, hi, reverse=reverse))

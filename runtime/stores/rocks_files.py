@@ -1,4 +1,4 @@
-"""RocksDB files that no store has open: read, and written whole."""
+"""RocksDB files that no store has open: reading, and writing as a whole."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from typing import cast
 
 from rocksdict import AccessType, Options, Rdict, ReadOptions, WriteBatch
 
-from runtime.errors import StateDirectoryError
-from runtime.ids import NextOffset, Partition
-from runtime.stores.budget import MIB, StoreMemory
-from runtime.stores.locks import way_out
-from runtime.stores.rocks import META, OFFSETS, SEGMENT, RocksStore
-from runtime.stores.rocks_options import WRITE_BUFFER
+from penstock.runtime.model.errors import StateDirectoryError
+from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.stores.budget import MIB, StoreMemory
+from penstock.runtime.stores.locks import way_out
+from penstock.runtime.stores.rocks import META, OFFSETS, SEGMENT, RocksStore
+from penstock.runtime.stores.rocks_options import WRITE_BUFFER
 
 _RUN, _MOST_ENTRIES, _MOST_BYTES = 256, 16_384, 32 * MIB
-"""Entries that are read before somebody looks at how large they were, and what a batch has at most, or little more."""
+"""Entries that are read before their size is known, and the approximate limits of a batch."""
 _WRITTEN = 1_000
-"""Entries that are written at a time: RocksDB lets no other thread of the process do anything meanwhile."""
+"""Entries written at a time: RocksDB blocks all other threads of the process meanwhile."""
 
 
 class Families:
-    """What a store's files or a checkpoint hold, by column family. Nothing is locked and nothing is open yet.
+    """A store's files or a checkpoint, by column family. Nothing is locked and nothing is open yet.
 
-    Raises StateDirectoryError when there is no RocksDB, or none that can be read; so do its methods.
+    Raises StateDirectoryError when there is no readable RocksDB; so do its methods.
     """
 
     def __init__(self, path: Path) -> None:
@@ -39,23 +39,23 @@ class Families:
 
     @property
     def names(self) -> list[str]:
-        """The families of entries: all but `offsets`."""
+        """Return the families of entries: all but `offsets`."""
         return sorted(self._all - {OFFSETS})
 
     @property
     def segments(self) -> list[tuple[int, str]]:
-        """Starts (ms) and names of the segments, in order of time."""
+        """Return starts (ms) and names of the segments, in order of time."""
         return sorted((int(name.removeprefix(SEGMENT)), name) for name in self._all if name.startswith(SEGMENT))
 
     def require(self, family: str) -> str:
-        """The family's name. Raises StateDirectoryError where it is not there: the store is of another kind than somebody says."""
+        """Return the family's name. Raises StateDirectoryError where it does not exist: the store is of another kind than declared."""
         if family not in self._all:
             raise StateDirectoryError(f"the store in {self.path} has no column family {family!r}; there are {', '.join(self.names)}")
         return family
 
     @contextmanager
     def opened(self, families: Iterable[str]) -> Iterator[Opened]:
-        """Opens these families, and no files of others, for reading."""
+        """Open these families, and no files of others, for reading."""
         wanted = {"default", *families, *self._all.intersection({OFFSETS})}
         options = {name: Options(raw_mode=True) for name in wanted}
         try:
@@ -77,21 +77,21 @@ class Opened:
         self._has_offsets = has_offsets
 
     def meta(self, name: str) -> bytes | None:
-        """What the engine keeps beside the entries under a name."""
+        """Return the engine's metadata of this name."""
         if not self._has_offsets:
             return None
         found: bytes | None = self._database.get_column_family(OFFSETS).get(META + name.encode())
         return found
 
     def entries(self, family: str, lo: bytes | None = None, hi: bytes | None = None) -> Iterator[list[tuple[bytes, bytes]]]:
-        """Entries of a family with lo <= key < hi, some ten thousand at a time."""
+        """Iterate over entries of a family with lo <= key < hi, some ten thousand at a time."""
         return _batches(self._database.get_column_family(family), self._path, lo, hi)
 
 
 def read_files(path: Path) -> Iterator[tuple[str, list[tuple[bytes, bytes]]]]:
-    """Entries of a store's files or of a checkpoint, as (column family, batch of entries), without `offsets`; read-only.
+    """Iterate over entries of a store's files or of a checkpoint, as (column family, batch of entries), without `offsets`; read-only.
 
-    Raises StateDirectoryError when there is no RocksDB, or none that can be read.
+    Raises StateDirectoryError when there is no readable RocksDB.
     """
     families = Families(path)
     with families.opened(families.names) as opened:
@@ -123,7 +123,7 @@ def _batches(family: Rdict, path: Path, lo: bytes | None, hi: bytes | None) -> I
 
 
 def _some(items: Iterator[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """The next entries: so many that a batch is worth its price, fewer where they are large."""
+    """Return the next batch of entries, with fewer entries where they are large."""
     batch: list[tuple[bytes, bytes]] = []
     size = 0
     while len(batch) < _MOST_ENTRIES and size < _MOST_BYTES and (run := list(islice(items, _RUN))):
@@ -138,8 +138,8 @@ def write_files(
     offsets: Mapping[Partition, NextOffset],
     meta: Mapping[str, bytes],
 ) -> None:
-    """A new RocksDB in the folder `path` that looks like a checkpoint of a persistent store; entries in any order."""
-    store = RocksStore(path, families, StoreMemory(block_cache_bytes=MIB, write_buffer_bytes=WRITE_BUFFER), None)
+    """Create a new RocksDB in the directory `path` that looks like a checkpoint of a persistent store; entries in any order."""
+    store = RocksStore(path, families, StoreMemory(block_cache_bytes=2 * WRITE_BUFFER, write_buffer_bytes=WRITE_BUFFER), None)
     try:
         for name, entries in families.items():
             handle, rest = store._handles[name], iter(entries)

@@ -1,31 +1,45 @@
 """RocksDB's settings, and what the stores of a process share inside it: one block cache, one budget for write buffers.
 
-The problem: a process may have a thousand stores, and RocksDB's memory is per store in three places that no cache bounds. An empty write
-buffer holds its bloom filter (0.8 MiB for a buffer of 8 MiB) and its first block of memory, and a family that is never written to has
-both. Measured with 1,000 stores: 2.8 GiB before the first entry. So
+A process may have a thousand stores, and RocksDB uses memory per store in three places that no cache bounds. An empty write buffer has its
+bloom filter (0.8 MiB for a buffer of 8 MiB) and its first block of memory, and so has a family that is never written to. Measured with
+1,000 stores: 2.8 GiB before the first entry. So
 
-  - block cache and write buffers are one of each per process, the second charged to the first (`WriteBufferManager`);
-  - only families that hold entries get a filter over the write buffer, and only as many of them as fit into a quarter of the
-    budget: a process with few stores reads absent keys fast (0.3 us in place of 1.4), one with many stays small;
-  - write buffers grow in blocks of 32 KiB, those of offsets in blocks of 4 KiB;
-  - a store keeps at most `MAX_OPEN_FILES` of its files open, and the process may have as many open as the system allows it.
+- block cache and write buffers are one of each per process, the second charged to the first (`WriteBufferManager`); - only families that
+hold entries get a filter over the write buffer, and only as many of them as fit into a quarter of the budget: a process with few stores
+reads absent keys fast (0.3 us instead of 1.4), one with many stays small; - write buffers grow in blocks of 32 KiB, those of offsets in
+blocks of 4 KiB; - a store keeps at most `MAX_OPEN_FILES` of its files open, and the process may have as many open as the system allows it.
 
-What is left per store: about 0.4 MiB, and 8 open files besides its data. Threads are RocksDB's own, a fixed number per process.
+What is left per store: about 0.4 MiB, and 8 open files besides its data. Threads are RocksDB's own, a fixed number per process, and one for
+the look-ahead (`look_ahead.py`).
 
-Settings, from measurements of 10,000-entry batches over 100,000 keys: write buffers of 8 MiB (0.9 us per entry; with 64 MiB 1.7 us, the
-skip list no longer fits the CPU's cache).
+Settings, from measurements of 10,000-entry batches over 100,000 keys: write buffers of 8 MiB (0.9 us per entry; with 64 MiB 1.7 us, because
+the skip list no longer fits the CPU's cache).
+
+State larger than the cache, from measurements of 3 M random reads and writes over 3 M keys in four stores (a read at the end took 8.8 us):
+
+- The cache is a hyper clock cache. RocksDB's LRU cache of 64 MiB consists of 64 parts of 1 MiB, of which half is for index and filter
+blocks: the filter of a file of 64 MiB (0.7 MiB) did not stay in it, and was read and checked again for each key (2.6 us without that). -
+Index and filters are partitioned. A read costs a tenth more; but when the filters no longer fit into the cache, it reads 4 KiB instead of a
+whole filter (4 us instead of 20). So the cache bounds all memory of RocksDB for its files, for any size of state. - Write buffers take at
+most half of the cache, whatever their own limit is: the rest stays for blocks. - No compression, as in Kafka Streams: it is the second
+largest part of a read. State takes more room on disk instead.
+
+Rejected: index and filters outside of the cache (as fast, without a bound); mapped files (a tenth faster; an unreadable disk kills the
+process instead of raising an error, and no cache bounds them); universal compaction with more threads (it competes with processing for the
+cores); a hash index in data blocks, or smaller blocks (no difference).
 """
 
 from __future__ import annotations
 
 import logging
 import resource
+from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 from weakref import WeakValueDictionary
 
-from rocksdict import BlockBasedOptions, Cache, Options, WriteBufferManager
+from rocksdict import BlockBasedIndexType, BlockBasedOptions, Cache, DBCompressionType, Options, WriteBufferManager
 
-from runtime.stores.budget import MIB, StoreMemory
+from penstock.runtime.stores.budget import MIB, StoreMemory
 
 logger = logging.getLogger(__name__)
 
@@ -36,26 +50,25 @@ _FILTER_SHARE = 4
 
 
 class RocksMemory:
-    """What the stores of a process share. Safe to use from several threads."""
+    """Memory that the stores of a process share. Safe to use from several threads."""
 
     def __init__(self, block_cache_bytes: int, write_buffer_bytes: int) -> None:
-        self.block_cache_bytes = block_cache_bytes
-        self.write_buffer_bytes = write_buffer_bytes
-        self.cache = Cache(block_cache_bytes)
+        self.cache = Cache.new_hyper_clock_cache(block_cache_bytes, 0)  # 0: its table grows with the number of blocks
         self.buffers = WriteBufferManager.new_write_buffer_manager_with_cache(write_buffer_bytes, False, self.cache)
+        self.reader = ThreadPoolExecutor(1, "penstock-look-ahead")  # its thread starts with the first read
         self._filters = int(write_buffer_bytes / _FILTER_SHARE / (WRITE_BUFFER * _FILTER_RATIO))
         self._lock = Lock()
 
-    def take_filter(self) -> bool:
-        """True if a family may have a filter over its write buffer; it is given back with `give_back`."""
+    def reserve_filter(self) -> bool:
+        """Reserve a filter over the write buffer of a family. Return False if there is none left; release it with `release_filters`."""
         with self._lock:
             if self._filters <= 0:
                 return False
             self._filters -= 1
             return True
 
-    def give_back(self, filters: int) -> None:
-        """Families with a filter were closed or dropped."""
+    def release_filters(self, filters: int) -> None:
+        """Release the filters of families that were closed or dropped."""
         with self._lock:
             self._filters += filters
 
@@ -74,7 +87,7 @@ _shared_lock = Lock()
 
 
 def rocks_memory(memory: StoreMemory) -> RocksMemory:
-    """The caches of this process; clients with the same configuration share them."""
+    """Return the caches of this process; clients with the same configuration share them."""
     if isinstance(memory.native, RocksMemory):
         return memory.native
     sizes = (memory.block_cache_bytes, memory.write_buffer_bytes)
@@ -88,18 +101,18 @@ def rocks_memory(memory: StoreMemory) -> RocksMemory:
 
 
 def _allow_open_files() -> None:
-    """As many open files as the system allows this process at most (the JVM does the same): often 1,024 is only where it begins."""
+    """Raise the limit of open files as far as the system allows (the JVM does the same): 1,024 is often only the soft limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == hard:
         return
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    except (OSError, ValueError) as error:  # a system whose real limit is lower than the one it tells
+    except (OSError, ValueError) as error:  # a system whose real limit is lower than the reported one
         logger.info("the limit of open files stays at %d: %s", soft, error)
 
 
 def database_options(memory: RocksMemory) -> Options:
-    """Of a database as a whole, and of its families that hold no entries."""
+    """Options of a database as a whole, and of its families without entries."""
     options = family_options(memory, filtered=False, arena_bytes=4 * 1024)
     options.create_if_missing(True)
     options.create_missing_column_families(True)
@@ -115,13 +128,17 @@ def database_options(memory: RocksMemory) -> Options:
 
 
 def family_options(memory: RocksMemory, *, filtered: bool, arena_bytes: int = 32 * 1024) -> Options:
-    """Of a family that holds entries. `filtered`: a bloom filter over the write buffer."""
+    """Options of a family with entries. `filtered`: a bloom filter over the write buffer."""
     table = BlockBasedOptions()
     table.set_block_cache(memory.cache)
     table.set_cache_index_and_filter_blocks(True)
+    table.set_index_type(BlockBasedIndexType.two_level_index_search())
+    table.set_partition_filters(True)
+    table.set_pin_top_level_index_and_filter(True)
     table.set_bloom_filter(10, False)
     options = Options(raw_mode=True)
     options.set_block_based_table_factory(table)
+    options.set_compression_type(DBCompressionType.none())
     options.set_write_buffer_size(WRITE_BUFFER)
     options.set_max_write_buffer_number(3)
     options.set_arena_block_size(arena_bytes)

@@ -1,4 +1,4 @@
-"""Stores of times in RocksDB: a column family per segment, in one database with the offsets."""
+"""Segmented stores in RocksDB: a column family per segment, in one database with the offsets."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import TypeVar
 
 from rocksdict import ColumnFamily, WriteBatch
 
-from runtime.errors import InvalidStateStoreError
-from runtime.ids import NextOffset, Partition, TaskId
-from runtime.stores.backend import SegmentedSource
-from runtime.stores.budget import StoreMemory
-from runtime.stores.rocks import BY_KEY, SEGMENT, RocksStore
-from runtime.stores.rocks_shared import SharedSegments, SharedVersions
-from runtime.stores.settings import SegmentSettings
+from penstock.runtime.model.errors import InvalidStateStoreError
+from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.stores.backend import SegmentedSource
+from penstock.runtime.stores.budget import StoreMemory
+from penstock.runtime.stores.rocks import BY_KEY, SEGMENT, RocksStore, get_list
+from penstock.runtime.stores.rocks_shared import Row, Shared, SharedRows
+from penstock.runtime.stores.settings import SegmentSettings
 
 LATEST = "latest"
 
@@ -22,13 +22,13 @@ T = TypeVar("T")
 
 
 class RocksSegments(RocksStore):
-    """Entries of a store of times: a family per segment, named by the segment's start (rules.md, 11).
+    """Entries of a segmented store: a family per segment, named by the segment's start (rules.md, 11).
 
-    A family is made before the batch that first writes to it, and dropped after the batch that moves stream time past it: a crash between
-    leaves an empty or an expired family, which the next commit drops.
+    A family is created before the batch that first writes to it, and dropped after the batch that moves stream time past it: a crash in
+    between leaves an empty or an expired family, which the next commit drops.
 
-    `_changes` is odd while a batch is being written: whoever looks at several families from another thread looks again when it has
-    moved, so as to see all of them as of one commit, without a lock that the writer would have to take.
+    `_changes` is odd while a batch is being written. A thread that reads several families reads them again when it has changed, so that it
+    sees all of them as of one commit, without a lock for the writer.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class RocksSegments(RocksStore):
         super()._close()
 
     def segments(self) -> list[int]:
-        """Numbers of the segments that exist, in order of time."""
+        """Return the numbers of existing segments, in order of time."""
         if self._closed:
             raise InvalidStateStoreError(f"the store in {self._path} is closed")
         return sorted(self._segments)
@@ -64,15 +64,25 @@ class RocksSegments(RocksStore):
         segment = self._segments.get(int.from_bytes(key[self._time], "big", signed=True) // self._segment_ms)
         return self._get(segment, key) if segment is not None or self._closed else None
 
+    def _read_all(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        found: dict[bytes, bytes | None] = dict.fromkeys(keys)
+        of_segment: dict[int, list[bytes]] = {}
+        for key in found:
+            of_segment.setdefault(int.from_bytes(key[self._time], "big", signed=True) // self._segment_ms, []).append(key)
+        for number, those in of_segment.items():
+            if number in self._segments:
+                found.update(zip(those, get_list(self._segments[number], those), strict=True))
+        return [found[key] for key in keys]
+
     def range_in(self, segment: int, lo: bytes | None, hi: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        """As `Backend.range`, in one segment."""
+        """Iterate as `Backend.range`, in one segment."""
         family = self._segments.get(segment)
         return self._scan(family, lo, hi, reverse) if family is not None or self._closed else iter(())
 
     def ranges_in(
         self, segments: Sequence[int], lo: bytes | None, hi: bytes | None, *, reverse: bool = False
     ) -> list[Iterator[tuple[bytes, bytes]]]:
-        """`range_in` of several segments, all as of one commit."""
+        """Iterate as `range_in` over several segments, all as of one commit."""
         return self._as_of_one_commit(lambda: [self.range_in(segment, lo, hi, reverse=reverse) for segment in segments])
 
     def _as_of_one_commit(self, look: Callable[[], T]) -> T:
@@ -120,19 +130,19 @@ class RocksSegments(RocksStore):
         return self._handles[name]
 
     def drop_before(self, segment: int) -> int:
-        """Drops the segments with smaller numbers, files and all; how many there were."""
+        """Drop the segments with smaller numbers, with their files. Return how many there were."""
         expired = [number for number in self._segments if number < segment]
         for number in expired:
             name = f"{SEGMENT}{number * self._segment_ms}"
             del self._segments[number], self._families[name], self._handles[name]
             self._db.drop_column_family(name)
-            self._give_back([name])
+            self._release_filters([name])
         if expired:
             self._route.clear()
         return len(expired)
 
     def shared(self) -> SegmentedSource:
-        """Its reads, for other threads."""
+        """Return its reads for other threads."""
         return SharedSegments(self)
 
     def approximate_size(self) -> int:
@@ -149,11 +159,11 @@ class RocksVersions(RocksSegments):
         super().__init__(path, segments, memory, task, beside=[LATEST])
 
     def latest(self, key: bytes) -> bytes | None:
-        """The latest version of a key."""
+        """Return the latest version of a key."""
         return self._get(self._families.get(LATEST), key)
 
     def all_latest(self) -> Iterator[tuple[bytes, bytes]]:
-        """The latest versions in the order of their keys."""
+        """Iterate over the latest versions in the order of their keys."""
         return self._scan(self._families.get(LATEST), None, None, False)
 
     def write_versions(
@@ -163,7 +173,7 @@ class RocksVersions(RocksSegments):
         offsets: Mapping[Partition, NextOffset],
         meta: Mapping[str, bytes],
     ) -> None:
-        """As `write`, for both kinds of entries."""
+        """Write as `write`, for both kinds of entries."""
         batch = WriteBatch(raw_mode=True)
         handle = self._handles[LATEST]
         for key, value in latest:
@@ -177,8 +187,8 @@ class RocksVersions(RocksSegments):
     def shared(self) -> SharedVersions:
         return SharedVersions(self)
 
-    def look(self, read: Callable[[], T]) -> T:
-        """What `read` finds, all of it as of one commit."""
+    def read_consistently(self, read: Callable[[], T]) -> T:
+        """Return the result of `read`, all of it as of one commit."""
         return self._as_of_one_commit(read)
 
     def approximate_size(self) -> int:
@@ -186,3 +196,34 @@ class RocksVersions(RocksSegments):
 
     def is_empty(self) -> bool:
         return not self._has_entries(self._families.get(LATEST)) and super().is_empty()
+
+
+R = TypeVar("R", bound=RocksSegments)
+
+
+class SharedSegments(Shared[R]):
+    """Reads of a segmented store by other threads."""
+
+    def get(self, key: bytes) -> bytes | None:
+        with self._store.gate:
+            return self._store.get(key)
+
+    def segments(self) -> list[int]:
+        with self._store.gate:
+            return self._store.segments()
+
+    def ranges_in(self, segments: Sequence[int], lo: bytes | None, hi: bytes | None, *, reverse: bool = False) -> list[Iterator[Row]]:
+        with self._store.gate:
+            return [SharedRows(self._store, rows) for rows in self._store.ranges_in(segments, lo, hi, reverse=reverse)]
+
+
+class SharedVersions(SharedSegments[RocksVersions]):
+    """Reads of a versioned store by other threads. `read_consistently` takes the lock once for all reads of `read`."""
+
+    def read_consistently(self, read: Callable[[], T]) -> T:
+        with self._store.gate:
+            return self._store.read_consistently(read)
+
+    def all_latest(self) -> Iterator[Row]:
+        with self._store.gate:
+            return SharedRows(self._store, self._store.all_latest())

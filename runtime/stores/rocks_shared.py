@@ -1,30 +1,37 @@
-"""A store's reads for threads that are not its own: interactive queries.
+"""Reads of a store by other threads: interactive queries.
 
-The store's thread may close or empty it at any moment, and RocksDB keeps its lock for as long as anybody is inside it or holds one of its
-objects: the store could not be opened again. So a foreign thread goes in through the store's gate, for each read and each step of an
-iteration, and whoever closes the store waits for it. Processing does not: it never takes the gate, so no query can hold it up.
+The owning thread may close or wipe the store at any moment, and RocksDB keeps its file lock while a thread is inside it or holds one of its
+objects, so that the store could not be opened again. So another thread takes the store's lock, `gate`, for each read and each step of an
+iteration, and closing the store takes it too. Processing never takes it, so no query can delay processing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Generic, TypeVar
+from collections.abc import Iterator
+from threading import Lock
+from typing import Generic, Protocol, TypeVar
 
-if TYPE_CHECKING:
-    from runtime.stores.rocks import RocksBackend, RocksStore
-    from runtime.stores.rocks_segments import RocksSegments, RocksVersions
-
-S = TypeVar("S", bound="RocksBackend | RocksSegments")
-T = TypeVar("T")
 Row = tuple[bytes, bytes]
 
 
-class _Rows(Iterator[Row]):
-    """Steps of an iteration, each through the gate."""
+class Gated(Protocol):
+    """A store with a lock for other threads."""
+
+    @property
+    def gate(self) -> Lock: ...
+
+    def approximate_size(self) -> int: ...
+
+
+S = TypeVar("S", bound=Gated)
+
+
+class SharedRows(Iterator[Row]):
+    """An iterator that takes the store's lock for each step."""
 
     __slots__ = ("_gate", "_rows")
 
-    def __init__(self, store: RocksStore, rows: Iterator[Row]) -> None:
+    def __init__(self, store: Gated, rows: Iterator[Row]) -> None:
         self._gate, self._rows = store.gate, rows
 
     def __next__(self) -> Row:
@@ -33,7 +40,7 @@ class _Rows(Iterator[Row]):
 
 
 class Shared(Generic[S]):
-    """What all kinds have."""
+    """Reads that every kind of store has."""
 
     def __init__(self, store: S) -> None:
         self._store = store
@@ -41,48 +48,3 @@ class Shared(Generic[S]):
     def approximate_size(self) -> int:
         with self._store.gate:
             return self._store.approximate_size()
-
-
-class SharedKeyValues(Shared["RocksBackend"]):
-    """Reads of a key-value store."""
-
-    def get(self, key: bytes) -> bytes | None:
-        with self._store.gate:
-            return self._store.get(key)
-
-    def range(self, lo: bytes | None, hi: bytes | None, *, reverse: bool = False) -> Iterator[Row]:
-        with self._store.gate:
-            return _Rows(self._store, self._store.range(lo, hi, reverse=reverse))
-
-
-R = TypeVar("R", bound="RocksSegments")
-
-
-class SharedSegments(Shared[R]):
-    """Reads of a store of times."""
-
-    def get(self, key: bytes) -> bytes | None:
-        with self._store.gate:
-            return self._store.get(key)
-
-    def segments(self) -> list[int]:
-        with self._store.gate:
-            return self._store.segments()
-
-    def ranges_in(self, segments: Sequence[int], lo: bytes | None, hi: bytes | None, *, reverse: bool = False) -> list[Iterator[Row]]:
-        with self._store.gate:
-            return [_Rows(self._store, rows) for rows in self._store.ranges_in(segments, lo, hi, reverse=reverse)]
-
-
-class SharedVersions(SharedSegments["RocksVersions"]):
-    """Reads of a versioned store. `look` goes through the gate once for all that is read in it."""
-
-    _store: RocksVersions
-
-    def look(self, read: Callable[[], T]) -> T:
-        with self._store.gate:
-            return self._store.look(read)
-
-    def all_latest(self) -> Iterator[Row]:
-        with self._store.gate:
-            return _Rows(self._store, self._store.all_latest())

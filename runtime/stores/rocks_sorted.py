@@ -1,8 +1,8 @@
-"""A store's files, made from entries that come sorted: what bulk loading is to a database.
+"""Bulk loading of a store: its files are made from sorted entries.
 
-Entries that are known to be in order need no log, no write buffer and no compaction: they go into SST files as they come, which RocksDB
-then takes over whole. So a store of any size is written with the memory of one block, at the disk's speed. (Rejected: write batches, as a
-restore has them. They sort again, write everything twice, and leave files in level 0 to be compacted by whoever opens the store.)
+Entries in order need no log, no write buffer and no compaction: they are written to SST files as they come, which RocksDB then ingests
+whole. So a store of any size is written with the memory of one block, at the disk's speed. (Rejected: write batches, as in a restore. They
+sort again, write everything twice, and leave files in level 0 to be compacted when the store is opened.)
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from pathlib import Path
 
 from rocksdict import IngestExternalFileOptions, SstFileWriter, WriteBatch
 
-from runtime.errors import StateDirectoryError
-from runtime.ids import NextOffset, Partition
-from runtime.stores.budget import MIB, StoreMemory
-from runtime.stores.locks import way_out
-from runtime.stores.rocks import RocksStore
-from runtime.stores.rocks_options import WRITE_BUFFER, family_options, rocks_memory
+from penstock.runtime.model.errors import StateDirectoryError
+from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.stores.budget import MIB, StoreMemory
+from penstock.runtime.stores.locks import way_out
+from penstock.runtime.stores.rocks import RocksStore
+from penstock.runtime.stores.rocks_options import WRITE_BUFFER, family_options, rocks_memory
 
 FILE_BYTES = 64 * MIB
-"""About the size of a file; RocksDB's own for a level."""
+"""Approximate size of a file; RocksDB's own for a level."""
 
 
 class SortedStore:
-    """Writes a new store into the folder `path`: families one after the other, entries of each in the order of their keys.
+    """Writer of a new store in the directory `path`: families one after the other, entries of each in the order of their keys.
 
-    Call `family`, then `put_all` as often as there are entries, and `finish` at the end: only then is there a store. `abandon` removes what
-    was written. Raises StateDirectoryError where the disk refuses, ValueError for keys that do not rise.
+    Call `family`, then `put_all` repeatedly, and `finish` at the end: the store exists only then. `abandon` removes what was written.
+    Raises StateDirectoryError where the disk refuses, ValueError for keys that are not ascending.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._parts = path.with_name(f".{path.name}.parts")
-        self._memory = StoreMemory(block_cache_bytes=MIB, write_buffer_bytes=WRITE_BUFFER)
+        self._memory = StoreMemory(block_cache_bytes=2 * WRITE_BUFFER, write_buffer_bytes=WRITE_BUFFER)
         self._files: dict[str, list[Path]] = {}
         self._current = ""
         self._last: bytes | None = None
@@ -45,13 +45,13 @@ class SortedStore:
             raise self._refused(error) from error
 
     def family(self, name: str) -> None:
-        """What is put from now on belongs to the column family `name`, which may also stay empty."""
+        """Begin the column family `name`, which may also stay empty."""
         self._finish_file()
         self._current, self._last = name, None
         self._files.setdefault(name, [])
 
     def put_all(self, entries: Iterable[tuple[bytes, bytes]]) -> None:
-        """Entries whose keys are larger than all before them in the family."""
+        """Add entries whose keys are larger than all before them in the family."""
         try:
             writer, last = self._writer, self._last
             for key, value in entries:
@@ -70,7 +70,7 @@ class SortedStore:
             raise self._refused(error) from error
 
     def finish(self, offsets: Mapping[Partition, NextOffset], meta: Mapping[str, bytes]) -> None:
-        """Makes the store, closed: all entries, and offsets and metas beside them."""
+        """Create the store, closed: all entries, with offsets and metadata."""
         try:
             self._finish_file()
             store = RocksStore(self._path, self._files, self._memory, None)
@@ -93,7 +93,7 @@ class SortedStore:
             raise self._refused(error) from error
 
     def abandon(self) -> None:
-        """Removes all of it. Safe to call at any time."""
+        """Remove everything that was written. Safe to call at any time."""
         self._writer = None
         for folder in (self._parts, self._path):
             shutil.rmtree(folder, ignore_errors=True)

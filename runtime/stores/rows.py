@@ -1,7 +1,7 @@
-"""Entries of a store's files, and records of its changelog, as rows by column: for those who make tables of state.
+"""Rows by column, from entries of a store's files or records of its changelog, for tables of state.
 
-Both witnesses come to the same columns here, so that they can be compared. Columns are Arrow's: a hundred thousand rows are split with a
-few operations on their joined bytes, none of them per row. What the serdes wrote is left as it is.
+Both sources give the same columns, so that they can be compared. Columns are Arrow's: a hundred thousand rows are split with a few
+operations on their joined bytes, none of them per row. The serdes' bytes stay as they are.
 
     kind           key of an entry and of a record          value of an entry         value of a record
     key-value      key                                      [timestamp ·] value       value
@@ -22,23 +22,23 @@ from operator import itemgetter
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from runtime.serdes.columns import BYTE, INT32, INT64, leading, trailing, without_first, without_last
-from runtime.serdes.keys import SESSION_SUFFIX, TIMESTAMP, WINDOW_SUFFIX
-from runtime.stores.base import StoreLayout
-from runtime.stores.buffer_format import BufferValue
+from penstock.runtime.serdes.columns import BYTE, INT32, INT64, leading, trailing, without_first, without_last
+from penstock.runtime.serdes.keys import SESSION_SUFFIX, TIMESTAMP, WINDOW_SUFFIX
+from penstock.runtime.stores.base import StoreLayout
+from penstock.runtime.stores.buffer_format import BufferValue
 
 ROW_KINDS = ("key_value", "window", "session", "versioned", "buffer")
-"""Kinds of stores that have rows. A store of the user's own (`custom`) has none that anybody else could know."""
+"""Kinds of stores that have rows. The format of a user's store (`custom`) is unknown, so it has none."""
 _NEVER = 2**63 - 1
 """The end of a window that has none."""
 _SPAN = 2 * TIMESTAMP
-"""Bytes that an older version's key has after the record's key."""
+"""Bytes after the record's key in the key of an older version."""
 _COLUMNS = ("timestamps", "window_starts", "window_ends", "sequences", "valid_from", "valid_to")
 
 
 @dataclass(frozen=True, slots=True)
 class BrokenRows:
-    """Entries that are too short to be of their store, as they are, and why."""
+    """Entries that are too short for their store, unchanged, with the reasons."""
 
     keys: pa.BinaryArray
     values: pa.BinaryArray
@@ -47,12 +47,12 @@ class BrokenRows:
 
 @dataclass(frozen=True, slots=True)
 class StoreRows:
-    """Rows of a store by column, all of one length; a column is None where the kind of store has it not.
+    """Rows of a store by column, all of one length; a column that the kind of store does not have is None.
 
-    `keys` and `values` (binary) are as the serdes wrote them; a value is null for what was deleted (changelogs) and for a change to null
-    that waits (buffers). Times are int64, ms since the epoch: `timestamps` of timestamped stores and buffers; `window_starts` and
-    `window_ends` of windows and sessions; `valid_from` and `valid_to` of versions, null where a version still holds. `sequences` (int32)
-    tell the values of one key and time apart in the windows of joins. `broken` is beside the rows, not among them.
+    `keys` and `values` (binary) are as the serdes wrote them; a value is null for a deletion (changelogs) and for a waiting change to null
+    (buffers). Times are int64, ms since the epoch: `timestamps` of timestamped stores and buffers; `window_starts` and `window_ends` of
+    windows and sessions; `valid_from` and `valid_to` of versions, null where a version is still valid. `sequences` (int32) distinguish the
+    values of one key and time in the windows of joins. `broken` entries are not among the rows.
     """
 
     keys: pa.BinaryArray
@@ -69,7 +69,7 @@ class StoreRows:
         return len(self.keys)
 
     def where(self, mask: pa.BooleanArray) -> StoreRows:
-        """The rows for which the mask is true; `broken` stays."""
+        """Return the rows for which the mask is true; `broken` stays."""
         if pc.all(mask, min_count=0).as_py() and not mask.null_count:
             return self
         columns = {name: column.filter(mask) for name in _COLUMNS if (column := getattr(self, name)) is not None}
@@ -77,8 +77,8 @@ class StoreRows:
 
 
 def alive(rows: StoreRows, layout: StoreLayout, stream_time: int) -> StoreRows:
-    """The rows that the store's own reads find at a stream time (ms; the largest time that was put to it, -1 before any): windows by
-    their start and sessions by their end are there for the retention, a version for the retention after it ceased to hold."""
+    """Return the rows that the store's own reads find at a stream time (ms; the largest time that was put, -1 before any). Windows by their
+    start and sessions by their end live for the retention, a version for the retention after its validity ended."""
     if layout.retention_ms is None:
         return rows
     first = max(0, stream_time - layout.retention_ms + 1)
@@ -93,8 +93,8 @@ def alive(rows: StoreRows, layout: StoreLayout, stream_time: int) -> StoreRows:
 
 
 def entry_rows(layout: StoreLayout, entries: Sequence[tuple[bytes, bytes]], *, latest: bool = False) -> StoreRows:
-    """Entries of the store's files. `latest`: those of a versioned store that are the latest of their keys."""
-    # Not `zip(*entries)`: it makes an iterator per entry, which sets the garbage collector going (measured: ten times as long).
+    """Return rows of entries of the store's files. `latest`: entries of a versioned store that are the latest of their keys."""
+    # Not `zip(*entries)`: it makes an iterator per entry, which triggers the garbage collector (measured: ten times as long).
     rows = StoreRows(pa.array(list(map(itemgetter(0), entries)), pa.binary()), pa.array(list(map(itemgetter(1), entries)), pa.binary()))
     match layout.kind:
         case "versioned" if latest:
@@ -109,9 +109,9 @@ def entry_rows(layout: StoreLayout, entries: Sequence[tuple[bytes, bytes]], *, l
 
 
 def changelog_rows(layout: StoreLayout, keys: pa.BinaryArray, values: pa.BinaryArray, timestamps: pa.Int64Array) -> StoreRows:
-    """Records of the store's changelog; `timestamps` are the records' (ms). Nothing is folded: a null value says that the key (window,
-    session) is no more, or, of a versioned store, was deleted at `valid_from`. Of versions `valid_to` is None: the next record of the
-    key, by time, says it."""
+    """Return rows of records of the store's changelog; `timestamps` are the records' (ms). Nothing is folded: a null value is a deletion of
+    the key (window, session), or, of a versioned store, its deletion at `valid_from`. `valid_to` of versions is None: it follows from
+    the next record of the key, by time."""
     rows = StoreRows(keys, values)
     match layout.kind:
         case "versioned":
@@ -122,7 +122,7 @@ def changelog_rows(layout: StoreLayout, keys: pa.BinaryArray, values: pa.BinaryA
 
 
 def _split_keys(layout: StoreLayout, rows: StoreRows) -> StoreRows:
-    """Rows whose keys are the records' alone; what stood behind them is in columns of its own."""
+    """Split the store's keys into the record's key and further columns."""
     if layout.kind == "window":
         rows = _long_enough(rows, rows.keys, WINDOW_SUFFIX, "a key of a window store")
         starts = trailing(rows.keys, INT64, INT32.itemsize)
@@ -153,7 +153,12 @@ def _with_timestamps(rows: StoreRows) -> StoreRows:
 def _older_versions(rows: StoreRows) -> StoreRows:
     rows = _long_enough(rows, rows.keys, _SPAN, "a key of an older version")
     rows = _long_enough(rows, rows.values, 1, "an older version")
-    rows = rows.where(pc.not_equal(leading(rows.values, BYTE), 0))  # a deletion is no row
+    marks = leading(rows.values, BYTE)
+    if not pc.all(known := pc.less_equal(marks, 1), min_count=0).as_py():
+        wrong = marks.filter(pc.invert(known)).to_pylist()
+        rows = _separate_broken(rows, known, [f"an older version begins with 0 or 1, this one with {mark}" for mark in wrong])
+        marks = leading(rows.values, BYTE)
+    rows = rows.where(pc.not_equal(marks, 0))  # a deletion is no row
     return replace(
         rows,
         keys=without_last(rows.keys, _SPAN),
@@ -164,7 +169,8 @@ def _older_versions(rows: StoreRows) -> StoreRows:
 
 
 def _waiting(rows: StoreRows) -> StoreRows:
-    """What waits in a buffer: the new value, and its record's time. There are few of them, so they are read one by one."""
+    """Return the waiting changes of a buffer: the new value, and its record's time. There are few of them, so they are decoded one by
+    one."""
     found: list[BufferValue | None] = []
     wrong: dict[int, str] = {}
     for place, data in enumerate(rows.values.to_pylist()):
@@ -178,20 +184,20 @@ def _waiting(rows: StoreRows) -> StoreRows:
     if not wrong:
         return replace(rows, values=values, timestamps=timestamps)
     kept = pa.array([place not in wrong for place in range(len(found))], pa.bool_())
-    return replace(_apart(rows, kept, list(wrong.values())), values=values.filter(kept), timestamps=timestamps.filter(kept))
+    return replace(_separate_broken(rows, kept, list(wrong.values())), values=values.filter(kept), timestamps=timestamps.filter(kept))
 
 
 def _long_enough(rows: StoreRows, column: pa.BinaryArray, size: int, what: str) -> StoreRows:
-    """The rows whose bytes in `column` are at least `size`; the others go to `broken`."""
+    """Return the rows whose bytes in `column` are at least `size`; the others go to `broken`."""
     lengths = pc.binary_length(column)
     kept = pc.fill_null(pc.greater_equal(lengths, size), True)
     if pc.all(kept, min_count=0).as_py():
         return rows
     short = lengths.filter(pc.invert(kept)).to_pylist()
-    return _apart(rows, kept, [f"{what} has at least {size} bytes, this one has {length}" for length in short])
+    return _separate_broken(rows, kept, [f"{what} has at least {size} bytes, this one has {length}" for length in short])
 
 
-def _apart(rows: StoreRows, kept: pa.BooleanArray, reasons: list[str]) -> StoreRows:
+def _separate_broken(rows: StoreRows, kept: pa.BooleanArray, reasons: list[str]) -> StoreRows:
     rest = pc.invert(kept)
     keys, values = rows.keys.filter(rest), rows.values.filter(rest)
     if (before := rows.broken) is not None:

@@ -1,12 +1,12 @@
-"""What stores of times have in common: windows and sessions, kept in segments of time.
+"""Base of window and session stores, with their segments of time.
 
 A store key ends in a time: a window's start, a session's end. Segments are as in Kafka Streams: half the retention long, at least a minute.
-The store's own stream time is the largest such time that was put; it is committed with the data. What is not later than stream time minus
-retention is expired: it is not read, and a put to it is dropped and counted. A segment is dropped whole when its last entry is expired,
-after the commit that moved stream time past it.
+The store's own stream time is the largest such time that was put; it is committed with the data. Entries not later than stream time minus
+retention are expired: they are not read, and a put to them is dropped and counted. A segment is dropped as a whole when its last entry is
+expired, after the commit that moved stream time past it.
 
-All segments are column families of one RocksDB, not databases of their own as in Kafka Streams: only so can they be committed in one
-batch with the offsets (rules.md, 11).
+All segments are column families of one RocksDB, not databases of their own as in Kafka Streams, so that they can be committed in one batch
+with the offsets (rules.md, 11).
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from itertools import chain
 from pathlib import Path
 from struct import Struct
 
-from runtime.ids import NextOffset, Partition
-from runtime.record import Headers, Windowed
-from runtime.stores.backend import SegmentedBackend, SegmentedSource
-from runtime.stores.base import ChangelogRecord, Entry, StoreContext
-from runtime.stores.memory import MemorySegments
-from runtime.stores.reading import Reader, StagedRow
-from runtime.stores.rocks_segments import RocksSegments
-from runtime.stores.settings import SegmentSettings, StoreSettings
-from runtime.stores.staging import StagedStore
+from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.model.record import Headers, Windowed
+from penstock.runtime.stores.backend import SegmentedBackend, SegmentedSource
+from penstock.runtime.stores.base import ChangelogRecord, Entry, StoreContext
+from penstock.runtime.stores.memory import MemorySegments
+from penstock.runtime.stores.reading import Reader, StagedRow
+from penstock.runtime.stores.rocks_segments import RocksSegments
+from penstock.runtime.stores.settings import SegmentSettings, StoreSettings
+from penstock.runtime.stores.staging import StagedStore
 
 STREAM_TIME = "observed-stream-time"
 LAST = 2**63 - 1
-"""The last moment there is."""
+"""The largest possible time."""
 TIME = Struct(">q")
 _MOST_KEYS = 1 << 16
-"""Keys whose times are known, in each of two generations."""
+"""Number of keys whose times are known, in each of two generations."""
 
 
 @dataclass(slots=True)
@@ -53,18 +53,18 @@ class SegmentedReads(ABC):
 
     @abstractmethod
     def _segmented(self) -> SegmentedSource:
-        """The open backend."""
+        """Return the open backend."""
 
     @abstractmethod
     def _staged_range(self, lo: bytes | None, hi: bytes | None) -> list[StagedRow]:
-        """Staged rows with lo <= key < hi."""
+        """Return staged rows with lo <= key < hi."""
 
     @abstractmethod
     def _at(self, store_key: bytes) -> object:
-        """The value of one store key, or None."""
+        """Return the value of one store key, or None."""
 
     def _oldest(self) -> int:
-        """The first time that is not expired."""
+        """Return the first time that is not expired."""
         return max(0, self._time.now - self._segments.retention_ms + 1)
 
     def _live_segments(self, first: int, last: int) -> list[int]:
@@ -74,9 +74,9 @@ class SegmentedReads(ABC):
     def _rows_of_key(
         self, lo: bytes, hi: bytes, first: int, last: int, reverse: bool, reader: Reader | None = None
     ) -> Iterator[tuple[bytes, object]]:
-        """Rows of one key with times from `first` to `last`, in the order of their bytes; lo <= store key < hi, both of that key. `reader`:
-        how their values are read, if not as users get them."""
-        size = len(lo)  # other lengths belong to longer keys that begin alike
+        """Iterate over rows of one key with times from `first` to `last`, in the order of their bytes; lo <= store key < hi, both of that
+        key. `reader`: decodes their values, if not as for users."""
+        size = len(lo)  # other lengths belong to longer keys with this prefix
         staged = [row for row in self._staged_range(lo, hi) if len(row[0]) == size]
         numbers = self._live_segments(first, last)
         parts = self._segmented().ranges_in(numbers[::-1] if reverse else numbers, lo, hi, reverse=reverse)
@@ -84,7 +84,8 @@ class SegmentedReads(ABC):
         return (reader or self._reader).merged(staged, stored, reverse)
 
     def _rows_of_keys(self, lo: bytes | None, hi: bytes | None, first: int, last: int, reverse: bool) -> Iterator[tuple[bytes, object]]:
-        """Rows with lo <= store key < hi, segment by segment: of the stored ones, segments with times from `first` to `last` only."""
+        """Iterate over rows with lo <= store key < hi, segment by segment; of stored rows only segments with times from `first` to
+        `last`."""
         length, at = self._segments.segment_ms, self._segments.time
         staged: dict[int, list[StagedRow]] = {}
         for row in self._staged_range(lo, hi):
@@ -96,7 +97,7 @@ class SegmentedReads(ABC):
 
 
 class StagedSegmentedStore(StagedStore[SegmentedBackend], SegmentedReads):
-    """A store of times of the engine."""
+    """The engine's segmented store."""
 
     def __init__(self, settings: StoreSettings) -> None:
         super().__init__(settings)
@@ -109,9 +110,9 @@ class StagedSegmentedStore(StagedStore[SegmentedBackend], SegmentedReads):
         self._committed_time = StreamTime()
         self._first_segment = 0
         self._new_after = LAST
-        """What has a later time is in memory, if it is there at all: a new window's entries are not looked for on disk."""
+        """Entries with a later time are in memory, if they exist at all: entries of a new window are not read from disk."""
         self._last_time = b""
-        """The time, as in a store key, that the last new entry of this commit had: stream time is not before it."""
+        """The time, as in a store key, of the last new entry of this commit: stream time is not before it."""
         self._staged_from = LAST
         """No uncommitted entry has an earlier time."""
         self._new_time = b""
@@ -120,11 +121,11 @@ class StagedSegmentedStore(StagedStore[SegmentedBackend], SegmentedReads):
         self._older_times: dict[bytes, list[bytes]] = {}
         self._times_complete = False
         self.expired_records = 0
-        """Puts that were dropped because their time was older than the retention."""
+        """Number of puts that were dropped because their time was older than the retention."""
 
     @abstractmethod
     def _windowed(self, store_key: bytes) -> Windowed:
-        """A store key as the flush listener and iterators show it."""
+        """Return a store key as the flush listener and iterators show it."""
 
     def _open_backend(self, directory: Path, context: StoreContext) -> SegmentedBackend:
         if not self._settings.persistent:
@@ -135,18 +136,19 @@ class StagedSegmentedStore(StagedStore[SegmentedBackend], SegmentedReads):
         super()._loaded_from_backend()
         stored = self._opened().meta(STREAM_TIME)
         self._time.now = self._committed_time.now = TIME.unpack(stored)[0] if stored is not None else -1
-        self._new_after = LAST if stored is None and not self._complete else self._time.now  # of another's files the times are not known
+        # The times in files of another writer are unknown.
+        self._new_after = LAST if stored is None and not self._complete else self._time.now
         self._forget_times()
         self._drop_expired()
 
     # --- times of one key ---------------------------------------------------------------------------------------------------
 
     def suffixes(self, key: bytes) -> list[bytes]:
-        """What follows a record's key in each of its store keys that are not expired, in order of time. The list stays the store's: who
-        puts or removes an entry through `update` enters it there (`insort`, `remove`).
+        """Return the parts of store keys after a record's key, for all entries that are not expired, in order of time. The list belongs to
+        the store: a caller that adds or removes an entry through `update` updates it (`insort`, `remove`).
 
-        For operators that look at the neighbours of each record: a range per record would cost far more than their own work. Kept for the
-        keys of late, by generations as the read cache; as long as nothing was dropped, a key that is not there has no entries.
+        For operators that examine the neighbours of each record: a range per record would cost far more than their own work. Kept for
+        recent keys, by generations as the read cache; as long as nothing was dropped, a key that is not there has no entries.
         """
         found = self._times_of.get(key)
         if found is None:
@@ -195,7 +197,7 @@ class StagedSegmentedStore(StagedStore[SegmentedBackend], SegmentedReads):
         self._last_time, self._staged_from = b"", LAST
 
     def _put(self, key: bytes, value: object, timestamp: int) -> None:
-        """A put of the user's, beside the operators'."""
+        """Put on behalf of a user, in addition to the operators' updates."""
         self.update(key, None, self.entry(key), value, timestamp, None)
         if not self._times_of:
             self._times_complete = False
@@ -216,7 +218,7 @@ class StagedSegmentedStore(StagedStore[SegmentedBackend], SegmentedReads):
     # --- writes -------------------------------------------------------------------------------------------------------------
 
     def update(self, key: bytes, key_object: object, entry: Entry, value: object, timestamp: int, headers: Headers | None) -> None:
-        # An entry that is staged had its time looked at in this commit; and most are of the time of the one before.
+        # A staged entry had its time checked in this commit; and most entries have the time of the previous one.
         if not entry.uncommitted and (stored := key[self._time_at]) != self._last_time:
             time = int.from_bytes(stored, "big", signed=True)
             if time > self._time.now:
@@ -227,7 +229,7 @@ class StagedSegmentedStore(StagedStore[SegmentedBackend], SegmentedReads):
             if time < self._staged_from:
                 self._staged_from = time
             self._last_time = stored
-        StagedStore.update(self, key, key_object, entry, value, timestamp, headers)  # `super()` costs as much as half of what is done here
+        StagedStore.update(self, key, key_object, entry, value, timestamp, headers)  # `super()` costs as much as half of this method
 
     def _key_object(self, key: bytes) -> object:
         return self._windowed(key)
@@ -235,7 +237,7 @@ class StagedSegmentedStore(StagedStore[SegmentedBackend], SegmentedReads):
     # --- commit -------------------------------------------------------------------------------------------------------------
 
     def _stored(self, records: Sequence[ChangelogRecord]) -> Iterator[tuple[bytes, bytes | None]]:
-        """Without entries of segments that the records themselves have moved out of the retention."""
+        """Return the records without entries of segments that the records themselves have moved out of the retention."""
         length, first, at = self._segments.segment_ms, self._live_from(), self._time_at
         if first == self._first_segment or self._staged_from // length >= first:
             return super()._stored(records)
@@ -270,7 +272,7 @@ class StagedSegmentedStore(StagedStore[SegmentedBackend], SegmentedReads):
             self.set_meta(STREAM_TIME, TIME.pack(self._time.now))
 
     def _live_from(self) -> int:
-        """The first segment that holds something which is not expired."""
+        """Return the first segment with an entry that is not expired."""
         return self._oldest() // self._segments.segment_ms
 
     def _drop_expired(self) -> None:
@@ -288,11 +290,11 @@ class StagedSegmentedStore(StagedStore[SegmentedBackend], SegmentedReads):
 
     def _at(self, store_key: bytes) -> object:
         entry = self.entry(store_key)
-        return self._reader.staged(entry.value, entry.timestamp)
+        return self._reader.staged(entry.value, entry.timestamp, store_key)
 
 
 class SegmentedView(SegmentedReads):
-    """The committed content of a store of times, for interactive queries from any thread."""
+    """The committed content of a segmented store, for interactive queries from any thread."""
 
     def __init__(self, backend: SegmentedSource, reader: Reader, segments: SegmentSettings, time: StreamTime) -> None:
         self._backend = backend
@@ -307,4 +309,4 @@ class SegmentedView(SegmentedReads):
         return []
 
     def _at(self, store_key: bytes) -> object:
-        return self._reader.stored(self._backend.get(store_key))
+        return self._reader.stored(self._backend.get(store_key), store_key)

@@ -1,8 +1,8 @@
 """Session stores (Kafka Streams' `SessionStore`).
 
-A key is the record's key, the session's end and its start (`SessionKeySchema`), so that one key's sessions lie in the order of their
-ends. A session that grows is removed and put anew, under its new end: that is the operator's business. Retention and segments (by session
-end) are as in `segmented.py`.
+A key is the record's key, the session's end and its start (`SessionKeySchema`), so that one key's sessions are ordered by their ends. A
+session that grows is removed and put again under its new end, by the operator. Retention and segments (by session end) are as in
+`segmented.py`.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import overload
 
-from runtime.record import SessionWindow, Windowed
-from runtime.serdes import keys
-from runtime.stores.segmented import LAST, SegmentedReads, SegmentedView, StagedSegmentedStore
+from penstock.runtime.model.record import SessionWindow, Windowed
+from penstock.runtime.serdes import keys
+from penstock.runtime.stores.segmented import LAST, SegmentedReads, SegmentedView, StagedSegmentedStore
 
 _LAST_SUFFIX = keys.pack_session_suffix(LAST, LAST)
 _FIND = "(key, earliest_end, latest_start), (key_from, key_to, earliest_end, latest_start) or (earliest_end, latest_end); times are int, ms"
 
 
 class SessionReads(SegmentedReads):
-    """The reads, over the store with its staging or over the committed data alone."""
+    """Reads over the store with its staging or over the committed data alone."""
 
     @overload
     def find_sessions(self, key: object, earliest_end: int, latest_start: int, /) -> Iterator[tuple[Windowed, object]]: ...
@@ -33,9 +33,9 @@ class SessionReads(SegmentedReads):
     def find_sessions(self, earliest_end: int, latest_end: int, /) -> Iterator[tuple[Windowed, object]]: ...
 
     def find_sessions(self, *arguments: object) -> Iterator[tuple[Windowed, object]]:
-        """`(key, earliest end, latest start)`: the sessions of one key that end at the one or later and start at the other or earlier, by
-        end. `(key from, key to, earliest end, latest start)`: of several keys (None: no bound), segment by segment, inside one by key.
-        `(earliest end, latest end)`: sessions of all keys that end between the two. Times in ms, inclusive."""
+        """Iterate over sessions. `(key, earliest end, latest start)`: the sessions of one key that end at the one or later and start at the
+        other or earlier, by end. `(key from, key to, earliest end, latest start)`: of several keys (None: no bound), segment by segment,
+        by key in each. `(earliest end, latest end)`: sessions of all keys that end between the two. Times in ms, inclusive."""
         return self._found(arguments, False)
 
     @overload
@@ -47,11 +47,11 @@ class SessionReads(SegmentedReads):
     ) -> Iterator[tuple[Windowed, object]]: ...
 
     def backward_find_sessions(self, *arguments: object) -> Iterator[tuple[Windowed, object]]:
-        """`find_sessions` in the opposite order."""
+        """Iterate as `find_sessions`, in the opposite order."""
         return self._found(arguments, True)
 
     def fetch_session(self, key: object, session_start: int, session_end: int) -> object:
-        """The value of the session with exactly these ends (ms), or None."""
+        """Return the value of the session with exactly this start and end (ms), or None."""
         data = self._reader.key_bytes(key)
         return self._at(keys.session_key(data, session_start, session_end)) if session_end >= self._oldest() else None
 
@@ -62,7 +62,8 @@ class SessionReads(SegmentedReads):
     def fetch(self, key_from: object | None, key_to: object | None, /) -> Iterator[tuple[Windowed, object]]: ...
 
     def fetch(self, *of: object) -> Iterator[tuple[Windowed, object]]:
-        """All sessions of one key, by end; or of the keys from one to another (None: no bound), segment by segment, inside one by key."""
+        """Iterate over all sessions of one key, by end; or of the keys from one to another (None: no bound), segment by segment, by key in
+        each."""
         return self._found((*of, 0, LAST), False)
 
     @overload
@@ -72,11 +73,11 @@ class SessionReads(SegmentedReads):
     def backward_fetch(self, key_from: object | None, key_to: object | None, /) -> Iterator[tuple[Windowed, object]]: ...
 
     def backward_fetch(self, *of: object) -> Iterator[tuple[Windowed, object]]:
-        """`fetch` in the opposite order."""
+        """Iterate as `fetch`, in the opposite order."""
         return self._found((*of, 0, LAST), True)
 
     def all(self) -> Iterator[tuple[Windowed, object]]:
-        """All sessions that are not expired."""
+        """Iterate over all sessions that are not expired."""
         return self.fetch(None, None)
 
     def _found(self, arguments: tuple[object, ...], reverse: bool) -> Iterator[tuple[Windowed, object]]:
@@ -118,16 +119,16 @@ class SessionReads(SegmentedReads):
 
 
 class StagedSessionStore(StagedSegmentedStore, SessionReads):
-    """A session store of the engine."""
+    """The engine's session store."""
 
     def put(self, session_key: Windowed, aggregate: object) -> None:
-        """Sets the value of a session; None removes it. Dropped and counted when the session is expired."""
+        """Set the value of a session; None removes it. Dropped and counted when the session is expired."""
         key, window = session_key
         data = keys.session_key(self._reader.key_bytes(key), window.start, window.end)
         self._put(data, aggregate, self._record_time())
 
     def remove(self, session_key: Windowed) -> None:
-        """Removes a session."""
+        """Remove a session."""
         self.put(session_key, None)
 
     def _windowed(self, store_key: bytes) -> Windowed:

@@ -1,4 +1,4 @@
-"""What a store is, before it is opened: its name, serdes, switches, and where its bytes live."""
+"""Settings of a store before it is opened: its name, serdes, switches, and location."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from runtime.serdes.keys import SESSION_SUFFIX, TIMESTAMP, WINDOW_SUFFIX
-from runtime.serdes.serde import Serde
-from runtime.stores.base import StoreLayout, StoreSchemas
+from penstock.runtime.serdes.keys import SESSION_SUFFIX, TIMESTAMP, WINDOW_SUFFIX
+from penstock.runtime.serdes.serde import Serde
+from penstock.runtime.stores.base import StoreLayout, StoreSchemas
+from penstock.runtime.stores.store_format import StoreFormat
 
 _SHORTEST_SEGMENT_MS = 60_000
 _COMPACTION_LAG_MS = 24 * 60 * 60_000
@@ -17,13 +18,13 @@ _COMPACTION_LAG_MS = 24 * 60 * 60_000
 
 
 def segment_ms(retention_ms: int) -> int:
-    """The length of a segment in ms, Kafka Streams': half the retention, at least a minute."""
+    """Return the length of a segment in ms as in Kafka Streams: half the retention, at least a minute."""
     return max(retention_ms // 2, _SHORTEST_SEGMENT_MS)
 
 
 def version_segment_ms(retention_ms: int) -> int:
-    """The length of a segment of versions in ms, Kafka Streams' (`RocksDbVersionedKeyValueBytesStoreSupplier`): shorter than other
-    segments, down to 2 s, because every read of an older version looks through them."""
+    """Return the length of a segment of versions in ms as in Kafka Streams (`RocksDbVersionedKeyValueBytesStoreSupplier`): shorter than
+    other segments, down to 2 s, because every read of an older version searches them."""
     if retention_ms <= 60_000:
         return max(retention_ms // 3, 2_000)
     if retention_ms <= 300_000:
@@ -35,8 +36,8 @@ def version_segment_ms(retention_ms: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SegmentSettings:
-    """A store whose keys end in a time and that is kept in segments of time. `suffix`: how many bytes stand after the record's key; the
-    first eight of them are the time that decides on the segment. The rest in ms."""
+    """Settings of segments, for a store whose keys end in a time. `suffix`: number of bytes after the record's key; the first eight of them
+    are the time that decides on the segment. The rest in ms."""
 
     retention_ms: int
     segment_ms: int
@@ -44,36 +45,39 @@ class SegmentSettings:
 
     @property
     def time(self) -> slice:
-        """Where in a store key the time is."""
+        """The position of the time in a store key."""
         return slice(-self.suffix, -self.suffix + TIMESTAMP)
 
 
 @dataclass(frozen=True, slots=True)
 class WindowSettings:
-    """Times of a window store, in ms. `retain_duplicates`: several values of one key and time are kept side by side. `longer_ms`: how much
-    longer than the retention a window can be read, by who makes new ones from it."""
+    """Times of a window store, in ms. `retain_duplicates`: several values of one key and time are kept. `longer_ms`: how much longer than
+    the retention an operator that derives new windows can read one."""
 
     size_ms: int
     retention_ms: int
     retain_duplicates: bool = False
     longer_ms: int = 0
+    starts: str = ""
+    """Rule by which the windows of an aggregate start: part of the meaning of its entries."""
 
     @property
     def segments(self) -> SegmentSettings:
-        """Segments of window starts."""
+        """Settings of the segments, by window start."""
         return SegmentSettings(self.retention_ms + self.longer_ms, segment_ms(self.retention_ms), WINDOW_SUFFIX)
 
 
 @dataclass(frozen=True, slots=True)
 class SessionSettings:
-    """Times of a session store, in ms; `longer_ms` as of windows."""
+    """Times of a session store, in ms; `longer_ms` and `starts` as of windows."""
 
     retention_ms: int
     longer_ms: int = 0
+    starts: str = ""
 
     @property
     def segments(self) -> SegmentSettings:
-        """Segments of session ends."""
+        """Settings of the segments, by session end."""
         return SegmentSettings(self.retention_ms + self.longer_ms, segment_ms(self.retention_ms), SESSION_SUFFIX)
 
 
@@ -86,13 +90,13 @@ class VersionSettings:
 
     @property
     def segments(self) -> SegmentSettings:
-        """Segments of the moments at which older versions ceased to hold; after it in a key is the moment at which they began."""
+        """Settings of the segments, by the end of an older version's validity; its start follows in the key."""
         return SegmentSettings(self.retention_ms, self.segment_ms, 2 * TIMESTAMP)
 
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """All that a builder was told."""
+    """Everything that a builder was configured with."""
 
     name: str
     persistent: bool
@@ -104,14 +108,14 @@ class StoreSettings:
     logging: bool = True
     logging_config: Mapping[str, str] = field(default_factory=dict)
     buffer: bool = False
-    """It holds changes that wait (`buffer.py`)."""
+    """The store holds waiting changes (`buffer.py`)."""
     max_entries: int | None = None
-    """It keeps so many entries, those that were used last (`lru.py`)."""
+    """The store keeps this many of the most recently used entries (`lru.py`)."""
 
     def changelog_config(self) -> dict[str, str]:
-        """Topic settings as Kafka Streams makes them (`InternalTopicConfig`): windows and sessions are deleted after their retention,
-        to which `windowstore.changelog.additional.retention.ms` is added when the topic is made; versions are not compacted while
-        they can be read."""
+        """Return the topic settings as Kafka Streams makes them (`InternalTopicConfig`): windows and sessions are deleted after their
+        retention, plus `windowstore.changelog.additional.retention.ms` when the topic is created; versions are not compacted while they
+        can be read."""
         config = {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime"}
         if isinstance(self.times, VersionSettings):
             config["min.compaction.lag.ms"] = str(self.times.retention_ms + _COMPACTION_LAG_MS)
@@ -132,6 +136,20 @@ class StoreSettings:
             duplicates=isinstance(self.times, WindowSettings) and self.times.retain_duplicates,
         )
 
+    def format(self) -> StoreFormat:
+        """The format of the store's entries, which is recorded."""
+        layout = self.layout()
+        return StoreFormat(
+            timestamped=layout.timestamped,
+            keys=(self.key_serde.format(),),
+            values=(self.value_serde.format(),),
+            window_size_ms=layout.window_size_ms,
+            retention_ms=layout.retention_ms,
+            segment_ms=layout.segment_ms,
+            duplicates=layout.duplicates,
+            starts="" if isinstance(self.times, VersionSettings | None) else self.times.starts,
+        )
+
     def schemas(self) -> StoreSchemas:
         key, value = self.key_serde, self.value_serde
         return StoreSchemas(key.schema, value.schema, key.registry_schema, value.registry_schema)
@@ -150,14 +168,14 @@ class StoreSettings:
                 return "buffer" if self.buffer else "key_value"
 
     def folder(self, task_dir: Path) -> Path:
-        """Where the store's files are, as in Kafka Streams: `<task>/rocksdb/<store>`."""
+        """Return the directory of the store's files, as in Kafka Streams: `<task>/rocksdb/<store>`."""
         return task_dir / "rocksdb" / self.name
 
     def destroy(self, task_dir: Path) -> None:
-        """Removes the files of a store that is closed."""
+        """Remove the files of a closed store."""
         shutil.rmtree(self.folder(task_dir), ignore_errors=not self.folder(task_dir).exists())
 
     @property
     def family(self) -> str:
-        """The column family of a key-value store's entries, named as in Kafka Streams, which keeps the two formats apart."""
+        """The column family of a key-value store's entries, named as in Kafka Streams, which separates the two formats."""
         return "keyValueWithTimestamp" if self.timestamped else "default"

@@ -1,52 +1,58 @@
 """Staging: the uncommitted updates of a store, its record cache and its read cache, in one map (KIP-892).
 
-The problem: every update must be seen by the next read, must reach the changelog once per key and commit, must be forwarded
-downstream either at once or folded, must vanish on an abort, and must reach RocksDB in one atomic batch; and all that in a few
-hundred nanoseconds of Python per record.
+Every update must be visible to the next read, reach the changelog once per key and commit, be forwarded downstream either at once or
+folded, disappear on an abort, and reach RocksDB in one atomic batch; all that in a few hundred nanoseconds of Python per record.
 
-The way taken: one `Entry` per key that carries two marks, *not yet committed* (staging) and *not yet forwarded* (cache). The hot path
-is a look-up in one dict and a few assignments. Everything that costs (serialising, the changelog, RocksDB) happens once per key
-and commit. After a commit the entries stay as a read cache, so a hot key is not read and decoded again every 100 ms.
+So there is one `Entry` per key with two marks, *not yet committed* (staging) and *not yet forwarded* (cache). The hot path is a look-up in
+one dict and a few assignments. The expensive work (serialising, the changelog, RocksDB) happens once per key and commit. After a commit the
+entries stay as a read cache, so a hot key is not read and decoded again every 100 ms.
 
     _entries        key -> Entry: all uncommitted ones, and the clean ones of this generation
-    _older          key -> Entry: clean ones of the generation before
+    _older          key -> Entry: clean ones of the previous generation
     _uncommitted    key -> Entry, in the order of the first update since the commit
-    _waiting        how many of these are not yet forwarded. Each entry has the number of its last update, by which they are put in order
-                    when they are (as Kafka Streams' `NamedCache`, so that time runs forward downstream): a map that is kept in that order
+    _waiting        how many of these are not yet forwarded. Each entry has the number of its last update, by which entries are sorted when
+                    they are forwarded (as in Kafka Streams' `NamedCache`, so that time runs forward downstream): a map in that order
                     costs two look-ups per update
     _in_order       keys of unforwarded entries in that order, as of when the cache last was too large: those that were not updated since
                     are the oldest
 
-The read cache gives way by generations: when `_entries` has grown to half of its share, it becomes `_older` and the generation before is
+The read cache evicts by generations: when `_entries` has grown to half of its share, it becomes `_older` and the previous generation is
 dropped; a hit in `_older` moves the entry back. That is nearly LRU and costs nothing on a hit. As long as nothing has been dropped and the
 backend was empty at the start, the map is known to hold *every* key, and an absent key costs no read at all (`_complete`).
 
-Ways rejected: a WriteBatchWithIndex (rocksdict has none, and every read would cross into RocksDB and be decoded again); an LRU list
-(a move per read); copies of the map per commit (a pause, and twice the memory); staging mutable values as objects (user code that
-changes a dict in place would change state that was not put).
+Rejected: a WriteBatchWithIndex (rocksdict has none, and every read would cross into RocksDB and be decoded again); an LRU list (a move per
+read); copies of the map per commit (a pause, and twice the memory); staging mutable values as objects (user code that changes a dict in
+place would change state that was not put).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from operator import attrgetter, itemgetter
 from struct import Struct
 
-from runtime.errors import InvalidStateStoreError, SchemaRegistryUnavailableError, StreamsError
-from runtime.ids import NextOffset, Partition
-from runtime.record import Headers, ValueAndTimestamp
-from runtime.stores.backed import UPDATE_BYTES, B, BackedStore
-from runtime.stores.base import ChangelogRecord, Entry, EntryStore, FlushListener, FlushRun
-from runtime.stores.reading import StagedRow
-from runtime.stores.settings import StoreSettings
+from penstock.runtime.model.errors import InvalidStateStoreError, SchemaRegistryUnavailableError, StreamsError
+from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.model.record import Headers, ValueAndTimestamp
+from penstock.runtime.stores.backed import UPDATE_BYTES, B, BackedStore
+from penstock.runtime.stores.base import ChangelogRecord, Entry, EntryStore, FlushListener, FlushRun
+from penstock.runtime.stores.look_ahead import NOT_READ, LookAhead
+from penstock.runtime.stores.reading import StagedRow
+from penstock.runtime.stores.settings import StoreSettings
 
 _TIMESTAMP = Struct(">q")
 ENTRY_BYTES = 330
-"""Python memory of an entry besides key and value: the object, its timestamp, its place in a dict, the headers of key and value objects."""
+"""Python memory of an entry besides key and value: the object, its timestamp, its place in a dict, the object headers of key and value."""
 _LOADS_PER_LOOK = 256
-"""Loads after which the size of the read cache is looked at."""
+"""Number of loads after which the size of the read cache is checked."""
+_ONE_READ_IN = 8
+"""Look-ahead is used while one in this many records has to be read."""
+_ASKED_PER_LOOK = 2_048
+"""Number of records after which that ratio is checked."""
+_LEAST_AHEAD = 16
+"""Minimum number of keys for a read on another thread; fewer are read faster one by one."""
 _EVICTED_AT_ONCE = 64
 """An eviction frees this part of the cache's budget."""
 _BY_UPDATE = attrgetter("update")
@@ -54,20 +60,21 @@ _BY_KEY = itemgetter(0)
 _numbers = count(1)
 """Numbers of updates, of all stores of the process."""
 _INSORT = 64
-"""New keys up to which the sorted view is kept up key by key; above, it is sorted anew."""
+"""Up to this many new keys the sorted view is updated key by key; above, it is sorted again."""
 
 
 class StagedStore(BackedStore[B], EntryStore):
-    """What key-value, window and session stores have in common: everything but the typed reads."""
+    """Base of key-value, window and session stores: everything except the typed reads."""
 
     # --- life ---------------------------------------------------------------------------------------------------------------
 
     def __init__(self, settings: StoreSettings) -> None:
         super().__init__(settings)
         self._entries: dict[bytes, Entry] = {}
+        self._ahead = LookAhead()
 
     def _reset_staging(self) -> None:
-        self._entries.clear()  # operators hold on to the map itself, over a rollback or a wipe too
+        self._entries.clear()  # operators keep references to the map itself, over a rollback or a wipe too
         self._older: dict[bytes, Entry] = {}
         self._uncommitted: dict[bytes, Entry] = {}
         self._waiting = 0
@@ -80,6 +87,9 @@ class StagedStore(BackedStore[B], EntryStore):
         self._held_bytes = 0
         self._uncommitted_bytes = 0
         self._loads = 0
+        self._reads = 0
+        self._asked = 0
+        self._reads_files = False
         self._value_bytes = 0
         self._counted = 0
         self._complete = False
@@ -89,7 +99,8 @@ class StagedStore(BackedStore[B], EntryStore):
         self._complete = self._opened().is_empty()
 
     def _forget(self) -> None:
-        """Drops all of staging and gives its memory back to the shared budgets."""
+        """Empty the staging and return its memory to the shared budgets."""
+        self._ahead.forget()
         self._cache.used -= self._held_bytes
         self._read_cache.used -= self._counted
         self._reset_staging()
@@ -139,14 +150,14 @@ class StagedStore(BackedStore[B], EntryStore):
             entry.timestamp = timestamp
 
     def _sized(self, entry: Entry, value: object) -> tuple[object, int]:
-        """A value without a fixed size, as it is staged, with its size; an entry that is counted already is counted anew."""
+        """Return a value without a fixed size as it is staged, with its size. The counted size of an uncommitted entry is updated."""
         try:
             if value is not None and self._encode is not None:
                 value = self._encode(value)
             size = _length(value)
         except SchemaRegistryUnavailableError:
-            raise  # says nothing about what was given
-        except Exception as error:
+            raise  # not the fault of the value
+        except BaseException as error:
             raise self._unwritable(value, error) from error
         if entry.uncommitted:
             grown = size - _length(entry.value)
@@ -161,34 +172,67 @@ class StagedStore(BackedStore[B], EntryStore):
         value = entry.value
         if value is None or self._encode is None:
             return value
-        return self._read_value(value)  # type: ignore[arg-type]  # staged as bytes
+        try:
+            return self._read_value(value)  # type: ignore[arg-type]  # staged as bytes
+        except Exception as error:
+            raise self._unreadable(self._key_of(entry), value, error) from error
+
+    def _key_of(self, entry: Entry) -> bytes | None:
+        """Return the key of an entry by a search, for error messages."""
+        return next((key for key, each in [*self._entries.items(), *self._uncommitted.items()] if each is entry), None)
 
     def _load(self, key: bytes) -> Entry:
         older = self._older.pop(key, None) if self._older else None
         if older is not None:
             self._entries[key] = older
             return older
-        data = None if self._complete or self._is_new(key) else self._opened().get(key)
+        data: bytes | None = None
+        if not self._complete and not self._is_new(key):
+            self._reads += 1
+            ahead = self._ahead.found.pop(key, NOT_READ)
+            data = ahead if ahead is not NOT_READ else self._read(key)
         if data is None:
             entry = Entry(None, -1)
         else:
             timestamp = 0
             if self._timestamped:
                 timestamp, data = _TIMESTAMP.unpack_from(data)[0], data[8:]
-            entry = Entry(data if self._decode is None else self._decode(data), timestamp)
+            try:
+                entry = Entry(data if self._decode is None else self._decode(data), timestamp)
+            except Exception as error:
+                raise self._unreadable(key, data, error) from error
             self._value_bytes += len(data)
         self._loads += 1
         if self._loads >= _LOADS_PER_LOOK:
-            self._look_at_read_cache()
+            self._check_read_cache()
         self._entries[key] = entry
         return entry
 
+    def _read(self, key: bytes) -> bytes | None:
+        if self._ahead.collect():
+            ahead = self._ahead.found.pop(key, NOT_READ)
+            if ahead is not NOT_READ:
+                return ahead
+        return self._opened().get(key)
+
+    def reads_files(self, records: int) -> bool:
+        self._asked += records
+        if self._asked >= _ASKED_PER_LOOK:
+            self._reads_files = self._reads * _ONE_READ_IN >= self._asked
+            self._asked = self._reads = 0
+        return self._reads_files and not self._complete
+
+    def look_ahead(self, keys: Iterable[bytes]) -> None:
+        absent = list(set(keys).difference(self._entries).difference(self._older).difference(self._ahead.found))
+        if len(absent) >= _LEAST_AHEAD:
+            self._ahead.begin(absent, self._opened().begin_get_all)
+
     def _is_new(self, key: bytes) -> bool:
-        """True if it is known of the key alone that what is not in memory is not stored either."""
+        """True if the key alone shows that it is not stored unless it is in memory."""
         return False
 
     def _taken(self, value: object) -> tuple[object, int]:
-        """What a user's `put` was given, as (value, timestamp)."""
+        """Convert the argument of a user's `put` to (value, timestamp)."""
         if not self._timestamped or value is None:
             return value, self._record_time()
         if not isinstance(value, ValueAndTimestamp):
@@ -197,9 +241,9 @@ class StagedStore(BackedStore[B], EntryStore):
 
     # --- memory -------------------------------------------------------------------------------------------------------------
 
-    def _look_at_read_cache(self) -> None:
-        """Counts this generation, and begins a new one if all stores together have used up their half of the budget and this store
-        its share."""
+    def _check_read_cache(self) -> None:
+        """Count this generation, and begin a new one if all stores together have used up their half of the budget and this store its
+        share."""
         self._loads = 0
         budget = self._read_cache
         counted = len(self._entries) * ENTRY_BYTES + self._value_bytes
@@ -209,7 +253,8 @@ class StagedStore(BackedStore[B], EntryStore):
         if budget.used > half and counted > half // budget.holders:
             if self._older:
                 self._dropped()
-            self._older = self._entries.copy()  # operators hold on to the map itself
+                self._ahead.forget()
+            self._older = self._entries.copy()  # operators keep references to the map itself
             self._entries.clear()
             self._entries.update(self._uncommitted)
             for key in self._uncommitted:
@@ -219,18 +264,19 @@ class StagedStore(BackedStore[B], EntryStore):
             self._counted = 0
 
     def _dropped(self) -> None:
-        """Entries leave memory that are stored: a key that is not there need not be absent any more."""
+        """Note that stored entries leave memory: a key that is not in memory may be stored now."""
         self._complete = False
 
     def _evict(self) -> None:
-        """Forwards the oldest entries until the cache is within its budget again; they stay staged (rules.md, 9). It goes on a little below
-        the budget, so that this is not done for each update. During a flush there is nothing to do: all have their turn."""
+        """Forward the oldest entries until the cache is within its budget again; they stay staged (rules.md, 9). It continues to slightly
+        below the budget, so that this is not done for each update. During a flush there is nothing to do: all entries are being
+        forwarded."""
         cache, uncommitted = self._cache, self._uncommitted
         enough = cache.limit - cache.limit // _EVICTED_AT_ONCE
         while self._waiting and not self._flushing:
             for update, key in self._in_order:
                 entry = uncommitted[key]
-                if entry.update != update or not entry.unforwarded:  # updated since, or gone by what forwarding another one brought about
+                if entry.update != update or not entry.unforwarded:  # updated since, or forwarded as a consequence of another one
                     continue
                 self._waiting -= 1
                 size = self._fixed_size
@@ -247,15 +293,18 @@ class StagedStore(BackedStore[B], EntryStore):
         new, old, headers = entry.value, entry.forwarded_value, entry.headers
         entry.headers = None
         if new is None and old is None:
-            return  # came and went between two flushes: downstream never knew of it (Kafka Streams' CachingKeyValueStore)
+            return  # added and deleted between two flushes: downstream never received it (Kafka Streams' CachingKeyValueStore)
         if self._encode is not None:
-            new = self._read_value(new) if new is not None else None  # type: ignore[arg-type]  # staged as bytes
-            old = self._read_value(old) if old is not None else None  # type: ignore[arg-type]  # staged as bytes
+            try:
+                new = self._read_value(new) if new is not None else None  # type: ignore[arg-type]  # staged as bytes
+                old = self._read_value(old) if old is not None else None  # type: ignore[arg-type]  # staged as bytes
+            except Exception as error:
+                raise self._unreadable(self._key_of(entry), (new, old), error) from error
         if self._listener is not None:
             self._listener(entry.key, new, old, entry.timestamp, headers)
 
     def _key_object(self, key: bytes) -> object:
-        """The key as an object, as the flush listener and iterators show it."""
+        """Return the key as an object, as the flush listener and iterators show it."""
         return self._read_key(key)
 
     # --- commit -------------------------------------------------------------------------------------------------------------
@@ -272,7 +321,7 @@ class StagedStore(BackedStore[B], EntryStore):
         waiting = sorted([entry for entry in self._uncommitted.values() if entry.unforwarded], key=_BY_UPDATE)
         self._waiting, self._in_order, self._flushing = 0, iter(()), True
         self._release_held()
-        # An operator downstream may write to this store too: an entry that it updates has its turn here all the same.
+        # An operator downstream may write to this store too: an entry that it updates is nevertheless forwarded here.
         if self._encode is not None or self._flush_run is None:
             for entry in waiting:
                 if entry.unforwarded:
@@ -298,18 +347,18 @@ class StagedStore(BackedStore[B], EntryStore):
         try:
             return [(key, write(value) if (value := entry.value) is not None else None, entry.timestamp) for key, entry in items]
         except SchemaRegistryUnavailableError:
-            raise  # says nothing about what was given
-        except Exception as error:
+            raise  # not the fault of the value
+        except BaseException as error:
             raise self._unwritable(value, error) from error
 
     def prepare_commit(self) -> None:
         if self._prepared and self.persistent:
-            self._to_write = sorted(self._stored(self._prepared), key=_BY_KEY)  # RocksDB has half the work with what is in order
+            self._to_write = sorted(self._stored(self._prepared), key=_BY_KEY)  # RocksDB needs half the time for sorted entries
 
     def commit(self, offsets: Mapping[Partition, NextOffset]) -> None:
         backend = self._opened()
         if self._waiting:
-            raise StreamsError(f"store {self.name} was to be committed while {self._waiting} updates were not forwarded")
+            raise StreamsError(f"store {self.name} cannot be committed while {self._waiting} updates are not forwarded")
         moved = {partition: offset for partition, offset in offsets.items() if self._offsets.get(partition) != offset}
         if not (moved or self._uncommitted or self._staged_meta):
             self._prepared = self._to_write = None
@@ -321,7 +370,7 @@ class StagedStore(BackedStore[B], EntryStore):
         self._committed(moved)
 
     def _stored(self, records: Sequence[ChangelogRecord]) -> Iterator[tuple[bytes, bytes | None]]:
-        """Changelog records as the backend keeps them."""
+        """Return changelog records as the backend stores them."""
         if not self._timestamped:
             return ((key, value) for key, value, _ in records)
         pack = _TIMESTAMP.pack
@@ -336,13 +385,13 @@ class StagedStore(BackedStore[B], EntryStore):
         self._prepared = self._to_write = None
         self._staged_meta.clear()
         self._offsets.update(offsets)
-        self._look_at_read_cache()
+        self._check_read_cache()
 
     def rollback(self) -> None:
         backend = self._opened()
         for key in self._uncommitted:
             self._entries.pop(key, None)
-            self._older.pop(key, None)  # where a caller held the entry while the generations changed
+            self._older.pop(key, None)  # where a caller held the entry during the change of generations
         if self._uncommitted and not (self._complete and backend.is_empty()):
             self._dropped()
         self._release_held()
@@ -355,7 +404,8 @@ class StagedStore(BackedStore[B], EntryStore):
 
     def restore(self, records: Sequence[ChangelogRecord], offsets: Mapping[Partition, NextOffset]) -> None:
         if self._uncommitted:
-            raise StreamsError(f"store {self.name} was to be restored while it holds {len(self._uncommitted)} uncommitted updates")
+            raise StreamsError(f"store {self.name} cannot be restored while it holds {len(self._uncommitted)} uncommitted updates")
+        self._ahead.forget()
         self._opened().write(self._stored(records), offsets, self._staged_meta)
         self._staged_meta.clear()
         self._offsets.update(offsets)
@@ -372,10 +422,10 @@ class StagedStore(BackedStore[B], EntryStore):
     # --- ranges -------------------------------------------------------------------------------------------------------------
 
     def _staged_range(self, lo: bytes | None, hi: bytes | None) -> list[StagedRow]:
-        """(key, staged value, timestamp) of the uncommitted entries with lo <= key < hi, in the order of the keys.
+        """Return (key, staged value, timestamp) of the uncommitted entries with lo <= key < hi, in the order of the keys.
 
-        The sorted view is built when a range first asks and then follows: the dict keeps the order of insertion and loses nothing
-        before the commit, so the keys that are new since the last range are its last ones.
+        The sorted view is built at the first range and then updated: the dict keeps the order of insertion and loses nothing before the
+        commit, so the keys that are new since the last range are its last ones.
         """
         uncommitted, keys = self._uncommitted, self._sorted
         new = len(uncommitted) - len(keys)
@@ -390,5 +440,5 @@ class StagedStore(BackedStore[B], EntryStore):
 
 
 def _length(value: object) -> int:
-    """Of a staged value without a fixed size: bytes or str."""
+    """Return the length of a staged value without a fixed size: bytes or str."""
     return len(value) if value is not None else 0  # type: ignore[arg-type]  # as above

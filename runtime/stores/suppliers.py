@@ -7,23 +7,23 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from runtime.durations import Duration, to_ms
-from runtime.serdes.serde import Serde
-from runtime.stores.base import EngineStore
-from runtime.stores.duplicates import StagedDuplicatesStore
-from runtime.stores.key_value import StagedKeyValueStore
-from runtime.stores.lru import StagedLruStore
-from runtime.stores.session import StagedSessionStore
-from runtime.stores.settings import SessionSettings, StoreSettings, VersionSettings, WindowSettings, segment_ms, version_segment_ms
-from runtime.stores.versioned import StagedVersionedStore
-from runtime.stores.window import StagedWindowStore
+from penstock.runtime.model.durations import Duration, to_ms
+from penstock.runtime.serdes.serde import Serde
+from penstock.runtime.stores.base import EngineStore
+from penstock.runtime.stores.duplicates import StagedDuplicatesStore
+from penstock.runtime.stores.key_value import StagedKeyValueStore
+from penstock.runtime.stores.lru import StagedLruStore
+from penstock.runtime.stores.session import StagedSessionStore
+from penstock.runtime.stores.settings import SessionSettings, StoreSettings, VersionSettings, WindowSettings, segment_ms, version_segment_ms
+from penstock.runtime.stores.versioned import StagedVersionedStore
+from penstock.runtime.stores.window import StagedWindowStore
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class KeyValueSupplier:
-    """Where a key-value store keeps its entries, and how many at most (`KeyValueBytesStoreSupplier`)."""
+    """Location of a key-value store's entries, and their maximum number (`KeyValueBytesStoreSupplier`)."""
 
     name: str
     persistent: bool
@@ -32,7 +32,7 @@ class KeyValueSupplier:
 
 @dataclass(frozen=True, slots=True)
 class WindowSupplier:
-    """Where a window store keeps its windows, for how long and how large they are, in ms (`WindowBytesStoreSupplier`)."""
+    """Location, retention and window size of a window store, in ms (`WindowBytesStoreSupplier`)."""
 
     name: str
     persistent: bool
@@ -48,8 +48,7 @@ class WindowSupplier:
 
 @dataclass(frozen=True, slots=True)
 class VersionedSupplier:
-    """Where a versioned key-value store keeps its versions, for how long the older ones can be read, and the length of its segments, in ms
-    (`VersionedBytesStoreSupplier`)."""
+    """Location, history retention and segment length of a versioned key-value store, in ms (`VersionedBytesStoreSupplier`)."""
 
     name: str
     persistent: bool
@@ -59,7 +58,7 @@ class VersionedSupplier:
 
 @dataclass(frozen=True, slots=True)
 class SessionSupplier:
-    """Where a session store keeps its sessions and for how long, in ms (`SessionBytesStoreSupplier`)."""
+    """Location and retention of a session store, in ms (`SessionBytesStoreSupplier`)."""
 
     name: str
     persistent: bool
@@ -76,7 +75,7 @@ S = TypeVar("S", bound=EngineStore)
 
 @dataclass(frozen=True, slots=True)
 class Builder(Generic[S]):
-    """Settings of a store, and how to make one. Each `with_` returns another builder."""
+    """Settings of a store, and how to build it. Each `with_` method returns a new builder."""
 
     settings: StoreSettings
     make: Callable[[StoreSettings], S]
@@ -98,8 +97,8 @@ class Builder(Generic[S]):
         return self.settings.changelog_config()
 
     def with_caching_enabled(self) -> Builder[S]:
-        """Updates are folded by key before they are forwarded. A store that retains duplicates has nothing to fold: it stays without, as
-        in Kafka Streams; so does one of a limited number of entries. Raises ValueError for a versioned store."""
+        """Fold updates by key before they are forwarded. A store that retains duplicates has nothing to fold, so it stays without a cache,
+        as in Kafka Streams; so does one with a maximum number of entries. Raises ValueError for a versioned store."""
         if isinstance(self.settings.times, VersionSettings):
             raise ValueError(f"store {self.name}: versioned stores do not support caching")
         if isinstance(self.settings.times, WindowSettings) and self.settings.times.retain_duplicates:
@@ -110,19 +109,19 @@ class Builder(Generic[S]):
         return replace(self, settings=replace(self.settings, caching=True))
 
     def with_caching_disabled(self) -> Builder[S]:
-        """Every update is forwarded."""
+        """Forward every update."""
         return replace(self, settings=replace(self.settings, caching=False))
 
     def with_logging_enabled(self, config: Mapping[str, str] | None = None) -> Builder[S]:
-        """With a changelog topic; `config` adds to its settings or overrides them."""
+        """Use a changelog topic; `config` adds to its settings or overrides them."""
         return replace(self, settings=replace(self.settings, logging=True, logging_config=dict(config or {})))
 
     def with_logging_disabled(self) -> Builder[S]:
-        """Without a changelog: the state cannot be restored."""
+        """Use no changelog: the state cannot be restored."""
         return replace(self, settings=replace(self.settings, logging=False, logging_config={}))
 
     def build(self) -> S:
-        """A new store, closed."""
+        """Return a new store, closed."""
         return self.make(self.settings)
 
 
@@ -131,22 +130,23 @@ class Stores:
 
     @staticmethod
     def persistent_key_value_store(name: str) -> KeyValueSupplier:
-        """In RocksDB."""
+        """Return a supplier of a key-value store in RocksDB."""
         return KeyValueSupplier(_checked(name), True)
 
     @staticmethod
     def persistent_timestamped_key_value_store(name: str) -> KeyValueSupplier:
-        """In RocksDB; for `timestamped_key_value_store_builder`."""
+        """Return a supplier of a key-value store in RocksDB; for `timestamped_key_value_store_builder`."""
         return KeyValueSupplier(_checked(name), True)
 
     @staticmethod
     def in_memory_key_value_store(name: str) -> KeyValueSupplier:
-        """In memory: rebuilt from the changelog at each start."""
+        """Return a supplier of a key-value store in memory, which is rebuilt from the changelog at each start."""
         return KeyValueSupplier(_checked(name), False)
 
     @staticmethod
     def lru_map(name: str, max_cache_size: int) -> KeyValueSupplier:
-        """In memory, the `max_cache_size` entries that were put or got last; others are deleted. Raises ValueError below 1."""
+        """Return a supplier of a key-value store in memory that keeps the `max_cache_size` most recently used entries and deletes others.
+        Raises ValueError below 1."""
         if max_cache_size < 1:
             raise ValueError(f"store {name}: it keeps at least 1 entry, not {max_cache_size}")
         return KeyValueSupplier(_checked(name), False, max_cache_size)
@@ -155,51 +155,52 @@ class Stores:
     def persistent_window_store(
         name: str, retention_period: Duration, window_size: Duration, retain_duplicates: bool = False
     ) -> WindowSupplier:
-        """In RocksDB. `retain_duplicates`: a put adds a value to those of its key and time, as joins need it. Raises ValueError when the
-        retention is shorter than a window."""
+        """Return a supplier of a window store in RocksDB. `retain_duplicates`: a put adds a value to those of its key and time, as joins
+        need it. Raises ValueError when the retention is shorter than a window."""
         return _window_supplier(name, True, retention_period, window_size, retain_duplicates)
 
     @staticmethod
     def persistent_timestamped_window_store(
         name: str, retention_period: Duration, window_size: Duration, retain_duplicates: bool = False
     ) -> WindowSupplier:
-        """In RocksDB; for `timestamped_window_store_builder`."""
+        """Return a supplier of a window store in RocksDB; for `timestamped_window_store_builder`."""
         return _window_supplier(name, True, retention_period, window_size, retain_duplicates)
 
     @staticmethod
     def in_memory_window_store(
         name: str, retention_period: Duration, window_size: Duration, retain_duplicates: bool = False
     ) -> WindowSupplier:
-        """In memory: rebuilt from the changelog at each start."""
+        """Return a supplier of a window store in memory, which is rebuilt from the changelog at each start."""
         return _window_supplier(name, False, retention_period, window_size, retain_duplicates)
 
     @staticmethod
     def persistent_session_store(name: str, retention_period: Duration) -> SessionSupplier:
-        """In RocksDB. `retention_period` must be as long as the inactivity gap and the grace period together."""
+        """Return a supplier of a session store in RocksDB. `retention_period` must be as long as the inactivity gap and the grace period
+        together."""
         return SessionSupplier(_checked(name), True, to_ms(retention_period, "the retention period"))
 
     @staticmethod
     def in_memory_session_store(name: str, retention_period: Duration) -> SessionSupplier:
-        """In memory: rebuilt from the changelog at each start."""
+        """Return a supplier of a session store in memory, which is rebuilt from the changelog at each start."""
         return SessionSupplier(_checked(name), False, to_ms(retention_period, "the retention period"))
 
     @staticmethod
     def persistent_versioned_key_value_store(
         name: str, history_retention: Duration, segment_interval: Duration | None = None
     ) -> VersionedSupplier:
-        """In RocksDB. An older version can be read until `history_retention` after it ceased to hold, and nothing older than that can be
-        put; it lies in a segment of `segment_interval`, which is dropped whole (default: as Kafka Streams). Raises ValueError when the
-        interval is shorter than 1 ms."""
+        """Return a supplier of a versioned store in RocksDB. An older version can be read until `history_retention` after the end of its
+        validity, and nothing older than that can be put. It is in a segment of `segment_interval`, which is dropped as a whole (default:
+        as Kafka Streams). Raises ValueError when the interval is shorter than 1 ms."""
         return _versioned_supplier(name, True, history_retention, segment_interval)
 
     @staticmethod
     def in_memory_versioned_key_value_store(name: str, history_retention: Duration) -> VersionedSupplier:
-        """In memory: rebuilt from the changelog at each start."""
+        """Return a supplier of a versioned store in memory, which is rebuilt from the changelog at each start."""
         return _versioned_supplier(name, False, history_retention, None)
 
     @staticmethod
     def key_value_store_builder(supplier: KeyValueSupplier, key_serde: Serde, value_serde: Serde) -> Builder[StagedKeyValueStore]:
-        """Plain values."""
+        """Return a builder for plain values."""
         _check(KeyValueSupplier, supplier, key_serde, value_serde)
         return _key_value_builder(supplier, StoreSettings(supplier.name, supplier.persistent, key_serde, value_serde))
 
@@ -207,26 +208,26 @@ class Stores:
     def timestamped_key_value_store_builder(
         supplier: KeyValueSupplier, key_serde: Serde, value_serde: Serde
     ) -> Builder[StagedKeyValueStore]:
-        """Values with their timestamp, as the stores of tables are."""
+        """Return a builder for values with their timestamp, as in the stores of tables."""
         _check(KeyValueSupplier, supplier, key_serde, value_serde)
         settings = StoreSettings(supplier.name, supplier.persistent, key_serde, value_serde, timestamped=True)
         return _key_value_builder(supplier, settings)
 
     @staticmethod
     def window_store_builder(supplier: WindowSupplier, key_serde: Serde, value_serde: Serde) -> Builder[StagedWindowStore]:
-        """Plain values."""
+        """Return a builder for plain values."""
         _check(WindowSupplier, supplier, key_serde, value_serde)
         return Builder(_window_settings(supplier, key_serde, value_serde, False), _window_store(supplier))
 
     @staticmethod
     def timestamped_window_store_builder(supplier: WindowSupplier, key_serde: Serde, value_serde: Serde) -> Builder[StagedWindowStore]:
-        """Values with their timestamp, as the stores of windowed tables are."""
+        """Return a builder for values with their timestamp, as in the stores of windowed tables."""
         _check(WindowSupplier, supplier, key_serde, value_serde)
         return Builder(_window_settings(supplier, key_serde, value_serde, True), _window_store(supplier))
 
     @staticmethod
     def session_store_builder(supplier: SessionSupplier, key_serde: Serde, value_serde: Serde) -> Builder[StagedSessionStore]:
-        """Sessions with plain values."""
+        """Return a builder for sessions with plain values."""
         _check(SessionSupplier, supplier, key_serde, value_serde)
         times = SessionSettings(supplier.retention_ms)
         return Builder(StoreSettings(supplier.name, supplier.persistent, key_serde, value_serde, times=times), StagedSessionStore)
@@ -235,7 +236,8 @@ class Stores:
     def versioned_key_value_store_builder(
         supplier: VersionedSupplier, key_serde: Serde, value_serde: Serde
     ) -> Builder[StagedVersionedStore]:
-        """Values with their history. There is no caching for them, as in Kafka Streams: `with_caching_enabled` raises ValueError."""
+        """Return a builder for values with their history. They have no caching, as in Kafka Streams: `with_caching_enabled` raises
+        ValueError."""
         _check(VersionedSupplier, supplier, key_serde, value_serde)
         times = VersionSettings(supplier.history_retention_ms, supplier.segment_interval_ms)
         return Builder(StoreSettings(supplier.name, supplier.persistent, key_serde, value_serde, times=times), StagedVersionedStore)
@@ -272,7 +274,7 @@ def _versioned_supplier(name: str, persistent: bool, retention: Duration, interv
 
 
 def _checked(name: str) -> str:
-    """The name, if a topic may carry it (Kafka's `Topic.validate`). Raises ValueError."""
+    """Return the name, if it is valid for a topic (Kafka's `Topic.validate`). Raises ValueError."""
     if not name or name in (".", "..") or len(name) > 249 or not all(c.isascii() and (c.isalnum() or c in "._-") for c in name):
         raise ValueError(f"{name!r} cannot name a store: 1 to 249 characters of a-z, A-Z, 0-9, '.', '_' and '-'")
     return name
@@ -284,13 +286,13 @@ _MADE_BY = {
     SessionSupplier: "persistent_session_store(name, retention)",
     VersionedSupplier: "persistent_versioned_key_value_store(name, history)",
 }
-"""A way to make each kind of supplier."""
+"""Factory methods of each kind of supplier, for messages."""
 
 
 def _check(kind: type, supplier: KeyValueSupplier | WindowSupplier | SessionSupplier | VersionedSupplier, *serdes: object) -> None:
-    """Raises TypeError for a supplier of another kind of store, or a name alone, and for what is no serde."""
+    """Raise TypeError for a supplier of another kind of store, or a name alone, and for an argument that is no serde."""
     if not isinstance(supplier, kind):
         raise TypeError(f"expected a supplier, made by Stores.{_MADE_BY[kind]}, not {supplier!r}")
     for serde in serdes:
         if not isinstance(serde, Serde):
-            raise TypeError(f"store {supplier.name}: {serde!r} is not a Serde; for example runtime.serdes.STRING")
+            raise TypeError(f"store {supplier.name}: {serde!r} is not a Serde; for example penstock.serdes.STRING")

@@ -1,19 +1,19 @@
 """Versioned key-value stores: every key with its history (Kafka Streams' `VersionedKeyValueStore`, KIP-889).
 
-A version holds from its timestamp to that of the next version of its key, in whatever order they were put. A deletion is a version too. The
-latest version never expires; an older one can be read until stream time (the largest timestamp that was put) is the history retention past
-the moment at which it ceased to hold. A put of a timestamp older than stream time minus the history retention is dropped and counted.
+A version is valid from its timestamp to that of the next version of its key, in whatever order they were put. A deletion is a version too.
+The latest version never expires; an older one can be read until stream time (the largest timestamp that was put) is the history retention
+past the end of its validity. A put of a timestamp older than stream time minus the history retention is dropped and counted.
 
     latest                     key                                  → timestamp · value
     segment of `valid to`      key · int64 valid to · int64 from    → 1 · value, or 0 for a deletion
 
-The versions of a key follow each other without gaps: each older one ends where the next begins. The latest version stands in a family of
-its own, so `get(key)` reads one entry. A deletion that is the latest version is not there: it stands in a segment and is valid to its own
-timestamp, so that it goes when nothing can be put before it any more (as in `RocksDBVersionedStore`). The older version that holds at a
-moment is the first one with `valid to` after it, if it began by then.
+The versions of a key follow each other without gaps: each older one ends where the next begins. The latest version is in a family of its
+own, so `get(key)` reads one entry. A deletion that is the latest version is not there: it is in a segment, valid to its own timestamp, so
+that it is dropped when nothing can be put before it any more (as in `RocksDBVersionedStore`). The older version that is valid at a moment
+is the first one with `valid to` after it, if it began by then.
 
 The changelog has a record per put: key, value, and the version's timestamp as the record's. It is folded by key and timestamp, and must not
-be folded by key alone (rules.md, 9); for the same reason its topic is not compacted before the history retention and a day have passed.
+be folded by key alone; for the same reason its topic is not compacted before the history retention and a day have passed (rules.md, 9).
 
 Writes are staged as rows of the two kinds, over the backend's, and written in one batch with the offsets.
 """
@@ -27,17 +27,17 @@ from pathlib import Path
 from struct import Struct
 from typing import NamedTuple, Protocol, TypeVar
 
-from runtime.errors import SchemaRegistryUnavailableError, StreamsError
-from runtime.ids import NextOffset, Partition
-from runtime.record import VersionedRecord
-from runtime.stores.backed import UPDATE_BYTES, BackedStore
-from runtime.stores.backend import SegmentedBackend, SegmentedSource
-from runtime.stores.base import ChangelogRecord, StoreContext
-from runtime.stores.memory import MemoryVersions
-from runtime.stores.reading import Reader
-from runtime.stores.rocks_segments import RocksVersions
-from runtime.stores.segmented import LAST, STREAM_TIME, TIME, StreamTime
-from runtime.stores.settings import SegmentSettings, StoreSettings, VersionSettings
+from penstock.runtime.model.errors import SchemaRegistryUnavailableError, StreamsError
+from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.model.record import VersionedRecord
+from penstock.runtime.stores.backed import UPDATE_BYTES, BackedStore
+from penstock.runtime.stores.backend import SegmentedBackend, SegmentedSource
+from penstock.runtime.stores.base import ChangelogRecord, StoreContext
+from penstock.runtime.stores.memory import MemoryVersions
+from penstock.runtime.stores.reading import Reader
+from penstock.runtime.stores.rocks_segments import RocksVersions
+from penstock.runtime.stores.segmented import LAST, STREAM_TIME, TIME, StreamTime
+from penstock.runtime.stores.settings import SegmentSettings, StoreSettings, VersionSettings
 
 _SPAN = Struct(">qq")
 """The end of an older version's key: valid to, from; both in ms."""
@@ -51,19 +51,19 @@ Rows = Mapping[bytes, bytes | None]
 
 
 class VersionsSource(SegmentedSource, Protocol):
-    """Reads of a segmented backend of older versions, with a place for the latest ones, for threads that are not the store's own."""
+    """Reads of a segmented backend of older versions and of the latest ones, for threads other than the store's own."""
 
     def all_latest(self) -> Iterator[tuple[bytes, bytes]]:
-        """The latest versions in the order of their keys."""
+        """Iterate over the latest versions in the order of their keys."""
         ...
 
-    def look(self, read: Callable[[], T]) -> T:
-        """What `read` finds in the backend, all of it as of one commit."""
+    def read_consistently(self, read: Callable[[], T]) -> T:
+        """Return the result of `read` on the backend, all of it as of one commit."""
         ...
 
 
 class VersionsBackend(SegmentedBackend, Protocol):
-    """The backend itself."""
+    """The backend of a versioned store."""
 
     def shared(self) -> VersionsSource: ...
 
@@ -76,11 +76,12 @@ class VersionsBackend(SegmentedBackend, Protocol):
         offsets: Mapping[Partition, NextOffset],
         meta: Mapping[str, bytes],
     ) -> None:
-        """As `write`, for both kinds of entries."""
+        """Write as `write`, for both kinds of entries."""
 
 
 class Older(NamedTuple):
-    """An older version: when it held, and its value (None: a deletion). Of a deletion that is the latest version, `valid_to` is `since`."""
+    """An older version: when it was valid, and its value (None: a deletion). For a deletion that is the latest version, `valid_to` is
+    `since`."""
 
     since: int
     valid_to: int
@@ -88,7 +89,7 @@ class Older(NamedTuple):
 
 
 class VersionedReads(ABC):
-    """The reads, over the store with its staging or over the committed data alone."""
+    """Reads over the store with its staging or over the committed data alone."""
 
     _reader: Reader
     _segments: SegmentSettings
@@ -96,30 +97,30 @@ class VersionedReads(ABC):
 
     @abstractmethod
     def _versions(self) -> VersionsBackend:
-        """The open backend."""
+        """Return the open backend."""
 
     @abstractmethod
     def _latest(self, key: bytes) -> tuple[int, bytes] | None:
-        """Timestamp and value of the latest version, None if there is none or it is a deletion."""
+        """Return timestamp and value of the latest version, None if there is none or it is a deletion."""
 
     @abstractmethod
     def _first_after(self, key: bytes, moment: int) -> Older | None:
-        """The first older version of a key that is valid to a time after `moment`."""
+        """Return the first older version of a key that is valid to a time after `moment`."""
 
     def _get(self, key: object, as_of: int | None) -> VersionedRecord | None:
         data = self._reader.key_bytes(key)
         latest = self._latest(data)
         if as_of is None or (latest is not None and latest[0] <= as_of):
-            return None if latest is None else VersionedRecord(self._reader.read_value(latest[1]), latest[0])
+            return None if latest is None else VersionedRecord(self._reader.value(latest[1], data), latest[0])
         if as_of < self._time.now - self._segments.retention_ms:
             return None
         older = self._first_after(data, as_of)
         if older is None or older.since > as_of or older.value is None:
             return None
-        return VersionedRecord(self._reader.read_value(older.value), older.since, older.valid_to)
+        return VersionedRecord(self._reader.value(older.value, data), older.since, older.valid_to)
 
     def _stored_after(self, key: bytes, moment: int, hidden: Rows) -> tuple[bytes, bytes] | None:
-        """The first stored row of a key that is valid to a time after `moment`, those in `hidden` left out."""
+        """Return the first stored row of a key that is valid to a time after `moment`, except those in `hidden`."""
         lo, hi = key + _SPAN.pack(moment + 1, 0), key + _SPAN.pack(LAST, LAST)
         size, length, backend = len(lo), self._segments.segment_ms, self._versions()
         for segment in backend.segments():
@@ -131,7 +132,7 @@ class VersionedReads(ABC):
 
 
 class StagedVersionedStore(BackedStore[VersionsBackend], VersionedReads):
-    """A versioned store of the engine."""
+    """The engine's versioned store."""
 
     PUT_RETURN_CODE_VALID_TO_UNDEFINED = VALID_TO_UNDEFINED
     PUT_RETURN_CODE_NOT_PUT = NOT_PUT
@@ -145,7 +146,7 @@ class StagedVersionedStore(BackedStore[VersionsBackend], VersionedReads):
         self._time = StreamTime()
         self._committed_time = StreamTime()
         self.expired_records = 0
-        """Puts that were dropped because they were older than the history retention."""
+        """Number of puts that were dropped because they were older than the history retention."""
 
     # --- life ---------------------------------------------------------------------------------------------------------------
 
@@ -175,40 +176,40 @@ class StagedVersionedStore(BackedStore[VersionsBackend], VersionedReads):
     # --- what users call ----------------------------------------------------------------------------------------------------
 
     def get(self, key: object, as_of: int | None = None) -> VersionedRecord | None:
-        """The latest version, or the one that was valid at `as_of` (ms). None if there is none, if it is a deletion, or if `as_of` is older
-        than the history retention and not in the latest version. Raises ValueError for a None key."""
+        """Return the latest version, or the one that was valid at `as_of` (ms). None if there is none, if it is a deletion, or if `as_of`
+        is older than the history retention and not in the latest version. Raises ValueError for a None key."""
         return self._get(key, as_of)
 
     def put(self, key: object, value: object, timestamp: int) -> int:
-        """Sets the version of a moment (ms); None is a deletion as of then. Returns until when it is valid (ms):
+        """Put the version of a timestamp (ms); None is a deletion as of then. Return until when it is valid (ms):
         `PUT_RETURN_CODE_VALID_TO_UNDEFINED` for the latest version, `PUT_RETURN_CODE_NOT_PUT` if it was too old and dropped."""
         if timestamp < 0:
             raise ValueError(f"store {self.name}: a version's timestamp cannot be negative: {timestamp}")
         return self.put_version(self._reader.key_bytes(key), value, timestamp)
 
     def put_version(self, key: bytes, value: object, timestamp: int) -> int:
-        """`put` by a key's bytes."""
+        """Put as `put`, by a key's bytes."""
         if self._expired(timestamp):
             return NOT_PUT
         try:
             written = self._write_value(value) if value is not None else None
         except SchemaRegistryUnavailableError:
-            raise  # says nothing about what was given
-        except Exception as error:
+            raise  # not the fault of the value
+        except BaseException as error:
             raise self._unwritable(value, error) from error
         self._puts[key, timestamp] = written
         return self._put(key, written, timestamp)
 
     def latest(self, key: bytes) -> tuple[int, bytes] | None:
-        """Timestamp and written value of a key's latest version, None if there is none or it is a deletion."""
+        """Return timestamp and serialised value of a key's latest version, None if there is none or it is a deletion."""
         return self._latest(key)
 
-    def value_from(self, data: bytes) -> object:
-        """A written value as an object."""
-        return self._read_value(data)
+    def value_from(self, data: bytes, key: bytes) -> object:
+        """Decode a serialised value of a key. Raises StateUnreadableError."""
+        return self._reader.value(data, key)
 
     def delete(self, key: object, timestamp: int) -> VersionedRecord | None:
-        """Deletes as of a moment (ms). Returns what was valid then, or None."""
+        """Delete as of a timestamp (ms). Return the version that was valid then, or None."""
         self._time.now = max(self._time.now, timestamp)
         present = None if timestamp < self._time.now - self._segments.retention_ms else self.get(key, timestamp)
         self.put(key, None, timestamp)
@@ -235,7 +236,7 @@ class StagedVersionedStore(BackedStore[VersionsBackend], VersionedReads):
         return self._put_latest(key, value, timestamp)
 
     def _put_after_none(self, key: bytes, value: bytes | None, timestamp: int) -> int:
-        """The latest version is a deletion, or there is none."""
+        """Put a version where the latest version is a deletion, or there is none."""
         deletion = self._latest_deletion(key)
         if deletion is not None and timestamp < deletion:
             return self._put_older(key, value, timestamp, deletion)
@@ -254,9 +255,9 @@ class StagedVersionedStore(BackedStore[VersionsBackend], VersionedReads):
         return VALID_TO_UNDEFINED
 
     def _put_older(self, key: bytes, value: bytes | None, timestamp: int, newest: int) -> int:
-        """A version that is not the latest, which begins at `newest`."""
+        """Put a version that is not the latest, which begins at `newest`."""
         holder = self._first_after(key, timestamp)
-        if holder is None or holder.since > timestamp:  # nothing known holds then
+        if holder is None or holder.since > timestamp:  # no known version is valid then
             valid_to = newest if holder is None else holder.since
         else:
             valid_to = holder.valid_to
@@ -267,7 +268,7 @@ class StagedVersionedStore(BackedStore[VersionsBackend], VersionedReads):
         return valid_to
 
     def _latest_deletion(self, key: bytes) -> int | None:
-        """When the key was deleted, if that is its latest version."""
+        """Return when the key was deleted, if that is its latest version."""
         lo, hi = key + _SPAN.pack(0, 0), key + _SPAN.pack(LAST, LAST)
         size, backend, hidden = len(lo), self._opened(), self._staged_older
         last = next((row_key for row_key in reversed(self._spans.get(key, ())) if hidden[row_key] is not None), b"")
@@ -347,7 +348,7 @@ class StagedVersionedStore(BackedStore[VersionsBackend], VersionedReads):
         self._reset_staging()
 
     def _live_from(self) -> int:
-        """The first segment that holds a version which can still be read."""
+        """Return the first segment with a version that can still be read."""
         return max(0, self._time.now - self._segments.retention_ms + 1) // self._segments.segment_ms
 
     def rollback(self) -> None:
@@ -357,7 +358,7 @@ class StagedVersionedStore(BackedStore[VersionsBackend], VersionedReads):
 
     def restore(self, records: Sequence[ChangelogRecord], offsets: Mapping[Partition, NextOffset]) -> None:
         if self._puts:
-            raise StreamsError(f"store {self.name} was to be restored while it holds {len(self._puts)} uncommitted updates")
+            raise StreamsError(f"store {self.name} cannot be restored while it holds {len(self._puts)} uncommitted updates")
         for key, value, timestamp in records:
             if not self._expired(timestamp):
                 self._put(key, value, timestamp)
@@ -373,21 +374,21 @@ class VersionedView(VersionedReads):
     """The committed content of a versioned store, for interactive queries from any thread."""
 
     def __init__(self, backend: VersionsBackend, reader: Reader, segments: SegmentSettings, time: StreamTime) -> None:
-        self._backend = backend  # inside `look` only
+        self._backend = backend  # inside `read_consistently` only
         self._shared = backend.shared()
         self._reader = reader
         self._segments = segments
         self._time = time
 
     def get(self, key: object, as_of: int | None = None) -> VersionedRecord | None:
-        """As `VersionedKeyValueStore.get`. Raises InvalidStateStoreError when the store is closed."""
-        return self._shared.look(lambda: self._get(key, as_of))
+        """Return a version as `VersionedKeyValueStore.get`. Raises InvalidStateStoreError when the store is closed."""
+        return self._shared.read_consistently(lambda: self._get(key, as_of))
 
     def all(self) -> Iterator[tuple[object, object]]:
-        """The latest version of each key, in the order of the keys' bytes."""
-        read_key, read_value = self._reader.read_key, self._reader.read_value
+        """Iterate over the latest version of each key, in the order of the keys' bytes."""
+        read_key, read_value = self._reader.read_key, self._reader.value
         for key, row in self._shared.all_latest():
-            yield read_key(key), VersionedRecord(read_value(row[8:]), TIME.unpack_from(row)[0])
+            yield read_key(key), VersionedRecord(read_value(row[8:], key), TIME.unpack_from(row)[0])
 
     def _versions(self) -> VersionsBackend:
         return self._backend
@@ -407,7 +408,7 @@ def _older(row_key: bytes, row: bytes) -> Older:
 
 
 def _grown(rows: Mapping[bytes, bytes | None], key: bytes, row: bytes | None) -> int:
-    """By how many bytes staging grows when `row` is set under `key`."""
+    """Return by how many bytes staging grows when `row` is set under `key`."""
     if key not in rows:
         return UPDATE_BYTES + len(key) + len(row or b"")
     return len(row or b"") - len(rows[key] or b"")

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import overload
 
-from runtime.record import Window, Windowed
-from runtime.serdes import keys
-from runtime.stores.backend import SegmentedSource
-from runtime.stores.reading import Reader
-from runtime.stores.segmented import LAST, SegmentedReads, SegmentedView, StagedSegmentedStore, StreamTime
-from runtime.stores.settings import StoreSettings, WindowSettings
+from penstock.runtime.model.record import Window, Windowed
+from penstock.runtime.serdes import keys
+from penstock.runtime.stores.backend import SegmentedSource
+from penstock.runtime.stores.reading import Reader
+from penstock.runtime.stores.segmented import LAST, SegmentedReads, SegmentedView, StagedSegmentedStore, StreamTime
+from penstock.runtime.stores.settings import StoreSettings, WindowSettings
 
 LAST_SEQUENCE = 2**31 - 1
 """The largest sequence number."""
@@ -22,7 +22,7 @@ _LAST_SUFFIX = keys.pack_window_suffix(LAST, LAST_SEQUENCE)
 
 
 class WindowReads(SegmentedReads):
-    """The reads, over the store with its staging or over the committed data alone."""
+    """Reads over the store with its staging or over the committed data alone."""
 
     _window: WindowSettings
 
@@ -38,8 +38,8 @@ class WindowReads(SegmentedReads):
     ) -> Iterator[tuple[Windowed, object]]: ...
 
     def fetch(self, *arguments: object) -> object:
-        """`(key, time)`: the value of the window that begins at `time`, or None. `(key, from, to)`: (window start, value) of one
-        key, by time. `(key from, key to, from, to)`: (Windowed, value) of several keys, segment by segment. Times are window starts
+        """Read windows. `(key, time)`: the value of the window that begins at `time`, or None. `(key, from, to)`: (window start, value) of
+        one key, by time. `(key from, key to, from, to)`: (Windowed, value) of several keys, segment by segment. Times are window starts
         in ms, inclusive."""
         match arguments:
             case (key, int(time)):
@@ -62,7 +62,7 @@ class WindowReads(SegmentedReads):
     ) -> Iterator[tuple[Windowed, object]]: ...
 
     def backward_fetch(self, *arguments: object) -> Iterator[tuple[object, object]]:
-        """`fetch` of a range of time, in the opposite order."""
+        """Read as `fetch` of a range of time, in the opposite order."""
         match arguments:
             case (key, int(first), int(last)):
                 return self._of_key(key, first, last, True)
@@ -72,19 +72,19 @@ class WindowReads(SegmentedReads):
                 raise TypeError("backward_fetch takes (key, time_from, time_to) or (key_from, key_to, time_from, time_to); times in ms")
 
     def fetch_all(self, time_from: int, time_to: int) -> Iterator[tuple[Windowed, object]]:
-        """Windows of all keys that begin in a range of time, segment by segment, inside one by key."""
+        """Iterate over windows of all keys that begin in a range of time, segment by segment, by key in each."""
         return self._of_keys(None, None, time_from, time_to, False)
 
     def backward_fetch_all(self, time_from: int, time_to: int) -> Iterator[tuple[Windowed, object]]:
-        """`fetch_all` in the opposite order."""
+        """Iterate as `fetch_all`, in the opposite order."""
         return self._of_keys(None, None, time_from, time_to, True)
 
     def all(self) -> Iterator[tuple[Windowed, object]]:
-        """All windows that are not expired."""
+        """Iterate over all windows that are not expired."""
         return self.fetch_all(0, LAST)
 
     def backward_all(self) -> Iterator[tuple[Windowed, object]]:
-        """All windows that are not expired, in the opposite order."""
+        """Iterate over all windows that are not expired, in the opposite order."""
         return self.backward_fetch_all(0, LAST)
 
     def _fetch_one(self, key: object, time: int) -> object:
@@ -122,7 +122,7 @@ class WindowReads(SegmentedReads):
 
 
 class StagedWindowStore(StagedSegmentedStore, WindowReads):
-    """A window store of the engine. A timestamped one takes and gives `ValueAndTimestamp`."""
+    """The engine's window store. Values of a timestamped one are `ValueAndTimestamp`."""
 
     def __init__(self, settings: StoreSettings) -> None:
         super().__init__(settings)
@@ -131,7 +131,7 @@ class StagedWindowStore(StagedSegmentedStore, WindowReads):
         self._window = settings.times
 
     def put(self, key: object, value: object, window_start: int) -> None:
-        """Sets the value of a window; None deletes. Dropped and counted when the window is expired."""
+        """Set the value of a window; None deletes. Dropped and counted when the window is expired."""
         data = keys.window_store_key(self._reader.key_bytes(key), window_start)
         self._put(data, *self._taken(value))
 

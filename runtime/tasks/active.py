@@ -1,11 +1,10 @@
-"""An active task: a sub-topology, one partition of its input, its stores, and how far it has come (Kafka Streams' `StreamTask`).
+"""Active task: a sub-topology on one partition of its input, with its stores and its position (Kafka Streams' `StreamTask`).
 
     CREATED ──open──► RESTORING ──begin──► RUNNING ◄──► PAUSED
                                              │ rollback: back to the last commit, then begin again
 
-The task knows nothing of the broker. It is given raw messages, says what to commit, and is told when that was committed. What it cannot
-decide alone is left in two places that the worker looks at after each turn: `pause_wanted` (a handler said PAUSE: commit, then pause) and
-the exceptions it raises.
+The task makes no request to brokers. It gets raw messages, returns the offsets to commit, and is called when they are committed. Decisions
+of the worker are requested in two ways: `pause_wanted` (a handler returned PAUSE: commit, then pause) and exceptions.
 """
 
 from __future__ import annotations
@@ -14,58 +13,59 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from runtime.changelog.staleness import mark_at_end
-from runtime.changelog.writer import ChangelogWriter
-from runtime.commit.metadata import OffsetAndMetadata, decode_partition_time, decode_processors, encode_partition_time
-from runtime.commit.order import ChangelogRows
-from runtime.errors import ProcessingError, StreamsError, TransactionAbortedError
-from runtime.handlers import DeserializationHandlerResponse, ProcessingHandlerResponse
-from runtime.ids import NextOffset, Partition
-from runtime.intake.queues import PartitionQueue, Run, TaskQueues
-from runtime.intake.verdict import Batch, RawMessage, error_context, judge, punctuation_context
-from runtime.metrics import TASK
-from runtime.states import TaskState, check_task_move
-from runtime.stores.base import EngineStore
-from runtime.tasks.follower import FollowerTask
-from runtime.tasks.incidents import Incidents, PausePoint
-from runtime.tasks.kept import keep_inputs_at_end, keep_times, kept_at_end_ms, kept_inputs, kept_partition_time, kept_stream_time
-from runtime.tasks.plan import TaskPlan
-from runtime.timestamps import ConsumerRecord
-from runtime.topology.pipeline import Pipeline, compile_pipeline
+from penstock.runtime.changelog import store_metadata
+from penstock.runtime.changelog.writer import ChangelogRows, ChangelogWriter
+from penstock.runtime.input.deserialization import Batch, RawMessage, error_context, judge, punctuation_context
+from penstock.runtime.input.queues import PartitionQueue, Run, TaskQueues
+from penstock.runtime.model.errors import ProcessingError, StreamsError, TransactionAbortedError
+from penstock.runtime.model.handlers import DeserializationHandlerResponse, ProcessingHandlerResponse
+from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.model.metrics import TASK
+from penstock.runtime.model.offset_metadata import OffsetAndMetadata, decode_partition_time, decode_processors, encode_partition_time
+from penstock.runtime.model.states import TaskState, check_task_move
+from penstock.runtime.model.timestamps import ConsumerRecord
+from penstock.runtime.stores.base import EngineStore
+from penstock.runtime.tasks.follower import FollowerTask
+from penstock.runtime.tasks.incidents import Incidents, PausePoint
+from penstock.runtime.tasks.plan import TaskPlan
+from penstock.runtime.topology.pipeline import Pipeline, compile_pipeline
 
 logger = logging.getLogger(__name__)
 
 
 class ReplayBeforePauseError(TransactionAbortedError):
-    """A processing handler said PAUSE: everything goes back to the last commit, and the task processes again up to the record
-    (rules.md, 18)."""
+    """A processing handler returned PAUSE: roll back to the last commit and process again up to the record (rules.md, 18)."""
 
 
 class ActiveTask:
-    """One active task. Belongs to the worker's thread."""
+    """Active task. Used by the worker's thread only."""
 
     def __init__(self, plan: TaskPlan, incidents: Incidents) -> None:
         self.id = plan.task_id
         self.state = TaskState.CREATED
         self.plan = plan
+        self.inputs = plan.inputs
+        """The input partitions."""
         self.pause_wanted: PausePoint | None = None
-        """A handler said PAUSE: the worker commits, then calls `pause()`."""
+        """Set when a handler returned PAUSE: the worker commits, then calls `pause()`."""
         self.paused_at: PausePoint | None = None
         self.committed_offsets: dict[Partition, OffsetAndMetadata] = {}
-        """What this task committed last, or found committed when it began."""
+        """Last committed offsets, of this task or found at its start."""
         self.reset_positions: dict[Partition, NextOffset] = {}
-        """Where `auto.offset.reset` began partitions without a committed offset: kept, since `latest` would be later each time."""
+        """Start offsets by `auto.offset.reset` of partitions without a committed offset; kept, since `latest` would move."""
         self.moved: dict[Partition, tuple[NextOffset, NextOffset]] = {}
-        """Partitions that began somewhere else than where this task's work ended (from, to): somebody has moved their committed offsets."""
+        """Partitions whose committed offsets were moved from outside: (end of this task's work, start)."""
         self.remade: set[Partition] = set()
-        """Partitions whose topic was deleted and made anew while this task did not read it: its offsets mean nothing there."""
+        """Partitions whose topic was deleted and created again while this task did not read it, so that its offsets are invalid."""
         self.topic_ids: Mapping[str, str] = {}
         """Id of each changelog topic, by name (rules.md, 13); set by the worker before the restore."""
         self.stores: dict[str, EngineStore] = {}
+        self.changelogs: Mapping[str, Partition] = {}
+        """Changelog partition by name of a logged store; empty before the stores are open."""
         self.queues: TaskQueues | None = None
         self.stream_time = -1
         self.was_caught_up = False
-        """True for one that was a whole copy when it became active: it misses a moment at most."""
+        """True if it was a caught-up copy when it became active."""
         self.committed_ms = 0
         self.checkpoint_ms: int | None = None
         self._checkpointed: int | None = None
@@ -81,34 +81,27 @@ class ActiveTask:
 
     # -- life ------------------------------------------------------------------------------------------------------------------
 
-    @property
-    def inputs(self) -> tuple[Partition, ...]:
-        """The input partitions."""
-        return self.plan.inputs
-
     def _record_time(self) -> int:
         return self._context.timestamp if self._pipeline is not None else 0
 
     def open(self) -> list[EngineStore]:
-        """Opens the stores. Returns those whose files were damaged and that are empty now. CREATED → RESTORING."""
+        """Open the stores. Return those that were damaged and are empty now. CREATED → RESTORING."""
         self.stores, wiped = self.plan.open_stores(self._record_time)
-        self._writer = ChangelogWriter(self.plan.application_id, self.id, list(self.stores.values()))
-        self._move(TaskState.RESTORING)
+        self._stores_open()
         return wiped
 
+    def _stores_open(self) -> None:
+        self._writer = ChangelogWriter(self.plan.application_id, self.id, list(self.stores.values()))
+        self.changelogs = self.plan.changelogs  # derived from the topology's builders once, not at every commit
+        self._move(TaskState.RESTORING)
+
     def take_over(self, follower: FollowerTask) -> None:
-        """In place of `open`: the stores of a standby or learner, open as they are. CREATED → RESTORING."""
+        """Take the open stores of a standby or learner, instead of `open`. CREATED → RESTORING."""
         self.plan = replace(self.plan, lock=follower.plan.lock)
         self.stores, self.was_caught_up = follower.hand_over(), follower.caught_up
         follower.record_time = self._record_time
         self.checkpoint_ms, self._checkpointed = follower.checkpoint_ms, follower.checkpoint_position
-        self._writer = ChangelogWriter(self.plan.application_id, self.id, list(self.stores.values()))
-        self._move(TaskState.RESTORING)
-
-    @property
-    def changelogs(self) -> dict[str, Partition]:
-        """Changelog partition by store name, of the stores that have one."""
-        return {} if self._writer is None else self.plan.changelogs
+        self._stores_open()
 
     @property
     def position(self) -> int:
@@ -116,31 +109,31 @@ class ActiveTask:
         return sum(self.stores[name].committed_offset(changelog) or 0 for name, changelog in self.changelogs.items())
 
     def stored_inputs(self) -> dict[Partition, NextOffset]:
-        """The input offsets that the stores were last committed with: the largest of each partition."""
-        return kept_inputs(self.stores, self.inputs)
+        """Return the input offsets stored with the last commit, the largest of each partition."""
+        return store_metadata.stored_input_offsets(self.stores, self.inputs)
 
     def committed_positions(self) -> dict[Partition, NextOffset]:
-        """The next offset to read of each input partition, as of the last commit."""
+        """Next offset to read of each input partition, as of the last commit."""
         return {**self.reset_positions, **{partition: NextOffset(at.offset) for partition, at in self.committed_offsets.items()}}
 
     def committed_times(self) -> dict[Partition, int]:
-        """The partition time of each input, as of the last commit."""
+        """Partition time of each input, as of the last commit."""
         return {partition: self._time_of(partition, self.committed_offsets.get(partition)) for partition in self.inputs}
 
     def committed_stream_time(self) -> int:
-        """The task's stream time as of the last commit."""
-        return max(kept_stream_time(self.stores), *self.committed_times().values())
+        """Stream time as of the last commit."""
+        return max(store_metadata.stored_stream_time(self.stores), *self.committed_times().values())
 
     def holds_state(self) -> bool:
-        """True if a logged store has an entry."""
+        """True if a logged store is not empty."""
         return any(self.stores[name].has_entries() for name in self.changelogs)
 
     def begin(self, committed: Mapping[Partition, OffsetAndMetadata], starts: Mapping[Partition, NextOffset]) -> None:
-        """Takes up processing at `starts`, with new processors. `committed` is what the group holds. RESTORING or PAUSED → RUNNING;
-        also after `rollback`."""
+        """Begin processing at `starts`, with new processors. `committed`: the group's offsets. RESTORING or PAUSED → RUNNING; also after
+        `rollback`."""
         self._found(committed, starts)
         times = {partition: self._time_of(partition, committed.get(partition)) for partition in self.inputs}
-        self.stream_time = max(self.stream_time, kept_stream_time(self.stores), *times.values())
+        self.stream_time = max(self.stream_time, store_metadata.stored_stream_time(self.stores), *times.values())
         self.queues = TaskQueues(
             [
                 PartitionQueue(partition, self.plan.decoder(partition.topic), starts[partition], times[partition])
@@ -148,8 +141,8 @@ class ActiveTask:
             ],
             self.plan.max_task_idle_ms,
         )
-        if self._stop_before is not None:
-            self.queues[self._stop_before.partition].stop_before = self._stop_before.offset
+        for queue in self.queues.all:
+            self._set_stop(queue)
         self._compile()
         if self.state is not TaskState.RUNNING:
             self._move(TaskState.RUNNING)
@@ -168,19 +161,20 @@ class ActiveTask:
         context = self.plan.context(self.stores, self.stream_time)
         for at in self.committed_offsets.values():
             for name, time in decode_processors(at.metadata).items():
-                context.carried[name] = max(time, context.carried.get(name, -1))
-        self._pipeline = compile_pipeline(self.plan.subtopology, context, self._goes_on)
+                context.processor_metadata[name] = max(time, context.processor_metadata.get(name, -1))
+        self._pipeline = compile_pipeline(self.plan.subtopology, context, self._continues_after)
         self._context = context
         self._become_current()
         self._pipeline.init()
         self._release()
 
     def _time_of(self, partition: Partition, committed: OffsetAndMetadata | None) -> int:
-        """Partition time: of the committed metadata or of the stores, whichever is later (rules.md, 17)."""
-        return max(decode_partition_time(committed.metadata if committed else None), kept_partition_time(self.stores, partition))
+        """Return the partition time: the later one of the committed metadata and the stores (rules.md, 17)."""
+        of_commit = decode_partition_time(committed.metadata if committed else None)
+        return max(of_commit, store_metadata.stored_partition_time(self.stores, partition))
 
     def rollback(self) -> None:
-        """Forgets everything since the last commit: staged updates, queues, processors (rules.md, 10). `begin` follows."""
+        """Drop everything since the last commit: staged updates, queues, processors (rules.md, 10). `begin` follows."""
         self._close_pipeline(quietly=True)
         self.plan.collector.drop()
         for store in self.stores.values():
@@ -188,7 +182,7 @@ class ActiveTask:
         self.queues = None
         self.pause_wanted = None
         self._dirty = False
-        self.stream_time = kept_stream_time(self.stores)
+        self.stream_time = store_metadata.stored_stream_time(self.stores)
 
     def _close_pipeline(self, *, quietly: bool) -> None:
         pipeline, self._pipeline = self._pipeline, None
@@ -196,13 +190,13 @@ class ActiveTask:
             return
         try:
             pipeline.close()
-        except Exception:
+        except BaseException:
             if not quietly:
                 raise
             logger.exception("task %s: a processor failed to close", self.id, extra={"task": self.id})
 
     def close(self, *, clean: bool) -> None:
-        """Closes processors and stores. Clean means that everything was committed; anything that was not is dropped. Safe to call twice."""
+        """Close processors and stores. `clean`: everything was committed; otherwise uncommitted work is dropped. Safe to call twice."""
         if self.state is TaskState.CLOSED:
             return
         try:
@@ -211,7 +205,7 @@ class ActiveTask:
             try:
                 if clean and self.stores:
                     self._save()
-            finally:  # also when the disk takes no checkpoint
+            finally:  # also if the checkpoint cannot be written
                 for store in self.stores.values():
                     store.close()
                 self.plan.lock.release()
@@ -219,37 +213,47 @@ class ActiveTask:
                 self.plan.metrics.remove(task_id=str(self.id))
 
     def _save(self) -> None:
-        """What a clean end leaves: the inputs' ends, which were often seen after the commit, and a checkpoint."""
+        """Write the inputs' ends, which were often seen after the commit, and a checkpoint."""
         now_ms = self.plan.clock.wall_ms()
+        metadata = {} if self.queues is None else store_metadata.encode_inputs_at_end(self.queues.all, now_ms)
         for store in self.stores.values():
-            keep_inputs_at_end(store, self.queues or (), now_ms)
+            store_metadata.stage(store, metadata)
             store.commit({})
         self.checkpoint(now_ms)
 
     # -- processing ------------------------------------------------------------------------------------------------------------
 
-    def add(self, partition: Partition, messages: Sequence[RawMessage]) -> None:
-        """What was read of an input partition, in order."""
-        if self.queues is not None:
-            self.queues[partition].add(messages)
+    def enqueue(self, partition: Partition, messages: Sequence[RawMessage]) -> None:
+        """Enqueue records of an input partition, in order."""
+        if self.queues is None:
+            return
+        queue = self.queues[partition]
+        follows = bool(queue.coming())
+        queue.enqueue(messages)
+        if not follows and self._pipeline is not None and self.state is TaskState.RUNNING:
+            self._pipeline.look_ahead(partition.topic, queue.coming())
 
     def process(self, limit: int, now_ms: int) -> int:
-        """Processes at most about `limit` records in the task's order. Returns how many; 0 if there is nothing, if input has to be
-        waited for, or if `pause_wanted` is set now.
+        """Process about `limit` records in the task's order. Return their number; 0 if there is none, if the task waits for input, or if
+        `pause_wanted` is set.
 
-        Raises DeserializationError or ProcessingError where a handler said FAIL, ReplayBeforePauseError, and what the collector raises.
+        Raises DeserializationError or ProcessingError where a handler returned FAIL, ReplayBeforePauseError, and the collector's errors.
         """
         queues, pipeline = self.queues, self._pipeline
         if queues is None or pipeline is None or self.state is not TaskState.RUNNING or self.pause_wanted is not None:
             return 0
         self._become_current()
-        done = 0
+        search, done = self._incidents.search, 0
+        searching = search.limit is not None
+        pipeline.punctuates_later = search.limit == 1  # so that a punctuator's outputs are not attributed to the record
         while done < limit:
             run = queues.next_run(limit - done, now_ms)
             if run is None:
-                if not self._unblock(queues):
+                if not self._unblock(queues) or searching:
                     break
                 continue
+            if searching:
+                search.note_record(self.id, run)
             done += self._process_run(pipeline, run)
         self._count_dropped(queues)
         if done:
@@ -263,6 +267,8 @@ class ActiveTask:
         context = self._context
         context.topic, context.partition = queue.partition
         self._incidents.batch = batch
+        if not start:
+            pipeline.look_ahead(queue.partition.topic, queue.coming())
         if self.plan.hold_outputs:
             return self._process_held(pipeline, run)
         try:
@@ -275,14 +281,15 @@ class ActiveTask:
         return stop - start
 
     def _count_dropped(self, queues: TaskQueues) -> None:
-        """Records that an extractor gave a negative timestamp."""
-        for queue in queues:
+        """Count records with a negative timestamp from their extractor."""
+        for queue in queues.all:
             if queue.dropped:
                 self._incidents.dropped(self.id, queue.dropped)
                 queue.dropped = 0
 
     def _process_held(self, pipeline: Pipeline, run: Run) -> int:
-        """Under at-least-once with a handler that may PAUSE: a record's outputs are released when its chain has returned (rules.md, 18)."""
+        """Process under at-least-once with a handler that may PAUSE: release a record's outputs when its chain has returned (rules.md,
+        18)."""
         queue, batch, start, stop = run
         collector = self.plan.collector
         for row in range(start, stop):
@@ -298,16 +305,16 @@ class ActiveTask:
         return stop - start
 
     def _release(self) -> None:
-        """What punctuators and caches sent belongs to no record that could still fail."""
+        """Release outputs of punctuators and caches, which belong to no record that could still fail."""
         if self.plan.hold_outputs:
             self.plan.collector.release()
 
     def _become_current(self) -> None:
-        """An output that is refused from now on is this task's."""
+        """Attribute refused outputs to this task from now on."""
         self._incidents.task, self._incidents.current = self.id, self._context
 
     def _failed(self, queue: PartitionQueue, batch: Batch, start: int, error: ProcessingError) -> int:
-        """The user's code raised on a record: those before it are done, the handler decides on it. Returns the records passed."""
+        """Handle an error of user code on a record: those before it are done, the handler decides. Return the number of records passed."""
         row = error.index
         if row is None:
             raise error
@@ -335,14 +342,13 @@ class ActiveTask:
         return row - start + 1
 
     def _unblock(self, queues: TaskQueues) -> bool:
-        """Asks the handler about a record that cannot be read and is next. True if processing may go on."""
+        """Ask the handler about the unreadable record that is next. Return True if processing may continue."""
         queue = queues.blocked()
         if queue is None:
             return False
         failure = queue.failure
         if failure is None:
-            self._want_pause(queue, self._stop_before)
-            return False
+            return self._stopped(queue)
         response = judge(self._incidents.deserialization, failure, self.id)
         if response is DeserializationHandlerResponse.FAIL:
             raise failure.error
@@ -354,15 +360,41 @@ class ActiveTask:
         self._dirty = True
         return True
 
+    def _stopped(self, queue: PartitionQueue) -> bool:
+        """Apply the handler's decision, made before the last rollback, to the record at the head. Return True if it is left out."""
+        verdict = None if queue.stop_before is None else self._incidents.search.verdict(queue.partition, queue.stop_before)
+        if verdict is None:
+            self._want_pause(queue, self._stop_before)
+            return False
+        if verdict.pauses:
+            self._want_pause(queue, PausePoint.of(verdict.message, verdict.error, "production"))
+            return False
+        self._incidents.skipped(self.id, verdict.message, verdict.error)
+        queue.skip_row()
+        self._set_stop(queue)
+        self._dirty = True
+        return True
+
+    def _set_stop(self, queue: PartitionQueue) -> None:
+        """Set the next record of a partition that needs a decision."""
+        decided, own = self._incidents.search.next_verdict(queue.partition, queue.next_offset), self._stop_before
+        stops = [] if own is None or own.partition != queue.partition else [own.offset]
+        queue.stop_before = min([*stops, *([] if decided is None else [decided])], default=None)
+
     def _want_pause(self, queue: PartitionQueue, point: PausePoint | None) -> None:
         if point is None:
             raise StreamsError(f"task {self.id}: {queue.partition} is stopped for no reason that is known")
-        # The bad record's own offset, whatever lies between it and the last good one (rules.md, 16).
+        # The bad record's own offset, even if offsets lie between it and the last good one (rules.md, 16).
         queue.next_offset = NextOffset(point.offset)
         self.pause_wanted = point
 
+    def is_punctuation_due(self, now_ms: int) -> bool:
+        """Return True if `punctuate` would run a punctuator."""
+        running = self.state is TaskState.RUNNING and self.pause_wanted is None
+        return self._pipeline is not None and running and self._pipeline.is_punctuation_due(now_ms)
+
     def punctuate(self, now_ms: int) -> int:
-        """Runs the punctuators that are due; `now_ms` is wall-clock time. Returns how many ran."""
+        """Run the punctuators that are due; `now_ms` is wall-clock time. Return the number that ran."""
         if self._pipeline is None or self.state is not TaskState.RUNNING or self.pause_wanted is not None:
             return 0
         self._become_current()
@@ -372,8 +404,8 @@ class ActiveTask:
             self._dirty = True
         return ran
 
-    def _goes_on(self, error: ProcessingError) -> bool:
-        """The handler decides about a punctuator too (KIP-1033). There is no record that the task could pause before: PAUSE is FAIL."""
+    def _continues_after(self, error: ProcessingError) -> bool:
+        """Ask the handler about a punctuator's error (KIP-1033). Without a record to pause at, PAUSE is FAIL."""
         context, record = punctuation_context(self.id, self._context.timestamp, error.node)
         if self._incidents.ask_processing(context, record, error) is not ProcessingHandlerResponse.CONTINUE:
             return False
@@ -393,39 +425,40 @@ class ActiveTask:
         return self._pipeline is not None and self._context.commit_requested
 
     def flush_caches(self) -> None:
-        """Forwards what the caches hold back, in topological order until none has anything. Raises ProcessingError: such an error
-        belongs to no record, so no handler is asked (rules.md, 18)."""
+        """Flush the caches in topological order until all are empty. Raises ProcessingError: such an error belongs to no record, so no
+        handler is asked (rules.md, 18)."""
         if self._pipeline is not None and self._dirty:
             self._become_current()
             self._pipeline.flush_caches()
             self._release()
 
     def pending_changelogs(self) -> Iterable[ChangelogRows]:
-        """What is to be written to the changelogs."""
+        """Return the rows to write to the changelogs."""
         return () if self._writer is None or not self._dirty else self._writer.pending()
 
     def prepare(self) -> None:
-        """Makes what the stores will write at `committed`, while the broker takes the changelogs."""
+        """Prepare the stores' write batches, while the broker takes the changelogs."""
         if self._dirty:
             for store in self.stores.values():
                 store.prepare_commit()
 
     def offsets_to_commit(self) -> dict[Partition, OffsetAndMetadata]:
-        """The next offset to process of each partition where it moved since the last commit; at a pause, of every partition."""
+        """Return the next offsets of partitions that moved since the last commit; at a pause, of every partition."""
         if self.queues is None:
             return {}
-        pausing, carried = self.pause_wanted is not None, self._context.carried
+        pausing, metadata = self.pause_wanted is not None, self._context.processor_metadata
         offsets: dict[Partition, OffsetAndMetadata] = {}
-        for queue in self.queues:
+        for queue in self.queues.all:
             known = self.committed_offsets.get(queue.partition)
             first = self._dirty or queue.next_offset > queue.start  # state is never committed without an offset for every input
             if pausing or (queue.next_offset != known.offset if known else first):
-                offsets[queue.partition] = OffsetAndMetadata(queue.next_offset, encode_partition_time(queue.partition_time, carried))
+                offsets[queue.partition] = OffsetAndMetadata(queue.next_offset, encode_partition_time(queue.partition_time, metadata))
         return offsets
 
     def committed(self, offsets: Mapping[Partition, OffsetAndMetadata], changelog_ends: Mapping[Partition, NextOffset]) -> None:
-        """The broker has it: now the stores, data and offsets in one batch."""
+        """Commit the stores after the broker's commit: data and offsets in one batch."""
         self.committed_offsets.update(offsets)
+        self._incidents.search.drop_verdicts(offsets)
         for partition in offsets:
             self.reset_positions.pop(partition, None)
         if not offsets and not self._dirty:
@@ -433,17 +466,18 @@ class ActiveTask:
         now_ms = self.plan.clock.wall_ms()
         self.committed_ms = now_ms
         inputs = {partition: NextOffset(at.offset) for partition, at in self.committed_offsets.items()}
+        of_task = store_metadata.encode_task(self.stream_time, () if self.queues is None else self.queues.all, now_ms)
         changelogs = self.changelogs
         for name, store in self.stores.items():
             changelog = changelogs.get(name)
-            ends = dict(inputs)
+            ends, metadata = dict(inputs), of_task
             if changelog is not None:
                 if changelog in changelog_ends:
                     ends[changelog] = changelog_ends[changelog]
                 if changelog.topic in self.topic_ids:
-                    mark_at_end(store, self.topic_ids[changelog.topic], now_ms)
-            keep_times(store, self.stream_time, self.queues or ())
-            keep_inputs_at_end(store, self.queues or (), now_ms)
+                    # The only writer of a changelog is at its end at each commit, without reading.
+                    metadata = {**of_task, **store_metadata.encode_changelog_end(self.topic_ids[changelog.topic], now_ms)}
+            store_metadata.stage(store, metadata)
             store.commit(ends)
         self._dirty = False
         if self._pipeline is not None:
@@ -455,29 +489,30 @@ class ActiveTask:
         return bool(self.stores) and (self.committed_ms > (self.checkpoint_ms or 0) or self.position != self._checkpointed)
 
     def at_end_ms(self, store: str, partition: Partition) -> int | None:
-        """Wall-clock time at which a store was committed with all that an input partition had then; None if that is not known here."""
-        return kept_at_end_ms(self.stores[store], partition)
+        """Return the wall-clock time at which a store was committed with everything on an input partition; None if unknown."""
+        return store_metadata.stored_at_end_ms(self.stores[store], partition)
 
     def checkpoint(self, now_ms: int) -> dict[str, dict[str, int]]:
-        """Makes the stores durable on disk and writes `.checkpoint` (KIP-116). Returns the offsets by store and partition."""
+        """Flush the stores to disk and write `.checkpoint` (KIP-116). Return the offsets by store and partition."""
         self.checkpoint_ms, self._checkpointed = now_ms, self.position
         return self.plan.checkpoint(self.stores, self.changelogs)
 
     # -- pause -----------------------------------------------------------------------------------------------------------------
 
     def pause(self, point: PausePoint) -> None:
-        """RUNNING → PAUSED. What was read is dropped: `begin` reads from the committed offsets. The commit must have been made."""
+        """Pause after the commit. Queued records are dropped; `begin` reads from the committed offsets. RUNNING → PAUSED."""
         self._move(TaskState.PAUSED)
         self.paused_at, self.pause_wanted, self._stop_before = point, None, None
+        self._incidents.search.drop_verdict(point.partition, point.offset)
         if self.queues is not None:
-            for queue in self.queues:
+            for queue in self.queues.all:
                 queue.clear(queue.next_offset)
 
     def resume(self, committed: Mapping[Partition, OffsetAndMetadata], starts: Mapping[Partition, NextOffset]) -> None:
-        """PAUSED → RUNNING at `starts`. Processors and their times stay as they are (rules.md, 17)."""
+        """Resume at `starts` with the same processors and times (rules.md, 17). PAUSED → RUNNING."""
         self._found(committed, starts)
         self.paused_at = None
         if self.queues is not None:
-            for queue in self.queues:
+            for queue in self.queues.all:
                 queue.clear(starts[queue.partition])
         self._move(TaskState.RUNNING)

@@ -1,36 +1,36 @@
-"""Puts the global task of a worker together from topology, configuration and brokers."""
+"""Assembly of a worker's global task from topology, configuration and brokers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
-from runtime.changelog.adoption import take_up
-from runtime.changelog.checkpoint import write_checkpoint
-from runtime.changelog.listeners import StateRestoreListener
-from runtime.changelog.topic_watch import TopicFacts
-from runtime.clock import Clock
-from runtime.config import StreamsConfig
-from runtime.errors import ProductionError, SerializationError
-from runtime.events import EventSink
-from runtime.handlers import DeserializationExceptionHandler, make_handler
-from runtime.ids import Partition
-from runtime.intake.verdict import Decoder
-from runtime.metrics import Metrics
-from runtime.operators.context import TaskContext
-from runtime.record import Headers
-from runtime.stores.base import EngineStore, StoreContext
-from runtime.stores.budget import StoreMemory
-from runtime.stores.custom import build_global_store
-from runtime.stores.directory import StateDirectory
-from runtime.tasks.global_ import CompactionCheck, GlobalTask
-from runtime.tasks.global_apply import GLOBAL_TASK, Apply, Processed, TableCopy, Verdict
-from runtime.tasks.global_letters import GlobalLetters
-from runtime.tasks.global_state import GlobalStore
-from runtime.topics import TopicAdmin
-from runtime.topology.pipeline import Pipeline, compile_pipeline
-from runtime.topology.subtopologies import GlobalStoreTopology, SubTopology
-from runtime.topology.topology import Topology
+from penstock.runtime.changelog.adoption import take_up
+from penstock.runtime.changelog.checkpoint import write_checkpoint
+from penstock.runtime.changelog.listeners import StateRestoreListener
+from penstock.runtime.config.streams_config import StreamsConfig
+from penstock.runtime.input.deserialization import Decoder
+from penstock.runtime.kafka.topic_admin import TopicAdmin
+from penstock.runtime.kafka.topic_watch import TopicFacts, TopicWatcher
+from penstock.runtime.model.clock import Clock
+from penstock.runtime.model.errors import ProductionError, SerializationError
+from penstock.runtime.model.events import EventSink
+from penstock.runtime.model.handlers import DeserializationExceptionHandler, make_handler
+from penstock.runtime.model.ids import Partition
+from penstock.runtime.model.metrics import Metrics
+from penstock.runtime.model.record import Headers
+from penstock.runtime.operators.context import TaskContext
+from penstock.runtime.stores.base import EngineStore, StoreContext
+from penstock.runtime.stores.budget import StoreMemory
+from penstock.runtime.stores.custom import build_global_store
+from penstock.runtime.stores.directory import StateDirectory
+from penstock.runtime.tasks.global_apply import GLOBAL_TASK, Applier, GlobalDecoder, ProcessorApplier, TableCopy
+from penstock.runtime.tasks.global_dead_letters import GlobalDeadLetters
+from penstock.runtime.tasks.global_state import GlobalStore
+from penstock.runtime.tasks.global_task import CompactionCheck, GlobalTask
+from penstock.runtime.topology.pipeline import Pipeline, compile_pipeline
+from penstock.runtime.topology.subtopologies import GlobalStoreTopology, SubTopology
+from penstock.runtime.topology.topology import Topology
 
 _HANDLER = "deserialization.exception.handler"
 
@@ -40,43 +40,52 @@ def build_global_task(
     config: StreamsConfig,
     directory: StateDirectory,
     topics: TopicAdmin,
+    watcher: TopicWatcher,
     clock: Clock,
     metrics: Metrics,
     events: EventSink,
     listeners: Iterable[StateRestoreListener] = (),
     *,
     memory: StoreMemory | None = None,
-    letters: GlobalLetters | None = None,
+    dead_letters: GlobalDeadLetters | None = None,
     worker: int = 1,
 ) -> GlobalTask | None:
-    """The global task, not started; None for a topology without global stores. `memory`: the process's, shared with the tasks' stores.
-    `letters`: where skipped records are kept. `worker`: the number of the worker whose copy this is.
+    """Return the global task, not started; None for a topology without global stores. `memory`: the process's budget, shared with the
+    tasks' stores. `dead_letters`: skipped records. `worker`: number of the worker whose copy this is.
 
-    Contacts nobody. Raises StreamsConfigError where the deserialization handler cannot be made.
+    Makes no request to brokers. Raises StreamsConfigError where the deserialization handler cannot be made.
     """
     global_stores = topology.global_stores()
     if not global_stores:
         return None
     handler = make_handler(config[_HANDLER], DeserializationExceptionHandler, config, _HANDLER)
-    parts = _Parts(
-        config, directory.global_directory(worker), clock, metrics, events, handler, memory or StoreMemory(), letters or GlobalLetters(None)
+    factory = _GlobalStoreFactory(
+        config,
+        directory.global_directory(worker),
+        clock,
+        metrics,
+        events,
+        handler,
+        memory or StoreMemory(),
+        dead_letters or GlobalDeadLetters(None),
     )
     return GlobalTask(
-        [parts.store(entry) for entry in global_stores],
-        open_store=parts.open,
-        look=lambda names: look_at(topics, names),
-        write_checkpoint=lambda offsets: write_checkpoint(parts.directory, offsets),
+        [factory.store(entry) for entry in global_stores],
+        open_store=factory.open,
+        describe=lambda names: describe_topics(topics, names),
+        write_checkpoint=lambda offsets: write_checkpoint(factory.directory, offsets),
         properties=config.consumer_properties("global"),
         compaction_check=CompactionCheck(config.text("global.topic.compaction.check")),
         clock=clock,
+        watcher=watcher,
         events=events,
         metrics=metrics,
         listeners=listeners,
     )
 
 
-def look_at(topics: TopicAdmin, names: Collection[str]) -> dict[str, TopicFacts]:
-    """What the brokers say of these topics now; those that do not exist are left out. Raises BrokerUnavailableError, StreamsError."""
+def describe_topics(topics: TopicAdmin, names: Collection[str]) -> dict[str, TopicFacts]:
+    """Describe topics as the brokers know them now; those that do not exist are left out. Raises BrokerUnavailableError, StreamsError."""
     found = topics.describe(names)
     ends = topics.end_offsets(Partition(name, number) for name, each in found.items() for number in range(each.partitions))
     return {
@@ -92,7 +101,7 @@ def look_at(topics: TopicAdmin, names: Collection[str]) -> dict[str, TopicFacts]
 
 
 class _NoOutputs:
-    """The collector of a global processor: global stores have no outputs (as in Kafka Streams)."""
+    """Collector of a global processor, which refuses outputs: global stores have none, as in Kafka Streams."""
 
     def send(
         self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers | None, partition: int | None
@@ -111,8 +120,8 @@ class _NoOutputs:
         raise ProductionError(str(error)) from error
 
 
-class _Parts:
-    """What the global stores of one worker share while they are put together."""
+class _GlobalStoreFactory:
+    """Builder of a worker's global stores, with what they share."""
 
     def __init__(
         self,
@@ -123,7 +132,7 @@ class _Parts:
         events: EventSink,
         handler: DeserializationExceptionHandler,
         memory: StoreMemory,
-        letters: GlobalLetters,
+        dead_letters: GlobalDeadLetters,
     ) -> None:
         self.directory = directory
         self._config = config
@@ -133,32 +142,29 @@ class _Parts:
         self._handler = handler
         self._memory = memory
         self._topics: dict[str, str] = {}
-        """By store."""
-        self._letters = letters
+        """Topic by store."""
+        self._dead_letters = dead_letters
 
     def open(self, store: EngineStore) -> None:
         store.open(self.directory, StoreContext(self._config.application_id, self.directory, memory=self._memory))
         topic = self._topics[store.name]
-        way_out = (
-            f"Give the store another name; or take the change back; or close this instance and delete {self.directory}: it is built anew"
-        )
-        take_up(self.directory, store, lambda partition: partition.topic == topic, way_out)
+        take_up(self.directory, store, lambda partition: partition.topic == topic, way_out="", of_source=True)
 
     def store(self, entry: GlobalStoreTopology) -> GlobalStore:
         store = build_global_store(entry.store)
         self._topics[store.name] = entry.topic
-        return GlobalStore(store, entry.topic, self._apply(entry, store), entry.own_processor)
+        return GlobalStore(store, entry.topic, self._applier(entry, store), entry.own_processor)
 
-    def _apply(self, entry: GlobalStoreTopology, store: EngineStore) -> Apply:
+    def _applier(self, entry: GlobalStoreTopology, store: EngineStore) -> Applier:
         source, config = entry.source, self._config
         key_serde, value_serde = source.key_serde or config.default_key_serde, source.value_serde or config.default_value_serde
         assert key_serde is not None and value_serde is not None, "Topology.check has seen to it"
         extractor = source.timestamp_extractor or config["default.timestamp.extractor"]
         decoder = Decoder(entry.topic, key_serde, value_serde, extractor, source=source.name)
-        verdict = Verdict(decoder, self._handler, self._metrics, self._events, self._letters.add)
+        global_decoder = GlobalDecoder(decoder, self._handler, self._metrics, self._events, self._dead_letters.add)
         if not entry.own_processor:
-            return TableCopy(store, verdict)
-        return Processed(store, verdict, self._pipeline_maker(entry, store))
+            return TableCopy(store, global_decoder)
+        return ProcessorApplier(store, global_decoder, self._pipeline_maker(entry, store))
 
     def _pipeline_maker(self, entry: GlobalStoreTopology, store: EngineStore) -> Callable[[], Pipeline]:
         source, processor = entry.source.name, entry.processor.name

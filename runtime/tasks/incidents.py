@@ -1,7 +1,7 @@
-"""Records that went wrong: whom to ask, whom to tell, and what is kept of them.
+"""Failed records: their handlers, their dead letters, and the events and metrics about them.
 
-The three handlers of an application, its dead-letter topic, and the events and metrics about records that were skipped stand together here,
-because each of them is about one record at a time, which is what the rest of the engine avoids.
+The three handlers of an application, its dead-letter topic, and the events and metrics about skipped records are in one module because all
+of them deal with single records, which the rest of the engine avoids.
 """
 
 from __future__ import annotations
@@ -11,11 +11,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from runtime.commit.order import Transport
-from runtime.commit.refusals import Origin, Output, is_permanent
-from runtime.errors import ProductionError, SerializationError, StreamsError
-from runtime.events import EventKind, EventSink, base64_or_none
-from runtime.handlers import (
+from penstock.runtime.commit.order import Transport
+from penstock.runtime.commit.refusals import Origin, Output, TopicLimits, is_about_the_record, is_about_the_time
+from penstock.runtime.input.deserialization import Batch, RawMessage, raw_record
+from penstock.runtime.kafka.topic_admin import TopicAdmin
+from penstock.runtime.model.clock import Clock
+from penstock.runtime.model.error_text import described, text_of
+from penstock.runtime.model.errors import ProcessingError, ProductionError, SerializationError, StreamsError, TransactionAbortedError
+from penstock.runtime.model.events import EventKind, EventSink, base64_or_none
+from penstock.runtime.model.handlers import (
+    RECORD_TIME,
     DeserializationExceptionHandler,
     ErrorHandlerContext,
     ProcessingExceptionHandler,
@@ -26,32 +31,30 @@ from runtime.handlers import (
     dead_letter_headers,
     make_handler,
 )
-from runtime.ids import Partition, TaskId
-from runtime.intake.verdict import Batch, RawMessage, raw_record
-from runtime.metrics import TASK, Metrics
-from runtime.record import Headers
-from runtime.timestamps import ConsumerRecord
-from runtime.topics import TopicAdmin
-from runtime.topology.topology import Topology
+from penstock.runtime.model.ids import Partition, TaskId
+from penstock.runtime.model.metrics import TASK, Metrics
+from penstock.runtime.model.record import Headers
+from penstock.runtime.model.timestamps import ConsumerRecord
+from penstock.runtime.tasks.culprits import CulpritSearch, Verdict
+from penstock.runtime.topology.topology import Topology
 
 logger = logging.getLogger(__name__)
 
 MOST_BYTES = 512 * 1024
-"""Key, value and headers of a record that an event carries at most: in base64 that stays below what a broker takes by default (1 MB).
-An event that is refused would end the client, and its successor at the same record."""
-BROKERS_LIMIT = 1_048_588
-"""What a broker takes in one batch where it does not say."""
+"""Maximum size of key, value and headers in an event. In base64 they stay below the brokers' default limit (1 MB). A refused event would
+stop the client, and its successor at the same record."""
 MOST_TEXT = 10_000
-"""Characters of an error that are told."""
+"""Maximum characters of an error in an event."""
 
 
 _BY_HAND = "command"
+_ABOUT_THE_RECORD = (ProductionExceptionHandlerResponse.CONTINUE, ProductionExceptionHandlerResponse.PAUSE)
 
 
 @dataclass(frozen=True, slots=True)
 class PausePoint:
-    """Why a task is paused, and before which record. `reason`: `deserialization`, `processing`, or `command` (no record then: key, value
-    and error are None, and the offset is the next one to process)."""
+    """Why a task is paused, and before which record. `reason`: `deserialization`, `processing`, `production`, or `command` (then there is
+    no record: key, value and error are None, and the offset is the next one to process)."""
 
     partition: Partition
     offset: int
@@ -65,7 +68,7 @@ class PausePoint:
 
     @classmethod
     def of(cls, message: RawMessage, error: BaseException, reason: str) -> PausePoint:
-        """A pause before the record that could not be read or processed."""
+        """Return a pause before a record that could not be read or processed."""
         cause = error.__cause__ or error
         return cls(
             partition=Partition(message.topic(), message.partition()),
@@ -75,22 +78,22 @@ class PausePoint:
             value=message.value(),
             headers=message.headers(),
             error_type=type(cause).__name__,
-            error=str(cause)[:MOST_TEXT],
+            error=text_of(cause)[:MOST_TEXT],
             reason=reason,
         )
 
     @classmethod
     def command(cls, partition: Partition, offset: int) -> PausePoint:
-        """A pause that somebody asked for."""
+        """Return a pause on command."""
         return cls(partition, offset, -1, None, None, None, None, None, _BY_HAND)
 
     @property
     def by_hand(self) -> bool:
-        """True for a pause that somebody asked for: no record will stop the task's next owner."""
+        """True for a pause on command: no record will stop the task's next owner."""
         return self.reason == _BY_HAND
 
     def payload(self) -> dict[str, object]:
-        """The payload of TASK_PAUSED. The bytes of a record of more than `MOST_BYTES` are left out; they stand in the topic."""
+        """Return the payload of TASK_PAUSED, without the bytes of a record larger than `MOST_BYTES`; the topic has them."""
         size = len(self.key or b"") + len(self.value or b"") + sum(len(name) + len(data or b"") for name, data in self.headers or ())
         whole = size <= MOST_BYTES
         return {
@@ -109,18 +112,19 @@ class PausePoint:
 
 
 class CurrentRecord(Protocol):
-    """What is known of the record that is being processed. Offset -1: none is."""
+    """Context of the record that is being processed. Offset -1: there is none. `punctuating`: a punctuator is running."""
 
     topic: str
     partition: int
     offset: int
     headers: Headers | None
+    punctuating: bool
 
 
 class Incidents:
-    """The handlers of one worker, and what follows from their answers. Belongs to the worker's thread."""
+    """The handlers of one worker, and the consequences of their responses. Used by the worker's thread only."""
 
-    def __init__(self, configs: Mapping[str, object], events: EventSink, metrics: Metrics) -> None:
+    def __init__(self, configs: Mapping[str, object], events: EventSink, metrics: Metrics, clock: Clock) -> None:
         """Raises StreamsConfigError if a handler cannot be made."""
         self.deserialization = make_handler(
             configs["deserialization.exception.handler"], DeserializationExceptionHandler, configs, "deserialization.exception.handler"
@@ -133,21 +137,29 @@ class Incidents:
         )
         topic = configs.get("errors.dead.letter.queue.topic.name")
         self._dead_letter = str(topic) if topic else None
+        self._clock = clock
+        self._letters_now = False
+        """True once the dead-letter topic has refused a record's timestamp: from then on dead letters carry the time at which they are
+        written."""
         self._events = events
         self._metrics = metrics
         self._transport: Transport | None = None
         self._topics: TopicAdmin | None = None
         self._changelogs: set[str] = set()
+        self._internal: set[str] = set()
         self._sinks: Callable[[TaskId, str], str | None] = lambda task, topic: None
         self.task: TaskId | None = None
         """The task that is being processed or committed."""
         self.current: CurrentRecord | None = None
         self.batch: Batch | None = None
         """The run that is being processed."""
+        self.search = CulpritSearch()
+        """Search for the input record behind a refused output of unknown origin."""
 
-    def know(self, topology: Topology, topics: TopicAdmin) -> None:
-        """What outputs are asked about when they are refused."""
+    def set_topology(self, topology: Topology, topics: TopicAdmin | None) -> None:
+        """Set the topology and the topics, which are needed to explain refused outputs. `topics`: None where no output is refused."""
         self._topics = topics
+        self._internal = {each.name for each in topology.internal_topics()}
         self._changelogs = {each.name for each in topology.internal_topics() if each.kind == "changelog"}
         parts = {part.id: part.sinks for part in topology.sub_topologies()}
 
@@ -161,26 +173,26 @@ class Incidents:
 
     @property
     def dead_letter_topic(self) -> str | None:
-        """`errors.dead.letter.queue.topic.name`."""
+        """Value of `errors.dead.letter.queue.topic.name`."""
         return self._dead_letter
 
     def attach(self, transport: Transport) -> None:
-        """Where dead letters go from now on."""
+        """Send dead letters to this transport."""
         self._transport = transport
 
-    def ask_processing(self, context: ErrorHandlerContext, record: ConsumerRecord, error: BaseException) -> ProcessingHandlerResponse:
-        """Raises StreamsError if the handler raises itself or answers with something else than a response."""
+    def ask_processing(self, context: ErrorHandlerContext, record: ConsumerRecord, error: ProcessingError) -> ProcessingHandlerResponse:
+        """Ask the processing handler. Raises StreamsError if the handler raises or returns something else than a response."""
         cause = error.__cause__
         try:
-            response = self.processing.handle(context, record, cause if isinstance(cause, Exception) else StreamsError(str(error)))
-        except Exception as failed:
-            raise StreamsError(f"{type(self.processing).__name__} failed on {error}: {failed}") from failed
+            response = self.processing.handle(context, record, cause if isinstance(cause, Exception) else error)
+        except BaseException as failed:
+            raise StreamsError(f"{type(self.processing).__name__} failed on {error}: {described(failed)}") from failed
         if not isinstance(response, ProcessingHandlerResponse):
             raise StreamsError(f"{type(self.processing).__name__}.handle returned {response!r}: expected CONTINUE, FAIL or PAUSE")
         return response
 
     def skipped(self, task: TaskId, message: RawMessage, error: BaseException) -> None:
-        """A handler said CONTINUE: counted, told, and kept in the dead-letter topic if there is one."""
+        """Count and publish a record that a handler skipped with CONTINUE, and write it to the dead-letter topic, if there is one."""
         self._metrics.counter("dropped-records-total", TASK, task_id=str(task)).add()
         record = raw_record(message)
         cause = error.__cause__ or error
@@ -191,67 +203,100 @@ class Incidents:
                 "partition": record.partition,
                 "offset": record.offset,
                 "error_type": type(cause).__name__,
-                "error": str(cause)[:MOST_TEXT],
+                "error": text_of(cause)[:MOST_TEXT],
             },
             task,
             f"{record.topic}-{record.partition}@{record.offset}",
         )
-        self._keep(record, cause)
+        self._write_dead_letter(record, cause)
 
-    def _keep(self, record: ConsumerRecord, error: BaseException) -> None:
-        """Writes a record to the dead-letter topic, if there is one, within the transaction that commits that it was left out."""
+    def _write_dead_letter(self, record: ConsumerRecord, error: BaseException) -> None:
+        """Write a record to the dead-letter topic, if there is one, in the transaction that commits its omission."""
         if self._dead_letter is not None and self._transport is not None:
             key, value = record.key, record.value
             assert not isinstance(key, str) and not isinstance(value, str)  # raw
-            headers = dead_letter_headers(record, error)
-            self._transport.send(self._dead_letter, key, value, max(record.timestamp, 0), headers, None)  # type: ignore[arg-type]
+            headers, timestamp = dead_letter_headers(record, error), max(record.timestamp, 0)
+            if self._letters_now:
+                headers, timestamp = [*headers, (RECORD_TIME, str(timestamp).encode())], self._clock.wall_ms()
+            self._transport.send(self._dead_letter, key, value, timestamp, headers, None)  # type: ignore[arg-type]
 
     def dropped(self, task: TaskId, records: int) -> None:
-        """Records that an extractor gave a negative timestamp."""
+        """Count records with a negative timestamp from their extractor."""
         self._metrics.counter("dropped-records-total", TASK, task_id=str(task)).add(records)
 
-    # -- outputs (`runtime.commit.refusals.Refusals`) ----------------------------------------------------------------------------
+    # -- outputs (`penstock.runtime.commit.refusals.Refusals`) ----------------------------------------------------------------------------
 
     def origin(self) -> Origin:
-        """The record that is being processed."""
+        """Return the record that is being processed, or the only one of the current commit, or the running punctuator."""
         current = self.current
+        if self.search.holds_punctuators_alone or (current is not None and current.punctuating):
+            return Origin(self.task, "", -1, -1, None, None, punctuated=True)
         if current is None or current.offset < 0:
-            return Origin(self.task, "", -1, -1, None, None)
+            return self.search.record or Origin(self.task, "", -1, -1, None, None)
         return Origin(self.task, current.topic, current.partition, current.offset, current.headers, self.batch)
 
     def refused(self, output: Output, error: Exception, origin: Origin | None = None) -> bool:
-        """An output was not taken. True: try it again after a pause; False: it is left out. Raises ProductionError where the handler says
-        FAIL."""
+        """Decide about a refused output. Return True to try it again after a pause, False to leave it out. Raises ProductionError where the
+        handler returns FAIL."""
         origin = origin or self.origin()
         again = self.judged(output, error, origin)
         if not again:
             self.left_out(output, error, origin)
         return again
 
+    @property
+    def is_replayed(self) -> bool:
+        """True if everything that was rolled back has been processed again and committed."""
+        return self.search.is_replayed
+
+    def needs_search(self, origin: Origin) -> bool:
+        """True if the record behind a refused output is unknown, and smaller commits will reveal it."""
+        return origin.offset < 0 and not origin.punctuated and self.search.narrow()
+
     def judged(self, output: Output, error: Exception, origin: Origin) -> bool:
-        """As `refused`, without what follows from CONTINUE. RETRY of what can never be taken is FAIL, as in Kafka Streams (KIP-1065)."""
+        """Decide as `refused` does, without the effects of CONTINUE. RETRY of an output that can never be written counts as FAIL, as in
+        Kafka Streams (KIP-1065)."""
+        if output.topic == self._dead_letter and not self._letters_now and is_about_the_time(error):
+            self._letters_now = True
+            return True
+        if self.needs_search(origin):
+            logger.info("%s was refused: %s; searching for its input record in smaller commits", self.where(output, origin), error)
+            return True
         response = self._ask_production(output, error, origin)
-        if response is ProductionExceptionHandlerResponse.CONTINUE:
+        if response is ProductionExceptionHandlerResponse.CONTINUE and output.topic not in self._internal:
             return False
-        if response is ProductionExceptionHandlerResponse.RETRY and not is_permanent(error):
+        if response is ProductionExceptionHandlerResponse.RETRY and not is_about_the_record(error):
+            return True
+        if response in _ABOUT_THE_RECORD:
+            self._decide(output, error, origin, pauses=response is ProductionExceptionHandlerResponse.PAUSE)
             return True
         raise ProductionError(f"{self.where(output, origin)} was refused: {error}") from error
+
+    def _decide(self, output: Output, error: Exception, origin: Origin, *, pauses: bool) -> None:
+        """Skip the input record, or pause before it, when it is processed again. Raises ProductionError if the output has no input
+        record."""
+        message = _raw_message(origin)
+        if message is None:
+            what = "paused at" if pauses else "left out"
+            raise ProductionError(
+                f"{self.where(output, origin)} was refused: {error}. No record that is being processed is behind it (a punctuator is, or a "
+                f"record that was processed before), so none can be {what}"
+            ) from error
+        self.search.add_verdict(Verdict(message, error, pauses))
 
     def _ask_production(self, output: Output, error: Exception, origin: Origin) -> ProductionExceptionHandlerResponse:
         if output.topic == self._dead_letter:
             raise ProductionError(f"dead letters are not left out: {self.where(output, origin)} was refused: {error}") from error
-        if output.topic in self._changelogs:  # the store would hold what its changelog does not
-            raise ProductionError(f"changelog records are not left out: {self.where(output, origin)} was refused: {error}") from error
         context = self._context(output, origin)
         partition = -1 if output.partition is None else output.partition
         record = ConsumerRecord(output.topic, partition, -1, output.timestamp, output.key, output.value, output.headers)
         name = type(self.production).__name__
         try:
             response = self.production.handle(context, record, error)
-        except Exception as failed:
-            raise ProductionError(f"{name} failed on {self.where(output, origin)}: {failed}") from failed
+        except BaseException as failed:
+            raise ProductionError(f"{name} failed on {self.where(output, origin)}: {described(failed)}") from failed
         if not isinstance(response, ProductionExceptionHandlerResponse):
-            raise ProductionError(f"{name}.handle returned {response!r}: expected CONTINUE, FAIL or RETRY")
+            raise ProductionError(f"{name}.handle returned {response!r}: expected CONTINUE, FAIL, PAUSE or RETRY")
         return response
 
     def _context(self, output: Output, origin: Origin) -> ErrorHandlerContext:
@@ -271,52 +316,69 @@ class Incidents:
     def unwritable(
         self, topic: str, key: object, value: object, timestamp: int, headers: Headers | None, error: SerializationError
     ) -> None:
-        """A serde cannot write an output of the record that is being processed (KIP-399). Raises ProductionError where the handler does not
-        say CONTINUE."""
+        """Decide about an output of the current record that a serde cannot write (KIP-399). Raises ProductionError where the handler
+        returns FAIL, TransactionAbortedError where it returns PAUSE."""
         origin, output = self.origin(), Output(topic, error.raw_key, None, timestamp, headers, None)
         record = ConsumerRecord(topic, -1, -1, timestamp, key, value, headers)
-        ask_serialization(self.production, self._context(output, origin), record, error)
-        self.left_out(output, error.__cause__ if isinstance(error.__cause__, Exception) else error, origin)
+        response = ask_serialization(self.production, self._context(output, origin), record, error)
+        cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
+        if response is ProductionExceptionHandlerResponse.CONTINUE:
+            self.left_out(output, cause, origin)
+            return
+        if not self.needs_search(origin):
+            self._decide(output, cause, origin, pauses=True)
+        raise TransactionAbortedError(f"{self.where(output, origin)} cannot be written: rolling back to pause before its input record")
 
     def left_out(self, output: Output, error: Exception, origin: Origin) -> None:
-        """A handler said CONTINUE about an output: counted, and the input record behind it is kept in the dead-letter topic."""
+        """Count an output that a handler left out with CONTINUE, and write the input record behind it to the dead-letter topic."""
         self._metrics.counter("dropped-records-total", TASK, task_id=str(origin.task)).add()
         message = _raw_message(origin)
         if message is not None:
-            self._keep(raw_record(message), error)
-        else:  # of a punctuator, or a cache: all that is known is where it was to go
-            self._keep(ConsumerRecord(output.topic, -1, -1, output.timestamp, output.key, None, None), error)
+            self._write_dead_letter(raw_record(message), error)
+        else:  # of a punctuator or a cache: only the output's topic is known
+            self._write_dead_letter(ConsumerRecord(output.topic, -1, -1, output.timestamp, output.key, None, None), error)
 
     def _node(self, output: Output, origin: Origin) -> str | None:
         return None if origin.task is None else self._sinks(origin.task, output.topic)
 
     def where(self, output: Output, origin: Origin | None = None) -> str:
-        """Task, node, input record and output, in words."""
+        """Describe task, node, input record and output for a message."""
         origin = origin or self.origin()
         node = self._node(output, origin)
         places = [f"task {origin.task}", *([f"node {node}"] if node else [])]
         if origin.offset >= 0:
             places.append(f"record {origin.topic}-{origin.partition}@{origin.offset}")
+        if origin.punctuated:
+            places.append("a punctuator")
         size = len(output.key or b"") + len(output.value or b"")
         return f"{', '.join(places)}: its output of {size} bytes to {output.topic}"
 
-    def limit(self, topic: str) -> int:
-        """`max.message.bytes` of a topic. Raises BrokerUnavailableError."""
+    def limits(self, topic: str) -> TopicLimits:
+        """Return the size and timestamp limits of a topic. Raises BrokerUnavailableError."""
         assert self._topics is not None
         found = self._topics.describe([topic]).get(topic)
-        limit = int(found.config.get("max.message.bytes", BROKERS_LIMIT)) if found is not None else BROKERS_LIMIT
-        logger.warning("topic %s takes batches of at most %d bytes (max.message.bytes): batches to it are kept below that", topic, limit)
-        return limit
+        limits = TopicLimits.of({} if found is None else found.config)
+        logger.warning(
+            "topic %s takes batches of at most %d bytes (max.message.bytes), and times up to %d ms before and %d ms after now "
+            "(message.timestamp.before.max.ms and .after.max.ms): outputs to it are checked against these limits",
+            topic,
+            *limits,
+        )
+        return limits
 
     def is_missing(self, topic: str) -> bool:
-        """True if there is no such topic and the brokers make none. Raises BrokerUnavailableError.
+        """True if the topic does not exist and the brokers do not create it. Raises BrokerUnavailableError.
 
-        Never for a changelog: that one is lost is not a matter of one record (`TaskSet.lost_changelogs`)."""
+        False for every changelog: a lost changelog does not concern a single record (`TaskManager.check_changelogs`).
+        """
         assert self._topics is not None
         return topic not in self._changelogs and not self._topics.describe([topic]) and not self._topics.brokers_make_topics()
 
 
 def _raw_message(origin: Origin) -> RawMessage | None:
-    """The input record as it was read."""
+    """Return the input record as it was read."""
     batch = origin.batch
-    return None if batch is None else batch.messages[batch.offsets.index(origin.offset)]
+    if batch is None or origin.offset not in batch.offsets:
+        return None  # also if an earlier record, which a buffer has held back, is behind it
+    message = batch.messages[batch.offsets.index(origin.offset)]
+    return message if (message.topic(), message.partition()) == (origin.topic, origin.partition) else None

@@ -1,6 +1,6 @@
 """`TopologyTestDriver`: a topology run record by record, without a broker (Kafka Streams' class of the same name).
 
-The same pipeline, operators, stores, serdes and handlers as the real runtime; only the log, the clock and the loop are the driver's.
+It runs the engine's own tasks, with their queues, handlers, stores and commit; only the log, the clock and the loop are the driver's.
 Topics have one partition. After each record the task commits, so caches hold nothing back; what was written to a topic that the topology
 reads (repartition, an output that is an input elsewhere, a global table's) is processed before `pipe_input` returns. State lives in a
 folder of its own that `close` removes.
@@ -17,23 +17,23 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import cast
 
-from runtime.config import StreamsConfig
-from runtime.durations import Duration, to_ms
-from runtime.errors import InvalidStateStoreError
-from runtime.metrics import MetricName, Metrics
-from runtime.record import Headers
-from runtime.serdes.serde import Serde
-from runtime.stores.base import EngineStore
-from runtime.stores.budget import StoreMemory
-from runtime.stores.interfaces import KeyValueStore, SessionStore, VersionedKeyValueStore, WindowStore
-from runtime.testing.clock import ManualClock
-from runtime.testing.log import LogRecord, MemoryLog
-from runtime.testing.stores import plain_key_value_store, plain_window_store
-from runtime.testing.tasks import DriverGlobalStores, DriverTask, Surroundings
-from runtime.testing.topics import TestInputTopic, TestOutputTopic
-from runtime.topology.given import check_serde_pair, checked_topology
-from runtime.topology.topology import Topology
-from runtime.type_variables import K, V
+from penstock.runtime.config.streams_config import StreamsConfig
+from penstock.runtime.model.durations import Duration, to_ms
+from penstock.runtime.model.errors import InvalidStateStoreError
+from penstock.runtime.model.metrics import MetricName, Metrics
+from penstock.runtime.model.record import Headers
+from penstock.runtime.model.type_variables import K, V
+from penstock.runtime.serdes.serde import Serde
+from penstock.runtime.stores.base import EngineStore
+from penstock.runtime.stores.interfaces import KeyValueStore, SessionStore, VersionedKeyValueStore, WindowStore
+from penstock.runtime.testing.clock import ManualClock
+from penstock.runtime.testing.log import LogRecord, MemoryLog
+from penstock.runtime.testing.stores import plain_key_value_store, plain_window_store
+from penstock.runtime.testing.tasks import DriverGlobalStores, DriverTask, Surroundings
+from penstock.runtime.testing.topics import TestInputTopic, TestOutputTopic
+from penstock.runtime.topology.arguments import check_serde_pair
+from penstock.runtime.topology.factory import checked_topology
+from penstock.runtime.topology.topology import Topology
 
 
 class TopologyTestDriver:
@@ -57,14 +57,7 @@ class TopologyTestDriver:
         self._waiting: deque[LogRecord] = deque()
         self._log = MemoryLog(self._written)
         self._folder = TemporaryDirectory(prefix="topology-test-")
-        around = Surroundings(
-            settings,
-            self._clock,
-            self._metrics,
-            self._log,
-            Path(self._folder.name),
-            StoreMemory(cast(int, settings["statestore.cache.max.bytes"])),
-        )
+        around = Surroundings(settings, resolved, self._clock, self._metrics, self._log, Path(self._folder.name))
         self._globals = DriverGlobalStores(resolved, around)
         self._tasks = [DriverTask(part, around, self._globals) for part in resolved.sub_topologies()]
         self._readers = {topic: task for task in self._tasks for topic in task.topics}
@@ -131,8 +124,8 @@ class TopologyTestDriver:
                 if record.topic_name in self._globals.topics:
                     self._globals.process(record)
                 if record.topic_name in self._readers:
-                    self._readers[record.topic_name].process(record)
-            except Exception:
+                    self._readers[record.topic_name].pipe(record)
+            except BaseException:
                 # What waited behind a record that failed is not to surprise the next call.
                 waiting.clear()
                 raise
@@ -217,7 +210,7 @@ class TopologyTestDriver:
         """Closes processors and stores and removes the state. Raises ProcessingError where a processor fails to close."""
         try:
             for task in self._tasks:
-                task.close()
+                task.close(clean=True)
         finally:
             self._globals.close()
             self._folder.cleanup()

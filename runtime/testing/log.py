@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from runtime.record import Headers
+from penstock.runtime.model.record import Headers
 
 _CREATE_TIME = 1
 
@@ -62,9 +62,13 @@ class MemoryLog:
 
     def append(self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers | None) -> LogRecord:
         """A record at the end of a topic."""
-        offset = self._ends.get(topic, 0)
+        offset = self.end(topic)
         self._ends[topic] = offset + 1
         return LogRecord(topic, offset, key, value, timestamp, list(headers) if headers else None)
+
+    def end(self, topic: str) -> int:
+        """Return the next offset of a topic."""
+        return self._ends.get(topic, 0)
 
     def unread(self, topic: str) -> deque[LogRecord]:
         """Outputs on a topic that nobody has taken yet, oldest first."""

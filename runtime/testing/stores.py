@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import cast
 
-from runtime.record import ValueAndTimestamp, Windowed
-from runtime.serdes.serde import Serde
-from runtime.stores.interfaces import KeyValueStore, WindowStore
+from penstock.runtime.model.record import ValueAndTimestamp, Windowed
+from penstock.runtime.serdes.serde import Serde
+from penstock.runtime.stores.interfaces import KeyValueStore, WindowStore
 
 NO_TIMESTAMP = -1
 """The time of a value that a test put by hand."""

@@ -1,241 +1,213 @@
-"""The test driver's tasks: the real pipeline and stores of a sub-topology, fed one record at a time and committed after each."""
+"""The test driver's tasks: the engine's own tasks and commit, with a transport that writes to a log in memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import cast
 
-from runtime.config import StreamsConfig
-from runtime.errors import ProcessingError, SerializationError
-from runtime.events import EventSink
-from runtime.handlers import (
-    DeserializationExceptionHandler,
-    DeserializationHandlerResponse,
-    ErrorHandlerContext,
-    ProcessingExceptionHandler,
-    ProcessingHandlerResponse,
-    ProductionExceptionHandler,
-    ask_serialization,
-    make_handler,
-)
-from runtime.ids import NextOffset, Partition, TaskId, changelog_topic
-from runtime.intake.verdict import Batch, Decoder, error_context, judge, punctuation_context, raw_record
-from runtime.metrics import Metrics
-from runtime.operators.context import TaskContext
-from runtime.record import Headers
-from runtime.serdes.serde import Serde
-from runtime.stores.base import EngineStore, StateStore, StoreBuilder, StoreContext
-from runtime.stores.budget import StoreMemory
-from runtime.stores.custom import build_global_store, build_store
-from runtime.tasks.global_apply import GLOBAL_TASK, Apply, Processed, TableCopy, Verdict
-from runtime.testing.clock import ManualClock
-from runtime.testing.log import LogRecord, MemoryLog
-from runtime.timestamps import ConsumerRecord
-from runtime.topology.nodes import SinkNode, SourceNode
-from runtime.topology.pipeline import Pipeline, compile_pipeline
-from runtime.topology.subtopologies import GlobalStoreTopology, SubTopology
-from runtime.topology.topology import Topology
+from penstock.runtime.changelog.writer import ChangelogRow
+from penstock.runtime.commit.collector import WorkerCollector
+from penstock.runtime.commit.order import Commit
+from penstock.runtime.config.streams_config import StreamsConfig
+from penstock.runtime.input.deserialization import Decoder
+from penstock.runtime.input.queues import PartitionQueue, TaskQueues
+from penstock.runtime.model.errors import ProductionError, TransactionAbortedError
+from penstock.runtime.model.events import EventSink
+from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.model.metrics import Metrics
+from penstock.runtime.model.offset_metadata import OffsetAndMetadata
+from penstock.runtime.model.offset_reset import AutoOffsetReset
+from penstock.runtime.model.record import Headers
+from penstock.runtime.operators.context import TaskContext
+from penstock.runtime.stores.base import EngineStore, StoreContext
+from penstock.runtime.stores.budget import StoreMemory
+from penstock.runtime.stores.custom import build_global_store
+from penstock.runtime.stores.locks import FolderLock
+from penstock.runtime.tasks.active import ActiveTask, ReplayBeforePauseError
+from penstock.runtime.tasks.global_apply import GLOBAL_TASK, Applier, GlobalDecoder, ProcessorApplier, TableCopy
+from penstock.runtime.tasks.incidents import Incidents
+from penstock.runtime.tasks.plan import TaskPlan
+from penstock.runtime.testing.clock import ManualClock
+from penstock.runtime.testing.log import LogRecord, MemoryLog
+from penstock.runtime.topology.nodes import SourceNode
+from penstock.runtime.topology.pipeline import compile_pipeline
+from penstock.runtime.topology.subtopologies import GlobalStoreTopology, SubTopology
+from penstock.runtime.topology.topology import Topology
+
+NO_WAIT = -1
+"""`max.task.idle.ms` of a driver: a record is processed when it is piped, whatever other topics may bring."""
 
 
-@dataclass(frozen=True, slots=True)
+class MemoryTransport:
+    """Transport to the log in memory. There is nothing to wait for and nothing to roll back, so most methods do nothing."""
+
+    pending = True
+
+    def __init__(self, log: MemoryLog) -> None:
+        self._log = log
+        self._ends: dict[Partition, NextOffset] = {}
+        self.send = log.send
+
+    def send_changelog(self, partition: Partition, rows: list[ChangelogRow], headers: Headers | None) -> None:
+        """Append changelog records; tombstones have no headers."""
+        for key, value, timestamp in rows:
+            self._log.send(partition.topic, key, value, timestamp, None if value is None else headers, partition.number)
+        self._ends[partition] = NextOffset(self._log.end(partition.topic))
+
+    def commit(
+        self, offsets: Mapping[Partition, OffsetAndMetadata], meanwhile: Sequence[Callable[[], None]] = ()
+    ) -> Mapping[Partition, NextOffset]:
+        """Do what is done while a broker works. Return the changelogs' next offsets."""
+        for step in meanwhile:
+            step()
+        ends, self._ends = self._ends, {}
+        return ends
+
+    def send_offsets(self, offsets: Mapping[Partition, OffsetAndMetadata]) -> None: ...
+
+    def poll(self) -> None: ...
+
+    def watch(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+    def start(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class MemoryCollector(WorkerCollector):
+    """Collector of a driver's outputs: every topic exists."""
+
+    def exists(self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers | None) -> bool:
+        """Return True."""
+        return True
+
+
 class Surroundings:
-    """What all tasks of one driver share."""
+    """Objects that all tasks of one driver share."""
 
-    config: StreamsConfig
-    clock: ManualClock
-    metrics: Metrics
-    log: MemoryLog
-    folder: Path
-    memory: StoreMemory
+    def __init__(
+        self, config: StreamsConfig, topology: Topology, clock: ManualClock, metrics: Metrics, log: MemoryLog, folder: Path
+    ) -> None:
+        """`folder`: for state. Raises StreamsConfigError if a handler cannot be made."""
+        self.config = config
+        self.clock = clock
+        self.metrics = metrics
+        self.folder = folder
+        self.memory = StoreMemory(config.integer("statestore.cache.max.bytes"))
+        self.events = EventSink(config.application_id, "topology-test", clock)
+        self.incidents = Incidents(config, self.events, metrics, clock)
+        self.incidents.set_topology(topology, None)
+        transport = MemoryTransport(log)
+        self.collector = MemoryCollector(transport, lambda topic: 1, self.incidents, clock, hold=False, patience_ms=0)
+        self.commit = Commit(transport, self.events, config.application_id)
 
-    def decoder(self, source: SourceNode, topic: str) -> Decoder:
-        """A decoder of one topic of a source of a resolved topology."""
+    def decoder(self, entry: GlobalStoreTopology) -> Decoder:
+        """Return a decoder of a global store's topic."""
+        source = entry.source
         extractor = source.timestamp_extractor or self.config["default.timestamp.extractor"]
-        return Decoder(topic, cast(Serde, source.key_serde), cast(Serde, source.value_serde), extractor, source=source.name)
+        assert source.key_serde is not None and source.value_serde is not None  # a resolved topology has them
+        return Decoder(entry.topic, source.key_serde, source.value_serde, extractor, source=source.name)
 
-    def deserialization_handler(self) -> DeserializationExceptionHandler:
-        """The configured one."""
-        key = "deserialization.exception.handler"
-        return make_handler(self.config[key], DeserializationExceptionHandler, self.config, key)
-
-    def processing_handler(self) -> ProcessingExceptionHandler:
-        """The configured one."""
-        key = "processing.exception.handler"
-        return make_handler(self.config[key], ProcessingExceptionHandler, self.config, key)
-
-    def production_handler(self) -> ProductionExceptionHandler:
-        """The configured one."""
-        key = "production.exception.handler"
-        return make_handler(self.config[key], ProductionExceptionHandler, self.config, key)
-
-    def open(
-        self, builder: StoreBuilder[StateStore], folder: str, task: TaskId | None, changelog: bool, record_time: Callable[[], int]
-    ) -> EngineStore:
-        """Makes and opens a store under the driver's own folder."""
-        store = build_store(builder) if task is not None else build_global_store(builder)
-        topic = changelog_topic(self.config.application_id, store.name)
-        directory = self.folder / folder
-        directory.mkdir(exist_ok=True)
-        partition = Partition(topic, 0) if changelog and store.logging_enabled else None
-        store.open(directory, StoreContext(self.config.application_id, directory, task, partition, self.memory, record_time))
-        return store
-
-    def context(
-        self,
-        task: TaskId,
-        folder: str,
-        stores: dict[str, EngineStore],
-        global_stores: DriverGlobalStores | None,
-        sinks: Sequence[SinkNode] = (),
-    ) -> TaskContext:
-        """A task's context."""
-        outputs = DriverOutputs(self.log, self.production_handler(), sinks)
-        outputs.context = TaskContext(
+    def plan(self, part: SubTopology, sources: Mapping[str, SourceNode], global_stores: DriverGlobalStores) -> TaskPlan:
+        """Return the plan of the only task of a sub-topology. `sources` is by topic."""
+        task = TaskId(part.id, 0)
+        directory = self.folder / str(task)
+        return TaskPlan(
             task_id=task,
             application_id=self.config.application_id,
             config=self.config,
+            subtopology=part,
+            sources=sources,
+            directory=directory,
+            lock=FolderLock(directory, f"task {task}"),
+            memory=self.memory,
             clock=self.clock,
             metrics=self.metrics,
-            collector=outputs,
-            stores=stores,
+            collector=self.collector,
             global_stores=global_stores,
-            state_dir=self.folder / folder,
+            hold_outputs=False,
+            max_task_idle_ms=NO_WAIT,
+            default_offset_reset=AutoOffsetReset.of(self.config.text("auto.offset.reset")),
+            default_timestamp_extractor=self.config["default.timestamp.extractor"],
+            topic_id=lambda topic: None,
             emit_interval_ms=0,
         )
-        return outputs.context
 
 
-class DriverOutputs:
-    """The collector of one task: outputs go to the log; one that a serde cannot write is put before the production handler."""
-
-    def __init__(self, log: MemoryLog, handler: ProductionExceptionHandler, sinks: Sequence[SinkNode]) -> None:
-        self.send = log.send
-        self.context: TaskContext
-        """Of the task; it holds this collector, so it comes later."""
-        self._handler = handler
-        self._sinks = sinks
-
-    def partitions(self, topic: str) -> int:
-        """Always 1."""
-        return 1
-
-    def exists(self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers | None) -> bool:
-        """Every topic does."""
-        return True
-
-    def unwritable(
-        self, topic: str, key: object, value: object, timestamp: int, headers: Headers | None, error: SerializationError
-    ) -> None:
-        """Counted as dropped where the handler says CONTINUE. Raises ProductionError otherwise."""
-        task = self.context
-        node = next((sink.name for sink in self._sinks if sink.topic == topic or not isinstance(sink.topic, str)), None)
-        context = ErrorHandlerContext(task.topic, 0, task.offset, timestamp, headers, task.task_id, node, None, None)
-        ask_serialization(self._handler, context, ConsumerRecord(topic, -1, -1, timestamp, key, value, headers), error)
-        task.dropped.add()
-
-
-class DriverTask:
-    """A sub-topology with its stores. Partition 0 of everything."""
+class DriverTask(ActiveTask):
+    """The task of a sub-topology, with partition 0 of everything. It commits after each record."""
 
     def __init__(self, part: SubTopology, around: Surroundings, global_stores: DriverGlobalStores) -> None:
-        self.id = TaskId(part.id, 0)
-        self.stores: dict[str, EngineStore] = {}
         self._around = around
-        self._part = part
-        self._context = around.context(self.id, str(self.id), self.stores, global_stores, part.sinks)
-        for builder in part.stores:
-            self.stores[builder.name] = around.open(builder, str(self.id), self.id, True, lambda: self._context.timestamp)
-        self._decoders = {topic: around.decoder(source, topic) for source in part.sources for topic in source.topics}
-        self._times = dict.fromkeys(self._decoders, -1)
-        self._deserialization = around.deserialization_handler()
-        self._processing = around.processing_handler()
-        self._offsets: dict[Partition, NextOffset] = {}
-        self._pipeline: Pipeline = compile_pipeline(part, self._context, self._goes_on)
+        self._sources = {topic: source for source in part.sources for topic in source.topics}
+        super().__init__(around.plan(part, self._sources, global_stores), around.incidents)
 
     @property
     def topics(self) -> list[str]:
         """The topics that this task reads."""
-        return list(self._decoders)
+        return list(self._sources)
 
     def read_also(self, topic: str) -> bool:
-        """Whether a pattern of this task matches a topic; if so, it is read from now on."""
-        for source in self._part.sources:
+        """Return True if a pattern of this task matches a topic; it is read from now on."""
+        for source in self.plan.subtopology.sources:
             if source.pattern is not None and source.pattern.fullmatch(topic):
-                self._decoders[topic] = self._around.decoder(source, topic)
-                self._times[topic] = -1
-                self._pipeline.read_also(topic, source.name)
+                self._sources[topic] = source
+                self.inputs = self.plan.inputs
+                if self.queues is not None and self._pipeline is not None:
+                    queue = PartitionQueue(Partition(topic, 0), self.plan.decoder(topic), NextOffset(0))
+                    self.queues = TaskQueues([*self.queues.all, queue], NO_WAIT)
+                    self._pipeline.read_also(topic, source.name)
                 return True
         return False
 
     def start(self) -> None:
-        """Initialises the processors."""
-        self._pipeline.init()
+        """Open the stores, initialise the processors, and commit what they have done."""
+        self.open()
+        self.begin({}, {partition: NextOffset(0) for partition in self.inputs})
+        assert self._pipeline is not None
+        for topic, source in self._sources.items():
+            if source.pattern is not None:
+                self._pipeline.read_also(topic, source.name)
         self.commit()
 
-    def process(self, record: LogRecord) -> None:
-        """One record, then a commit. Raises DeserializationError and ProcessingError where the handler does not say CONTINUE: a driver has
-        nobody who could resume a paused task, so PAUSE is FAIL."""
-        topic = record.topic_name
-        batch, failure = self._decoders[topic].decode([record], self._times[topic])
-        self._context.dropped.add(batch.dropped)
-        if failure is not None:
-            if judge(self._deserialization, failure, self.id) is not DeserializationHandlerResponse.CONTINUE:
-                raise failure.error
-            self._context.dropped.add()
-        elif batch.keys:
-            self._times[topic] = max(self._times[topic], batch.timestamps[0])
-            self._process(record, batch)
-        self._offsets[Partition(topic, 0)] = NextOffset(record.position + 1)
-        self.commit()
-
-    def _process(self, record: LogRecord, batch: Batch) -> None:
-        topic = record.topic_name
-        self._context.topic, self._context.partition = topic, 0
+    def pipe(self, record: LogRecord) -> None:
+        """Process one record, then commit. Raises DeserializationError, ProcessingError and ProductionError where the handler does not
+        return CONTINUE: a driver has no operator who could resume a paused task, so PAUSE is FAIL."""
+        assert self.queues is not None
+        partition = Partition(record.topic_name, 0)
+        queue = self.queues[partition]
+        self.enqueue(partition, [record])
         try:
-            self._pipeline.process_run(topic, batch.keys, batch.values, batch.timestamps, batch.headers, batch.offsets, 0, 1)
-        except ProcessingError as error:
-            if error.index is None or not isinstance(error.__cause__, Exception):
-                raise
-            response = self._processing.handle(error_context(record, self.id, error.node), raw_record(record), error.__cause__)
-            if response is not ProcessingHandlerResponse.CONTINUE:
-                raise
-            self._context.dropped.add()
+            self.process(1, self.plan.clock.monotonic_ms())
+            if self.pause_wanted is not None and queue.failure is not None:
+                raise queue.failure.error
+        except BaseException as error:
+            queue.clear(NextOffset(record.position + 1))  # the next call is not to meet this record again
+            self.pause_wanted = self._stop_before = None
+            if isinstance(error, ReplayBeforePauseError) and error.__cause__ is not None:
+                raise error.__cause__ from error.__cause__.__cause__
+            if isinstance(error, TransactionAbortedError):
+                raise ProductionError(str(error)) from error
+            raise
+        self.commit()
 
-    def punctuate(self, now_ms: int) -> None:
-        """Runs the punctuators that are due, then commits."""
-        if self._pipeline.punctuate(now_ms):
+    def punctuate(self, now_ms: int) -> int:
+        """Run the punctuators that are due, then commit."""
+        ran = super().punctuate(now_ms)
+        if ran:
             self.commit()
-
-    def _goes_on(self, error: ProcessingError) -> bool:
-        if not isinstance(error.__cause__, Exception):
-            return False
-        context, record = punctuation_context(self.id, self._context.timestamp, error.node)
-        if self._processing.handle(context, record, error.__cause__) is not ProcessingHandlerResponse.CONTINUE:
-            return False
-        self._context.dropped.add()
-        return True
+        return ran
 
     def commit(self) -> None:
-        """Caches, changelogs, stores: the order of a real commit."""
-        self._pipeline.flush_caches()
-        for store in self.stores.values():
-            changelog = changelog_topic(self._context.application_id, store.name)
-            for key, value, timestamp in store.changelog_records():
-                if store.logging_enabled:
-                    headers = None if value is None else store.changelog_headers
-                    self._around.log.send(changelog, key, value, timestamp, headers, 0)
-            store.commit(self._offsets)
-        self._context.commit_requested = False
+        """Commit this task, whether it has processed a record or a test has written to its stores."""
+        self._dirty = True
+        self._around.events.drain()  # nothing reads them
+        self._around.commit([self])
 
-    def close(self) -> None:
-        """Closes the processors, then the stores."""
-        try:
-            self._pipeline.close()
-        finally:
-            for store in self.stores.values():
-                store.close()
+    def _save(self) -> None:
+        """Write nothing: the state is removed with the driver."""
 
 
 class DriverGlobalStores:
@@ -243,7 +215,7 @@ class DriverGlobalStores:
 
     def __init__(self, topology: Topology, around: Surroundings) -> None:
         self.stores: dict[str, EngineStore] = {}
-        self._feeds: dict[str, list[Apply]] = {}
+        self._feeds: dict[str, list[Applier]] = {}
         for entry in topology.global_stores():
             feed = self._feed(entry, around)
             feed.begin()
@@ -254,21 +226,33 @@ class DriverGlobalStores:
         """The topics that fill global stores."""
         return set(self._feeds)
 
-    def _feed(self, entry: GlobalStoreTopology, around: Surroundings) -> Apply:
+    def _feed(self, entry: GlobalStoreTopology, around: Surroundings) -> Applier:
         stores: dict[str, EngineStore] = {}
-        context = around.context(GLOBAL_TASK, "global", stores, None)
-        store = around.open(entry.store, "global", None, False, lambda: context.timestamp)
+        folder = around.folder / "global"
+        context = TaskContext(
+            task_id=GLOBAL_TASK,
+            application_id=around.config.application_id,
+            config=around.config,
+            clock=around.clock,
+            metrics=around.metrics,
+            collector=around.collector,
+            stores=stores,
+            state_dir=folder,
+            emit_interval_ms=0,
+        )
+        store = build_global_store(entry.store)
+        folder.mkdir(exist_ok=True)
+        store.open(folder, StoreContext(around.config.application_id, folder, None, None, around.memory, lambda: context.timestamp))
         stores[store.name] = self.stores[store.name] = store
-        events = EventSink(around.config.application_id, "topology-test", around.clock)
-        verdict = Verdict(around.decoder(entry.source, entry.topic), around.deserialization_handler(), around.metrics, events)
+        decoder = GlobalDecoder(around.decoder(entry), around.incidents.deserialization, around.metrics, around.events)
         if not entry.own_processor:
-            return TableCopy(store, verdict)
-        return Processed(store, verdict, lambda: compile_pipeline(_alone(entry), context))
+            return TableCopy(store, decoder)
+        return ProcessorApplier(store, decoder, lambda: compile_pipeline(_alone(entry), context))
 
     def process(self, record: LogRecord) -> None:
         """Applies a record to the stores of its topic."""
         for feed in self._feeds[record.topic_name]:
-            feed.run(Partition(record.topic_name, 0), [record], NextOffset(record.position + 1))
+            feed.apply(Partition(record.topic_name, 0), [record], NextOffset(record.position + 1))
 
     def punctuate(self, now_ms: int) -> None:
         """Runs the punctuators of global processors that are due."""

@@ -6,12 +6,12 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Generic, cast, overload
 
-from runtime.durations import Duration, to_ms
-from runtime.errors import DeserializationError, SerializationError
-from runtime.record import Headers, Record
-from runtime.serdes.serde import Serde
-from runtime.testing.log import LogRecord
-from runtime.type_variables import K, V
+from penstock.runtime.model.durations import Duration, to_ms
+from penstock.runtime.model.errors import DeserializationError, SerializationError
+from penstock.runtime.model.record import Headers, Record
+from penstock.runtime.model.type_variables import K, V
+from penstock.runtime.serdes.serde import Serde
+from penstock.runtime.testing.log import LogRecord
 
 Pipe = Callable[[bytes | None, bytes | None, int, Headers], None]
 

@@ -1,1 +1,1 @@
-"""What users describe: nodes, how they hang together, and how a part of them becomes one chain of calls."""
+"""Topologies: nodes and their connections, sub-topologies, internal topics, and the compiled pipeline."""

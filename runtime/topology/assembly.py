@@ -1,19 +1,20 @@
-"""Puts the nodes of a sub-topology together, from the ends to the heads; used once, when a pipeline is compiled."""
+"""Assembly of a sub-topology's nodes, from the sinks to the sources; used once, when a pipeline is compiled."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import cast
 
-from runtime.dsl.arity import takes_context
-from runtime.errors import TopologyError
-from runtime.operators.base import no_children
-from runtime.operators.context import Forward, Hooks, NodeContext, RowGetter, TaskContext, ValueGetter
-from runtime.operators.rows import store_rows
-from runtime.operators.sink import Extractor, sink
-from runtime.serdes.windowed import window_bytes
-from runtime.topology.nodes import Node, ProcessorNode, SinkNode, SourceNode, TopicNameExtractor
-from runtime.topology.subtopologies import SubTopology
+from penstock.runtime.model.arity import takes_context
+from penstock.runtime.model.errors import TopologyError
+from penstock.runtime.operators.base import no_children
+from penstock.runtime.operators.context import Forward, Hooks, NodeContext, RowGetter, TaskContext, ValueGetter
+from penstock.runtime.operators.rows import store_rows
+from penstock.runtime.operators.sink import Extractor, sink
+from penstock.runtime.serdes.windowed import window_bytes
+from penstock.runtime.topology.look_ups import SourceLookUps
+from penstock.runtime.topology.nodes import Node, ProcessorNode, SinkNode, SourceNode, TopicNameExtractor
+from penstock.runtime.topology.subtopologies import SubTopology
 
 
 class Assembly:
@@ -27,29 +28,34 @@ class Assembly:
         self._parents = subtopology.parents
         self._nodes: dict[str, Node] = {node.name: node for node in subtopology.nodes}
         self.names = list(self._nodes)
-        """In the order in which they were added: parents before children."""
-        self._can_send = self._who_can_send_old()
-        self._wanted = self._who_is_wanted_to()
+        """Nodes in the order in which they were added: parents before children."""
+        self._can_send = self._nodes_that_can_send_old()
+        self._wanted = self._nodes_with_wanted_old()
         self.building: str | None = None
-        """The node that is being built, for errors of the user's suppliers."""
+        """Name of the node that is being built, for errors of the user's suppliers."""
         self._contexts: dict[str, NodeContext] = {}
         self._forwards: dict[str, Forward] = {}
         self._below: dict[str, Forward] = {}
 
     def heads(self) -> dict[str, Forward]:
-        """The function of each source topic, by the topic's name. All nodes are built then, children before parents."""
+        """Build all nodes, children before parents, and return the function of each source topic by the topic's name."""
         for name in reversed(self.names):
             self.building = name
             self._forwards[name] = self._build(name)
         return {topic: self._forwards[source.name] for source in self._subtopology.sources for topic in source.topics}
 
     def head(self, source: str) -> Forward:
-        """The function of a source node that was built."""
+        """Return the function of a source node, which must have been built."""
         return self._forwards[source]
+
+    def look_ups(self, source: SourceNode) -> SourceLookUps:
+        """Return the store look-ups of a source node's records; all nodes must have been built."""
+        extractor = self._task.config.get("default.timestamp.extractor")
+        return SourceLookUps(source, self._subtopology, self._contexts, extractor)
 
     # -- old values of tables --------------------------------------------------------------------------------------------------
 
-    def _who_can_send_old(self) -> dict[str, bool]:
+    def _nodes_that_can_send_old(self) -> dict[str, bool]:
         can: dict[str, bool] = {}
         for name in self.names:
             node = self._nodes[name]
@@ -57,8 +63,8 @@ class Assembly:
             can[name] = node.supplier.can_send_old(above) if isinstance(node, ProcessorNode) else isinstance(node, SourceNode)
         return can
 
-    def _who_is_wanted_to(self) -> dict[str, bool]:
-        """Whether a child of the node wants old values of it."""
+    def _nodes_with_wanted_old(self) -> dict[str, bool]:
+        """Return for each node whether a child wants its old values."""
         wanted: dict[str, bool] = {}
         for name in reversed(self.names):
             children = [(child, self._nodes[child]) for child in self._children[name]]
@@ -90,6 +96,7 @@ class Assembly:
             send_old=self._sends_old(name),
             getters=self._getter,
             row_getters=self._rows,
+            table_stores=self._store_of,
         )
         self._contexts[name] = context
         built = node.supplier.build(context, forward)
@@ -99,7 +106,7 @@ class Assembly:
         return cast(Forward, self._hooks.mark(name, function))
 
     def _plain_forward(self, name: str) -> Forward | None:
-        """What takes this table's new values in place of changes; None unless all children do."""
+        """Return the function that forwards a table's new values instead of changes; None unless all children accept them."""
         plain: list[Forward] = []
         for child in self._children[name]:
             node = self._nodes[child]
@@ -116,16 +123,20 @@ class Assembly:
         if not isinstance(node, ProcessorNode):
             raise TopologyError(f"there is no table {table!r} in sub-topology {self._subtopology.id} to read from")
         parents = [parent for parent in self._parents[table] if isinstance(self._nodes[parent], ProcessorNode)]
-        above = self._getter(parents[0]) if parents and _kept_store(node) is None else None
+        above = self._getter(parents[0]) if parents and _table_store(node) is None else None
         context = NodeContext(table, self._task, hooks=self._hooks, stores=node.stores, row_getters=self._rows)
         return node.supplier.value_getter(context, above)
+
+    def _store_of(self, table: str) -> str | None:
+        node = self._nodes.get(table)
+        return _table_store(node) if isinstance(node, ProcessorNode) else None
 
     def _rows(self, table: str) -> RowGetter:
         node = self._nodes.get(table)
         if not isinstance(node, ProcessorNode):
             raise TopologyError(f"there is no table {table!r} in sub-topology {self._subtopology.id} to read from")
         context = NodeContext(table, self._task, hooks=self._hooks, stores=node.stores, row_getters=self._rows)
-        store = _kept_store(node)
+        store = _table_store(node)
         if store is not None:
             return store_rows(context, store)
         parents = [parent for parent in self._parents[table] if isinstance(self._nodes[parent], ProcessorNode)]
@@ -142,20 +153,20 @@ class Assembly:
 
 
 def _extractor(function: TopicNameExtractor, node: str) -> Extractor:
-    """The function that chooses the topic, in its longer form."""
+    """Return a topic extractor in the form with three parameters."""
     if takes_context(function, node):
         return cast(Extractor, function)
     plain = cast("Callable[[object, object], str]", function)
     return lambda key, value, _context: plain(key, value)
 
 
-def _kept_store(node: ProcessorNode) -> str | None:
-    """The store that keeps a table's rows, if the node has one."""
+def _table_store(node: ProcessorNode) -> str | None:
+    """Return the store of a table's rows, if the node has one."""
     return cast("str | None", getattr(node.supplier, "store_name", None))
 
 
 def _fan_out(forwards: Sequence[Forward]) -> Forward:
-    """One function that calls all, in order."""
+    """Return one function that calls all functions in order."""
     if not forwards:
         return no_children
     if len(forwards) == 1:

@@ -1,23 +1,23 @@
-"""The stores of a topology by name, as somebody who asks for a key must know them: who fills them, and with which serdes."""
+"""The stores of a topology by name, with the metadata that queries need: the sub-topology and topics that fill them, and their serdes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from runtime.serdes.serde import Serde
-from runtime.stores.base import StateStore, StoreBuilder
-from runtime.stores.suppliers import Builder
-from runtime.topology.nodes import ProcessorNode, SourceNode
-from runtime.topology.subtopologies import SubTopology
-from runtime.topology.topology import Topology
+from penstock.runtime.serdes.serde import Serde
+from penstock.runtime.stores.base import StateStore, StoreBuilder
+from penstock.runtime.stores.suppliers import Builder
+from penstock.runtime.topology.nodes import ProcessorNode, SourceNode
+from penstock.runtime.topology.subtopologies import SubTopology
+from penstock.runtime.topology.topology import Topology
 
 
 @dataclass(frozen=True, slots=True)
 class KnownStore:
-    """A store. `kind`: as in `StoreLayout`. `subtopology` is None for a global store. `topics`: those whose records reach the store with
-    the keys of their partitions (Kafka Streams' source topics of a store), sorted. The serdes are None for a store of the user's own; of
-    windows and sessions `key_serde` is that of the record's key. `source_changelog`: the source topic that serves as its changelog."""
+    """A store. `kind`: as in `StoreLayout`. `subtopology` is None for a global store. `topics`: the topics above the store, whose
+    partitions are those of its keys (Kafka Streams' source topics of a store), sorted. The serdes are None for a custom store; `key_serde`
+    of a window or session store is that of the record's key. `source_changelog`: the source topic that serves as its changelog."""
 
     name: str
     kind: str
@@ -34,7 +34,7 @@ class KnownStore:
 
 
 def known_stores(topology: Topology) -> Mapping[str, KnownStore]:
-    """The stores of a resolved topology."""
+    """Return the stores of a resolved topology."""
     found: dict[str, KnownStore] = {}
     for part in topology.sub_topologies():
         for builder in part.stores:
@@ -53,7 +53,7 @@ def _known(builder: StoreBuilder[StateStore], subtopology: int | None, topics: t
 
 
 def _topics(part: SubTopology, store: str) -> tuple[str, ...]:
-    """What is read above the processors that use the store (Kafka Streams' `findSourcesForProcessorPredecessors`)."""
+    """Return the source topics above the processors that use the store (Kafka Streams' `findSourcesForProcessorPredecessors`)."""
     nodes = {node.name: node for node in part.nodes}
     waiting = [node.name for node in part.nodes if isinstance(node, ProcessorNode) and store in node.stores]
     seen: set[str] = set()

@@ -1,26 +1,51 @@
-"""A topology by the name of the function that makes it: what a process of its own can be told (rules.md, 6)."""
+"""Topology factories, named as `module:function`, so that another process can build the same topology (rules.md, 6)."""
 
 from __future__ import annotations
 
 import importlib
+import traceback
 
-from runtime.errors import TopologyError
-from runtime.topology.topology import Topology
+from penstock.runtime.model.error_text import described
+from penstock.runtime.model.errors import TopologyError
+from penstock.runtime.model.interrupts import distinct_ctrl_c, pass_ctrl_c
+from penstock.runtime.topology.topology import Topology
 
 
 def build_topology(factory: str) -> Topology:
-    """Calls `module:function`. Raises TopologyError naming what cannot be imported, called or used."""
+    """Call `module:function` and return its topology. Raises TopologyError, naming the cause, if that fails."""
     module_name, _, function_name = factory.partition(":")
     if not module_name or not function_name:
         raise TopologyError(f"factory {factory!r}: expected module:function, for example examples.flight_board.topology:build")
-    try:
-        function = getattr(importlib.import_module(module_name), function_name)
-    except (ImportError, AttributeError) as error:
-        raise TopologyError(f"factory {factory!r} cannot be imported: {error}") from error
-    try:
-        topology = function()
-    except Exception as error:
-        raise TopologyError(f"factory {factory!r} raised {type(error).__name__}: {error}") from error
+    with distinct_ctrl_c():
+        try:
+            function = getattr(importlib.import_module(module_name), function_name)
+        except BaseException as error:
+            pass_ctrl_c(error, f"factory {factory}")
+            raise TopologyError(f"factory {factory!r} cannot be imported: {_cause(error, module_name)}") from error
+        try:
+            topology = function()
+        except BaseException as error:
+            pass_ctrl_c(error, f"factory {factory}")
+            raise TopologyError(f"factory {factory!r} raised {_cause(error, module_name)}") from error
     if not isinstance(topology, Topology):
         raise TopologyError(f"factory {factory!r} returned {type(topology).__name__}, not a Topology: end it with builder.build()")
+    return topology
+
+
+def _cause(error: BaseException, module: str) -> str:
+    """Return the error's text, with the last line of the factory's package in its traceback."""
+    if isinstance(error, SyntaxError):
+        return f"{type(error).__name__}: {error.msg} ({error.filename}, line {error.lineno})"
+    package = module.partition(".")[0]
+    frames = traceback.walk_tb(error.__traceback__)
+    own = [(frame, line) for frame, line in frames if str(frame.f_globals.get("__name__")).partition(".")[0] == package]
+    place = f" ({own[-1][0].f_code.co_filename}, line {own[-1][1]})" if own else ""
+    return f"{described(error)}{place}"
+
+
+def checked_topology(topology: Topology) -> Topology:
+    """Return the topology. Raises TopologyError for any other object, such as a builder."""
+    if not hasattr(topology, "resolved"):
+        way_out = ": call its build()" if hasattr(topology, "build") else ""
+        raise TopologyError(f"expected a Topology, not {topology!r}{way_out}")
     return topology

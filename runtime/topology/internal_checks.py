@@ -1,12 +1,12 @@
-"""Is a topic of the application's own, which is there already, as it would be made?
+"""Checks that an existing internal topic has the partitions and settings with which it would be created now.
 
-A topic outlives the program that made it. Three things may have come between: the input got more partitions, a store became another kind of
-store, somebody altered the topic. Going on would look for keys in the wrong task, read windows as keys, or lose state that is restored
-some day; each is refused, and told with the commands that lead out. What a broker may take away later, but has not yet, is a warning.
+A topic outlives the program that created it. Since then the input may have got more partitions, a store may have changed its kind, or
+someone may have altered the topic. Continuing would look for keys in the wrong task, read windows as keys, or lose state at the next
+restore. So each is an error, with the commands that repair it. A setting by which brokers may delete data later is a warning.
 
-A new machine knows of a store's past only what its changelog tells: `compact` is what is made for key-value and versioned stores,
-`compact,delete` for window and session stores. (What is on disk tells more: `runtime/changelog/adoption.py`. Rejected: a record of
-the layout on the changelog, which Kafka Streams would restore as an entry.)
+On a new machine the changelog's settings are the only evidence of a store's former kind: `compact` is for key-value and versioned stores,
+`compact,delete` for window and session stores. (Local files show more: `runtime/changelog/adoption.py`. Rejected: a record of the layout on
+the changelog, which Kafka Streams would restore as an entry.)
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from runtime.errors import StoreChangedError, StreamsError, WrongPartitionsError
+from penstock.runtime.model.errors import StoreChangedError, StreamsError, WrongPartitionsError, by_reset
 
 logger = logging.getLogger(__name__)
 
@@ -24,16 +24,17 @@ _COMPACT, _DELETE = "compact", "delete"
 
 @dataclass(frozen=True, slots=True)
 class InternalTopicCheck:
-    """Who asks: what the commands have to name. `additional_retention_ms` is `windowstore.changelog.additional.retention.ms`."""
+    """Check of an application's topics. Application and servers are named in the commands of messages. `additional_retention_ms` is
+    `windowstore.changelog.additional.retention.ms`."""
 
     application_id: str
     servers: str
     additional_retention_ms: int
 
     def check(self, name: str, kind: str, found: tuple[int, Mapping[str, str]], wanted: tuple[int, Mapping[str, str]]) -> None:
-        """`found` and `wanted` are partitions and settings; `kind` is `changelog`, `repartition` or `own` (coordination and the like).
+        """Compare the partitions and settings of a topic. `kind` is `changelog`, `repartition` or `own` (coordination, events).
 
-        Raises WrongPartitionsError, StoreChangedError, StreamsError, with the way out.
+        Raises WrongPartitionsError, StoreChangedError or StreamsError, with the remedy.
         """
         if found[0] != wanted[0]:
             raise WrongPartitionsError(self._wrong_partitions(name, kind, found[0], wanted[0]))
@@ -46,7 +47,8 @@ class InternalTopicCheck:
             return f"{told}: somebody else made it. {self._delete(name)} while no instance runs; it is made again"
         return (
             f"{told}, as its input has: the number of partitions of an input was changed, or somebody else made the topic. Keys would be "
-            f"looked for in the wrong task. Give the input its former number of partitions, or build the state anew: {self._reset(name)}"
+            "looked for in the wrong task. Give the input its former number of partitions, or build the state again: "
+            f"{by_reset(self.application_id)}"
         )
 
     def _check_policy(self, name: str, kind: str, found: Mapping[str, str], wanted: Mapping[str, str]) -> None:
@@ -62,12 +64,12 @@ class InternalTopicCheck:
         if _DELETE in has and _DELETE not in needs and _is_limited(found):
             raise StoreChangedError(
                 f"{told}: brokers would delete keys that are not written for a while. If its store was a window or session store before, "
-                f"give the store another name, or build it anew: {self._reset(name)}. If only the topic was altered: {alter}"
+                f"give the store another name, or build it again: {by_reset(self.application_id)}. If only the topic was altered: {alter}"
             )
         if _DELETE in needs and _DELETE not in has:
             raise StoreChangedError(
                 f"{told}: it was made for a key-value store, whose keys would be misread as windows. Give the store another name, or build "
-                f"it anew: {self._reset(name)}. If only the topic was altered: {alter}"
+                f"it again: {by_reset(self.application_id)}. If only the topic was altered: {alter}"
             )
 
     def _warn(self, name: str, found: Mapping[str, str], wanted: Mapping[str, str]) -> None:
@@ -96,20 +98,13 @@ class InternalTopicCheck:
     def _delete(self, name: str) -> str:
         return f"kafka-topics --bootstrap-server {self.servers} --delete --topic {name}"
 
-    def _reset(self, name: str) -> str:
-        return (
-            f"stop every instance; delete the local state (KafkaStreams.clean_up()); {self._delete(name)}; "
-            f"kafka-consumer-groups --bootstrap-server {self.servers} --group {self.application_id} --all-topics --reset-offsets "
-            "--to-earliest --execute"
-        )
-
 
 def _policy(config: Mapping[str, str]) -> frozenset[str]:
     return frozenset(part.strip() for part in config.get("cleanup.policy", _DELETE).split(","))
 
 
 def _is_limited(config: Mapping[str, str]) -> bool:
-    """True where brokers delete by time or size."""
+    """Return True if brokers delete records by time or size."""
     return config.get("retention.ms", "604800000") != "-1" or config.get("retention.bytes", "-1") != "-1"
 
 

@@ -1,20 +1,20 @@
-"""The topics that an application makes for itself: their names and settings, and how many partitions each must have.
+"""Internal topics of an application: names, settings and numbers of partitions.
 
-Names and settings are Kafka Streams' (`RepartitionTopicConfig`, `*ChangelogTopicConfig`), so that its tools and an application moved from
-it find what they expect. The number of partitions follows from the input: a repartition topic has as many as the widest topic that flows
-into it, unless it was told or is joined with something; a changelog has one per task.
+Names and settings are those of Kafka Streams (`RepartitionTopicConfig`, `*ChangelogTopicConfig`), for its tools and for applications that
+move from it. A repartition topic has as many partitions as the largest of its input topics, unless the number is configured or
+co-partitioning determines it; a changelog has one per task.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from runtime.errors import WrongPartitionsError
-from runtime.ids import changelog_topic
-from runtime.stores.base import StateStore, StoreBuilder
-from runtime.stores.custom import changelog_config
-from runtime.topology.nodes import InternalTopic
-from runtime.topology.subtopologies import SubTopology
+from penstock.runtime.model.errors import WrongPartitionsError
+from penstock.runtime.model.ids import changelog_topic
+from penstock.runtime.stores.base import StateStore, StoreBuilder
+from penstock.runtime.stores.custom import changelog_config
+from penstock.runtime.topology.nodes import InternalTopic
+from penstock.runtime.topology.subtopologies import SubTopology
 
 REPARTITION_CONFIG: Mapping[str, str] = {
     "cleanup.policy": "delete",
@@ -23,12 +23,18 @@ REPARTITION_CONFIG: Mapping[str, str] = {
     "segment.bytes": "52428800",
 }
 
+ANY_TIME: Mapping[str, str] = {
+    "message.timestamp.after.max.ms": str(2**63 - 1),
+    "message.timestamp.before.max.ms": str(2**63 - 1),
+}
+"""For topics that must accept all event times: by default, brokers refuse records more than an hour ahead of their clock (KIP-937)."""
+
 _LONGEST_MS = 2**63 - 1
-"""The longest retention that a broker takes, that of windows without an end."""
+"""The largest retention that brokers accept, for windows without an end."""
 
 
 def repartition_topics(parts: Sequence[SubTopology], repartitions: Mapping[str, int | None]) -> list[InternalTopic]:
-    """The repartition topics, given the number of partitions that each was told to have."""
+    """Return the repartition topics. `repartitions`: the configured number of partitions of each, or None."""
     readers = {topic: part.id for part in parts for topic in part.source_topics}
     return [
         InternalTopic(
@@ -45,8 +51,8 @@ def repartition_topics(parts: Sequence[SubTopology], repartitions: Mapping[str, 
 
 
 def changelog_topics(parts: Sequence[SubTopology], application_id: str, additional_retention_ms: int) -> list[InternalTopic]:
-    """The changelog of each store that is logged. Brokers delete windows by their own clock, so they keep them a while longer than the
-    store: `windowstore.changelog.additional.retention.ms`."""
+    """Return the changelog of each logged store. Brokers delete windows by their own clock, so changelogs have a longer retention than the
+    store, by `windowstore.changelog.additional.retention.ms`."""
 
     def config(store: StoreBuilder[StateStore]) -> dict[str, str]:
         settings = changelog_config(store)
@@ -68,10 +74,8 @@ def plan_partitions(
     copartitioned: Sequence[frozenset[str]],
     existing: Mapping[str, int],
 ) -> dict[str, int]:
-    """Partitions of every topic: those that exist, and each internal topic as it must be. `existing` has the source topics at least.
-
-    Raises WrongPartitionsError if topics that are joined have different numbers, naming them.
-    """
+    """Return the numbers of partitions of all topics: existing ones, and each internal topic as required. `existing` contains at least the
+    source topics. Raises WrongPartitionsError, naming the topics, if co-partitioned topics have different numbers."""
     repartitions = {topic.name: topic for topic in internal if topic.kind == "repartition"}
     found = {topic: number for topic, number in existing.items() if topic not in repartitions}
     found.update({name: topic.partitions for name, topic in repartitions.items() if topic.partitions is not None})
@@ -89,7 +93,7 @@ def plan_partitions(
 
 
 def _join(repartitions: Mapping[str, InternalTopic], copartitioned: Sequence[frozenset[str]], found: dict[str, int]) -> None:
-    """Topics that are joined get one number; raises WrongPartitionsError where that cannot be."""
+    """Give co-partitioned topics the same number. Raises WrongPartitionsError if their numbers cannot be changed."""
     for group in copartitioned:
         fixed = {topic for topic in group if topic not in repartitions or repartitions[topic].partitions is not None}
         counts = {topic: found[topic] for topic in sorted(fixed) if topic in found}
@@ -101,5 +105,5 @@ def _join(repartitions: Mapping[str, InternalTopic], copartitioned: Sequence[fro
 
 
 def task_count(part: SubTopology, partitions: Mapping[str, int]) -> int:
-    """How many tasks a sub-topology has: as many as its widest input has partitions."""
+    """Return the number of a sub-topology's tasks: the number of partitions of its largest input topic."""
     return max((partitions[topic] for topic in part.source_topics), default=0)

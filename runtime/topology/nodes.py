@@ -1,56 +1,33 @@
-"""The nodes of a topology: what was asked for, as data. Nothing here runs; `pipeline.py` compiles a sub-topology of them into calls."""
+"""The nodes of a topology, as data. Nothing here runs; `pipeline.py` compiles the nodes of a sub-topology into function calls."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Never, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from runtime.offset_reset import AutoOffsetReset
-from runtime.record import RecordContext
-from runtime.serdes.serde import Serde
-from runtime.type_variables import K, V
+from penstock.runtime.model.offset_reset import AutoOffsetReset
+from penstock.runtime.model.record import RecordContext
+from penstock.runtime.model.type_variables import K, V
+from penstock.runtime.serdes.serde import Serde
+from penstock.runtime.stores.base import StateStore, StoreBuilder
 
 if TYPE_CHECKING:
-    from runtime.operators.base import OperatorSupplier
+    from penstock.runtime.operators.base import OperatorSupplier
 
 Partitioner: TypeAlias = Callable[[str, K, V, int], int | Collection[int] | None]
-"""`(topic, key, value, number of partitions) -> partition`, or several, or none (empty); None leaves it to the key's murmur2 hash
+"""`(topic, key, value, number of partitions) -> partition`, or several, or none (empty); None: by the key's murmur2 hash
 (`StreamPartitioner`, KIP-837)."""
 
 TopicNameExtractor: TypeAlias = Callable[[K, V], str] | Callable[[K, V, RecordContext], str]
 """`(key, value) -> topic`, or `(key, value, record context) -> topic`: a sink that chooses the topic per record."""
 
 
-class PendingSerde(Serde):
-    """Stands for a serde around the configured default one, until the configuration is known (`Topology.resolved`). `of_key`: around that
-    of keys, although it may be one of values."""
-
-    __slots__ = ("of_key", "wrap")
-
-    def __init__(self, wrap: Callable[[Serde], Serde], *, of_key: bool = False) -> None:
-        super().__init__(_never, _never, name="pending")
-        self.wrap = wrap
-        self.of_key = of_key
-
-
-def _never(_topic: str, _headers: object, data: object) -> Never:
-    raise AssertionError(f"a serde that waits for the configuration was asked for {data!r}")
-
-
-def wrapped(inner: Serde | None, wrap: Callable[[Serde], Serde], *, of_key: bool = False) -> Serde:
-    """`wrap(inner)`, or its promise where the inner serde will be the default one (of keys, if `of_key`) or around it."""
-    if isinstance(inner, PendingSerde):
-        promised = inner.wrap
-        return PendingSerde(lambda default: wrap(promised(default)), of_key=of_key)
-    return PendingSerde(wrap, of_key=of_key) if inner is None else wrap(inner)
-
-
 @dataclass(frozen=True, slots=True)
 class SourceNode:
-    """Where records of topics enter. `offset_reset` None is the configured default; a serde that is None is the configured default one.
-    With a `pattern`, `topics` are those that it matched when somebody looked."""
+    """A node that reads topics. `offset_reset` and a serde of None mean the configured default. With a `pattern`, `topics` are those that
+    matched when the brokers were last polled."""
 
     name: str
     topics: tuple[str, ...]
@@ -63,7 +40,7 @@ class SourceNode:
 
 @dataclass(frozen=True, slots=True)
 class ProcessorNode:
-    """What is done to a record, and the stores that it may use."""
+    """A node that processes records, and the stores it may use."""
 
     name: str
     supplier: OperatorSupplier
@@ -72,7 +49,7 @@ class ProcessorNode:
 
 @dataclass(frozen=True, slots=True)
 class SinkNode:
-    """Where records leave for a topic, fixed or chosen per record."""
+    """A node that writes to a topic, fixed or chosen per record."""
 
     name: str
     topic: str | TopicNameExtractor
@@ -80,7 +57,7 @@ class SinkNode:
     value_serde: Serde | None
     partitioner: Partitioner | None = None
     by_window_key: bool = False
-    """Without a partitioner: all windows of a key go where the key goes, as from the sinks of the DSL."""
+    """Without a partitioner: send all windows of a key to the key's partition, as the DSL's sinks do."""
 
 
 Node: TypeAlias = SourceNode | ProcessorNode | SinkNode
@@ -88,10 +65,10 @@ Node: TypeAlias = SourceNode | ProcessorNode | SinkNode
 
 @dataclass(frozen=True, slots=True)
 class InternalTopic:
-    """A topic that the application makes for itself, with Kafka Streams' name and settings.
+    """A topic that the application creates, with Kafka Streams' name and settings.
 
-    `partitions` is None where it follows from others: for a repartition topic the largest of what flows into it, for a changelog one per
-    task of `subtopology`. For a repartition topic `subtopology` is the one that reads it, `writers` those that write it.
+    `partitions` is None if other topics determine it: for a repartition topic the largest of its inputs, for a changelog one per task of
+    `subtopology`. For a repartition topic, `subtopology` reads it and `writers` write it.
     """
 
     name: str
@@ -100,3 +77,28 @@ class InternalTopic:
     partitions: int | None
     subtopology: int
     writers: tuple[int, ...] = ()
+
+
+StoreFactory = Callable[[Serde | None, Serde | None], StoreBuilder[StateStore]]
+"""Returns a store's builder, given the configured default serdes. Raises TopologyError if a serde is needed and missing."""
+
+
+@dataclass(slots=True)
+class Draft:
+    """A mutable copy of a topology's tables, which the optimizations rewrite: nodes in order, their parents, stores, repartition topics
+    with their configured number of partitions, sets of copartitioned sources, and source topics that serve as the changelog of a store."""
+
+    nodes: dict[str, Node]
+    parents: dict[str, tuple[str, ...]]
+    stores: dict[str, StoreFactory]
+    repartitions: dict[str, int | None]
+    copartitioned: list[frozenset[str]]
+    source_changelogs: dict[str, str]
+
+    def children(self) -> dict[str, tuple[str, ...]]:
+        """Return the names of each node's children, in the order of the nodes."""
+        found: dict[str, tuple[str, ...]] = dict.fromkeys(self.nodes, ())
+        for name in self.nodes:
+            for parent in self.parents[name]:
+                found[parent] += (name,)
+        return found

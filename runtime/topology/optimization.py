@@ -1,21 +1,20 @@
 """`topology.optimization`: the same results with fewer topics and stores (Kafka Streams' `InternalStreamsBuilder.optimizeTopology`).
 
-Problem: the DSL makes each operation as if it were alone. Two aggregates of one stream whose key was changed write the same records to
-two repartition topics; a stream that is joined with itself keeps its records twice; and a table read from a topic copies the topic into a
-changelog.
+Problem: the DSL builds each operation separately. Two aggregates of one stream with a changed key write the same records to two repartition
+topics; a stream that is joined with itself stores its records twice; and a table of a topic copies the topic to a changelog.
 
-    merge.repartition.topics      changed key ─► repartition ─┬─► count         in place of a repartition topic for each of the two
+    merge.repartition.topics      changed key ─► repartition ─┬─► count         instead of a repartition topic for each of the two
                                                               └─► filter ─► join
-    single.store.self.join        one store and one operator in place of two windowed nodes, two joins and their merge
+    single.store.self.join        one store and one operator instead of two windowed nodes, two joins and their merge
     reuse.ktable.source.topics    the table's topic is its store's changelog, up to the committed offset
 
-Way taken: the DSL writes nodes at once, and notes beside them what an optimization has to know and a node does not tell (`Hints`). At the
-end, when the configuration is known, the nodes are rewritten in a copy. Names, and the order of nodes that gives sub-topologies their
-numbers, are Kafka Streams'. Rejected: a graph of its own above the topology, written out late, as there: everything would be said twice.
+Solution: the DSL creates nodes at once, and records what an optimization needs beyond them (`Hints`). In `build`, when the configuration is
+known, the nodes are rewritten in a copy. Names, and the order of nodes that determines the numbers of sub-topologies, are those of Kafka
+Streams. Rejected: a second graph above the topology that is translated in `build`, as in Kafka Streams: it would duplicate everything.
 
-What Kafka Streams would get wrong is left as it is: a repartition topic does not move above a processor of the user's or a join with a
-global table (values of another type are above them), nor above a place where records come in that did not pass the changed key; and only
-inner joins whose window holds the record itself become self-joins.
+Cases in which Kafka Streams' optimization is wrong are not optimized: a repartition topic does not move above a custom processor or a join
+with a global table (values above them have another type), nor above a node with other parents that do not change the key; and only inner
+joins whose window contains the record itself become self-joins.
 """
 
 from __future__ import annotations
@@ -24,24 +23,23 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import cast
 
-from runtime.offset_reset import AutoOffsetReset
-from runtime.operators.self_join import StreamSelfJoin
-from runtime.operators.stateless import Filter, FlatMap, Map, PassThrough, Peek, SelectKey, Split
-from runtime.optimizations import MERGE_REPARTITIONS, REUSE_TABLE_TOPICS, SELF_JOIN
-from runtime.serdes.serde import Serde
-from runtime.stores.base import EntryStore
-from runtime.stores.suppliers import Builder
-from runtime.topology.draft import Draft, StoreFactory
-from runtime.topology.nodes import Node, ProcessorNode, SinkNode, SourceNode
+from penstock.runtime.config.optimizations import MERGE_REPARTITIONS, REUSE_TABLE_TOPICS, SELF_JOIN
+from penstock.runtime.model.offset_reset import AutoOffsetReset
+from penstock.runtime.operators.stateless import Filter, FlatMap, Map, PassThrough, Peek, SelectKey, Split
+from penstock.runtime.operators.stream_join import StreamSelfJoin
+from penstock.runtime.serdes.serde import Serde
+from penstock.runtime.stores.base import EntryStore
+from penstock.runtime.stores.suppliers import Builder
+from penstock.runtime.topology.nodes import Draft, Node, ProcessorNode, SinkNode, SourceNode, StoreFactory
 
 _CHANGE_KEYS = (SelectKey, Map, FlatMap)
-"""Not `process`, behind which Kafka Streams moves nothing either."""
+"""`process` is not among them, as in Kafka Streams."""
 _CHANGE_NOTHING = (Filter, PassThrough, Peek, Split)
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """Three nodes that send records through a repartition topic which nobody gave properties of its own."""
+class RepartitionPath:
+    """Three nodes that send records through a repartition topic without explicit properties."""
 
     keyless: str
     sink: str
@@ -53,7 +51,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class InnerJoin:
-    """The nodes of an inner join of two streams, the store that a self-join does not need, and what such a join would be."""
+    """The nodes of an inner join of two streams, the store that a self-join does not need, and the operator of the self-join."""
 
     this_windowed: str
     other_windowed: str
@@ -65,23 +63,24 @@ class InnerJoin:
 
 @dataclass(slots=True)
 class Hints:
-    """What the DSL notes for optimizations, in the order of the calls. `writers`: by source of an internal topic the node before it."""
+    """Information that the DSL records for optimizations, in the order of the calls. `writers`: by the source of an internal topic, the
+    node before it."""
 
-    ways: list[Way] = field(default_factory=list)
+    repartition_paths: list[RepartitionPath] = field(default_factory=list)
     merges: list[str] = field(default_factory=list)
     joins: list[InnerJoin] = field(default_factory=list)
     tables: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """By the node of a table from a topic: its store, if it has one, and the topic."""
+    """By the node of a table of a topic: its store, if it has one, and the topic."""
     writers: dict[str, str] = field(default_factory=dict)
 
 
 def optimize(draft: Draft, hints: Hints, wanted: frozenset[str]) -> None:
-    """Rewrites the draft."""
+    """Rewrite the draft with the wanted optimizations."""
     if REUSE_TABLE_TOPICS in wanted:
         _reuse_topics(draft, hints)
     if MERGE_REPARTITIONS in wanted:
-        for changer, ways in _ways_below(draft, hints).items():
-            _merge(draft, changer, ways)
+        for changer, paths in _paths_below(draft, hints).items():
+            _merge(draft, changer, paths)
     if SELF_JOIN in wanted:
         for join in hints.joins:
             if draft.parents[join.this_windowed] == draft.parents[join.other_windowed]:
@@ -89,7 +88,7 @@ def optimize(draft: Draft, hints: Hints, wanted: frozenset[str]) -> None:
 
 
 def has_key(key: object, _value: object) -> bool:
-    """What passes into a repartition topic."""
+    """Filter before a repartition topic."""
     return key is not None
 
 
@@ -112,7 +111,7 @@ def _without_logging(factory: StoreFactory) -> StoreFactory:
 
 
 class _Above:
-    """Looks up from a node, through internal topics too, in Kafka Streams' order: what is above the first parent comes first."""
+    """Search upwards from a node, through internal topics too, in Kafka Streams' order: depth first, first parent first."""
 
     def __init__(self, draft: Draft, hints: Hints) -> None:
         self._draft = draft
@@ -122,7 +121,7 @@ class _Above:
         return (self._writers[name],) if name in self._writers else self._draft.parents[name]
 
     def first(self, name: str, fits: Callable[[str], bool]) -> str | None:
-        """The first node that fits, from `name` upwards."""
+        """Return the first node that fits, from `name` upwards."""
         if fits(name):
             return name
         for parent in self.parents(name):
@@ -130,28 +129,30 @@ class _Above:
                 return found
         return None
 
-    def always(self, name: str, wanted: str) -> bool:
-        """Whether every record that reaches `name` has passed `wanted`."""
+    def dominates(self, name: str, wanted: str) -> bool:
+        """Return True if every record that reaches `name` has passed `wanted`."""
         parents = self.parents(name)
-        return name == wanted or (bool(parents) and all(self.always(parent, wanted) for parent in parents))
+        return name == wanted or (bool(parents) and all(self.dominates(parent, wanted) for parent in parents))
 
 
-def _ways_below(draft: Draft, hints: Hints) -> dict[str, list[Way]]:
-    """The repartition topics that can begin behind one node: where keys are changed, or where such streams are merged."""
+def _paths_below(draft: Draft, hints: Hints) -> dict[str, list[RepartitionPath]]:
+    """Return, by node that changes keys or merges such streams, the repartition paths that can start right after it."""
     above = _Above(draft, hints)
-    found: dict[str, list[Way]] = {name: [] for name in draft.nodes if _changes_key(draft, name)}
-    merged: dict[str, list[Way]] = {name: [] for name in hints.merges}
-    for way in hints.ways:
-        changer = above.first(way.keyless, lambda name: _changes_key(draft, name))
-        changes = above.first(way.keyless, lambda name: not _changes_nothing(draft, name) and not isinstance(draft.nodes[name], SourceNode))
+    found: dict[str, list[RepartitionPath]] = {name: [] for name in draft.nodes if _changes_key(draft, name)}
+    merged: dict[str, list[RepartitionPath]] = {name: [] for name in hints.merges}
+    for path in hints.repartition_paths:
+        changer = above.first(path.keyless, lambda name: _changes_key(draft, name))
+        changes = above.first(
+            path.keyless, lambda name: not _changes_nothing(draft, name) and not isinstance(draft.nodes[name], SourceNode)
+        )
         if changer is None or changer != changes:
             continue
-        between = [name for name in hints.merges if above.always(way.keyless, name) and above.first(name, changer.__eq__) is not None]
+        between = [name for name in hints.merges if above.dominates(path.keyless, name) and above.first(name, changer.__eq__) is not None]
         if between:
-            merged[between[-1]].append(way)
-        elif above.always(way.keyless, changer):
-            found[changer].append(way)
-    return {name: ways for name, ways in (*found.items(), *merged.items()) if ways}
+            merged[between[-1]].append(path)
+        elif above.dominates(path.keyless, changer):
+            found[changer].append(path)
+    return {name: paths for name, paths in (*found.items(), *merged.items()) if paths}
 
 
 def _changes_key(draft: Draft, name: str) -> bool:
@@ -164,20 +165,20 @@ def _changes_nothing(draft: Draft, name: str) -> bool:
     return isinstance(node, ProcessorNode) and isinstance(node.supplier, _CHANGE_NOTHING)
 
 
-def _merge(draft: Draft, changer: str, ways: list[Way]) -> None:
-    """Puts one way, under the topic of the first, right behind the node that changes keys, in place of all."""
-    topic = ways[0].topic
+def _merge(draft: Draft, changer: str, paths: list[RepartitionPath]) -> None:
+    """Replace all paths by one right after the node that changes keys, with the topic of the first."""
+    topic = paths[0].topic
     keyless, sink, source = f"{topic}-filter", f"{topic}-sink", f"{topic}-source"
-    key = next((way.key for way in ways if way.key is not None), None)
-    value = next((way.value for way in ways if way.value is not None), None)
-    relaxed = any(isinstance(cast(ProcessorNode, draft.nodes[way.keyless]).supplier, PassThrough) for way in ways)
-    for name in _leading_to(draft, {way.keyless for way in ways}):
+    key = next((path.key for path in paths if path.key is not None), None)
+    value = next((path.value for path in paths if path.value is not None), None)
+    relaxed = any(isinstance(cast(ProcessorNode, draft.nodes[path.keyless]).supplier, PassThrough) for path in paths)
+    for name in _leading_to(draft, {path.keyless for path in paths}):
         draft.parents[name] = tuple(source if parent == changer else parent for parent in draft.parents[name])
-    for way in ways:
-        _skip(draft, way.source, draft.parents[way.keyless])
-        _remove(draft, (way.keyless, way.sink, way.source))
-        del draft.repartitions[way.topic]
-        draft.copartitioned = [frozenset(source if name == way.source else name for name in group) for group in draft.copartitioned]
+    for path in paths:
+        _skip(draft, path.source, draft.parents[path.keyless])
+        _remove(draft, (path.keyless, path.sink, path.source))
+        del draft.repartitions[path.topic]
+        draft.copartitioned = [frozenset(source if name == path.source else name for name in group) for group in draft.copartitioned]
     draft.copartitioned = [group for group in draft.copartitioned if len(group) > 1]
     draft.repartitions[topic] = None
     added: dict[str, Node] = {
@@ -194,7 +195,7 @@ def _merge(draft: Draft, changer: str, ways: list[Way]) -> None:
 
 
 def _leading_to(draft: Draft, wanted: set[str]) -> set[str]:
-    """These nodes and all above them, up to the next topics."""
+    """Return these nodes and all above them, up to the next topics."""
     found, waiting = set[str](), list(wanted)
     while waiting:
         name = waiting.pop()
@@ -205,7 +206,7 @@ def _leading_to(draft: Draft, wanted: set[str]) -> set[str]:
 
 
 def _skip(draft: Draft, gone: str, parents: tuple[str, ...]) -> None:
-    """What was below a node is below others now."""
+    """Connect the children of a node to other parents."""
     for name, above in draft.parents.items():
         if gone in above:
             put = (found for parent in above for found in (parents if parent == gone else (parent,)))

@@ -1,7 +1,7 @@
-"""Sources that read every topic whose name matches a pattern, those of today and those that are made later (`stream(re.compile(…))`).
+"""Sources that read every topic whose name matches a pattern, including topics that are created later (`stream(re.compile(…))`).
 
-Which topics these are is known when the brokers have been asked; until then the source has none. A topic belongs to one source: a pattern
-must not match a topic that another source names, nor two patterns one topic.
+The topics are known after a request to the brokers; until then the source has none. A topic belongs to one source: a pattern must not match
+a topic that another source names, and two patterns must not match the same topic.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from runtime.errors import TopologyError
-from runtime.topology.nodes import Node, SourceNode
+from penstock.runtime.model.errors import TopologyError
+from penstock.runtime.topology.nodes import Node, SourceNode
 
 _KAFKAS_OWN = frozenset(("__consumer_offsets", "__share_group_state", "__transaction_state"))
 
 
 def check_apart(name: str, pattern: re.Pattern[str] | None, topics: Iterable[str], others: Iterable[Node]) -> None:
-    """Raises TopologyError where a new source reads a topic of another one, as far as that can be known by now."""
+    """Raise TopologyError if a new source reads a topic of another one, as far as topics are known yet."""
     for other in others:
         if not isinstance(other, SourceNode):
             continue
@@ -32,8 +32,8 @@ def check_apart(name: str, pattern: re.Pattern[str] | None, topics: Iterable[str
 
 
 def matched(nodes: Mapping[str, Node], existing: Collection[str], own: str) -> dict[str, Node]:
-    """The nodes, with the topics that their patterns match among those that exist. What Kafka keeps for itself is no input, nor are topics
-    whose names begin with `own`. Raises TopologyError if two patterns match one topic."""
+    """Return the nodes, with the existing topics that their patterns match, except Kafka's own topics and those that begin with `own`.
+    Raises TopologyError if two patterns match one topic."""
     candidates = sorted(topic for topic in existing if topic not in _KAFKAS_OWN and not topic.startswith(own))
     taken: dict[str, SourceNode] = {}
     found = dict(nodes)

@@ -1,18 +1,17 @@
-"""A sub-topology made into chains of plain calls, for one task.
+"""Pipeline: a sub-topology compiled into chains of function calls, for one task.
 
-The problem: a record passes five to ten nodes, and in Python everything that an engine does per node (an object for the record, a
-dispatch, a look-up of the children, a try block that remembers the node) costs as much as the node's own work.
+Problem: a record passes five to ten nodes. In Python, any work of the engine per node (an object for the record, a dispatch, a lookup of
+the children, a try block that remembers the node) costs as much as the node's own work.
 
-The way taken: compile from the ends to the heads. Each node's supplier builds a closure that knows the closures of its children, so a
-source's topic maps to one function of (key, value, timestamp), and a run of records is one loop over that function. What is known of
-a record besides (offset, headers) is left in the task's context by the loop itself, as targets of the `for` statement.
+Solution: nodes are compiled from the sinks to the sources. Each node's supplier builds a closure over the closures of its children, so that
+a source's topic maps to one function of (key, value, timestamp), and a run of records is one loop over that function. The loop writes the
+offset and headers of a record into the task's context, as targets of the `for` statement.
 
-Nodes' names cost nothing either: each node's function gets a code object of its own that carries the node's name. An error's traceback
-then names the node, to people and to `_node_of`, and CPython's inline caches are not shared between nodes that run the same code.
+The names of nodes cost nothing either: the function of each node has its own code object with the node's name. A traceback then contains
+the name, which `_node_of` reads, and CPython's inline caches are not shared between nodes that run the same code.
 
-Ways rejected: source code generated per topology (the calls saved are few, and the debugger is lost); generators between the nodes
-(twice the cost of a call); batches between the nodes (what a record does would no longer be finished before the next one begins, which
-the Processor API can see).
+Rejected: source code generated per topology (saves few calls and makes debugging hard); generators between nodes (twice the cost of a
+call); batches between nodes (a record would no longer be finished before the next one starts, which the Processor API can see).
 """
 
 from __future__ import annotations
@@ -21,24 +20,29 @@ from collections.abc import Callable, Sequence
 from types import CodeType, FunctionType, TracebackType
 from typing import cast
 
-from runtime.errors import (
+from penstock.runtime.model.clock import NEVER
+from penstock.runtime.model.error_text import described
+from penstock.runtime.model.errors import (
     BrokerUnavailableError,
     ProcessingError,
     ProductionError,
     StateDirectoryError,
+    StateUnreadableError,
     StreamsError,
     TaskCorruptedError,
     TaskMigratedError,
     TransactionAbortedError,
 )
-from runtime.operators.context import Forward, Hooks, TaskContext
-from runtime.operators.processor import UserProcessor
-from runtime.operators.transform_values import TableTransformValues
-from runtime.record import Headers
-from runtime.stores.base import EntryStore
-from runtime.tasks.punctuation import NEVER, PunctuationQueue
-from runtime.topology.assembly import Assembly
-from runtime.topology.subtopologies import SubTopology
+from penstock.runtime.model.interrupts import pass_ctrl_c
+from penstock.runtime.model.record import Headers
+from penstock.runtime.operators.context import Forward, Hooks, TaskContext
+from penstock.runtime.operators.processor import UserProcessor
+from penstock.runtime.operators.punctuation import PunctuationQueue
+from penstock.runtime.operators.transform_values import TableTransformValues
+from penstock.runtime.stores.base import EntryStore
+from penstock.runtime.topology.assembly import Assembly
+from penstock.runtime.topology.look_ups import KeyedMessage
+from penstock.runtime.topology.subtopologies import SubTopology
 
 _NOT_THE_USERS = (
     BrokerUnavailableError,
@@ -47,12 +51,13 @@ _NOT_THE_USERS = (
     StateDirectoryError,
     TaskCorruptedError,
     TaskMigratedError,
+    StateUnreadableError,
     TransactionAbortedError,
 )
-"""Errors of the engine's own, which pass through a chain as they are."""
+"""Errors of the engine itself, which pass through a chain unchanged."""
 
-GoesOn = Callable[[ProcessingError], bool]
-"""Whether a task goes on although a punctuator failed; `__cause__` is what it raised."""
+ContinuesAfter = Callable[[ProcessingError], bool]
+"""Decides whether a task continues after a punctuator failed; `__cause__` is the punctuator's error."""
 
 
 def _never(_error: ProcessingError) -> bool:
@@ -60,24 +65,28 @@ def _never(_error: ProcessingError) -> bool:
 
 
 class Pipeline:
-    """The compiled chains of one task. Lives from (re)start to close or abort; used by one thread."""
+    """The compiled chains of one task, from its (re)start to its close or abort. Used by one thread."""
 
-    def __init__(self, subtopology: SubTopology, context: TaskContext, goes_on: GoesOn = _never) -> None:
-        """Builds all nodes; stores must be open. `goes_on` is asked about a punctuator that failed.
+    def __init__(self, subtopology: SubTopology, context: TaskContext, continues_after: ContinuesAfter = _never) -> None:
+        """Build all nodes; stores must be open. `continues_after` decides about a punctuator that failed.
 
-        Raises TopologyError, InvalidStateStoreError, or ProcessingError where a supplier of the user's raises.
+        Raises TopologyError, InvalidStateStoreError, or ProcessingError if a user's supplier raises.
         """
         self.context = context
-        self._goes_on = goes_on
+        self._continues_after = continues_after
+        self.punctuates_later = False
+        """True if stream-time punctuators run in `punctuate` only."""
         self._codes: dict[CodeType, str] = {}
         self._hooks = Hooks(self._named)
         assembly = Assembly(subtopology, context, self._hooks)
         try:
             self._heads = assembly.heads()
             self._of_source = {source.name: assembly.head(source.name) for source in subtopology.sources}
+            self._look_ups_of = {source.name: assembly.look_ups(source) for source in subtopology.sources}
+            self._look_ups = {topic: self._look_ups_of[source.name] for source in subtopology.sources for topic in source.topics}
         except StreamsError:
             raise
-        except Exception as error:
+        except BaseException as error:
             raise self._error(error, "while it was built", assembly.building) from error
         order = {name: place for place, name in enumerate(assembly.names)}
         self._hooks.init.sort(key=lambda hook: order[hook[0]])
@@ -88,26 +97,26 @@ class Pipeline:
     # -- life ------------------------------------------------------------------------------------------------------------------
 
     def init(self) -> None:
-        """Initialises the user's processors, parents first. Raises ProcessingError."""
+        """Initialise the user's processors, parents first. Raises ProcessingError."""
         self._no_record()
         for name, init in self._hooks.init:
             try:
                 init()
             except _NOT_THE_USERS:
                 raise
-            except Exception as error:
+            except BaseException as error:
                 raise self._error(error, "in init", name) from error
 
     def close(self) -> None:
-        """Closes the user's processors, all of them even if one raises; then raises ProcessingError for the first."""
+        """Close all of the user's processors, even if one raises; then raise ProcessingError for the first error."""
         self.context.stream_punctuations.clear()
         self.context.wall_punctuations.clear()
         self._no_record()
-        failed: list[tuple[str, Exception]] = []
+        failed: list[tuple[str, BaseException]] = []
         for name, close in self._hooks.close:
             try:
                 close()
-            except Exception as error:  # noqa: BLE001 (user code may raise anything; the first is raised below)
+            except BaseException as error:  # noqa: BLE001 (user code may raise anything; the first is raised below)
                 failed.append((name, error))
         if failed:
             name, first = failed[0]
@@ -117,16 +126,24 @@ class Pipeline:
 
     @property
     def stream_time(self) -> int:
-        """The largest timestamp in ms that was processed, -1 before the first."""
+        """The largest timestamp processed, in ms; -1 before the first."""
         return self.context.stream_time
 
     def process(self, topic: str) -> Forward:
-        """The head of a source topic's chain: takes (key, value, timestamp) after decoding."""
+        """Return the head of a source topic's chain, which takes (key, value, timestamp) after decoding."""
         return self._heads[topic]
 
     def read_also(self, topic: str, source: str) -> None:
-        """Another topic goes the way of a source node: one that its pattern matches."""
+        """Send the records of another topic to a source node whose pattern it matches."""
         self._heads[topic] = self._of_source[source]
+        self._look_ups[topic] = self._look_ups_of[source]
+
+    def look_ahead(self, topic: str, messages: Sequence[KeyedMessage]) -> None:
+        """Start reading the store entries that records will need, while earlier records are processed."""
+        if messages:
+            for look_up in self._look_ups[topic].of_stores:
+                if look_up.store.reads_files(len(messages)):
+                    look_up.begin(messages)
 
     def process_run(
         self,
@@ -139,10 +156,10 @@ class Pipeline:
         start: int,
         stop: int,
     ) -> None:
-        """Processes rows `start` to `stop` (exclusive) of a decoded run. `context.topic` and `.partition` are set by the caller.
+        """Process rows `start` to `stop` (exclusive) of a decoded run. `context.topic` and `.partition` are set by the caller.
 
-        Raises ProcessingError where the user's code raises: `index` is the row, rows before it are done. Errors of the engine's own
-        pass as they are.
+        Raises ProcessingError if the user's code raises: `index` is the row, and rows before it are done. Errors of the engine itself are
+        not wrapped.
         """
         context = self.context
         process = self._heads[topic]
@@ -164,7 +181,7 @@ class Pipeline:
                     process(key, value, timestamp)
         except _NOT_THE_USERS:
             raise
-        except Exception as error:
+        except BaseException as error:
             row = offsets.index(context.offset) if context.offset >= 0 else None
             if row is not None:
                 context.stream_time = max(context.stream_time, *timestamps[: row + 1])
@@ -182,7 +199,7 @@ class Pipeline:
         offset: int,
         row: int,
     ) -> None:
-        """A run of one record: two topics that take turns have many of them, and columns would cost more than the record."""
+        """Process a run of one record. Alternating topics have many of them, and slicing columns would cost more than the record."""
         context = self.context
         context.offset, context.headers = offset, None if headers is None else headers[row]
         if timestamp > context.stream_time:
@@ -191,7 +208,7 @@ class Pipeline:
             process(key, value, timestamp)
         except _NOT_THE_USERS:
             raise
-        except Exception as error:
+        except BaseException as error:
             raise self._error(error, "", row=row) from error
 
     def _run_with_time(
@@ -203,18 +220,25 @@ class Pipeline:
         headers: Sequence[Headers | None] | None,
         offsets: Sequence[int],
     ) -> None:
-        """The loop where somebody can see stream time move: it is set before each record, and punctuators run after it."""
+        """Process a run of a pipeline whose user code can read stream time: set it before each record, and run punctuators after each
+        record."""
         context, due = self.context, self.context.stream_punctuations
         rows = headers if headers is not None else [None] * len(keys)
         for context.offset, context.headers, key, value, timestamp in zip(offsets, rows, keys, values, timestamps):  # noqa: B905
             if timestamp > context.stream_time:
                 context.stream_time = timestamp
             process(key, value, timestamp)
-            if due.due <= context.stream_time:
+            if due.due <= context.stream_time and not self.punctuates_later:
                 self._punctuate(due, context.stream_time)
 
+    def is_punctuation_due(self, wall_ms: int) -> bool:
+        """Return whether `punctuate` would run a punctuator."""
+        context = self.context
+        by_stream_time = context.stream_time >= 0 and context.stream_punctuations.due <= context.stream_time
+        return by_stream_time or context.wall_punctuations.due <= wall_ms
+
     def punctuate(self, wall_ms: int) -> int:
-        """Runs the punctuators that are due, by stream time and by `wall_ms`. Returns how many ran. Raises ProcessingError."""
+        """Run the punctuators that are due, by stream time and by `wall_ms`. Returns how many ran. Raises ProcessingError."""
         context = self.context
         stream, wall = context.stream_punctuations, context.wall_punctuations
         if stream.due == NEVER and wall.due == NEVER:
@@ -228,22 +252,26 @@ class Pipeline:
 
     def _punctuate(self, queue: PunctuationQueue, now_ms: int) -> int:
         self._no_record()
+        self.context.punctuating = True
         ran = 0
-        while True:
-            try:
-                return ran + queue.punctuate(now_ms)
-            except _NOT_THE_USERS:
-                raise
-            except Exception as error:
-                failure = self._error(error, "in a punctuator")
-                failure.__cause__ = error
-                if not self._goes_on(failure):
-                    raise failure from error
-                ran += 1  # the others that are due follow
+        try:
+            while True:
+                try:
+                    return ran + queue.punctuate(now_ms)
+                except _NOT_THE_USERS:
+                    raise
+                except BaseException as error:
+                    failure = self._error(error, "in a punctuator")
+                    failure.__cause__ = error
+                    if not self._continues_after(failure):
+                        raise failure from error
+                    ran += 1  # the others that are due follow
+        finally:
+            self.context.punctuating = False
 
     def flush_caches(self) -> None:
-        """Forwards everything that caches hold back, parents before children, until none holds anything; then lets nodes write what
-        belongs to the commit into their stores. Raises ProcessingError."""
+        """Forward all cached updates, parents before children, until all caches are empty; then call the nodes' hooks before a commit.
+        Raises ProcessingError."""
         self._no_record()
         try:
             while any([store.flush_cache() for store in self._caches]):  # noqa: C419 (every store, not up to the first)
@@ -252,7 +280,7 @@ class Pipeline:
                 keep()
         except _NOT_THE_USERS:
             raise
-        except Exception as error:
+        except BaseException as error:
             raise self._error(error, "while a cache was flushed") from error
 
     def _no_record(self) -> None:
@@ -262,7 +290,7 @@ class Pipeline:
     # -- errors ----------------------------------------------------------------------------------------------------------------
 
     def _named(self, node: str, function: Callable[..., None]) -> Callable[..., None]:
-        """The function with a code object that carries the node's name."""
+        """Return the function with a code object that has the node's name."""
         if not isinstance(function, FunctionType):
             return function
         code = function.__code__.replace(co_name=node, co_qualname=node)
@@ -272,15 +300,16 @@ class Pipeline:
         return cast(Callable[..., None], named)
 
     def _node_of(self, traceback: TracebackType | None) -> str | None:
-        """The node whose code, or whose user's code, raised: the innermost named frame."""
+        """Return the node whose code raised: that of the innermost named frame."""
         node = None
         while traceback is not None:
             node = self._codes.get(traceback.tb_frame.f_code, node)
             traceback = traceback.tb_next
         return node
 
-    def _error(self, error: Exception, when: str, node: str | None = None, row: int | None = None) -> ProcessingError:
-        """What is known of where the user's code raised."""
+    def _error(self, error: BaseException, when: str, node: str | None = None, row: int | None = None) -> ProcessingError:
+        """Wrap an error of the user's code, with the place where it was raised. Raises the error itself if it is a Ctrl-C of the
+        program."""
         context = self.context
         node = node or self._node_of(error.__traceback__)
         where = [f"task {context.task_id}"]
@@ -288,7 +317,9 @@ class Pipeline:
             where.append(f"node {node}")
         if row is not None:
             where.append(f"record {context.topic}-{context.partition}@{context.offset}")
-        text = f"{', '.join(where)}{' ' if when else ''}{when}: {type(error).__name__}: {error}"
+        place = f"{', '.join(where)}{' ' if when else ''}{when}"
+        pass_ctrl_c(error, place)
+        text = f"{place}: {described(error)}"
         return ProcessingError(
             text,
             task=context.task_id,
@@ -300,9 +331,9 @@ class Pipeline:
         )
 
 
-def compile_pipeline(subtopology: SubTopology, context: TaskContext, goes_on: GoesOn = _never) -> Pipeline:
-    """The task's pipeline; its stores must be open. `init()` comes after their restore.
+def compile_pipeline(subtopology: SubTopology, context: TaskContext, continues_after: ContinuesAfter = _never) -> Pipeline:
+    """Return the task's pipeline. Its stores must be open; call `init()` after they are restored.
 
-    Raises TopologyError, InvalidStateStoreError, or ProcessingError where a supplier of the user's raises.
+    Raises TopologyError, InvalidStateStoreError, or ProcessingError if a user's supplier raises.
     """
-    return Pipeline(subtopology, context, goes_on)
+    return Pipeline(subtopology, context, continues_after)

@@ -1,8 +1,11 @@
-"""What of a topology its state depends on, so that a later topology can be held against it: does that still fit what is there?
+"""The shape of a topology's state, which is recorded and compared with later topologies to decide whether they fit the state.
 
-State outlives the program. Stores are found by the name of their changelog and, on disk, by the number of their sub-topology; what is
-on its way stands in repartition topics, which are found by their names. So an operator may come, go or change as long as stores and
-repartition topics stay where they are; stores may be added, and left out.
+State outlives the program. Stores are found by the name of their changelog and, on disk, by the number of their sub-topology; records in
+flight are in repartition topics, which are found by their names. So operators may be added, removed or changed as long as stores and
+repartition topics keep their names and sub-topologies; stores may be added, and left out. Entries and records must be readable by the later
+program, with the same meaning (`store_format.py`).
+
+The recorded shape is that of the state and not of one program: `merged` retains each format that entries may still have.
 """
 
 from __future__ import annotations
@@ -11,75 +14,154 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from runtime.ids import changelog_topic
-from runtime.topology.catalogue import known_stores
-from runtime.topology.topology import Topology
+from penstock.runtime.model.ids import changelog_topic
+from penstock.runtime.serdes.serde_format import SerdeFormat, versions_changes, with_version
+from penstock.runtime.stores.store_format import StoreFormat, accepted_changes, retention_changed, store_changes, with_versions
+from penstock.runtime.stores.suppliers import Builder
+from penstock.runtime.topology.catalogue import known_stores
+from penstock.runtime.topology.topology import Topology
 
 
 class StoreShape(msgspec.Struct, frozen=True):
-    """A store: what kind it is, where it is, and the topic that it is restored from, if any; `of_source`: that is a source topic."""
+    """Shape of a store: its kind, its sub-topology, and the topic from which it is restored, if any.
+
+    `of_source`: that topic is a source topic. `format`: format of its entries; None for a custom store, whose format is unknown, and in
+    records of earlier versions. `left_out`: an earlier topology had it, the last one does not, and its changelog still exists.
+    """
 
     name: str
     kind: str
     sub_topology: int
     changelog: str = ""
     of_source: bool = False
+    format: StoreFormat | None = None
+    left_out: bool = False
+
+
+class TopicFormat(msgspec.Struct, frozen=True):
+    """Formats that the records of a repartition topic may have; the newest is last."""
+
+    keys: tuple[SerdeFormat, ...]
+    values: tuple[SerdeFormat, ...]
 
 
 class TopologyShape(msgspec.Struct, frozen=True, kw_only=True):
-    """Stores, topics that are read by the number of the sub-topology (those of patterns left out), and repartition topics."""
+    """Shape of a topology: stores, source topics by the number of the sub-topology (without those of patterns), repartition topics."""
 
     stores: tuple[StoreShape, ...] = ()
     sources: dict[int, tuple[str, ...]] = {}
     repartitions: tuple[str, ...] = ()
+    formats: dict[str, TopicFormat] = {}
+    """Of repartition topics; empty in records of earlier versions."""
 
 
 def shape_of(topology: Topology, application_id: str) -> TopologyShape:
-    """The shape of a resolved topology."""
+    """Return the shape of a resolved topology."""
     kinds = {name: store.kind for name, store in known_stores(topology).items()}
+    formats: dict[str, TopicFormat] = {}
     stores = []
     for part in topology.sub_topologies():
         for store in part.stores:
             own = changelog_topic(application_id, store.name) if store.logging_enabled else ""
             source = part.source_changelogs.get(store.name)
-            stores.append(StoreShape(store.name, kinds[store.name], part.id, source or own, source is not None))
+            form = store.settings.format() if isinstance(store, Builder) else None
+            stores.append(StoreShape(store.name, kinds[store.name], part.id, source or own, source is not None, form))
     repartitions = tuple(topic.name for topic in topology.internal_topics() if topic.kind == "repartition")
+    for node in (node for part in topology.sub_topologies() for node in part.sources):
+        if node.key_serde is not None and node.value_serde is not None:
+            known = TopicFormat((node.key_serde.format(),), (node.value_serde.format(),))
+            formats.update({topic: known for topic in node.topics if topic in repartitions})
     sources = {
         part.id: tuple(sorted({topic for source in part.sources if source.pattern is None for topic in source.topics} - set(repartitions)))
         for part in topology.sub_topologies()
     }
-    return TopologyShape(stores=tuple(stores), sources=sources, repartitions=repartitions)
+    return TopologyShape(stores=tuple(stores), sources=sources, repartitions=repartitions, formats=formats)
 
 
 def misfits(former: TopologyShape, now: TopologyShape, kept: Collection[str], unread: Mapping[str, int]) -> list[str]:
-    """What of a topology does not fit the state that the former one has left, in words; nothing if it fits.
+    """Return the reasons why a topology does not fit the state of the former one; empty if it fits.
 
-    `kept`: the former stores of which there is something; `unread`: records in former repartition topics that were not processed.
+    `kept`: the former stores with data. `unread`: the former repartition topics with unprocessed records, and the largest number of these.
     """
     here = {store.name: store for store in now.stores}
     left = [store for store in former.stores if store.name in kept]
     found = [text for store in left if (text := _misfit(store, here, former))]
-    for number in sorted(
-        {store.sub_topology for store in left if store.name in here and here[store.name].sub_topology == store.sub_topology}
-    ):
+    stay = [store for store in left if not store.left_out and (new := here.get(store.name)) and new.sub_topology == store.sub_topology]
+    for number in sorted({store.sub_topology for store in stay}):
         for topic in former.sources.get(number, ()):
             if topic not in now.sources.get(number, ()):
                 found.append(f"source topic {topic} of sub-topology {number} is not read any more: its stores hold what came of it")
     found += [
-        f"repartition topic {topic} is not there any more, and holds {records} records that nobody would process"
+        f"repartition topic {topic} is not there any more, and holds up to {records} records that nobody would process"
         for topic, records in sorted(unread.items())
         if topic not in now.repartitions
+    ]
+    found += [
+        f"repartition topic {topic} holds up to {records} records that are not processed yet, and {text}"
+        for topic, records in sorted(unread.items())
+        for text in topic_changes(former, now, topic)
     ]
     return found
 
 
+def topic_changes(former: TopologyShape, now: TopologyShape, topic: str) -> list[str]:
+    """Return the reasons why records of a repartition topic that the former topology wrote cannot be read now; empty if one of the two
+    topologies does not have the topic."""
+    old, new = former.formats.get(topic), now.formats.get(topic)
+    if old is None or new is None:
+        return []
+    found = [("keys", text) for text in versions_changes(old.keys, new.keys[-1])]
+    found += [("values", text) for text in versions_changes(old.values, new.values[-1])]
+    return [f"its {part} {text}" if text.startswith("were ") else f"its {part}: {text}" for part, text in found]
+
+
+def merged(former: TopologyShape | None, now: TopologyShape, kept: Collection[str], unread: Collection[str]) -> TopologyShape:
+    """Return the shape of the state after a topology that fits has run on it: the topology's own shape, with the formats of existing data,
+    and the stores that it leaves out, which may be added again."""
+    if former is None:
+        return now
+    there = {store.name: store for store in former.stores if store.name in kept}
+    here = {store.name for store in now.stores}
+    gone = [store for name, store in there.items() if name not in here and store.changelog and not store.of_source]
+    stores = (
+        *(_merged(there.get(store.name), store) for store in now.stores),
+        *(msgspec.structs.replace(store, left_out=True) for store in gone),
+    )
+    formats = {
+        topic: TopicFormat(with_version(before.keys, form.keys[-1]), with_version(before.values, form.values[-1]))
+        if topic in unread and (before := former.formats.get(topic)) is not None
+        else form
+        for topic, form in now.formats.items()
+    }
+    return msgspec.structs.replace(now, stores=stores, formats=formats)
+
+
+def accepted(former: TopologyShape, now: TopologyShape, kept: Collection[str]) -> list[str]:
+    """Return warnings about changes that fit."""
+    here = {store.name: store for store in now.stores}
+    return [
+        f"store {store.name}: {text}"
+        for store in former.stores
+        if store.name in kept and (new := here.get(store.name)) is not None and store.format is not None and new.format is not None
+        for text in accepted_changes(store.format, new.format)
+    ]
+
+
+def has_formats(shape: TopologyShape) -> bool:
+    """Return False for a shape of an earlier version of Penstock, which has no formats."""
+    return any(store.format is not None for store in shape.stores) or bool(shape.formats)
+
+
 def left_out(former: TopologyShape, now: TopologyShape, kept: Collection[str]) -> list[str]:
-    """The former stores that are no more, and of which there is something."""
-    return [store.name for store in former.stores if store.name in kept and store.name not in {each.name for each in now.stores}]
+    """Return the stores with data that the former topology had and this one does not have."""
+    here = {store.name for store in now.stores}
+    return [store.name for store in former.stores if store.name in kept and store.name not in here and not store.left_out]
 
 
 def _misfit(store: StoreShape, here: Mapping[str, StoreShape], former: TopologyShape) -> str | None:
     now = here.get(store.name)
+    if now is None and store.left_out:
+        return None
     if now is None:
         known = {each.name for each in former.stores}
         added = [each.name for each in here.values() if each.name not in known and _looks_alike(each, store)]
@@ -94,7 +176,28 @@ def _misfit(store: StoreShape, here: Mapping[str, StoreShape], former: TopologyS
         )
     if store.of_source and now.changelog and not now.of_source:
         return f"store {store.name} was restored from topic {store.changelog}, and shall have a changelog now, which has nothing of it"
-    return None
+    if store.of_source or now.of_source:
+        return None  # its entries are the source topic's records, read again as the program says
+    if bool(store.changelog) != bool(now.changelog):
+        return f"store {store.name} {_logging(store, now)}"
+    if store.format is None or now.format is None:
+        return None
+    found = store_changes(store.format, now.format)
+    if not store.changelog and retention_changed(store.format, now.format):
+        found.append("its retention has changed, so its files must be made again, and it has no changelog to make them from")
+    return f"store {store.name}: {'; '.join(found)}" if found else None
+
+
+def _logging(store: StoreShape, now: StoreShape) -> str:
+    if now.changelog:
+        return "had no changelog and shall have one now, which has nothing of it"
+    return f"was restored from {store.changelog} and shall have no changelog now: an instance without its files would begin without it"
+
+
+def _merged(former: StoreShape | None, now: StoreShape) -> StoreShape:
+    if former is None or former.format is None or now.format is None or now.of_source:
+        return now
+    return msgspec.structs.replace(now, format=with_versions(former.format, now.format))
 
 
 def _looks_alike(new: StoreShape, old: StoreShape) -> bool:

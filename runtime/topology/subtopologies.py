@@ -1,8 +1,8 @@
-"""Which nodes belong together: the connected parts of a topology, each of which becomes one task per partition of its input.
+"""Sub-topologies: the connected parts of a topology, each of which has one task per partition of its input.
 
-Two nodes are connected if one feeds the other, or if they share a store (union-find, as Kafka Streams' `InternalTopologyBuilder`). A part
-gets its number when its first node is added, as there, so that task ids and state directories are the same. A part that only
-fills a global store has a number too, but no tasks.
+Two nodes are connected if one feeds the other, or if they share a store (union-find, as in Kafka Streams' `InternalTopologyBuilder`). A
+part gets its number when its first node is added, as in Kafka Streams, so that task ids and state directories are the same. A part that
+only fills a global store has a number too, but no tasks.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from runtime.ids import Partition, TaskId, changelog_topic
-from runtime.stores.base import StateStore, StoreBuilder
-from runtime.topology.nodes import Node, ProcessorNode, SinkNode, SourceNode
+from penstock.runtime.model.ids import Partition, TaskId, changelog_topic
+from penstock.runtime.stores.base import StateStore, StoreBuilder
+from penstock.runtime.topology.nodes import Node, ProcessorNode, SinkNode, SourceNode
 
 
 @dataclass(frozen=True, slots=True)
 class SubTopology:
-    """A connected part. `nodes` stand in the order in which they were added; `children` and `parents` are by node name, in order."""
+    """A connected part. `nodes` are in the order in which they were added; `children` and `parents` are by node name, in order."""
 
     id: int
     nodes: tuple[Node, ...]
@@ -40,7 +40,7 @@ class SubTopology:
         return tuple(node for node in self.nodes if isinstance(node, SinkNode))
 
     def changelogs(self, application_id: str, task: TaskId) -> dict[str, Partition]:
-        """What the stores of a task are restored from, by store; those that are not logged are not there."""
+        """Return the partition from which each store of a task is restored, without stores that are not logged."""
         own = {
             store.name: Partition(changelog_topic(application_id, store.name), task.partition)
             for store in self.stores
@@ -50,13 +50,13 @@ class SubTopology:
 
     @property
     def source_topics(self) -> tuple[str, ...]:
-        """Every topic that its tasks read, sorted."""
+        """All topics that its tasks read, sorted."""
         return tuple(sorted({topic for source in self.sources for topic in source.topics}))
 
 
 @dataclass(frozen=True, slots=True)
 class GlobalStoreTopology:
-    """A global store, the topic that fills it, and how. `own_processor`: filled by a processor of the user's (`add_global_store`)."""
+    """A global store and the topic that fills it. `own_processor`: filled by a custom processor (`add_global_store`)."""
 
     id: int
     source: SourceNode
@@ -70,7 +70,7 @@ class GlobalStoreTopology:
 
 
 def node_groups(nodes: Mapping[str, Node], parents: Mapping[str, Iterable[str]]) -> list[list[str]]:
-    """Names of connected nodes, a list per part, in the order of the parts' numbers; names in the order of `nodes`."""
+    """Return the names of connected nodes, a list per part, ordered by the parts' numbers; names are in the order of `nodes`."""
     root = {name: name for name in nodes}
 
     def find(name: str) -> str:

@@ -1,7 +1,7 @@
 """Topology: the graph of sources, processors, sinks and stores that an application runs (Kafka Streams' class of the same name).
 
-It is written either by the DSL or by hand with the methods here, and is data: building it starts nothing. What depends on the
-configuration (the application's id in the names of internal topics, default serdes) is filled in once, by `resolved`.
+The DSL or the user's code builds it with the methods here. It is only data; nothing runs. `resolved` fills in what depends on the
+configuration: the application id in the names of internal topics, and default serdes.
 """
 
 from __future__ import annotations
@@ -13,23 +13,33 @@ from copy import copy
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from runtime.config import StreamsConfig
-from runtime.dsl.arity import takes_context
-from runtime.errors import TopologyError
-from runtime.offset_reset import AutoOffsetReset
-from runtime.operators.base import OperatorSupplier
-from runtime.operators.processor import MakesProcessor, UserProcessor, stores_of
-from runtime.serdes.serde import Serde
-from runtime.stores.base import EngineStore, StateStore, StoreBuilder
-from runtime.stores.suppliers import Builder
-from runtime.topology.describe import TopologyDescription, describe
-from runtime.topology.draft import Draft, StoreFactory
-from runtime.topology.given import check_builder, check_extractor, check_partitioner, check_serde_pair, check_supplier
-from runtime.topology.internal_topics import changelog_topics, repartition_topics
-from runtime.topology.names import how_to_name, unnamed
-from runtime.topology.nodes import InternalTopic, Node, Partitioner, PendingSerde, ProcessorNode, SinkNode, SourceNode, TopicNameExtractor
-from runtime.topology.patterns import check_apart, matched
-from runtime.topology.subtopologies import GlobalStoreTopology, SubTopology, node_groups
+from penstock.runtime.config.streams_config import StreamsConfig
+from penstock.runtime.model.arity import takes_context
+from penstock.runtime.model.errors import TopologyError
+from penstock.runtime.model.offset_reset import AutoOffsetReset
+from penstock.runtime.operators.base import OperatorSupplier
+from penstock.runtime.operators.processor import MakesProcessor, UserProcessor, stores_of
+from penstock.runtime.serdes.pending import PendingSerde, resolved_serde
+from penstock.runtime.serdes.serde import Serde
+from penstock.runtime.stores.base import EngineStore, StateStore, StoreBuilder
+from penstock.runtime.stores.suppliers import Builder
+from penstock.runtime.topology.arguments import check_builder, check_extractor, check_partitioner, check_serde_pair, check_supplier
+from penstock.runtime.topology.describe import TopologyDescription, describe
+from penstock.runtime.topology.generated_names import how_to_name, unnamed
+from penstock.runtime.topology.internal_topics import changelog_topics, repartition_topics
+from penstock.runtime.topology.nodes import (
+    Draft,
+    InternalTopic,
+    Node,
+    Partitioner,
+    ProcessorNode,
+    SinkNode,
+    SourceNode,
+    StoreFactory,
+    TopicNameExtractor,
+)
+from penstock.runtime.topology.patterns import check_apart, matched
+from penstock.runtime.topology.subtopologies import GlobalStoreTopology, SubTopology, node_groups
 
 S = TypeVar("S", bound=EngineStore)
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -73,8 +83,8 @@ class Topology:
         timestamp_extractor: object | None = None,
         offset_reset: AutoOffsetReset | str | None = None,
     ) -> Topology:
-        """Adds a node that reads topics, or all whose whole name matches a compiled pattern. A serde that is None is the configured default
-        one. Raises TopologyError."""
+        """Add a node that reads topics, or all topics whose whole name matches a compiled pattern. A serde of None is the configured
+        default. Raises TopologyError."""
         if not isinstance(topics, str | re.Pattern | Iterable):
             raise TopologyError(f"source {name}: a topic, several of them or a compiled pattern, not {topics!r}")
         pattern = topics if isinstance(topics, re.Pattern) else None
@@ -96,25 +106,25 @@ class Topology:
         return self._add(SourceNode(name, read, key_serde, value_serde, timestamp_extractor, reset, pattern), ())
 
     def add_processor(self, name: str, supplier: MakesProcessor, *parents: str, stores: Iterable[str] = ()) -> Topology:
-        """Adds a processor of the user's below `parents`. `supplier` is a `Processor` class, a callable that makes one, or a
-        `ProcessorSupplier`, which may bring stores. Raises TopologyError."""
+        """Add a user's processor below `parents`. `supplier` is a `Processor` class, a callable that makes one, or a
+        `ProcessorSupplier`, which may declare stores. Raises TopologyError."""
         return self.add_user_processor(name, UserProcessor(supplier), parents, stores)
 
     def add_user_processor(self, name: str, supplier: UserProcessor, parents: Iterable[str], stores: Iterable[str] = ()) -> Topology:
-        """The same, of either kind, with the stores that its supplier brings."""
+        """As `add_processor`, also for a processor with fixed keys. Adds the stores that its supplier declares."""
         check_supplier(name, supplier.supplier, "process")
         brought = self.add_stores_of(supplier.supplier)
         return self.add_operator(name, supplier, parents, (*(builder.name for builder in brought), *stores))
 
     def add_stores_of(self, supplier: object) -> Sequence[StoreBuilder[StateStore]]:
-        """Adds the stores that a supplier of the user's brings; returns their builders."""
+        """Add the stores that a user's supplier declares; return their builders."""
         brought = stores_of(supplier)
         for builder in brought:
             self.add_state_store(builder)
         return brought
 
     def add_operator(self, name: str, supplier: OperatorSupplier, parents: Iterable[str], stores: Iterable[str] = ()) -> Topology:
-        """Adds an operator of the DSL below `parents`."""
+        """Add an operator of the DSL below `parents`."""
         parents = tuple(parents)
         if not parents:
             raise TopologyError(f"processor {name}: at least one parent is needed")
@@ -132,8 +142,8 @@ class Topology:
         partitioner: Partitioner | None = None,
         by_window_key: bool = False,
     ) -> Topology:
-        """Adds a node that writes to a topic, or to the one that `topic(key, value)` or `topic(key, value, context)` names.
-        `by_window_key`: without a partitioner, all windows of a key go into one partition, as those of the DSL do. Raises TopologyError."""
+        """Add a node that writes to a topic, or to the topic that `topic(key, value)` or `topic(key, value, context)` returns.
+        `by_window_key`: without a partitioner, all windows of a key go to one partition, as in the DSL. Raises TopologyError."""
         if not parents:
             raise TopologyError(f"sink {name}: at least one parent is needed")
         if callable(topic):
@@ -145,8 +155,8 @@ class Topology:
         return self._add(SinkNode(name, topic, key_serde, value_serde, partitioner, by_window_key), parents)
 
     def add_state_store(self, builder: StoreBuilder[StateStore], *processors: str) -> Topology:
-        """Adds a store and connects it to processors. The same builder may come again. Raises TopologyError if its name is taken by
-        another store."""
+        """Add a store and connect it to processors. The same builder may be added again. Raises TopologyError if another store has its
+        name."""
         check_builder(builder)
         if self._builders.get(builder.name) is not builder:
             self.add_store_factory(builder.name, lambda _key, _value: builder)
@@ -156,29 +166,29 @@ class Topology:
         return self
 
     def add_store_factory(self, name: str, factory: StoreFactory) -> None:
-        """Adds a store whose builder is made when the configuration is known."""
+        """Add a store whose builder is made when the configuration is known."""
         if name in self._stores:
             raise TopologyError(f"store {name!r} was added before: names of stores are unique in a topology")
         self._stores[name] = factory
 
     def reads_store(self, node: str, store: str) -> bool:
-        """Whether a node is connected to a store."""
+        """Return whether a node is connected to a store."""
         found = self._nodes[node]
         return isinstance(found, ProcessorNode) and store in found.stores
 
     def replace_operator(self, name: str, supplier: OperatorSupplier, stores: tuple[str, ...]) -> None:
-        """Gives a node of the DSL another operator and stores, as when a table turns out to need its rows."""
+        """Replace the operator and stores of a DSL node, for example when a table needs a store after all."""
         node = self._nodes[name]
         assert isinstance(node, ProcessorNode), name
         self._nodes[name] = replace(node, supplier=supplier, stores=stores)
 
     def parents(self, name: str) -> tuple[str, ...]:
-        """Names of the nodes right above a node."""
+        """Return the names of a node's parents."""
         return self._parents[name]
 
     def move_to_end(self, name: str) -> None:
-        """Makes a node and all below it count as added last: a repartition topic that gets one aggregate more is written by Kafka Streams
-        behind what was added in between. The order of nodes gives sub-topologies their numbers."""
+        """Move a node and all its descendants to the end of the order of nodes, which determines the numbers of sub-topologies. Kafka
+        Streams does so with a repartition topic to which another aggregate is added."""
         moved = [name]
         for moving in moved:
             moved.extend(child for child in self._children[moving] if child not in moved)
@@ -186,7 +196,7 @@ class Topology:
             self._nodes[moving] = self._nodes.pop(moving)
 
     def connect_processor_and_state_stores(self, processor: str, *stores: str) -> Topology:
-        """Lets a processor use stores that were added. Raises TopologyError."""
+        """Connect a processor to stores that were added. Raises TopologyError."""
         node = self._nodes.get(processor)
         if not isinstance(node, ProcessorNode):
             raise TopologyError(f"{processor!r} is not a processor of this topology: stores can be connected to processors only")
@@ -206,9 +216,9 @@ class Topology:
         value_serde: Serde | None = None,
         timestamp_extractor: object | None = None,
     ) -> Topology:
-        """Adds a store that every instance keeps whole, filled from all partitions of `topic` by a processor of the user's.
+        """Add a store of which every instance has a full copy; the user's processor fills it from all partitions of `topic`.
 
-        The topic should be compacted, or a rebuild of the store (KIP-406) finds only what retention has left.
+        The topic should be compacted. Otherwise a rebuilt store (KIP-406) lacks the records that retention has deleted.
         """
         self.add_source(source_name, topic, key_serde=key_serde, value_serde=value_serde, timestamp_extractor=timestamp_extractor)
         self.add_state_store(builder)
@@ -227,9 +237,9 @@ class Topology:
         value_serde: Serde | None = None,
         timestamp_extractor: object | None = None,
     ) -> Topology:
-        """Adds a store that is a copy of a topic, which is its changelog (KIP-813): it has none of its own, and is restored from the topic
-        up to the committed offset. The processor must put each record into the store as it is; other processors may only read it. The
-        topic should be compacted. Raises TopologyError."""
+        """Add a store that is a copy of a topic, which is also its changelog (KIP-813): the store is restored from it up to the committed
+        offset. The processor must put each record into the store unchanged; other processors may only read the store. The topic should be
+        compacted. Raises TopologyError."""
         self.add_source(
             source_name,
             topic,
@@ -244,16 +254,16 @@ class Topology:
         return self
 
     def mark_global(self, source: str, processor: str, store: str, *, own_processor: bool) -> Topology:
-        """The store that `processor` fills from `source` is global."""
+        """Declare that the store which `processor` fills from `source` is global."""
         self._global_stores.append(_GlobalStore(source, processor, store, own_processor))
         return self
 
     def add_repartition_topic(self, topic: str, partitions: int | None) -> None:
-        """`topic` (without the application's id) is made by the application itself, with so many partitions, or as many as flow in."""
+        """Declare an internal topic (without the application id), with this number of partitions, or that of its input."""
         self._repartitions[topic] = partitions
 
     def copartition(self, sources: Iterable[str]) -> None:
-        """The topics of these source nodes must have the same number of partitions."""
+        """Require the same number of partitions for the topics of these source nodes."""
         group = frozenset(sources)
         if len(group) > 1:
             self._copartitioned.append(group)
@@ -287,7 +297,7 @@ class Topology:
     # -- reading ---------------------------------------------------------------------------------------------------------------
 
     def resolved(self, config: StreamsConfig) -> Topology:
-        """This topology as it runs under a configuration: internal topics carry the application's id, and every node has its serdes.
+        """Return this topology for a configuration: with the application id in the names of internal topics, and a serde for every node.
 
         Raises TopologyError naming the node or store that lacks a serde.
         """
@@ -318,7 +328,7 @@ class Topology:
             raise TopologyError(f"node {users[0]}: {error}" if users else str(error)) from error
 
     def draft(self) -> Draft:
-        """Its parts, to be rewritten."""
+        """Return a mutable copy, for the optimizations."""
         return Draft(
             dict(self._nodes),
             dict(self._parents),
@@ -329,7 +339,7 @@ class Topology:
         )
 
     def redrawn(self, draft: Draft, optimizations: frozenset[str]) -> Topology:
-        """This topology, as it was rewritten by optimizations."""
+        """Return this topology with the nodes of an optimized draft."""
         made = copy(self)
         made._nodes, made._parents, made._children = draft.nodes, draft.parents, draft.children()
         made._stores, made._builders, made._global_stores = draft.stores, dict(self._builders), list(self._global_stores)
@@ -338,11 +348,11 @@ class Topology:
         return made
 
     def give_name(self, name: str) -> None:
-        """A store or a repartition topic was given this name, which may look generated (as Kafka Streams' users do to keep a store)."""
+        """Declare that this name comes from the user, although it may look generated (as users do to keep a store)."""
         self._given_names.add(name)
 
     def generated_names(self) -> str:
-        """Stores and repartition topics with generated names, each with what gives it one; empty if there is none."""
+        """List stores and repartition topics with generated names, each with the way to name it; empty if there are none."""
         used = self._stores_of(self._nodes)
         found = unnamed([*used, *(topic for topic in self._repartitions if topic not in used)], self._given_names)
         what = {name: "store" if name in self._stores else "repartition topic" for name in found}
@@ -356,8 +366,8 @@ class Topology:
             )
 
     def _check_optimizations(self, config: StreamsConfig) -> None:
-        """Optimizations are made where the topology is built, so that it runs, and prints, as it was built. A topology made by hand has
-        nothing to optimize, and says so in the same way."""
+        """Raise TopologyError if the configured optimizations are not those with which the topology was built. (`build` optimizes, so that
+        the topology that is printed is the one that runs.)"""
         wanted = config.optimizations
         if wanted and wanted != self._optimizations:
             raise TopologyError(
@@ -368,12 +378,12 @@ class Topology:
 
     @property
     def patterns(self) -> tuple[re.Pattern[str], ...]:
-        """The patterns of sources that read whatever matches them."""
+        """The patterns of the source nodes."""
         return tuple(node.pattern for node in self._nodes.values() if isinstance(node, SourceNode) and node.pattern is not None)
 
     def matched(self, existing: Collection[str]) -> Topology:
-        """This resolved topology, reading what its patterns match of the topics that exist; topics of the application's own are left out.
-        Raises TopologyError if two patterns match one topic."""
+        """Return this resolved topology, with the existing topics that its patterns match, except internal ones. Raises TopologyError if
+        two patterns match one topic."""
         if not self.patterns:
             return self
         found = copy(self)
@@ -400,7 +410,7 @@ class Topology:
         return node_groups(self._nodes, self._parents)
 
     def sub_topologies(self) -> tuple[SubTopology, ...]:
-        """The parts that have tasks, in the order of their ids (which are not dense: parts of global stores take numbers too)."""
+        """Return the sub-topologies that have tasks, ordered by id. (Ids have gaps, because global stores have numbers too.)"""
         global_sources = {found.source for found in self._global_stores}
         return tuple(
             SubTopology(
@@ -418,7 +428,7 @@ class Topology:
         )
 
     def global_stores(self) -> tuple[GlobalStoreTopology, ...]:
-        """The global stores, in the order of their numbers."""
+        """Return the global stores, ordered by number."""
         numbers = {name: number for number, names in enumerate(self._groups()) for name in names}
         found = (
             GlobalStoreTopology(
@@ -451,23 +461,23 @@ class Topology:
 
     @property
     def source_topics(self) -> tuple[str, ...]:
-        """Every topic that must exist before the start: those that tasks and global stores read, repartition topics excepted. Sorted."""
+        """Return the sorted topics that must exist before the start: those of tasks and global stores, without repartition topics."""
         read = {topic for node in self._nodes.values() if isinstance(node, SourceNode) for topic in node.topics}
         return tuple(sorted(read - set(self._repartitions)))
 
     @property
     def sink_topics(self) -> tuple[str, ...]:
-        """Every topic of a fixed name that is written, repartition topics excepted. Sorted."""
+        """Return the topics of sinks with a fixed topic, without repartition topics. Sorted."""
         written = {node.topic for node in self._nodes.values() if isinstance(node, SinkNode) and isinstance(node.topic, str)}
         return tuple(sorted(written - set(self._repartitions)))
 
     @property
     def global_topics(self) -> tuple[str, ...]:
-        """The topics of the global stores, sorted."""
+        """Return the topics of the global stores, sorted."""
         return tuple(sorted({topic for entry in self._global_stores for topic in self._source(entry.source).topics}))
 
     def internal_topics(self) -> tuple[InternalTopic, ...]:
-        """The repartition and changelog topics of a resolved topology, sorted by name."""
+        """Return the repartition and changelog topics of a resolved topology, sorted by name."""
         if self._application_id is None:
             raise TopologyError("internal topics carry the application's id: call resolved(config) first")
         parts = self.sub_topologies()
@@ -478,15 +488,16 @@ class Topology:
         return tuple(sorted(found, key=lambda topic: topic.name))
 
     def copartition_groups(self) -> tuple[frozenset[str], ...]:
-        """Sets of topics that must have the same number of partitions."""
+        """Return the sets of topics that must have the same number of partitions."""
         return tuple(frozenset(topic for source in group for topic in self._source(source).topics) for group in self._copartitioned)
 
     def describe(self) -> TopologyDescription:
-        """What `str()` prints as Kafka Streams does."""
+        """Return the description; its `str()` equals Kafka Streams'."""
         return describe(self._groups(), self._nodes, self._parents, {entry.source for entry in self._global_stores})
 
     def hash(self) -> str:
-        """Equal for topologies whose tasks and state fit each other: SHA-256, hexadecimal, of description and repartition topics."""
+        """Return a SHA-256 in hexadecimal, equal for topologies with compatible tasks and state: of the description and the repartition
+        topics."""
         text = f"{self.describe()}\n{sorted(self._repartitions.items(), key=lambda item: item[0])}"
         if self._source_changelogs:
             text += f"\n{sorted(self._source_changelogs.items())}"
@@ -494,24 +505,9 @@ class Topology:
 
 
 def _check_topic(topic: object, where: str) -> None:
-    """Raises TopologyError for what no topic can be called (Kafka's class `Topic`)."""
+    """Raise TopologyError for an invalid name of a topic (the rules of Kafka's class `Topic`)."""
     if not isinstance(topic, str) or not _TOPIC.fullmatch(topic) or topic in (".", ".."):
         raise TopologyError(f"{where}: a topic's name has 1 to 249 characters of a-z, A-Z, 0-9, '.', '_' and '-'; this is none: {topic!r}")
-
-
-def required_serde(serde: Serde | None, what: str, where: str) -> Serde:
-    """The serde, or TopologyError that says where it is missing and how to give it."""
-    if serde is None:
-        raise TopologyError(
-            f"{where} has no {what} serde: give it one (Consumed, Produced, Grouped, Materialized), or set default.{what}.serde"
-        )
-    return serde
-
-
-def resolved_serde(serde: Serde | None, default: Serde | None, what: str, where: str) -> Serde:
-    if isinstance(serde, PendingSerde):
-        return serde.wrap(required_serde(default, what, where))
-    return required_serde(serde or default, what, where)
 
 
 def _constant(builder: StoreBuilder[StateStore]) -> StoreFactory:

@@ -1,1 +1,1 @@
-"""A worker: one thread, one consumer, one producer, and the tasks that were granted to it."""
+"""A worker: one thread, one consumer, one producer, and the tasks assigned to it."""

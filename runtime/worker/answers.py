@@ -1,4 +1,4 @@
-"""What a worker answers to a command."""
+"""A worker's answer to a command."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Answer(NamedTuple):
-    """How a command ended: `ok`, and if not, why; `data` is for the one who sent it."""
+    """Result of a command: `ok`, and if not, the reason; `data` goes to the sender."""
 
     ok: bool
     reason: str = ""
@@ -15,4 +15,4 @@ class Answer(NamedTuple):
 
 
 Work = Callable[[], Answer | None]
-"""A command that takes more than a moment: called once per turn, until it gives the answer."""
+"""A command that takes several turns: called once per turn, until it returns the answer."""

@@ -1,40 +1,37 @@
-"""Commands from the coordination topic, carried out by the owner of the task, who alone writes its offsets (rules.md, 20)."""
+"""Commands from the coordination topic, executed by the owner of the task, which alone writes its offsets (rules.md, 20)."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
 
-from runtime.commit.compare_and_set import CompareAndSet, Offsets
-from runtime.errors import StreamsError
-from runtime.ids import Partition, TaskId
-from runtime.states import TaskState
-from runtime.tasks.active import ActiveTask
-from runtime.tasks.global_ import GlobalTask
-from runtime.worker.answers import Answer, Work
-from runtime.worker.snapshotting import SnapshotCommands
-from runtime.worker.tasks import TaskSet
+from penstock.runtime.model.errors import StreamsError
+from penstock.runtime.model.ids import Partition, TaskId
+from penstock.runtime.model.states import TaskState
+from penstock.runtime.tasks.active import ActiveTask
+from penstock.runtime.tasks.global_task import GlobalTask
+from penstock.runtime.worker.answers import Answer, Work
+from penstock.runtime.worker.committer import Committer
+from penstock.runtime.worker.snapshotting import SnapshotCommands
+from penstock.runtime.worker.task_manager import TaskManager
 
 logger = logging.getLogger(__name__)
 
 
 class Commands:
-    """What each kind of command does. Belongs to the worker's thread; called between two batches."""
+    """Implementation of each kind of command. Used by the worker's thread only, between two batches."""
 
     def __init__(
         self,
         *,
-        tasks: Callable[[], TaskSet],
-        commit: Callable[[CompareAndSet | None], object],
-        unless_moved: Callable[[Offsets, Offsets], CompareAndSet],
+        tasks: TaskManager,
+        committer: Committer,
         close: Callable[[int | None], None],
         snapshots: SnapshotCommands,
         global_task: GlobalTask | None = None,
     ) -> None:
-        """`commit` commits all tasks, and further offsets with them, which `unless_moved` makes of wanted and expected ones."""
         self._tasks = tasks
-        self._commit = commit
-        self._unless_moved = unless_moved
+        self._committer = committer
         self._close = close
         self._global_task = global_task
         self._kinds: dict[str, Callable[[TaskId | None, Mapping[str, object]], Answer | Work]] = {
@@ -42,14 +39,14 @@ class Commands:
             "pause": self._pause,
             "shift": self._shift,
             "snapshot": lambda _, args: snapshots.snapshot(args),
-            "keep-snapshots": lambda _, args: snapshots.keep(args),
+            "keep-snapshots": lambda _, args: snapshots.prune(args),
             "export-snapshot": lambda _, args: snapshots.export(args),
             "rebuild-global-store": self._rebuild_global_store,
             "close": self._close_instance,
         }
 
     def run(self, kind: str, task: TaskId | None, args: Mapping[str, object]) -> Answer | Work:
-        """Carries out a command, or begins with it. What goes wrong with it is its answer; what goes wrong with a commit is raised."""
+        """Execute a command, or begin it. Its own failure becomes its answer; the failure of a commit is raised."""
         handle = self._kinds.get(kind)
         if handle is None:
             return Answer(False, f"unknown command {kind!r}: known are {', '.join(sorted(self._kinds))}")
@@ -61,7 +58,7 @@ class Commands:
     def _find(self, task: TaskId | None) -> ActiveTask | str:
         if task is None:
             return "which task? The command names none"
-        return self._tasks().get(task) or f"task {task} is not here"
+        return self._tasks.get(task) or f"task {task} is not here"
 
     def _resume(self, task: TaskId | None, args: Mapping[str, object]) -> Answer:
         found = self._find(task)
@@ -70,7 +67,7 @@ class Commands:
         if found.state is TaskState.RUNNING:
             return Answer(True, f"task {found.id} was running already")
         try:
-            return Answer(True) if self._tasks().resume(found.id) else Answer(False, f"task {found.id} is {found.state.value}, not PAUSED")
+            return Answer(True) if self._tasks.resume(found.id) else Answer(False, f"task {found.id} is {found.state.value}, not PAUSED")
         except StreamsError as error:
             return Answer(False, str(error))
 
@@ -82,12 +79,13 @@ class Commands:
             return Answer(True, f"task {found.id} was paused already")
         if found.state is not TaskState.RUNNING:
             return Answer(False, f"task {found.id} is {found.state.value}: only a running task can be paused")
-        self._tasks().want_pause(found.id)
-        self._commit(None)
+        self._tasks.request_pause(found.id)
+        self._committer.commit()
         return Answer(True)
 
     def _shift(self, task: TaskId | None, args: Mapping[str, object]) -> Answer:
-        """Compare-and-set of a committed offset: to `to`, only if it is `from` and the task is paused; `to` already is success."""
+        """Shift a committed offset by compare-and-set: to `to`, only if it is `from` and the task is paused. An offset that is `to` already
+        is success."""
         found = self._find(task)
         if isinstance(found, str):
             return Answer(False, found)
@@ -98,7 +96,7 @@ class Commands:
         if new < 0:
             return Answer(False, f"{new} is not an offset")
         try:
-            committed = self._tasks().committed([partition]).get(partition)
+            committed = self._tasks.committed([partition]).get(partition)
         except StreamsError as error:
             return Answer(False, str(error))
         at = None if committed is None else committed.offset
@@ -107,17 +105,17 @@ class Commands:
         if found.state is not TaskState.PAUSED:
             return Answer(False, f"task {found.id} is {found.state.value}, not PAUSED: its offsets are its own")
         if committed is None or at != old:
-            return Answer(False, f"{partition} is at {at}, not at {old}: somebody moved it meanwhile", {"committed": at})
-        shift = self._unless_moved({partition: committed._replace(offset=new)}, {partition: committed})
-        self._commit(shift)
+            return Answer(False, f"{partition} is at {at}, not at {old}: it was moved meanwhile", {"committed": at})
+        shift = self._committer.compare_and_set({partition: committed._replace(offset=new)}, {partition: committed})
+        self._committer.commit(shift)
         if partition in shift.moved:
             at = shift.moved[partition].offset
-            return Answer(False, f"{partition} is at {at}, not at {old}: somebody moved it in this moment", {"committed": at})
+            return Answer(False, f"{partition} is at {at}, not at {old}: it was moved during the commit", {"committed": at})
         logger.info("task %s: committed offset of %s shifted from %d to %d", found.id, partition, old, new)
         return Answer(True, "", {"committed": new, "already": False})
 
     def _rebuild_global_store(self, task: TaskId | None, args: Mapping[str, object]) -> Answer:
-        """A recovery (KIP-406) that somebody asked for; with `dry_run` it is only said where the store stands."""
+        """Rebuild a global store on request (KIP-406). With `dry_run`, only report its phase."""
         store = str(args["store"])
         if self._global_task is None:
             return Answer(False, "there are no global stores here")
@@ -127,7 +125,7 @@ class Commands:
         return Answer(True, "", {"topic": topic, "phase": self._global_task.phase(store).value})
 
     def _close_instance(self, task: TaskId | None, args: Mapping[str, object]) -> Answer:
-        """As `KafkaStreams.close`, within `timeout_ms` if that is given."""
+        """Close the instance as `KafkaStreams.close`, within `timeout_ms` if given."""
         timeout = args.get("timeout_ms")
         self._close(None if timeout is None else int(str(timeout)))
         return Answer(True)

@@ -1,32 +1,33 @@
-"""The standbys and learners of a worker: opens what the leader wants copies of, follows their changelogs, and says which have caught up."""
+"""Standbys and learners of a worker: opened on the leader's order, kept up to date from their changelogs, and reported when they have
+caught up."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
 
-from runtime.changelog.restore import Restorer
-from runtime.clock import Clock
-from runtime.errors import BrokerUnavailableError, StateDirectoryLockedError, TaskCorruptedError
-from runtime.ids import TaskId
-from runtime.seeds.first_state import FirstState
-from runtime.states import TaskKind, TaskState
-from runtime.tasks.follower import FollowerTask
-from runtime.worker.lock_waits import LockWaits
-from runtime.worker.plans import Planner
+from penstock.runtime.changelog.restore import Restorer
+from penstock.runtime.model.clock import Clock
+from penstock.runtime.model.errors import BrokerUnavailableError, StateDirectoryLockedError, TaskCorruptedError
+from penstock.runtime.model.ids import TaskId
+from penstock.runtime.model.states import TaskKind, TaskState
+from penstock.runtime.seeds.first_state import FirstState
+from penstock.runtime.tasks.follower import FollowerTask
+from penstock.runtime.worker.lock_waits import LockWaits
+from penstock.runtime.worker.task_factory import TaskFactory
 
 logger = logging.getLogger(__name__)
 
 
 class Followers:
-    """All tasks of one worker that are only followed. Belongs to the worker's thread."""
+    """All standbys and learners of one worker. Used by the worker's thread only."""
 
     def __init__(
-        self, planner: Planner, restorer: Restorer, clock: Clock, acceptable_lag: int, recently_ms: int, first_state: FirstState
+        self, task_factory: TaskFactory, restorer: Restorer, clock: Clock, acceptable_lag: int, recently_ms: int, first_state: FirstState
     ) -> None:
-        """`acceptable_lag` in records (`acceptable.recovery.lag`). What arrived within `recently_ms`, two commits, is no lag either: a
-        changelog that is written to without a pause is never read to its end (rules.md, 25)."""
-        self._planner = planner
+        """`acceptable_lag` in records (`acceptable.recovery.lag`). Records that arrived within `recently_ms`, two commits, do not count:
+        the end of a busy changelog is never reached (rules.md, 25)."""
+        self._task_factory = task_factory
         self._restorer = restorer
         self._clock = clock
         self._waits = LockWaits(clock)
@@ -35,13 +36,13 @@ class Followers:
         self._recently_ms = recently_ms
         self._tasks: dict[TaskId, FollowerTask] = {}
         self._ends: dict[TaskId, tuple[int, int, int]] = {}
-        """By task: the sums of its changelogs' ends at two moments, and the monotonic time of the later one in ms; renewed every half
-        `recently_ms`, so that the earlier one is always a while ago."""
+        """By task: the sums of its changelogs' ends at two moments, and the monotonic time of the later one in ms. Renewed every half
+        `recently_ms`, so that the earlier one is always old enough."""
         self.changed = False
-        """Set when a task came, went, changed its kind or caught up; whoever publishes that resets it."""
+        """Set when a task was opened, closed, changed its kind or caught up. Reset when that is published."""
 
     def all(self) -> list[FollowerTask]:
-        """Every task, in the order of ids."""
+        """Return every task, in the order of ids."""
         return [self._tasks[task] for task in sorted(self._tasks)]
 
     def __contains__(self, task: object) -> bool:
@@ -52,8 +53,8 @@ class Followers:
         """True while one of them has not caught up."""
         return any(task.followed and not task.caught_up for task in self._tasks.values())
 
-    def keep(self, wanted: Mapping[TaskId, TaskKind]) -> None:
-        """Closes the tasks that are not wanted any more; the others may change their kind."""
+    def close_unwanted(self, wanted: Mapping[TaskId, TaskKind]) -> None:
+        """Close the tasks that are no longer wanted; the others may change their kind."""
         for task in self.all():
             kind = wanted.get(task.id)
             if kind is None:
@@ -62,22 +63,22 @@ class Followers:
                 task.kind, self.changed = kind, True
 
     def promote(self, ids: Collection[TaskId]) -> list[FollowerTask]:
-        """Gives out those that are to be active now and can be as they are: open, and followed. The restorer goes on reading for them. The
-        others are closed before the active one opens the same folder."""
-        given = []
+        """Remove and return the tasks that become active as they are: open, and following. The restorer continues to read for them. Others
+        are closed before the active task opens the same directory."""
+        promoted = []
         for task in self.all():
             if task.id in ids and task.followed:
                 self._forget(task)
-                given.append(task)
+                promoted.append(task)
             elif task.id in ids:
                 self._close(task)
-        return given
+        return promoted
 
     def open(self, wanted: Mapping[TaskId, TaskKind]) -> None:
-        """Opens the tasks that are not here yet. Raises StateDirectoryError."""
+        """Open the tasks that are not open yet. Raises StateDirectoryError."""
         for task_id, kind in sorted(wanted.items(), key=lambda each: each[0]):
             if task_id not in self._tasks:
-                self._open(self._planner.follower(task_id, kind))
+                self._open(self._task_factory.follower(task_id, kind))
 
     def _open(self, task: FollowerTask) -> None:
         self._tasks[task.id] = task
@@ -88,14 +89,17 @@ class Followers:
         except StateDirectoryLockedError as error:
             self._waits.wait(task.id, error)
             return
-        self._waits.over(task.id)
+        except BrokerUnavailableError as error:  # the next `advance` opens it
+            logger.warning("standbys and learners wait for the broker: %s", error)
+            return
+        self._waits.done(task.id)
         logger.info("task %s is followed as %s", task.id, task.kind.value, extra={"task": task.id})
         self.changed = True
 
     def advance(self) -> None:
-        """Begins to follow what was opened, and looks who has caught up. The reading itself is the restorer's, with all its other stores.
+        """Start to follow newly opened tasks, and check which have caught up. The restorer does the reading, as for all stores.
 
-        A broker that does not answer is asked again the next time. Raises MissingSourceTopicError for a changelog that is not there.
+        If a broker does not answer, the next call asks again. Raises MissingSourceTopicError for a missing changelog.
         """
         for task in self.all():
             if task.state is TaskState.CREATED:
@@ -113,10 +117,10 @@ class Followers:
                 task.caught_up, self.changed = caught_up, True
 
     def _follow(self, tasks: list[FollowerTask]) -> None:
-        changelogs = self._planner.changelogs([partition for task in tasks for partition in task.changelogs.values()])
+        changelogs = self._task_factory.changelogs([partition for task in tasks for partition in task.changelogs.values()])
         for task in tasks:
             self._restorer.follow(task.id, [(task.stores[name], changelogs[partition]) for name, partition in task.changelogs.items()])
-            task.plan.restore_begins(task.stores, task.changelogs)
+            task.plan.prepare_restore(task.stores, task.changelogs)
             task.followed = True
 
     def _has_caught_up(self, task: FollowerTask, now_ms: int) -> bool:
@@ -129,28 +133,29 @@ class Followers:
             earlier, later, since_ms = later, end, now_ms
         self._ends[task.id] = earlier, later, since_ms
         limit = max(self._acceptable_lag, end - earlier)
-        return lag <= (2 * limit if task.caught_up else limit)  # so that it does not come and go with every commit
+        return lag <= (2 * limit if task.caught_up else limit)  # hysteresis, so that the state does not change with every commit
 
     def lag(self, task: TaskId) -> int | None:
-        """Records that a task is behind its changelogs; None until that is known."""
+        """Return how many records a task is behind its changelogs; None while that is unknown."""
         return self._restorer.lag(task)
 
     def checkpoint(self) -> dict[TaskId, dict[str, dict[str, int]]]:
-        """Of those that have read something since their last one (KIP-116): offsets by changelog and store."""
+        """Write checkpoints of the tasks that have read something since their last one (KIP-116). Return their offsets by changelog and
+        store."""
         moved = [task for task in self._tasks.values() if task.followed and task.position != task.checkpoint_position]
         return {task.id: task.checkpoint(self._clock.wall_ms()) for task in moved}
 
     def wipe(self, error: TaskCorruptedError) -> None:
-        """Those of the tasks named that are here begin anew: their stores do not fit their changelogs."""
+        """Wipe those of the named tasks that are here and restart them: their stores do not fit their changelogs."""
         for task_id in error.tasks:
             task = self._tasks.get(task_id)
             if task is not None:
-                logger.warning("%s of task %s begins anew: %s", task.kind.value.lower(), task_id, error)
+                logger.warning("%s of task %s is restored from scratch: %s", task.kind.value.lower(), task_id, error)
                 self._restorer.remove(task_id)
                 task.wipe()
 
     def close(self) -> None:
-        """Closes all of them."""
+        """Close all of them."""
         for task in self.all():
             self._close(task)
 
@@ -161,7 +166,7 @@ class Followers:
 
     def _forget(self, task: FollowerTask) -> None:
         del self._tasks[task.id]
-        self._waits.over(task.id)
+        self._waits.done(task.id)
         self._first_state.forget(task.id)
         self._ends.pop(task.id, None)
         self.changed = True

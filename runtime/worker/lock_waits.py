@@ -1,18 +1,18 @@
-"""Tasks whose folder another process still holds.
+"""Tasks whose directory another process still locks.
 
-Workers of one instance share its state directory. A task is granted to the next worker when the last one is known to have let go of it, or
-to be dead to the group; but a process that the group has dropped may still be there, frozen or on its way out, with the lock of the folder
-in its hands. Its supervisor ends it before long. And a worker that hands a task over says so before it has closed the stores. So who finds
-the door locked waits there, for a while.
+Workers of one instance share its state directory. A task is assigned to the next worker when the previous one has released it, or counts as
+dead in the group. But a process that the group has dropped may still exist, frozen or exiting, and hold the directory's lock; its
+supervisor kills it before long. And a worker that hands a task over reports that before it has closed the stores. So a worker that finds
+the lock taken waits for a while.
 """
 
 from __future__ import annotations
 
 import logging
 
-from runtime.clock import Clock
-from runtime.errors import StateDirectoryLockedError
-from runtime.ids import TaskId
+from penstock.runtime.model.clock import Clock
+from penstock.runtime.model.errors import StateDirectoryLockedError
+from penstock.runtime.model.ids import TaskId
 
 logger = logging.getLogger(__name__)
 
@@ -21,24 +21,24 @@ WORTH_A_LINE_MS = 1_000
 
 
 class LockWaits:
-    """Since when each task waits. Belongs to the worker's thread."""
+    """Waiting time of each locked task. Used by the worker's thread only."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._since_ms: dict[TaskId, int] = {}
-        self._told: set[TaskId] = set()
+        self._logged: set[TaskId] = set()
 
     def wait(self, task: TaskId, error: StateDirectoryLockedError) -> None:
-        """The task could not be opened, and is to be tried again. Raises `error` when that has gone on for `PATIENCE_MS`."""
+        """Note that a task could not be opened, and will be tried again. Raises `error` after `PATIENCE_MS`."""
         now_ms = self._clock.monotonic_ms()
         waited_ms = now_ms - self._since_ms.setdefault(task, now_ms)
         if waited_ms >= PATIENCE_MS:
             raise error
-        if waited_ms >= WORTH_A_LINE_MS and task not in self._told:
-            self._told.add(task)
+        if waited_ms >= WORTH_A_LINE_MS and task not in self._logged:
+            self._logged.add(task)
             logger.info("task %s waits for its folder: %s", task, error, extra={"task": task})
 
-    def over(self, task: TaskId) -> None:
-        """The task was opened, or is not wanted any more."""
+    def done(self, task: TaskId) -> None:
+        """Note that a task was opened, or is no longer wanted."""
         self._since_ms.pop(task, None)
-        self._told.discard(task)
+        self._logged.discard(task)

@@ -3,14 +3,14 @@
 A turn of the loop does a bounded amount of each, so that nothing starves: commands and grants, a round of the global task, a round of the
 restore, one poll, one run of records per task, punctuation, and a commit if one is due.
 
-What can go wrong escapes a turn as one of four errors, and each has one way back (rules.md, 10):
+A turn may fail with one of four errors, each with its own recovery (rules.md, 10):
 
     BrokerUnavailableError    nothing was changed: the next turn asks again
-    TransactionAbortedError   roll back to the last commit and go on; tasks, producer and member id stay
-    TaskCorruptedError        empty the stores of these tasks and restore them; the others go on
-    TaskMigratedError         others may own the tasks now: close all dirty, begin a new incarnation, wait to be granted tasks again
+    TransactionAbortedError   roll back to the last commit and continue; tasks, producer and member id stay
+    TaskCorruptedError        wipe and restore the stores of these tasks; the others continue
+    TaskMigratedError         others may own the tasks now: close all dirty, begin a new incarnation, wait for tasks
 
-Anything else ends the worker: tasks are closed dirty, and `run` raises.
+Any other error stops the worker: tasks are closed dirty, and `run` raises.
 """
 
 from __future__ import annotations
@@ -18,143 +18,129 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
 from queue import Empty, SimpleQueue
 
-from runtime.changelog.listeners import StandbyUpdateListener, StateRestoreListener
-from runtime.clock import Clock
-from runtime.config import StreamsConfig
-from runtime.coordination.fleet import Fleet
-from runtime.errors import BrokerUnavailableError, StreamsError, TaskCorruptedError, TaskMigratedError, TransactionAbortedError
-from runtime.events import EventKind, EventSink
-from runtime.metrics import Metrics
-from runtime.states import State
-from runtime.stores.directory import StateDirectory
-from runtime.tasks.incidents import MOST_TEXT
-from runtime.topology.topology import Topology
-from runtime.worker.calls import Call, Stop
-from runtime.worker.found import Found
-from runtime.worker.memory import calm_collector
-from runtime.worker.parts import Parts
-from runtime.worker.queries import StoreQueryParameters
-from runtime.worker.seat import Seat
-from runtime.worker.tasks import TaskSet
-from runtime.worker.view import TaskInfo, WorkerMetadata
+from penstock.runtime.coordination.fleet import Fleet
+from penstock.runtime.model.error_text import described
+from penstock.runtime.model.errors import (
+    BrokerUnavailableError,
+    StreamsError,
+    TaskCorruptedError,
+    TaskMigratedError,
+    TransactionAbortedError,
+)
+from penstock.runtime.model.events import EventKind
+from penstock.runtime.model.states import State
+from penstock.runtime.tasks.incidents import MOST_TEXT, Incidents
+from penstock.runtime.worker.assembly import Assembly, LoopCalls, assemble
+from penstock.runtime.worker.garbage_collection import relaxed_collector
+from penstock.runtime.worker.queries import StoreParts, StoreQueryParameters
+from penstock.runtime.worker.rpc import Call, Stop, dispatch
+from penstock.runtime.worker.spec import WorkerSpec
+from penstock.runtime.worker.task_manager import TaskManager
+from penstock.runtime.worker.view import TaskInfo, View, WorkerMetadata
 
 logger = logging.getLogger(__name__)
 
 __all__ = ["TaskInfo", "Worker", "WorkerMetadata"]
 
 LONGEST_WAIT_SECONDS = 0.05
-"""How long a turn waits for input: bounds how late a command or a call of another thread is noticed."""
+"""Longest wait of a turn for input, and so the longest delay of a command or a call from another thread."""
 FOLLOW_SECONDS = 0.002
-"""How long a turn waits for changelogs where there is input that may come too."""
+"""Wait of a turn for changelog records while input may arrive too."""
 LISTEN_EVERY_MS = 50
-CLOSELY_MS = 5
-"""The same, and the longest wait of a turn, while a task is on its way from one member to another: every output of it waits for that."""
-AWAY_SECONDS = 0.5
-"""How long the loop rests when a broker did not answer; what was asked is asked again."""
+MOVING_TURN_MS = 5
+"""The same, and the longest wait of a turn, while a task moves between members: every output of the task waits for that."""
+BROKER_RETRY_SECONDS = 0.5
+"""Pause of the loop after a broker did not answer; the request is repeated."""
 STOP_MS = 30_000
-"""How long a stop waits for a broker that does not answer, unless the caller said otherwise."""
-LAST_WORD_MS = 2_000
-"""How long a worker that has failed waits for a broker that does not answer, to say so; and what is left to one that leaves for its end."""
+"""Default time that a stop waits for a broker that does not answer."""
+CLOSE_RESERVE_MS = 2_000
+"""Time that a failed worker waits for the broker to publish its failure, and that is reserved for the close of a leaving worker."""
 SMALLEST_BACKOFF_MS, LARGEST_BACKOFF_MS = 100, 5_000
-PEACE_MS = 60_000
-"""After so long without a failure the next one counts as the first, also if there was nothing to commit meanwhile."""
+FAILURE_MEMORY_MS = 60_000
+"""After this time without a failure the next one counts as the first, even if there was nothing to commit."""
 TURN_MS = 40
-"""How long the tasks of one turn should take; the number of records per turn follows from it."""
+"""Target duration of a turn's processing; it determines the number of records per turn."""
 FEWEST, MOST = 10, 20_000
 
 
 class Worker:
-    """One worker of a client. `run()` blocks in a thread of the client's; everything else is safe to call from any thread."""
+    """One worker of a client. `run()` blocks in a thread of the client's; all other methods are safe to call from any thread."""
 
-    def __init__(
-        self,
-        *,
-        config: StreamsConfig,
-        topology: Topology,
-        directory: StateDirectory,
-        instance: str,
-        clock: Clock,
-        metrics: Metrics,
-        events: EventSink,
-        on_state: Callable[[State], None],
-        restore_listener: StateRestoreListener | None = None,
-        standby_listener: StandbyUpdateListener | None = None,
-        log_path: str | None = None,
-        seat: Seat | None = None,
-        halted: bool = False,
-        ask_to_close: Callable[[int | None], None] | None = None,
-        joins: Callable[[int], None] = lambda incarnation: None,
-    ) -> None:
-        """`halted`: begins paused (KIP-834). `ask_to_close`: has the client closed, where an operator's command says so; without it the
-        worker stops. `joins`: hears of each incarnation before the application does."""
-        self.events = events
-        self.metrics = metrics
-        self._clock = clock
-        self._on_state = on_state
-        self._log_path = log_path
+    def __init__(self, spec: WorkerSpec) -> None:
+        """Makes no request to brokers. Raises StreamsConfigError if a handler cannot be made."""
+        self.events = spec.events
+        self.metrics = spec.metrics
+        self._spec = spec
+        self._clock = spec.clock
         self._stopping = threading.Event()
+        self._starting = True
         self._stop_at_ms: int | None = None
         self._stop = Stop()
         self._draining = False
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._ended = False
-        self._progressed_ms = clock.monotonic_ms()
-        self._make_parts = partial(
-            Parts,
-            config=config,
-            topology=topology,
-            directory=directory,
-            instance=instance,
-            clock=clock,
-            metrics=metrics,
-            events=events,
-            restore_listener=restore_listener,
-            standby_listener=standby_listener,
-            log_path=log_path,
+        self._progressed_ms = self._clock.monotonic_ms()
+        self._calls = LoopCalls(
             give_up=self._gives_up,
-            ask_to_close=ask_to_close or (lambda timeout_ms: self.request_stop(Stop(timeout_ms))),
-            seat=seat or Seat(),
-            joins=joins,
+            start_given_up=lambda: self._starting and self._gives_up(),
+            close=spec.close_client or (lambda timeout_ms: self.request_stop(Stop(timeout_ms))),
         )
-        self._parts = self._make_parts(halted=halted)
+        self._incidents = self._new_incidents()
+        self._view = View()
+        self._assembly: Assembly | None = None
+        """None until the brokers have answered."""
+        self._inputs_at_start: Mapping[str, int] | None = None
+        """Partitions of the input topics at the first start; what is beyond was added while the worker runs."""
         self._state = State.CREATED
         self._limit = 1000
+        self._most_buffered = spec.config.integer("buffered.records.per.partition")
         self._listen_at_ms = 0
         self._failures = 0
         self._failed_at_ms = 0
         self._steps = 0
 
+    def _new_incidents(self) -> Incidents:
+        return Incidents(self._spec.config, self._spec.events, self._spec.metrics, self._clock)
+
+    @property
+    def _assembled(self) -> Assembly:
+        if self._assembly is None:
+            raise StreamsError("the stream thread has not started yet")
+        return self._assembly
+
     # -- from other threads ----------------------------------------------------------------------------------------------------
 
     def request_stop(self, stop: Stop) -> None:
-        """Asks the worker to commit, close and end. Returns at once."""
+        """Ask the worker to commit and close. Returns at once."""
         self._stop_at_ms = self._clock.monotonic_ms() + (STOP_MS if stop.timeout_ms is None else stop.timeout_ms)
         self._stop = stop
         self._stopping.set()
 
     @property
     def idle_ms(self) -> int:
-        """Time in ms since the last turn of the loop, or attempt at something that the broker does not answer."""
+        """Time in ms since the last turn of the loop, or the last attempt at a request that the broker does not answer."""
         return self._clock.monotonic_ms() - self._progressed_ms
 
     def _gives_up(self) -> bool:
         self._progressed_ms = self._clock.monotonic_ms()
+        if self._starting and self._stopping.is_set():  # nothing is open that would have to be committed
+            return True
         return self._stop_at_ms is not None and self._clock.monotonic_ms() >= self._stop_at_ms
 
     def do(self, call: Call, *arguments: object) -> object:
-        """Carries out a call now. Only on the worker's own thread."""
-        result = self._parts.carry_out(call, arguments)
-        self._parts.publish(self._state)  # before the answer: who was told that a task is resumed must not still see it paused
+        """Execute a call now. Only on the worker's own thread."""
+        assembly = self._assembled
+        result = dispatch(call, arguments, assembly.tasks, assembly.coordination, self._spec.instance)
+        assembly.publisher.publish(self._state)  # before the answer: after a resume the caller must not see the task as paused
         return result
 
     def call(self, call: Call, *arguments: object) -> Future[object]:
-        """Has a call carried out on the worker's thread, between two batches. The future fails with StreamsError if the worker has
-        ended."""
+        """Execute a call on the worker's thread, between two batches. The future fails with StreamsError if the worker has stopped."""
         future: Future[object] = Future()
 
         def run() -> None:
@@ -163,7 +149,7 @@ class Worker:
                 return
             try:
                 future.set_result(self.do(call, *arguments))
-            except Exception as error:  # noqa: BLE001 (it belongs to the caller)
+            except BaseException as error:  # noqa: BLE001 (it belongs to the caller)
                 future.set_exception(error)
 
         self._inbox.put(run)
@@ -173,163 +159,202 @@ class Worker:
 
     def metadata(self) -> WorkerMetadata:
         """The worker and its tasks, as of the last commit or change."""
-        return self._parts.view.metadata
+        return self._view.metadata
 
     def fleet(self) -> Fleet | None:
-        """What this worker knows of the whole application, as of the last record that it read; None for nothing yet."""
-        return self._parts.view.fleet
+        """This worker's knowledge of the whole application, as of the last record that it read; None before the first."""
+        return self._view.fleet
 
-    def find(self, parameters: StoreQueryParameters) -> Found:
-        """The parts of a store that this worker has open now."""
-        return self._parts.view.find(parameters)
+    def find(self, parameters: StoreQueryParameters) -> StoreParts:
+        """Return the parts of a store that this worker has open."""
+        return self._view.find(parameters)
 
     def report_damage(self, error: TaskCorruptedError) -> None:
-        """A query of another thread found damaged files: met by the worker as if it had found them itself."""
+        """Report damaged files that a query on another thread has found. The worker recovers as if it had found them itself."""
         found_ms = self._clock.monotonic_ms()
 
-        def meet() -> None:
-            if not self._ended and not self._parts.rebuilt_since(error, found_ms):
+        def raise_damage() -> None:
+            if not self._ended and not self._assembled.recovery.rebuilt_since(error, found_ms):
                 raise error
 
-        self._inbox.put(meet)
+        self._inbox.put(raise_damage)
 
     def instance_state(self, old: State, new: State) -> dict[str, object]:
-        """The payload of INSTANCE_STATE."""
-        return self._parts.instance_state(old, new)
+        """Return the payload of INSTANCE_STATE."""
+        spec = self._spec
+        return {"old": old.value, "new": new.value, "pid": spec.identity.pid, "log_path": spec.log_path}
 
     # -- the worker's thread ---------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Runs until a stop is requested. Raises what ended the worker otherwise; its tasks are closed dirty then."""
+        """Run until a stop is requested. Raises the error that stopped the worker otherwise; its tasks are closed dirty then."""
         clean = False
         try:
-            self._parts.start()
-            with calm_collector():
+            self._start(halted=self._spec.halted)
+            with relaxed_collector():
                 while not self._stopping.is_set():
                     self._guarded(self._turn)
-                    if self._parts.other_topics_match():
-                        self._begin_anew()
-                self._drain()
-            self._guarded(self._parts.commit)
-            clean = True
+                    if self._assembled.input_changed():
+                        self._restart_in_place()
+                if not self._starting:
+                    self._drain()
+            if not self._starting:
+                self._guarded(self._assembled.committer.commit)
+                self._assembled.close_tasks()
+                clean = True
         except TaskMigratedError:
             if not self._stopping.is_set():
                 raise
             logger.warning("closing without a last commit: the tasks were lost, or the broker did not answer")
-        except Exception as error:
-            self.events.emit(EventKind.SHUTDOWN, {"reason": f"{type(error).__name__}: {error}"[:MOST_TEXT]})
+        except BaseException as error:
+            self.events.emit(EventKind.SHUTDOWN, {"reason": f"{described(error)}"[:MOST_TEXT]})
             if self._stop_at_ms is None:
-                self._stop_at_ms = self._clock.monotonic_ms() + LAST_WORD_MS
-            self._parts.tell_the_end()
-            raise
+                self._stop_at_ms = self._clock.monotonic_ms() + CLOSE_RESERVE_MS
+            if self._assembly is not None:
+                self._assembly.committer.publish_failure()
+            if isinstance(error, Exception):
+                raise
+            raise StreamsError(f"code of the application raised {described(error)}") from error
         finally:
             try:
-                self._parts.close(clean=clean, leave_group=self._stop.leave_group)
+                if self._assembly is not None:
+                    self._assembly.close(clean=clean, leave_group=self._stop.leave_group)
             finally:
                 self._ended = True
                 self._serve_inbox()
 
-    def _begin_anew(self) -> None:
-        """As a restart of the instance, but that all stays in place: the members count its tasks as its own meanwhile."""
-        logger.info("other topics match the patterns of the topology: beginning anew")
-        self._show(State.REBALANCING)
-        self._guarded(self._parts.commit)
-        halted = self._parts.tasks.halted
-        self._parts.close(clean=True, leave_group=False)
-        self._parts = self._make_parts(halted=halted)
-        self._parts.start()
+    def _start(self, *, halted: bool) -> None:
+        """Assemble the worker and join. Starts over whenever the brokers stop answering, until a stop is requested."""
+        self._starting = True
+        while not self._stopping.is_set():
+            try:
+                self._assembly = assemble(
+                    self._spec, self._incidents, self._view, self._calls, halted=halted, at_start=self._inputs_at_start
+                )
+                self._assembly.start(self._gives_up)
+            except BrokerUnavailableError as error:
+                if self._stopping.is_set():
+                    break
+                logger.warning("%s; the start waits for a broker, and begins again", error)
+                self._disassemble(clean=False)
+                self._wait(BROKER_RETRY_SECONDS)
+            else:
+                self._starting = False
+                if self._inputs_at_start is None:
+                    self._inputs_at_start = self._assembly.input_partitions
+                return
+        logger.info("stopped before the start was over: no task was open")
+
+    def _disassemble(self, *, clean: bool) -> None:
+        """Close all components. The next assembly shares nothing with this one."""
+        assembly, self._assembly = self._assembly, None
+        self._view, self._incidents = View(), self._new_incidents()
+        if assembly is not None:
+            assembly.close(clean=clean, leave_group=False)
+
+    def _restart_in_place(self) -> None:
+        """Restart in place, as after a restart of the instance: its tasks stay reserved for it."""
+        logger.info("the input has other topics or partitions: the worker begins again with other tasks")
+        self._publish(State.REBALANCING)
+        self._guarded(self._assembled.committer.commit)
+        halted = self._assembled.tasks.halted
+        self._assembled.close_tasks()
+        self._disassemble(clean=True)
+        self._start(halted=halted)
 
     def _drain(self) -> None:
-        """Who leaves for good goes on until the others have learned its tasks and taken them over (rules.md, 4), or its time is up but for
-        a clean end, or nobody is left to take them."""
+        """When leaving the group, keep processing until others have taken over the tasks, the timeout passes (less the time for a clean
+        close), or no member is left to take them (rules.md, 4)."""
         stays = self._stop.siblings_stay
-        if not self._stop.leave_group or self._stop_at_ms is None or not self._parts.to_be_handed_over(stays):
+        if not self._stop.leave_group or self._stop_at_ms is None or not self._assembled.has_tasks_to_hand_over(stays):
             return
-        logger.info("leaving: the tasks are handed over as soon as others have learned them")
+        logger.info("leaving: the tasks are handed over as soon as others have restored them")
         self._draining = True
-        self._parts.ask_to_leave()
-        while self._parts.to_be_handed_over(stays) and self._clock.monotonic_ms() < self._stop_at_ms - LAST_WORD_MS:
+        self._assembled.coordination.ask_to_leave()
+        while self._assembled.has_tasks_to_hand_over(stays) and self._clock.monotonic_ms() < self._stop_at_ms - CLOSE_RESERVE_MS:
             self._guarded(self._turn)
 
-    def _rest(self, seconds: float) -> bool:
-        """Waits; shorter if a stop is asked for meanwhile. True if one was."""
+    def _wait(self, seconds: float) -> bool:
+        """Wait, or until a stop is requested. Return True if one was."""
         if self._draining:
             time.sleep(seconds)
             return True
         return self._stopping.wait(seconds)
 
     def _guarded(self, step: Callable[[], object]) -> None:
-        """One step, and the way back from what it raises."""
+        """Run one step, and recover from its errors."""
         try:
             step()
         except BrokerUnavailableError as error:
             logger.warning("%s; trying again", error)
-            self._rest(AWAY_SECONDS)
+            self._wait(BROKER_RETRY_SECONDS)
         except TransactionAbortedError as error:
-            self._recover(self._parts.roll_back, error)
+            self._recover(self._assembled.recovery.roll_back, error)
         except TaskCorruptedError as error:
-            self._recover(partial(self._parts.wipe, error), error)
+            self._recover(partial(self._assembled.recovery.wipe, error), error)
         except TaskMigratedError as error:
             if self._gives_up():
                 raise
-            self._recover(self._parts.begin_incarnation, error)
+            self._recover(self._assembled.recovery.begin_incarnation, error)
 
-    def _recover(self, way_back: Callable[[], None], error: StreamsError) -> None:
-        """Tries the way back until it works; the broker may be away. Raises TaskMigratedError when a stop's time is up.
+    def _recover(self, recover: Callable[[], None], error: StreamsError) -> None:
+        """Recover from an error, repeating until it succeeds; the broker may be away. Raises TaskMigratedError when the time of a stop has
+        run out.
 
-        What fails again before anything was committed fails for a reason that stays: each time the pause before the next attempt is longer.
+        A failure that repeats before anything was committed has a lasting cause: the pause before the next attempt grows each time.
         """
-        now_ms = self._clock.monotonic_ms()
-        if self._steps != self._parts.steps or now_ms - self._failed_at_ms > PEACE_MS:
+        assembly, now_ms = self._assembled, self._clock.monotonic_ms()
+        recovery = assembly.recovery
+        if self._steps != assembly.committer.steps or now_ms - self._failed_at_ms > FAILURE_MEMORY_MS:
             self._failures = 0
-        self._steps = self._parts.steps
+        self._steps = assembly.committer.steps
         while True:
             logger.warning("%s", error)
             self._failures += 1
             self._failed_at_ms = self._clock.monotonic_ms()
             pause_ms = min(LARGEST_BACKOFF_MS, SMALLEST_BACKOFF_MS << min(max(self._failures - 2, 0), 6))
-            if self._failures > 1 and self._rest(pause_ms / 1000) and self._gives_up():
+            if self._failures > 1 and self._wait(pause_ms / 1000) and self._gives_up():
                 raise TaskMigratedError(f"closing: {error}") from error
             try:
-                way_back()
+                recover()
             except TaskMigratedError as next_error:
-                way_back, error = self._parts.begin_incarnation, next_error
+                recover, error = recovery.begin_incarnation, next_error
             except TransactionAbortedError as next_error:
-                way_back, error = self._parts.roll_back, next_error
+                recover, error = recovery.roll_back, next_error
             except TaskCorruptedError as next_error:
-                way_back, error = partial(self._parts.wipe, next_error), next_error
+                recover, error = partial(recovery.wipe, next_error), next_error
             else:
-                self._show(self._parts.state())  # a store that is rebuilt within a turn was RESTORING all the same
+                self._publish(assembly.publisher.current_state())  # a store that is rebuilt within a turn was RESTORING nevertheless
                 return
 
     def _turn(self) -> None:
-        parts, clock = self._parts, self._clock
-        tasks = parts.tasks
+        assembly, clock = self._assembled, self._clock
+        tasks, reader, committer = assembly.tasks, assembly.reader, assembly.committer
         now_ms = self._progressed_ms = clock.monotonic_ms()
         self._serve_inbox()
         if now_ms >= self._listen_at_ms:
-            parts.listen(now_ms)
-            self._listen_at_ms = now_ms + (CLOSELY_MS if parts.moving else LISTEN_EVERY_MS)
-        longest = CLOSELY_MS / 1000 if parts.moving else LONGEST_WAIT_SECONDS
-        global_moved = parts.step_global()
+            assembly.listen(now_ms)
+            self._listen_at_ms = now_ms + (MOVING_TURN_MS if assembly.coordination.moving else LISTEN_EVERY_MS)
+        longest = MOVING_TURN_MS / 1000 if assembly.coordination.moving else LONGEST_WAIT_SECONDS
+        global_moved = assembly.step_global()
         idle = not tasks.buffered or tasks.halted
-        busy_restoring = bool(parts.restorer.restoring) or parts.followers.behind
-        tasks.advance((FOLLOW_SECONDS if parts.reader.assigned else longest) if busy_restoring and idle else 0.0)
-        if parts.reader.assigned and not tasks.halted:
-            wait = 0.0 if busy_restoring or global_moved or not idle else parts.wait_seconds(now_ms, longest)
-            tasks.take(parts.reader.poll(wait))
-            tasks.balance(parts.most_buffered)
+        busy_restoring = bool(assembly.restorer.restoring) or assembly.followers.behind
+        tasks.advance((FOLLOW_SECONDS if reader.assigned else longest) if busy_restoring and idle else 0.0)
+        if reader.assigned and not tasks.halted:
+            wait = 0.0 if busy_restoring or global_moved or not idle else committer.wait_seconds(now_ms, longest)
+            tasks.enqueue(reader.poll(wait))
+            tasks.balance(self._most_buffered)
         elif not busy_restoring:
-            self._rest(longest)
+            self._wait(longest)
         self._process(tasks)
-        parts.transport.poll()
-        tasks.punctuate(clock.wall_ms())
-        parts.commit_if_due(clock.monotonic_ms())
-        parts.chores(clock.monotonic_ms())
-        self._show(parts.state())
+        assembly.incarnations.current.transport.poll()
+        committer.punctuate(clock.wall_ms())
+        committer.commit_if_due(clock.monotonic_ms())
+        assembly.jobs.run(clock.monotonic_ms())
+        self._publish(assembly.publisher.current_state())
 
-    def _process(self, tasks: TaskSet) -> None:
-        """One run of records per task, of a size that takes about `TURN_MS`."""
+    def _process(self, tasks: TaskManager) -> None:
+        """Process one run of records per task, of a size that takes about `TURN_MS`."""
         before = self._clock.monotonic_ms()
         done = tasks.process(self._limit, before)
         took = self._clock.monotonic_ms() - before
@@ -346,8 +371,8 @@ class Worker:
                 return
             call()
 
-    def _show(self, state: State) -> None:
-        self._parts.publish(state)
+    def _publish(self, state: State) -> None:
+        self._assembled.publisher.publish(state)
         if state is not self._state:
             self._state = state
-            self._on_state(state)
+            self._spec.on_state(state)

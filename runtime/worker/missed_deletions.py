@@ -1,30 +1,31 @@
-"""Rows of a table whose deletion the table's *source* topic has forgotten (rules.md, 13).
+"""Rows of a table whose deletion records are no longer on the table's *source* topic (rules.md, 13).
 
-The changelog of a table holds what its task has processed. If the task was away from the end of a compacted source topic for longer than
-`delete.retention.ms`, a deletion that was written meanwhile may have been cleaned away: the task never hears of it, and would keep the row
-for ever. Nor does reading the topic once more tell. What tells is which keys the log still has: compaction keeps the last record of each,
-so a row whose key is nowhere on the log was deleted.
+The changelog of a table contains what its task has processed. If the task was away from the end of a compacted source topic for longer than
+`delete.retention.ms`, a deletion written in the meantime may have been cleaned up: the task never sees it, and would keep the row for ever.
+Reading the topic again does not help either. But compaction keeps the last record of each key, so a row whose key is nowhere on the log was
+deleted.
 
-So then the keys are read once, and the missed deletions are given to the task as if they stood on the log in front of the record that it
-goes on with. The row, its changelog, and all that follows from the table hear of it, in the task's own transaction.
+In that case the keys on the log are read once, and the missed deletions are given to the task as if they stood on the log before its next
+record. The row, its changelog and everything downstream of the table are updated, in the task's own transaction.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from runtime.changelog.log_reader import ClientProperties, LogReader
-from runtime.ids import NextOffset, Partition
-from runtime.stores.base import EntryStore
+from penstock.runtime.kafka.clients import ClientProperties
+from penstock.runtime.kafka.log_reader import LogReader
+from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.stores.base import EntryStore
 
 POLL_SECONDS = 1.0
 SHORTEST_MS = 5_000
-"""Who was away for less than this is not asked about: a restart costs no question."""
+"""Skip this check after shorter absences, so that a restart costs no request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """A record that the log has no more; read like any other (`RawMessage`)."""
+    """A deletion that is no longer on the log; read like any other record (`RawMessage`)."""
 
     place: Partition
     at: int
@@ -56,8 +57,8 @@ class Deletion:
 def missed_deletions(
     store: EntryStore, partition: Partition, start: NextOffset, end: NextOffset, time_ms: int, properties: ClientProperties
 ) -> list[Deletion]:
-    """Deletions of the rows in the store whose keys are not on the log up to `end`; they stand before `start`. Takes as long as it takes
-    to read the partition."""
+    """Return deletions of the rows in the store whose keys are not on the log up to `end`, to be placed before `start`. Reads the whole
+    partition."""
     present = _keys(partition, end, properties)
     to_bytes = store.key_to_bytes
     rows = (to_bytes(key) for key, _ in store.query_view().all())

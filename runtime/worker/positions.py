@@ -1,5 +1,8 @@
-"""Where a task reads its input: at the committed offsets, where there are none by the policy (`auto.offset.reset`), and again so when a
-position is not on the log any more, or belongs to a topic that was deleted and made anew.
+"""Start positions of a task's input: the committed offsets, or those of `auto.offset.reset` where there are none, where a position is no
+longer on the log, or where the topic was deleted and recreated.
+
+A partition that was added while the worker ran begins at its first record where the policy is `latest` or `none`: all of its records came
+after the start, and none of its offsets was lost. (By `latest`, records written before the partition was noticed would be skipped.)
 """
 
 from __future__ import annotations
@@ -7,49 +10,59 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from runtime.clock import Clock
-from runtime.commit.metadata import OffsetAndMetadata
-from runtime.errors import StreamsError
-from runtime.events import EventKind, EventSink
-from runtime.ids import NextOffset, Partition
-from runtime.intake.queues import PartitionQueue
-from runtime.intake.reader import Reader
-from runtime.offset_reset import Strategy
-from runtime.stores.base import EntryStore
-from runtime.tasks.active import ActiveTask
-from runtime.worker.missed_deletions import SHORTEST_MS, missed_deletions
-from runtime.worker.plans import Planner
-from runtime.worker.source_topics import SourceTopics
+from penstock.runtime.input.queues import PartitionQueue
+from penstock.runtime.kafka.input_reader import Reader
+from penstock.runtime.model.clock import Clock
+from penstock.runtime.model.errors import StreamsError, by_reset
+from penstock.runtime.model.events import EventKind, EventSink
+from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.model.offset_metadata import OffsetAndMetadata
+from penstock.runtime.model.offset_reset import Strategy
+from penstock.runtime.stores.base import EntryStore
+from penstock.runtime.tasks.active import ActiveTask
+from penstock.runtime.worker.missed_deletions import SHORTEST_MS, missed_deletions
+from penstock.runtime.worker.source_topics import SourceTopics
+from penstock.runtime.worker.task_factory import TaskFactory
 
 logger = logging.getLogger(__name__)
 
 OUT_OF_RANGE = "is out of range"
-MADE_ANEW = "is of a topic that was deleted and created again"
+RECREATED = "is of a topic that was deleted and created again"
 OFFSETS_SECONDS = 10.0
-"""How long an answer about committed offsets or ends of partitions may take."""
+"""Timeout of requests for committed offsets or ends of partitions."""
 
 
 class Positions:
-    """Answers for all active tasks of one worker. Belongs to the worker's thread."""
+    """Positions of all active tasks of one worker. Used by the worker's thread only."""
 
-    def __init__(self, planner: Planner, reader: Reader, sources: SourceTopics, events: EventSink, clock: Clock) -> None:
-        self._planner = planner
+    def __init__(
+        self,
+        task_factory: TaskFactory,
+        reader: Reader,
+        sources: SourceTopics,
+        events: EventSink,
+        clock: Clock,
+        at_start: Mapping[str, int] | None = None,
+    ) -> None:
+        """`at_start`: the input's partitions by topic when the worker started, if it has begun again since."""
+        self._task_factory = task_factory
         self._reader = reader
         self._sources = sources
         self._events = events
         self._clock = clock
+        self._at_start = at_start
 
     def starts(self, task: ActiveTask, committed: Mapping[Partition, OffsetAndMetadata]) -> dict[Partition, NextOffset]:
-        """Where a task begins that is begun or resumed. Raises StreamsError: no broker answers, or the policy is `none`."""
+        """Return the start offsets of a task that begins or resumes. Raises StreamsError: no broker answers, or the policy is `none`."""
         return {partition: self._start(task, partition, committed.get(partition)) for partition in task.inputs}
 
     def _start(self, task: ActiveTask, partition: Partition, committed: OffsetAndMetadata | None) -> NextOffset:
         if partition in task.remade:
             ours = task.committed_offsets.get(partition)
-            if committed is None or ours is None or committed.offset == ours.offset:  # else somebody knew of it, and has set another
-                start = self._by_policy(task, partition, MADE_ANEW)
+            if committed is None or ours is None or committed.offset == ours.offset:  # otherwise the offset was set for the new topic
+                start = self._by_policy(task, partition, RECREATED)
                 policy = str(task.plan.offset_reset(partition.topic))
-                self._tell(task, partition, None if committed is None else committed.offset, start, MADE_ANEW, policy)
+                self._report(task, partition, None if committed is None else committed.offset, start, RECREATED, policy)
                 task.remade.discard(partition)
                 return start
             task.remade.discard(partition)
@@ -57,15 +70,21 @@ class Positions:
             return NextOffset(committed.offset)
         if partition in task.reset_positions:
             return task.reset_positions[partition]
+        strategy = task.plan.offset_reset(partition.topic).strategy
+        if strategy in (Strategy.LATEST, Strategy.NONE) and self._is_added(partition):
+            return self._reader.bounds(partition, OFFSETS_SECONDS)[0]
         return self._by_policy(task, partition, "no committed offset")
 
+    def _is_added(self, partition: Partition) -> bool:
+        return self._at_start is not None and partition.number >= self._at_start.get(partition.topic, 0)
+
     def _by_policy(self, task: ActiveTask, partition: Partition, why: str) -> NextOffset:
-        """Where `auto.offset.reset`, or the source's own policy, says to begin. Raises StreamsError for `none`."""
+        """Return the offset of `auto.offset.reset`, or of the source's own policy. Raises StreamsError for `none`."""
         policy = task.plan.offset_reset(partition.topic)
         if policy.strategy is Strategy.NONE:
             raise StreamsError(
-                f"{partition}: {why}, and auto.offset.reset = none: set the offset with kafka-consumer-groups --reset-offsets, "
-                "or choose earliest, latest or by_duration"
+                f"{partition}: {why}, and auto.offset.reset = none: choose earliest, latest or by_duration; or build the state again from "
+                f"another place: {by_reset(task.plan.application_id)} --to earliest|latest|TIME|OFFSETS"
             )
         low, high = self._reader.bounds(partition, OFFSETS_SECONDS)
         if policy.strategy is Strategy.BY_DURATION:
@@ -74,19 +93,20 @@ class Positions:
         return low if policy.strategy is Strategy.EARLIEST else high
 
     def add_missed_deletions(self, task: ActiveTask, starts: Mapping[Partition, NextOffset]) -> None:
-        """Of tables whose source topic was last read to its end longer ago than it remembers deletions (rules.md, 13)."""
+        """Add missed deletions of tables whose source topic was last read to its end longer ago than its deletions are retained (rules.md,
+        13)."""
         now_ms = self._clock.wall_ms()
         for topic, name in task.plan.table_sources.items():
             partition = Partition(topic, task.id.partition)
             at_end_ms, store, queues = task.at_end_ms(name, partition), task.stores[name], task.queues
             if at_end_ms is None or queues is None or now_ms - at_end_ms < SHORTEST_MS or not isinstance(store, EntryStore):
                 continue
-            retention_ms = self._planner.delete_retention_ms(topic)
+            retention_ms = self._task_factory.delete_retention_ms(topic)
             end = self._reader.bounds(partition, OFFSETS_SECONDS)[1]
             if retention_ms is None or now_ms - at_end_ms <= retention_ms or starts[partition] >= end:
                 continue
             time_ms = max(0, queues[partition].partition_time)
-            missed = missed_deletions(store, partition, starts[partition], end, time_ms, self._planner.log_properties())
+            missed = missed_deletions(store, partition, starts[partition], end, time_ms, self._task_factory.log_properties())
             logger.warning(
                 "task %s: table %s was last at the end of %s %d ms ago, longer than its delete.retention.ms of %d: %d rows are deleted "
                 "whose keys it does not have any more",
@@ -99,16 +119,16 @@ class Positions:
                 extra={"task": task.id},
             )
             if missed:
-                queues[partition].add(missed)
+                queues[partition].enqueue(missed)
 
     def reset(self, task: ActiveTask, queue: PartitionQueue, position: int | None, why: str) -> None:
-        """The position means nothing (any more): goes on where the policy says, and tells (kafka-facts, D).
+        """Replace an invalid position by that of the policy, and report it.
 
-        A position that somebody has set is no accident, so the policy is not asked: the nearest offset that there is takes its place, as
-        in Kafka's own tool. (By `earliest`, a shift beyond the end would process the whole topic once more.)
+        A position that an operator has set is no accident, so the policy is not used: the nearest existing offset replaces it, as in
+        Kafka's own tool. (With `earliest`, a shift beyond the end would process the whole topic again.)
         """
         partition = queue.partition
-        self._sources.look_again(partition.topic)
+        self._sources.poll_now(partition.topic)
         _, shifted_to = task.moved.get(partition, (None, None))
         if position is not None and position == shifted_to and why is OUT_OF_RANGE:
             low, high = self._reader.bounds(partition, OFFSETS_SECONDS)
@@ -119,14 +139,14 @@ class Positions:
         task.moved.pop(partition, None)
         if partition in task.reset_positions:
             task.reset_positions[partition] = start
-        self._tell(task, partition, position, start, why, policy)
+        self._report(task, partition, position, start, why, policy)
         if queue.buffered and start >= queue.next_offset and why is OUT_OF_RANGE:
             queue.jump(start)
         else:
             queue.clear(start)
         self._reader.assign({partition: start})
 
-    def _tell(self, task: ActiveTask, partition: Partition, position: int | None, start: int, why: str, policy: str) -> None:
+    def _report(self, task: ActiveTask, partition: Partition, position: int | None, start: int, why: str, policy: str) -> None:
         logger.warning("%s: offset %s %s; going on at %d (%s)", partition, position, why, start, policy, extra={"task": task.id})
         payload = {"topic": partition.topic, "partition": partition.number, "from": position, "to": start, "policy": policy, "reason": why}
         self._events.emit(EventKind.OFFSET_RESET, payload, task.id, f"{partition}@{position}")

@@ -1,7 +1,11 @@
 """Interactive queries: one store by name, over all the tasks of a worker that hold a part of it (Kafka Streams'
 `CompositeReadOnlyKeyValueStore` and its siblings).
 
-Only committed data is read, from the stores' own files, so a query never waits for processing and never shows what may be rolled back.
+Each worker reports its parts of a store; the client combines the reports of all workers and decides once. So the answer, and the message of
+a refusal, do not depend on the number of workers or on where they run.
+
+Only committed data is read, from the stores' own files. So a query never waits for processing, and never returns data that may be rolled
+back.
 """
 
 from __future__ import annotations
@@ -13,11 +17,11 @@ from itertools import chain
 from operator import itemgetter
 from typing import Protocol, TypeVar, cast
 
-from runtime.errors import InvalidStateStoreError, TaskCorruptedError
-from runtime.record import Windowed
-from runtime.serdes.serde import Serde
-from runtime.stores.base import CommittedView, StoreLayout
-from runtime.stores.interfaces import ReadOnlyKeyValueStore, ReadOnlySessionStore, ReadOnlyVersionedStore, ReadOnlyWindowStore
+from penstock.runtime.model.errors import InvalidStateStoreError, TaskCorruptedError
+from penstock.runtime.model.record import Windowed
+from penstock.runtime.serdes.serde import Serde
+from penstock.runtime.stores.base import CommittedView, StoreLayout
+from penstock.runtime.stores.interfaces import ReadOnlyKeyValueStore, ReadOnlySessionStore, ReadOnlyVersionedStore, ReadOnlyWindowStore
 
 T = TypeVar("T")
 Rows = Iterator[tuple[object, object]]
@@ -33,13 +37,13 @@ _READS = {
 
 @dataclass(frozen=True, slots=True)
 class QueryableStoreType:
-    """What a store must be to be read as that (Kafka Streams' `QueryableStoreType`). `timestamped`: values as ValueAndTimestamp."""
+    """The store type that a query expects (Kafka Streams' `QueryableStoreType`). `timestamped`: values as ValueAndTimestamp."""
 
     kind: str
     timestamped: bool = False
 
     def check(self, store: QueryPart) -> None:
-        """Raises InvalidStateStoreError if the store is of another type."""
+        """Raise InvalidStateStoreError if the store is of another type."""
         layout = store.layout
         if layout.kind != self.kind or (self.timestamped and not layout.timestamped):
             wanted = f"{'timestamped ' * self.timestamped}{self.kind.replace('_', '-')}"
@@ -47,7 +51,7 @@ class QueryableStoreType:
 
 
 class QueryableStoreTypes:
-    """The types there are, as in Kafka Streams; `versioned_key_value_store` is one more."""
+    """The store types of Kafka Streams, and `versioned_key_value_store`."""
 
     @staticmethod
     def key_value_store() -> QueryableStoreType:
@@ -76,8 +80,8 @@ class QueryableStoreTypes:
 
 @dataclass(frozen=True, slots=True)
 class StoreQueryParameters:
-    """Which store to read, and how (KIP-535, KIP-562). `partition`: that part of it only. `stale_stores`: parts that are being restored,
-    and copies (standby tasks), answer too, with what they hold by now; without it a query is refused while a part is restored."""
+    """Store to read, and how (KIP-535, KIP-562). `partition`: only that part. `stale_stores`: parts that are being restored and standby
+    copies answer too, with their current content; otherwise a query is refused while a part is restored."""
 
     store_name: str
     partition: int | None = None
@@ -90,16 +94,16 @@ class StoreQueryParameters:
         return cls(store_name, store_type=store_type)
 
     def with_partition(self, partition: int) -> StoreQueryParameters:
-        """This partition of the store only."""
+        """Read this partition of the store only."""
         return replace(self, partition=partition)
 
     def enable_stale_stores(self) -> StoreQueryParameters:
-        """Parts that are being restored, and copies, answer too."""
+        """Let parts that are being restored and standby copies answer too."""
         return replace(self, stale_stores=True)
 
 
 class QueryPart(Protocol):
-    """What a query reads of a store: a task's part of it, or a stand-in for what another process has."""
+    """The part of a store that a query uses: of a task, or a proxy for a part in another process."""
 
     @property
     def name(self) -> str: ...
@@ -110,39 +114,72 @@ class QueryPart(Protocol):
     def query_view(self, *, timestamped: bool = False) -> CommittedView: ...
 
 
+@dataclass(frozen=True, slots=True)
+class StoreParts:
+    """The parts of a store in one worker. `parts` may answer; `restoring`: tasks whose part may not yet; `known`: all stores of this
+    worker's tasks. `whole`: a global store, of which each worker has all."""
+
+    parts: tuple[QueryPart, ...]
+    restoring: tuple[str, ...] = ()
+    known: frozenset[str] = frozenset()
+    whole: bool = False
+
+
+def answering_parts(found: Iterable[StoreParts], wanted: StoreQueryParameters) -> list[QueryPart]:
+    """Return the parts that answer a query. Raises InvalidStateStoreError if there is none, or if a required one is being restored."""
+    of_workers = list(found)
+    copies = [each for each in of_workers if each.whole]
+    if copies:
+        of_workers = [next((each for each in copies if each.parts and not each.restoring), copies[0])]
+    name = wanted.store_name
+    restoring = sorted({task for each in of_workers for task in each.restoring})
+    if restoring and not wanted.stale_stores:
+        raise InvalidStateStoreError(
+            f"store {name!r} is still being restored ({', '.join(restoring)}): to read it as it is, ask for "
+            f"StoreQueryParameters({name!r}).enable_stale_stores()"
+        )
+    parts = [part for each in of_workers for part in each.parts]
+    if not parts:
+        known = ", ".join(sorted({store for each in of_workers for store in each.known})) or "none"
+        where = "" if wanted.partition is None else f", or not its partition {wanted.partition}"
+        raise InvalidStateStoreError(f"store {name!r} is unknown or not on this client{where} (stores here: {known})")
+    return parts
+
+
 class StoreQuery:
     """Reads of one store. Key-value stores have `get`, `range`, `all`, `prefix_scan` …; window stores `fetch`, `fetch_all`, `all` …;
     session stores `fetch`, `find_sessions`, `fetch_session` …; versioned stores `get(key, as_of)` and `all`; stores of your own `views`.
 
-    Several tasks' parts come one after the other, each in the order of its keys' bytes. Safe to use from any thread. An iteration shows the
-    parts as they were when it was made. Raises InvalidStateStoreError when a part is being restored (unless stale parts were asked for),
-    and when the task that holds the data is closed meanwhile: ask again."""
+    Several tasks' parts come one after the other, each in the order of its keys' bytes. Safe to use from any thread. An iterator reads the
+    parts as they were when it was made. Raises InvalidStateStoreError when a part is being restored (unless stale parts were enabled), and
+    when the task that holds the data is closed meanwhile: retry then.
+    """
 
     def __init__(
         self, parameters: StoreQueryParameters, stores: Callable[[], Sequence[QueryPart]], report: Callable[[TaskCorruptedError], None]
     ) -> None:
-        """`stores` gives the parts that answer now; it raises InvalidStateStoreError where there is none that may. `report` hears of one
-        whose files turn out to be damaged."""
+        """`stores` returns the parts that may answer now, or raises InvalidStateStoreError. `report` receives errors about damaged
+        files."""
         self._parameters = parameters
         self._stores = stores
         self._report = report
 
     def views(self) -> list[CommittedView]:
-        """What each part shows of itself: for stores of your own, what their `query_view()` gives."""
+        """Return a view of each part: for stores of your own, the result of their `query_view()`."""
         return self._shown(self._stores())
 
     def _shown(self, stores: Sequence[QueryPart]) -> list[CommittedView]:
         wanted = self._parameters.store_type
         if wanted is None:
-            return [self._watched(store, store.query_view()) for store in stores]
+            return [self._with_reports(store, store.query_view()) for store in stores]
         for store in stores:
             wanted.check(store)
-        return [self._watched(store, store.query_view(timestamped=wanted.timestamped)) for store in stores]
+        return [self._with_reports(store, store.query_view(timestamped=wanted.timestamped)) for store in stores]
 
-    def _watched(self, store: QueryPart, view: CommittedView) -> CommittedView:
-        """The view, but for stores of your own behind a watch over its reads."""
+    def _with_reports(self, store: QueryPart, view: CommittedView) -> CommittedView:
+        """Return a view whose reads report damaged files; stores of your own are returned as they are."""
         kind = store.layout.kind
-        return cast(CommittedView, _Watched(view, self._report)) if kind in _READS and kind != "custom" else view
+        return cast(CommittedView, _DamageReportingView(view, self._report)) if kind in _READS and kind != "custom" else view
 
     def _of_kind(self, *kinds: str) -> list[CommittedView]:
         return self._shown(self._parts_of_kind(*kinds))
@@ -165,44 +202,46 @@ class StoreQuery:
         return cast(list[ReadOnlySessionStore], self._of_kind(_SESSION))
 
     def all(self) -> Rows:
-        """Every entry: (key, value), (Windowed key, value) of windows and sessions, (key, latest VersionedRecord) of a versioned store."""
+        """Iterate over every entry: (key, value), (Windowed key, value) of windows and sessions, (key, latest VersionedRecord) of a
+        versioned store."""
         return _chained(view.all() for view in self.views())
 
     # -- key-value stores, versioned ones ------------------------------------------------------------------------------------------
 
     def get(self, key: object, as_of: int | None = None) -> object:
-        """The value of a key, or None. Of a versioned store its latest VersionedRecord, or the one that was valid at `as_of` (ms)."""
+        """Return the value of a key, or None. Of a versioned store its latest VersionedRecord, or the one that was valid at `as_of`
+        (ms)."""
         views = self._of_kind(_KEY_VALUE, _VERSIONED) if as_of is None else self._of_kind(_VERSIONED)
         if as_of is None:
             return _first(cast(ReadOnlyKeyValueStore, view).get(key) for view in views)
         return _first(cast(ReadOnlyVersionedStore, view).get(key, as_of) for view in views)
 
     def range(self, from_key: object | None = None, to_key: object | None = None) -> Rows:
-        """Keys from `from_key` to `to_key`, both inclusive; None for no bound."""
+        """Iterate over the keys from `from_key` to `to_key`, both inclusive; None for no bound."""
         return _chained(view.range(from_key, to_key) for view in self._key_values())
 
     def reverse_range(self, from_key: object | None = None, to_key: object | None = None) -> Rows:
-        """As `range`, each part in reverse."""
+        """Iterate as `range`, each part in reverse."""
         return _chained(view.reverse_range(from_key, to_key) for view in self._key_values())
 
     def reverse_all(self) -> Rows:
-        """As `all`, each part in reverse."""
+        """Iterate as `all`, each part in reverse."""
         return _chained(view.reverse_all() for view in self._key_values())
 
     def prefix_scan(self, prefix: object, prefix_serde: Serde | None = None) -> Rows:
-        """Entries whose key's bytes begin with the prefix's, written by `prefix_serde` (default: the store's own)."""
+        """Iterate over entries whose key's bytes begin with the prefix's, written by `prefix_serde` (default: the store's own)."""
         return _chained(view.prefix_scan(prefix, prefix_serde) for view in self._key_values())
 
     def approximate_num_entries(self) -> int:
-        """About how many entries there are."""
+        """Return the approximate number of entries."""
         return sum(view.approximate_num_entries() for view in self._key_values())
 
     # -- window stores, session stores ---------------------------------------------------------------------------------------------
 
     def fetch(self, *arguments: object) -> object:
-        """Of a window store: `(key, time)`, the value of the window that starts then or None; `(key, from, to)`, an iterator of (window
-        start, value) by time; `(key from, key to, from, to)`, an iterator of (Windowed, value). Of a session store: `(key)` or `(key from,
-        key to)`, an iterator of (Windowed, value). Times in ms, inclusive."""
+        """Read windows or sessions. Of a window store: `(key, time)`, the value of the window that starts then or None; `(key, from, to)`,
+        an iterator of (window start, value) by time; `(key from, key to, from, to)`, an iterator of (Windowed, value). Of a session
+        store: `(key)` or `(key from, key to)`, an iterator of (Windowed, value). Times in ms, inclusive."""
         stores = self._parts_of_kind(_WINDOW, _SESSION)
         views = self._shown(stores)
         if len(arguments) == 2 and stores[0].layout.kind == _WINDOW:
@@ -210,7 +249,7 @@ class StoreQuery:
         return self._in_time(views, "fetch", arguments)
 
     def backward_fetch(self, *arguments: object) -> Rows:
-        """As `fetch` of a range or of sessions, in the opposite order."""
+        """Read as `fetch` of a range or of sessions, in the opposite order."""
         return self._in_time(self._of_kind(_WINDOW, _SESSION), "backward_fetch", arguments)
 
     def _in_time(self, views: Sequence[CommittedView], method: str, arguments: tuple[object, ...]) -> Rows:
@@ -220,35 +259,35 @@ class StoreQuery:
         return chain.from_iterable(parts)
 
     def fetch_all(self, time_from: int, time_to: int) -> Iterator[tuple[Windowed, object]]:
-        """Every key's windows that start from `time_from` to `time_to`, in ms, both inclusive."""
+        """Iterate over every key's windows that start from `time_from` to `time_to`, in ms, both inclusive."""
         return _chained(view.fetch_all(time_from, time_to) for view in self._windows())
 
     def backward_fetch_all(self, time_from: int, time_to: int) -> Iterator[tuple[Windowed, object]]:
-        """As `fetch_all`, each part in reverse."""
+        """Iterate as `fetch_all`, each part in reverse."""
         return _chained(view.backward_fetch_all(time_from, time_to) for view in self._windows())
 
     def backward_all(self) -> Iterator[tuple[Windowed, object]]:
-        """Every window, each part in reverse."""
+        """Iterate over every window, each part in reverse."""
         return _chained(view.backward_all() for view in self._windows())
 
     def find_sessions(self, *arguments: object) -> Iterator[tuple[Windowed, object]]:
-        """`(key, earliest end, latest start)`, `(key from, key to, earliest end, latest start)` or `(earliest end, latest end)`: (Windowed,
-        value) of the sessions, as `ReadOnlySessionStore.find_sessions`."""
+        """Iterate over sessions: `(key, earliest end, latest start)`, `(key from, key to, earliest end, latest start)` or `(earliest end,
+        latest end)`, as `ReadOnlySessionStore.find_sessions`. Returns (Windowed, value)."""
         found = [_call(view, "find_sessions", arguments) for view in self._sessions()]
         return chain.from_iterable(cast(list[Iterator[tuple[Windowed, object]]], found))
 
     def backward_find_sessions(self, *arguments: object) -> Iterator[tuple[Windowed, object]]:
-        """As `find_sessions`, each part in reverse."""
+        """Iterate as `find_sessions`, each part in reverse."""
         found = [_call(view, "backward_find_sessions", arguments) for view in self._sessions()]
         return chain.from_iterable(cast(list[Iterator[tuple[Windowed, object]]], found))
 
     def fetch_session(self, key: object, session_start: int, session_end: int) -> object:
-        """The value of exactly this session (ms), or None."""
+        """Return the value of exactly this session (ms), or None."""
         return _first(view.fetch_session(key, session_start, session_end) for view in self._sessions())
 
 
-class _Watched:
-    """A view whose reads report damaged files: processing might not touch them for long, and the reader cannot mend them."""
+class _DamageReportingView:
+    """View whose reads report damaged files: processing may not touch these for long, and the reader cannot repair them."""
 
     __slots__ = ("_report", "_view")
 
@@ -281,7 +320,7 @@ class _Watched:
 
 
 def _chained(parts: Iterable[Iterator[T]]) -> Iterator[T]:
-    """One after the other; all of them begin now."""
+    """Chain iterators that all begin now."""
     return chain.from_iterable(list(parts))
 
 
@@ -290,6 +329,6 @@ def _first(found: Iterable[object]) -> object:
 
 
 def _call(view: object, method: str, arguments: tuple[object, ...]) -> object:
-    """A read that is told apart by its number of arguments, which the view itself looks at."""
+    """Call an overloaded read, which the view itself resolves by the number of arguments."""
     answer: object = getattr(view, method)(*arguments)
     return answer

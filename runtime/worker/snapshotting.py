@@ -1,9 +1,9 @@
-"""A snapshot of a worker's tasks, one task per turn of the loop, so that processing never stands still for longer than one takes.
+"""Snapshot of a worker's tasks, one task per turn of the loop, so that processing pauses for one task at a time.
 
-A task's checkpoint is some ten milliseconds for each store that was written to lately. All tasks of a worker at once would be a second on a
-large one; nothing asks for that, since a snapshot is consistent per task. A commit comes first, so that the snapshot is as new as the
-command; a task whose turn comes later is written as of its last commit, whichever that is. What need not be done in the worker's thread is
-done beside it: the files of stores in memory above all.
+A checkpoint takes some ten milliseconds for each store with recent writes. All tasks of a large worker at once would take a second, which
+is not needed, since a snapshot is consistent per task. A commit comes first, so that the snapshot is at least as new as the command; a
+later task is written as of its own last commit. Work that does not need the worker's thread is done on another one: above all, writing the
+files of in-memory stores.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from pathlib import Path
 
 import msgspec
 
-from runtime.clock import Clock
-from runtime.errors import StateDirectoryError
-from runtime.ids import NextOffset, Partition, TaskId
-from runtime.snapshots.exports import Exports
-from runtime.snapshots.local import begin_snapshot, left_out, snapshots_directory
-from runtime.snapshots.manifest import GLOBAL, PartitionOffset, PartitionTime, TaskManifest, read_manifest, task_order
-from runtime.snapshots.retention import KEPT, mark_complete, prune
-from runtime.states import TaskState
-from runtime.stores.base import EngineStore
-from runtime.tasks.global_ import GlobalTask
-from runtime.worker.answers import Answer, Work
-from runtime.worker.seat import Seat
-from runtime.worker.tasks import TaskSet
+from penstock.runtime.model.clock import Clock
+from penstock.runtime.model.errors import StateDirectoryError
+from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.model.states import TaskState
+from penstock.runtime.snapshots.export_manager import ExportManager
+from penstock.runtime.snapshots.local import begin_snapshot, left_out, snapshots_directory
+from penstock.runtime.snapshots.manifest import GLOBAL, PartitionOffset, PartitionTime, TaskManifest, read_manifest, task_order
+from penstock.runtime.snapshots.retention import KEPT, mark_complete, prune
+from penstock.runtime.stores.base import EngineStore
+from penstock.runtime.tasks.global_task import GlobalTask
+from penstock.runtime.worker.answers import Answer, Work
+from penstock.runtime.worker.spec import WorkerSpec
+from penstock.runtime.worker.task_manager import TaskManager
 
 LEAST_FREE_BYTES = 64 << 20
-"""A checkpoint flushes what the store holds in memory. On a disk that is as good as full that could fail in the running store itself."""
+"""A checkpoint flushes what the store holds in memory. On a disk that is almost full that could fail in the running store itself."""
 _READY = (TaskState.RUNNING, TaskState.PAUSED)
 
 
 class Snapshotting:
-    """One snapshot under way. `step` until it is done."""
+    """One snapshot under way. Call `step` until it is done."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Snapshotting:
         *,
         application: str,
         instance: str,
-        tasks: Callable[[], TaskSet],
+        tasks: TaskManager,
         wanted: Collection[str] | None,
         global_task: GlobalTask | None,
         clock: Clock,
@@ -57,21 +57,21 @@ class Snapshotting:
         self._tasks = tasks
         self._global_task = global_task if wanted is None or GLOBAL in wanted else None
         self._clock = clock
-        self._left = [each.id for each in tasks().in_state(*_READY) if each.stores and (wanted is None or str(each.id) in wanted)]
+        self._left = [each.id for each in tasks.in_state(*_READY) if each.stores and (wanted is None or str(each.id) in wanted)]
         self._background = ThreadPoolExecutor(1, "snapshot")
         self._finishing: Future[Path] | None = None
         self.written: list[str] = []
 
     @property
     def directory(self) -> Path:
-        """Where the parts of this instance are."""
+        """Directory with the parts of this instance."""
         return self._snapshots / self._id
 
     def step(self) -> bool:
-        """Begins with one more task, once the one before is written; True when there is none left. A task that has gone, or is being
+        """Begin with the next task, once the previous one is written. Return True when none is left. A task that was closed, or is being
         restored, is left out.
 
-        Raises StateDirectoryError where the disk refuses; what this worker has written of the snapshot is removed then.
+        Raises StateDirectoryError where the disk refuses; this worker's files of the snapshot are removed then.
         """
         try:
             if self._finishing is not None:
@@ -95,14 +95,14 @@ class Snapshotting:
         return True
 
     def _begin(self, task_id: TaskId) -> None:
-        task = self._tasks().get(task_id)
+        task = self._tasks.get(task_id)
         if task is None or task.state not in _READY:
             return
         stores = {store: task.changelogs.get(name) for name, store in task.stores.items()}
         self._take(str(task_id), stores, {}, task.committed_positions(), task.committed_times(), task.committed_stream_time())
 
     def _begin_global(self, global_task: GlobalTask) -> None:
-        topics = global_task.commit_whole()
+        topics = global_task.commit_if_complete()
         if topics is None:
             return
         offsets = {partition: offset for store in topics for partition, offset in store.committed_offsets().items()}
@@ -117,7 +117,7 @@ class Snapshotting:
         times: Mapping[Partition, int],
         stream_time: int,
     ) -> None:
-        """Takes hold of the stores as they are; the rest is written beside the processing."""
+        """Begin checkpoints of the stores; the rest is written on another thread."""
         self._check_space()
         part = TaskManifest(
             application=self._application,
@@ -144,37 +144,33 @@ class Snapshotting:
 
 
 class SnapshotCommands:
-    """What snapshots ask of a worker: `snapshot`, `keep-snapshots`, `export-snapshot`. Belongs to the worker's thread."""
+    """Commands for snapshots: `snapshot`, `keep-snapshots`, `export-snapshot`. Used by the worker's thread only."""
 
     def __init__(
         self,
+        spec: WorkerSpec,
         *,
-        application: str,
-        instance: str,
-        directory: Path,
-        seat: Seat,
-        tasks: Callable[[], TaskSet],
+        tasks: TaskManager,
         stateful: Collection[TaskId],
         commit: Callable[[], object],
         global_task: GlobalTask | None,
-        clock: Clock,
     ) -> None:
-        """`directory` is `<state.dir>/<application.id>`; `stateful` are all tasks of the application that have stores."""
-        self._application = application
-        self._instance = instance
-        self._snapshots = snapshots_directory(directory)
-        self._seat = seat
+        """`stateful` are all tasks of the application that have stores."""
+        self._application = spec.application_id
+        self._instance = spec.instance
+        self._snapshots = snapshots_directory(spec.directory.path)
+        self._identity = spec.identity
         self._tasks = tasks
         self._expected = [*([GLOBAL] if global_task is not None else []), *(str(task) for task in sorted(stateful))]
         self._commit = commit
         self._global_task = global_task
-        self._clock = clock
-        self.exports = Exports()
+        self._clock = spec.clock
+        self.exports = ExportManager()
 
     def snapshot(self, args: Mapping[str, object]) -> Work:
-        """Begins a snapshot `snapshot_id` of the active tasks here, or of those among them that `tasks` names. With `global` the first
-        worker of the instance writes the global stores too. The answer: `tasks` that were written and what is in these
-        `parts`, the tasks `expected` of the whole application, and the `directory` of the instance's share."""
+        """Begin the snapshot `snapshot_id` of the active tasks here, or of those among them that `tasks` names. With `global` the first
+        worker of the instance writes the global stores too. The answer contains the written `tasks` and their `parts`, the tasks
+        `expected` of the whole application, and the `directory` of the instance's part."""
         names = args.get("tasks")
         wanted = None if names is None else [str(name) for name in names] if isinstance(names, list) else [str(names)]
         snapshot_id = str(args["snapshot_id"])
@@ -186,7 +182,7 @@ class SnapshotCommands:
             instance=self._instance,
             tasks=self._tasks,
             wanted=wanted,
-            global_task=self._global_task if args.get("global") and self._seat.number == 1 else None,
+            global_task=self._global_task if args.get("global") and self._identity.number == 1 else None,
             clock=self._clock,
         )
 
@@ -202,16 +198,16 @@ class SnapshotCommands:
 
         return step
 
-    def keep(self, args: Mapping[str, object]) -> Answer:
-        """Retention: notes that the snapshots in `complete` are, removes those in `unwanted`, and all but the newest `keep`. All that are
-        complete are named each time: this instance may not have run when the earlier ones were."""
+    def prune(self, args: Mapping[str, object]) -> Answer:
+        """Apply retention: mark the snapshots in `complete` as complete, remove those in `unwanted`, and all but the newest `keep`. The
+        command names all complete snapshots each time, because this instance may have been down for the earlier commands."""
         for name in _names(args.get("complete")):
             mark_complete(self._snapshots, name)
         keep, unwanted = int(str(args.get("keep", KEPT))), _names(args.get("unwanted"))
         return Answer(True, "", {"removed": prune(self._snapshots, self._clock.wall_ms(), keep=keep, unwanted=unwanted)})
 
     def export(self, args: Mapping[str, object]) -> Answer:
-        """Has the parts `tasks` of this instance's share of `snapshot_id` copied to `uri`, if `start` says so; tells how far that is."""
+        """Copy the parts `tasks` of this instance's share of `snapshot_id` to `uri`, if `start` is set; return the progress."""
         share, uri = self._snapshots / str(args["snapshot_id"]), str(args["uri"])
         names = args.get("tasks")
         try:

@@ -1,26 +1,28 @@
-"""Whether the topics that tasks read are still the ones that they began to read.
+"""Detection of source topics that were deleted and recreated.
 
-A topic that is deleted and made anew while it is read gives an error only if it is shorter than the reader's position. A longer one is
-read on in the middle of other data, and only its id tells (rules.md, 27). So ids are looked at once a second, by a thread of its own: what
-is read of a new topic before that look was read in vain, and is read again if the policy says so.
+Such a topic causes an error only if it is shorter than the reader's position. Otherwise the reader continues in the middle of other data,
+and only the topic's id reveals it (rules.md, 27). So the worker's topic watcher polls ids every second. Records of a new topic read before
+that are wasted, and are read again if the policy says so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
-from runtime.changelog.topic_watch import TopicWatch
-from runtime.clock import Clock
+from penstock.runtime.kafka.topic_watch import TopicWatch, TopicWatcher
+from penstock.runtime.model.clock import Clock
 
 
 class SourceTopics:
-    """The ids of the source topics of a worker. Belongs to the worker's thread."""
+    """Ids of a worker's source topics. Used by the worker's thread only."""
 
-    def __init__(self, look: Callable[[Collection[str]], Mapping[str, str]], topics: Collection[str], clock: Clock) -> None:
-        """`look` gives the ids of the topics that exist, of those asked for; it raises StreamsError if no broker answers."""
+    def __init__(
+        self, look: Callable[[Collection[str]], Mapping[str, str]], topics: Collection[str], clock: Clock, watcher: TopicWatcher
+    ) -> None:
+        """`look` returns the ids of the topics that exist, of those asked for, or raises StreamsError if no broker answers."""
         self._look = look
         self._clock = clock
-        self._watch: TopicWatch[Mapping[str, str]] = TopicWatch(lambda: look(topics), clock, "source")
+        self._watch: TopicWatch[Mapping[str, str]] = watcher.watch(lambda: look(topics), "source")
         self._known: dict[str, str] = {}
         self._known_ms: dict[str, int] = {}
 
@@ -30,23 +32,23 @@ class SourceTopics:
     def close(self) -> None:
         self._watch.close()
 
-    def made_anew(self) -> list[str]:
-        """The topics that were deleted and made anew, by a look that was taken since the last call. Never waits."""
-        sight = self._watch.take()
-        if sight is None:
+    def recreated(self) -> list[str]:
+        """Return the topics that were deleted and recreated, as polled since the last call. Never waits."""
+        observation = self._watch.take()
+        if observation is None:
             return []
-        return [topic for topic, topic_id in sight.facts.items() if self._changed(topic, topic_id, sight.asked_ms)]
+        return [topic for topic, topic_id in observation.facts.items() if self._changed(topic, topic_id, observation.asked_ms)]
 
-    def look_again(self, topic: str) -> None:
-        """The topic's position was lost, and is set anew: if the topic is another one by now, that is done with as well. Raises
-        StreamsError if no broker answers."""
+    def poll_now(self, topic: str) -> None:
+        """Poll a topic whose position was lost and is reset: if the topic was recreated, the reset covers that as well. Raises StreamsError
+        if no broker answers."""
         asked_ms = self._clock.wall_ms()
         for name, topic_id in self._look([topic]).items():
             self._changed(name, topic_id, asked_ms)
 
     def _changed(self, topic: str, topic_id: str, asked_ms: int) -> bool:
         if asked_ms < self._known_ms.get(topic, asked_ms):
-            return False  # an older look than the one that we know of
+            return False  # an older poll than the one that is known
         known = self._known.get(topic, topic_id)
         self._known[topic], self._known_ms[topic] = topic_id, asked_ms
         return known != topic_id

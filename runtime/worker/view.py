@@ -1,22 +1,25 @@
-"""What a worker shows of itself to other threads: immutable, swapped in whole."""
+"""The state of a worker as other threads see it: immutable, replaced as a whole."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from runtime.coordination.fleet import Fleet
-from runtime.ids import Partition, TaskId
-from runtime.intake.reader import Reader
-from runtime.states import State, TaskKind, TaskState
-from runtime.stores.base import EngineStore
-from runtime.tasks.active import ActiveTask
-from runtime.tasks.follower import FollowerTask
-from runtime.tasks.global_ import GlobalTask
-from runtime.tasks.global_state import Phase
-from runtime.tasks.incidents import PausePoint
-from runtime.worker.found import Found
-from runtime.worker.queries import StoreQueryParameters
+from penstock.runtime.coordination.fleet import Fleet
+from penstock.runtime.kafka.input_reader import Reader
+from penstock.runtime.model.ids import Partition, TaskId
+from penstock.runtime.model.states import State, TaskKind, TaskState
+from penstock.runtime.stores.base import EngineStore
+from penstock.runtime.tasks.active import ActiveTask
+from penstock.runtime.tasks.follower import FollowerTask
+from penstock.runtime.tasks.global_state import Phase
+from penstock.runtime.tasks.global_task import GlobalTask
+from penstock.runtime.tasks.incidents import PausePoint
+from penstock.runtime.worker.committer import Committer
+from penstock.runtime.worker.followers import Followers
+from penstock.runtime.worker.incarnations import Incarnations
+from penstock.runtime.worker.queries import StoreParts, StoreQueryParameters
+from penstock.runtime.worker.task_manager import TaskManager
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,7 @@ class TaskInfo:
 
     @property
     def lag(self) -> int | None:
-        """Records between what is committed and the ends; None as long as an end is unknown."""
+        """Number of records between the committed offsets and the ends; None while an end is unknown."""
         if any(partition not in self.ends for partition in self.partitions):
             return None
         return sum(max(0, self.ends[partition] - self.committed.get(partition, 0)) for partition in self.partitions)
@@ -51,7 +54,7 @@ class WorkerMetadata:
 
 
 def task_info(task: ActiveTask, reader: Reader) -> TaskInfo:
-    """The task as it stands now. Asks no broker."""
+    """Return the task's current metadata. Makes no request to brokers."""
     ends = {partition: end for partition in task.inputs if (end := reader.known_end(partition)) >= 0}
     return TaskInfo(
         task_id=task.id,
@@ -73,7 +76,7 @@ def _idle_since(task: ActiveTask) -> int | None:
 
 
 def follower_info(task: FollowerTask) -> TaskInfo:
-    """A standby or learner. It reads no input, so it has no offsets of it."""
+    """Return the metadata of a standby or learner. It reads no input, so it has no input offsets."""
     return TaskInfo(
         task_id=task.id,
         kind=task.kind,
@@ -88,13 +91,13 @@ def follower_info(task: FollowerTask) -> TaskInfo:
 
 
 class View:
-    """What other threads read. One thread publishes; each part is replaced as a whole, so readers need no lock."""
+    """State that other threads read. One thread publishes; each part is replaced as a whole, so readers need no lock."""
 
     def __init__(self) -> None:
         self.metadata = WorkerMetadata(State.CREATED, ())
         self.published_ms = -1
         self.fleet: Fleet | None = None
-        """What is known of the whole application; None until this worker has read of it."""
+        """State of the whole application; None until this worker has read of it."""
         self._parts: dict[str, tuple[_Part, ...]] = {}
         self._global: GlobalTask | None = None
 
@@ -107,7 +110,7 @@ class View:
         global_task: GlobalTask | None,
         now_ms: int,
     ) -> None:
-        """Takes the place of what was shown before."""
+        """Replace the published state."""
         parts: dict[str, list[_Part]] = {}
         holders: list[ActiveTask | FollowerTask] = [*tasks, *followers]
         for task in holders:
@@ -120,13 +123,13 @@ class View:
         self.metadata = WorkerMetadata(state, (*(task_info(task, reader) for task in tasks), *map(follower_info, followers)))
         self.published_ms = now_ms
 
-    def find(self, wanted: StoreQueryParameters) -> Found:
-        """What is here of a store now."""
+    def find(self, wanted: StoreQueryParameters) -> StoreParts:
+        """Return the parts of a store that are here now."""
         name, number = wanted.store_name, wanted.partition
         global_part = self._global_part(name)
         parts = [part for part in (*self._parts.get(name, ()), *global_part) if part.is_of(number)]
         may_answer = [part for part in parts if (part.store.is_open if wanted.stale_stores else part.active and part.ready)]
-        return Found(
+        return StoreParts(
             parts=tuple(part.store for part in may_answer),
             restoring=tuple(str(part.task or "global") for part in parts if part.active and not part.ready),
             known=frozenset(self._parts),
@@ -140,10 +143,58 @@ class View:
         return [_Part(None, store, self._global.phase(name) is Phase.RUNNING, True)]
 
 
+class Publisher:
+    """Publishes the state of one worker to its `View`. Used by the worker's thread only."""
+
+    def __init__(
+        self,
+        view: View,
+        *,
+        tasks: TaskManager,
+        followers: Followers,
+        global_task: GlobalTask | None,
+        reader: Reader,
+        incarnations: Incarnations,
+        committer: Committer,
+    ) -> None:
+        self.view = view
+        self._tasks = tasks
+        self._followers = followers
+        self._global_task = global_task
+        self._reader = reader
+        self._incarnations = incarnations
+        self._committer = committer
+        self.state = State.CREATED
+        """The state that was published last."""
+
+    def current_state(self) -> State:
+        """Return what the client's state should be (rules.md, 1)."""
+        if not self._incarnations.current.granted:
+            return State.REBALANCING
+        if self._tasks.restoring or (self._global_task is not None and self._global_task.restoring):
+            return State.RESTORING
+        if self._tasks.starting:
+            return State.REBALANCING
+        return State.RUNNING
+
+    def publish(self, state: State) -> None:
+        """Replace what other threads see, if the state or a task changed or a commit was made."""
+        committed_at_ms = self._committer.committed_at_ms
+        changed = self._tasks.changed or self._followers.changed
+        if state is not self.state or changed or self.view.published_ms < committed_at_ms:
+            self.state = state
+            self.view.publish(state, self._tasks.all(), self._followers.all(), self._reader, self._global_task, committed_at_ms)
+            self._tasks.changed = self._followers.changed = False
+
+    def refresh(self) -> None:
+        """Replace what other threads see of the tasks; the state stays."""
+        self.publish(self.state)
+
+
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A task's part of a store; of a global store `task` is None. `ready`: complete, and kept so by this worker's own processing.
-    `active`: not a copy."""
+    """A task's part of a store; of a global store `task` is None. `ready`: complete, and updated by this worker's own processing. `active`:
+    not a copy."""
 
     task: TaskId | None
     store: EngineStore
@@ -151,5 +202,5 @@ class _Part:
     active: bool
 
     def is_of(self, partition: int | None) -> bool:
-        """True if it holds what was asked for."""
+        """True if it holds the requested partition."""
         return partition is None or self.task is None or self.task.partition == partition

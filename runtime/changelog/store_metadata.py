@@ -1,0 +1,111 @@
+"""Metadata that a store keeps beside its entries: the topic of its changelog, times, and when everything of a topic was read.
+
+All of it is written in the batch of a commit, so it is as old as the data. It tells whether the content is stale (`staleness.py`), and is
+read where the group's committed offsets do not tell: after a tool has erased their metadata (rules.md, 17), or when they are gone
+(rules.md, 14).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Protocol
+
+from penstock.runtime.input.queues import PartitionQueue
+from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.stores.base import EngineStore
+
+TOPIC_ID = "topic.id"
+"""Name of the id of the topic that the store's offsets belong to."""
+AT_END_MS = "at.end.ms"
+"""Name of the wall-clock time at which the store had everything of that topic, as decimal digits."""
+_STREAM_TIME = "stream.time"
+_INT64 = struct.Struct(">q")
+
+
+class MetadataStore(Protocol):
+    """Interface of a store that metadata is written to."""
+
+    def set_meta(self, name: str, value: bytes) -> None: ...
+
+
+def _time_name(partition: Partition) -> str:
+    return f"partition.time.{partition}"
+
+
+def _at_end_name(partition: Partition) -> str:
+    return f"input.at.end.{partition}"
+
+
+# -- writing -------------------------------------------------------------------------------------------------------------------
+
+
+def stage(store: MetadataStore, metadata: Mapping[str, bytes]) -> None:
+    """Set metadata that is written with the store's next commit."""
+    for name, value in metadata.items():
+        store.set_meta(name, value)
+
+
+def encode_changelog_end(topic_id: str, now_ms: int) -> dict[str, bytes]:
+    """Return the metadata of a store that holds everything on its changelog at `now_ms`."""
+    return {TOPIC_ID: topic_id.encode(), AT_END_MS: b"%d" % now_ms}
+
+
+def encode_times(stream_time: int, partition_times: Mapping[Partition, int]) -> dict[str, bytes]:
+    """Return the metadata for stream time and each input's partition time, in ms."""
+    named = {_time_name(partition): time for partition, time in partition_times.items()}
+    return {name: _INT64.pack(time) for name, time in {_STREAM_TIME: stream_time, **named}.items()}
+
+
+def encode_inputs_at_end(queues: Iterable[PartitionQueue], now_ms: int) -> dict[str, bytes]:
+    """Return the metadata for the inputs of which the store holds everything at `now_ms`."""
+    return {_at_end_name(queue.partition): _INT64.pack(now_ms) for queue in queues if queue.at_end and not queue.buffered}
+
+
+def encode_task(stream_time: int, queues: Collection[PartitionQueue], now_ms: int) -> dict[str, bytes]:
+    """Return the metadata that all stores of a task share at a commit: its times, and the inputs that it has read to the end."""
+    return {
+        **encode_times(stream_time, {queue.partition: queue.partition_time for queue in queues}),
+        **encode_inputs_at_end(queues, now_ms),
+    }
+
+
+# -- reading -------------------------------------------------------------------------------------------------------------------
+
+
+def stored_topic_id(meta: Callable[[str], bytes | None]) -> str | None:
+    """Return the id of the topic that a store's offsets belong to, from its metadata by name."""
+    known = meta(TOPIC_ID)
+    return None if known is None else known.decode()
+
+
+def stored_stream_time(stores: Mapping[str, EngineStore]) -> int:
+    """Return the largest stream time of all stores, -1 if none has one."""
+    return _largest(stores, _STREAM_TIME)
+
+
+def stored_partition_time(stores: Mapping[str, EngineStore], partition: Partition) -> int:
+    """Return the largest partition time of an input in all stores, -1 if none has one."""
+    return _largest(stores, _time_name(partition))
+
+
+def _largest(stores: Mapping[str, EngineStore], name: str) -> int:
+    stored = [value for store in stores.values() if (value := store.get_meta(name)) is not None]
+    return max((_INT64.unpack(value)[0] for value in stored), default=-1)
+
+
+def stored_at_end_ms(store: EngineStore, partition: Partition) -> int | None:
+    """Return the wall-clock time at which the store was committed with everything on an input partition; None if unknown."""
+    value = store.get_meta(_at_end_name(partition))
+    return None if value is None else int(_INT64.unpack(value)[0])
+
+
+def stored_input_offsets(stores: Mapping[str, EngineStore], inputs: Iterable[Partition]) -> dict[Partition, NextOffset]:
+    """Return the input offsets of the stores' last commit, the largest of each partition."""
+    found: dict[Partition, NextOffset] = {}
+    for partition in inputs:
+        for store in stores.values():
+            offset = store.committed_offset(partition)
+            if offset is not None:
+                found[partition] = max(offset, found.get(partition, offset))
+    return found

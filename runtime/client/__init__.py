@@ -1,0 +1,1 @@
+"""`KafkaStreams`: the client that an application starts and closes."""

@@ -1,0 +1,440 @@
+"""`KafkaStreams`: the client that runs a topology (Kafka Streams' class of the same name).
+
+The client owns the life cycle only: workers (`runtime.worker`) do the work, one in a thread of this process, several each in a
+process of its own, and everything asked of them from outside (resume a task, read metadata) goes through a worker's inbox or reads a
+snapshot that the worker swaps in, so that no lock is shared with the hot path. The client's state is derived from the workers' and moves
+only as `penstock.runtime.model.states` allows.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from datetime import timedelta
+from enum import Enum
+from functools import partial
+from types import TracebackType
+from typing import Self, TypeAlias, cast
+
+from penstock.runtime.changelog.listeners import StandbyUpdateListener, StateRestoreListener
+from penstock.runtime.config.streams_config import StreamsConfig
+from penstock.runtime.coordination.streams_metadata import KeyChooser, KeyQueryMetadata, StreamsMetadata, StreamsMetadataState
+from penstock.runtime.endpoint import HttpEndpoint, Routes, metrics_server
+from penstock.runtime.model.clock import Clock, SystemClock
+from penstock.runtime.model.errors import InvalidStateStoreError, StreamsError
+from penstock.runtime.model.ids import TaskId
+from penstock.runtime.model.interrupts import pass_ctrl_c
+from penstock.runtime.model.metrics import CLIENT, MetricName, Metrics
+from penstock.runtime.model.states import CLIENT_MOVES
+from penstock.runtime.model.states import State as ClientState
+from penstock.runtime.stores.directory import StateDirectory
+from penstock.runtime.topology.factory import build_topology, checked_topology
+from penstock.runtime.topology.topology import Topology
+from penstock.runtime.worker.metadata import LagInfo, TaskMetadata, ThreadMetadata, thread_metadata
+from penstock.runtime.worker.queries import StoreQuery, StoreQueryParameters
+from penstock.runtime.worker.rpc import Call, Positions, Stop
+from penstock.runtime.worker.spec import WorkerIdentity
+from penstock.runtime.worker.supervisor.factory import WorkerFactory
+from penstock.runtime.worker.supervisor.stream_worker import StreamWorker
+from penstock.runtime.worker.supervisor.supervisor import Supervisor, SupervisorCallbacks
+
+logger = logging.getLogger(__name__)
+
+_ANSWER_TIMEOUT_S = 60.0
+"""Time-out of calls to a stream thread, which may be in the middle of a batch or a commit."""
+
+
+class StreamThreadExceptionResponse(Enum):
+    """Decision of an uncaught-exception handler (KIP-671)."""
+
+    REPLACE_THREAD = "REPLACE_THREAD"
+    SHUTDOWN_CLIENT = "SHUTDOWN_CLIENT"
+
+
+StateListener = Callable[[ClientState, ClientState], None]
+ExceptionHandler = Callable[[BaseException], StreamThreadExceptionResponse]
+
+
+class KafkaStreams:
+    """Runs a topology against a Kafka cluster until it is closed. A context manager: leaving the block closes it.
+
+    `topology` is one that was built, or the name of a function that builds it, `module:function`, which `num.stream.threads` above 1 needs:
+    each worker is then a process that builds the topology itself. `config` is a mapping of Kafka Streams' keys or a
+    `StreamsConfig`; a wrong one raises StreamsConfigError here. No broker is contacted before `start()`. `log_path` is published in
+    MEMBER records and events, so that an operator finds the log of a process.
+    """
+
+    State: TypeAlias = ClientState
+
+    def __init__(
+        self,
+        topology: Topology | str,
+        config: Mapping[str, object] | StreamsConfig,
+        *,
+        clock: Clock | None = None,
+        log_path: str | None = None,
+    ) -> None:
+        self._config = config if isinstance(config, StreamsConfig) else StreamsConfig(config)
+        made = build_topology(topology) if isinstance(topology, str) else checked_topology(topology)
+        self._topology = made.resolved(self._config)
+        if generated := made.generated_names():
+            logger.warning(
+                "names were generated, which move when something is put before them, and with them the state: %s "
+                "(ensure.explicit.internal.resource.naming = true refuses this)",
+                generated,
+            )
+        self._clock = clock or SystemClock()
+        self._application = self._config.application_id
+        self._directory = StateDirectory(self._config.state_dir, self._application)
+        self._state = ClientState.CREATED
+        self._state_changed = threading.Condition(threading.RLock())
+        self._listener: StateListener | None = None
+        self._exception_handler: ExceptionHandler | None = None
+        self._servers: list[HttpEndpoint] = []
+        self._failure: BaseException | None = None
+        self._listening = threading.local()
+        """`inside` is True on the thread that runs the state listener."""
+        self._metrics = Metrics(client_id=self._config.client_id or self._application)
+        owner = SupervisorCallbacks(self._workers_changed, self._close_wanted, self._shall_replace, self._failing, self._all_ended)
+        self._supervisor = Supervisor(owner, self._clock, self._config.integer("max.poll.interval.ms"))
+        self._worker_factory = WorkerFactory(
+            config=self._config,
+            topology=self._topology,
+            factory=topology if isinstance(topology, str) else None,
+            directory=self._directory,
+            clock=self._clock,
+            metrics=self._metrics,
+            log_path=log_path,
+        )
+        self._places = StreamsMetadataState(self._topology, self._config.application_server, self._supervisor.fleet)
+        self._metrics.gauge_of("client-state", CLIENT, lambda: float(list(ClientState).index(self._state)))
+        self._metrics.gauge_of("alive-stream-threads", CLIENT, lambda: float(len(self._supervisor.workers)))
+
+    # -- life cycle ------------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Lock the state directory and start the workers; return at once. `state` shows the progress. Workers do not outlive the program.
+
+        Raises StateDirectoryLockedError or StateDirectoryError if the state directory cannot be used, StreamsError if the client was
+        started before or a port (`metrics.port`, `http.port`) is in use. Later failures go to the uncaught-exception handler and end
+        in ERROR.
+        """
+        with self._state_changed:
+            if self._state is not ClientState.CREATED:
+                raise StreamsError(f"the client was started before (state {self._state.value}): make a new KafkaStreams to start again")
+            self._directory.lock()
+            instance = self._config.client_id or f"{self._application}-{self._directory.process_id[:8]}"
+            count = self._config.integer("num.stream.threads")
+            try:
+                self._directory.remove_global_copies(above=count)
+                self._serve()
+                make = partial(self._worker_factory.make, self._supervisor, instance)
+                self._supervisor.configure(count, make, lambda number: WorkerIdentity(number).thread_name(instance))
+            except BaseException:
+                self._stop_serving()
+                self._directory.unlock()
+                raise
+            self._move(ClientState.REBALANCING)
+            self._supervisor.start(self._directory.await_previous_workers)
+
+    def add_stream_thread(self) -> str | None:
+        """Start one more worker process (KIP-663). Return its name, or None if the client is not running. Raises StreamsConfigError if the
+        client was given a topology instead of a factory."""
+        self._worker_factory.check_processes()
+        with self._state_changed:
+            return self._supervisor.add() if self._state.is_running_or_rebalancing() else None
+
+    def remove_stream_thread(self, timeout: timedelta | int | None = None) -> str | None:
+        """Stop the worker with the largest number, once others have taken its tasks over (KIP-663). Return its name, or None if the client
+        is not running or has no worker. Raises TimeoutError if it has not ended within `timeout` (ms or timedelta; None: no limit); it
+        keeps closing then."""
+        return self._supervisor.remove(_milliseconds(timeout)) if self._state.is_running_or_rebalancing() else None
+
+    def _serve(self) -> None:
+        """Start the HTTP servers. Raises StreamsError if a port is in use."""
+        config = self._config
+        if config.metrics_port:
+            self._servers.append(metrics_server(self.metrics, config.metrics_port))
+        if config.integer("http.port"):
+            routes = Routes(self, self._places, self._supervisor.fleet)
+            self._servers.append(HttpEndpoint(routes, config.text("http.host"), config.integer("http.port"), config.http_token))
+
+    def _stop_serving(self) -> None:
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
+
+    # -- callbacks of the supervisor ---------------------------------------------------------------------------------------------------
+
+    def _workers_changed(self) -> None:
+        """Update the client's state."""
+        with self._state_changed:
+            state = self._supervisor.state
+            if state is not None and not self._ending():
+                self._move(state)
+
+    def _close_wanted(self, timeout_ms: int | None) -> None:
+        """Close by an operator's command."""
+        self._request_close(Stop(timeout_ms))
+
+    def _shall_replace(self, error: BaseException) -> bool:
+        """Return the handler's decision on a failed worker."""
+        if self._exception_handler is None:
+            return False
+        try:
+            return self._exception_handler(error) is StreamThreadExceptionResponse.REPLACE_THREAD
+        except BaseException:
+            logger.exception("the uncaught-exception handler itself failed: the client shuts down")
+            return False
+
+    def _failing(self, error: BaseException) -> None:
+        """Note the error that ends the client."""
+        self._failure = error
+        self._move(ClientState.PENDING_ERROR)
+
+    def _all_ended(self, error: BaseException | None) -> None:
+        """Handle the end of the last worker."""
+        self._stop_serving()
+        self._directory.unlock()
+        self._move(ClientState.NOT_RUNNING if error is None else ClientState.ERROR)
+
+    def _ending(self) -> bool:
+        return self._state in (ClientState.PENDING_SHUTDOWN, ClientState.PENDING_ERROR) or self._state.has_completed_shutdown()
+
+    # -- the end ---------------------------------------------------------------------------------------------------------------
+
+    def close(self, timeout: timedelta | int | None = None, leave_group: bool = True) -> bool:
+        """Stop processing, commit, and close. Return True once closed, False if `timeout` (ms or timedelta; None: no limit) expired first.
+        Safe to call twice, from any thread, and from the state listener.
+
+        While other clients of the application run, this one keeps processing its tasks until they have learned them, for at most `timeout`,
+        or 30 s (rules.md, 4).
+
+        `leave_group=False` is for restarts and rolling deploys: the leader keeps the tasks for this instance for `restart.grace.ms`
+        (rules.md, 4).
+        """
+        milliseconds = _milliseconds(timeout)
+        self._request_close(Stop(milliseconds, leave_group))
+        self._supervisor.join(None if milliseconds is None else milliseconds / 1000)
+        return self._state.has_completed_shutdown()
+
+    def _request_close(self, stop: Stop) -> None:
+        with self._state_changed:
+            if self._state is ClientState.CREATED:
+                self._move(ClientState.PENDING_SHUTDOWN)
+                self._move(ClientState.NOT_RUNNING)
+            elif not self._ending():
+                self._move(ClientState.PENDING_SHUTDOWN)
+                self._supervisor.request_stop(stop)
+
+    def clean_up(self) -> None:
+        """Delete the local state of this application. Only before `start()` and after `close()`; raises StreamsError otherwise."""
+        if self._state is not ClientState.CREATED and not self._state.has_completed_shutdown():
+            raise StreamsError(f"clean_up() deletes local state: close the client first (state {self._state.value})")
+        self._directory.lock()
+        try:
+            self._directory.wipe()
+        finally:
+            self._directory.unlock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    # -- states ----------------------------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> ClientState:
+        return self._state
+
+    @property
+    def config(self) -> StreamsConfig:
+        """Checked configuration, with all defaults."""
+        return self._config
+
+    @property
+    def ms_since_progress(self) -> int:
+        """Milliseconds since a stream thread of this process last made progress; 0 without one. More than `max.poll.interval.ms` means that
+        user code hangs (rules.md, 7). Worker processes do not count: one that hangs is killed and replaced."""
+        return 0 if self._state.has_completed_shutdown() else self._supervisor.idle_ms
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Error that ended the client, if its state is ERROR."""
+        return self._failure
+
+    def _move(self, new: ClientState) -> None:
+        """Moves to a state if that is legal. A move that is not is ignored, as in Kafka Streams: two ends may race for the state."""
+        with self._state_changed:
+            old = self._state
+            if new is old or new not in CLIENT_MOVES[old]:
+                return
+            self._state = new
+            self._state_changed.notify_all()
+            listener = self._listener
+        logger.info("state transition from %s to %s", old.value, new.value)
+        self._supervisor.publish_state(old, new)
+        if listener is not None:
+            self._listening.inside = True
+            try:
+                listener(new, old)
+            except BaseException as error:  # the transition is made, and what follows from it has to come
+                pass_ctrl_c(error, f"state listener, at the move from {old.value} to {new.value}")
+                logger.exception("the state listener failed at the move from %s to %s", old.value, new.value)
+            finally:
+                self._listening.inside = False
+
+    def wait_for(self, state: ClientState, timeout: timedelta | int) -> bool:
+        """Waits until the client is in `state`; False if `timeout` (ms or timedelta) ran out or the client ended in another state."""
+        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout / 1000
+        with self._state_changed:
+            self._state_changed.wait_for(lambda: self._state is state or self._state.has_completed_shutdown(), seconds)
+            return self._state is state
+
+    def set_state_listener(self, listener: StateListener) -> None:
+        """`listener(new_state, old_state)` is called at each transition, from the thread that makes it; what it raises is logged. Only
+        before `start()`."""
+        self._require_created("set_state_listener")
+        self._listener = listener
+
+    def set_uncaught_exception_handler(self, handler: ExceptionHandler) -> None:
+        """`handler(exception)` decides whether a failed stream thread is replaced or the client shuts down. Only before `start()`."""
+        self._require_created("set_uncaught_exception_handler")
+        self._exception_handler = handler
+
+    def set_global_state_restore_listener(self, listener: StateRestoreListener) -> None:
+        """The listener hears of every store that is restored. Only before `start()`."""
+        self._require_created("set_global_state_restore_listener")
+        self._worker_factory.restore_listener = listener
+
+    def set_standby_update_listener(self, listener: StandbyUpdateListener) -> None:
+        """The listener hears of every store of a standby or learner. Only before `start()`."""
+        self._require_created("set_standby_update_listener")
+        self._worker_factory.standby_listener = listener
+
+    def _require_created(self, name: str) -> None:
+        if self._state is not ClientState.CREATED:
+            raise StreamsError(f"{name} is only possible before start() (state {self._state.value})")
+
+    # -- tasks -----------------------------------------------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """Pauses processing of all tasks of this client (KIP-834); they stay assigned. Ends with `resume()`."""
+        self._answers("pause", self._supervisor.halt(True, self._asked("pause")))
+
+    def is_paused(self) -> bool:
+        """True from `pause()` to `resume()`. Tasks that are paused each by itself do not count (`paused_local_tasks`)."""
+        return self._supervisor.halted
+
+    def resume(self, task_id: TaskId | None = None) -> bool:
+        """With a task id (KIP-990): reads the task's committed offsets again and runs on from there. True once the task has left PAUSED,
+        False if it was not paused or is not of this client. If the offsets cannot be read it stays PAUSED and StreamsError is raised.
+
+        Without a task id (KIP-834): ends `pause()`; tasks that met a bad record stay PAUSED. Returns True.
+        """
+        if task_id is None:
+            self._answers("resume", self._supervisor.halt(False, self._asked("resume")))
+            return True
+        what = f"resume task {task_id}"
+        return any(self._answers(what, [worker.call(Call.RESUME, task_id) for worker in self._asked(what)]))
+
+    def _asked(self, what: str) -> list[StreamWorker]:
+        """The workers, each to be asked to do something between two batches; on a stream thread of this process (in a state listener, a
+        handler, a processor) that is done at once. Raises StreamsError if no answer can come."""
+        workers = self._running_workers(what)
+        if getattr(self._listening, "inside", False) and not (workers and all(worker.may_be_asked for worker in workers)):
+            raise StreamsError(
+                f"{what}: not from the state listener at the move to {self._state.value}, which waits for the listener to return; "
+                "do it at the move to RUNNING, or from another thread"
+            )
+        return workers
+
+    def _answers(self, what: str, asked: list[Future[object]]) -> list[object]:
+        """What they answer. Raises what the first of them raises, when all have answered; StreamsError if no answer comes."""
+        try:
+            for future in asked:
+                future.exception(_ANSWER_TIMEOUT_S)
+        except FutureTimeoutError as error:
+            raise StreamsError(f"{what}: no answer from the stream thread within {_ANSWER_TIMEOUT_S:.0f} s") from error
+        return [future.result() for future in asked]
+
+    def paused_local_tasks(self) -> set[TaskMetadata]:
+        """The tasks of this client that are PAUSED (KIP-990)."""
+        return {
+            task
+            for thread in self.metadata_for_local_threads()
+            for task in thread.active_tasks | thread.standby_tasks | thread.learner_tasks
+            if not task.is_running
+        }
+
+    def metadata_for_local_threads(self) -> set[ThreadMetadata]:
+        """The workers of this client and their tasks, as of the last commit or change."""
+        return {thread_metadata(worker.name, worker.metadata()) for worker in self._running_workers("metadata_for_local_threads")}
+
+    def all_local_store_partition_lags(self) -> dict[str, dict[int, LagInfo]]:
+        """For each local store and partition, how far it is behind its changelog (KIP-535)."""
+        what = "all_local_store_partition_lags"
+        lags: dict[str, dict[int, LagInfo]] = {}
+        for answer in self._answers(what, [worker.call(Call.STORE_POSITIONS) for worker in self._asked(what)]):
+            for store, partitions in cast(Positions, answer).items():
+                lags.setdefault(store, {}).update({number: LagInfo(*positions) for number, positions in partitions.items()})
+        return lags
+
+    # -- reading ---------------------------------------------------------------------------------------------------------------
+
+    def store(self, parameters: str | StoreQueryParameters) -> StoreQuery:
+        """A read-only view of a store's committed content on this client, global tables included (KIP-67). Reading never waits for
+        processing. `parameters` is the store's name, or says more than that.
+
+        Raises InvalidStateStoreError if the store is unknown, or not here, or a part of it is still being restored; parameters with
+        `enable_stale_stores()` read that part as it is by now, and copies too (KIP-535). A client that is being closed answers until its
+        tasks are closed, which may take until others have learned them.
+        """
+        wanted = StoreQueryParameters(parameters) if isinstance(parameters, str) else parameters
+        if not (self._state.is_running_or_rebalancing() or self._state is ClientState.PENDING_SHUTDOWN):
+            name, state = wanted.store_name, self._state.value
+            raise InvalidStateStoreError(f"store {name!r}: the client is {state}, stores can be read while it runs")
+        query = StoreQuery(wanted, lambda: self._supervisor.parts(wanted), self._supervisor.report_damage)
+        query.views()
+        return query
+
+    def query_metadata_for_key(self, store: str, key: object, serializer_or_partitioner: KeyChooser | None = None) -> KeyQueryMetadata:
+        """Which instances of the application have a key of a store (KIP-535). How the key's partition is found: by the store's own serde;
+        by another serde, or a function from keys to bytes; or by a partitioner, if the store's input was written by one.
+
+        Raises InvalidStateStoreError for an unknown store, StreamsError if the client does not run or the key has no one partition.
+        """
+        self._running_workers("query_metadata_for_key")
+        return self._places.of_key(store, key, serializer_or_partitioner)
+
+    def metadata_for_all_streams_clients(self) -> list[StreamsMetadata]:
+        """The instances of the application that tell an address (`application.server`), this one included. Raises StreamsError if the
+        client does not run."""
+        self._running_workers("metadata_for_all_streams_clients")
+        return self._places.all()
+
+    def streams_metadata_for_store(self, store: str) -> list[StreamsMetadata]:
+        """Those of them that have a part of a store, or a copy of one. Raises InvalidStateStoreError for an unknown store."""
+        self._running_workers("streams_metadata_for_store")
+        return self._places.for_store(store)
+
+    def metrics(self) -> dict[MetricName, float]:
+        """All metrics now, under Kafka Streams' names; those of a worker in a process of its own with its name as `thread-id`."""
+        found = self._metrics.values()
+        for of_worker in self._supervisor.metrics():
+            found.update(of_worker)
+        return found
+
+    def _running_workers(self, what: str) -> list[StreamWorker]:
+        if self._state is ClientState.CREATED or self._state.has_completed_shutdown():
+            raise StreamsError(f"{what}: the client is not running (state {self._state.value})")
+        return self._supervisor.workers
+
+
+def _milliseconds(timeout: timedelta | int | None) -> int | None:
+    return int(timeout.total_seconds() * 1000) if isinstance(timeout, timedelta) else timeout

@@ -1,0 +1,1 @@
+"""Configuration: its keys, validation, and values from the environment."""

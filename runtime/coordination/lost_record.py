@@ -1,0 +1,81 @@
+"""Detection of state about which nothing is recorded any more, because the coordination topic was deleted while no instance ran.
+
+The members' group tells such an application from one that begins: it has a committed offset of the guard topic as soon as a leader has
+assigned tasks, and by then the topology stands on the coordination topic. (An application that comes from Kafka Streams has changelogs and
+offsets, but none of that group.) The broker keeps a group's offsets for `offsets.retention.minutes` after its last member has left, as it
+keeps the offsets of the inputs, without which no state is continued.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
+from penstock.runtime.config.streams_config import StreamsConfig
+from penstock.runtime.coordination.group import members_group
+from penstock.runtime.coordination.resets import last_reset
+from penstock.runtime.coordination.topics import coordination_topic, guard_topic
+from penstock.runtime.kafka.topic_admin import TopicAdmin
+from penstock.runtime.model.errors import BrokerUnavailableError, TopologyError
+from penstock.runtime.model.ids import Partition
+from penstock.runtime.topology.shape import TopologyShape
+
+ACCEPTED = "unrecorded.state.accepted"
+"""The key by which an operator vouches for a program."""
+_REWRITE_SECONDS = 60.0
+_LOOK_SECONDS = 0.5
+Found = TypeVar("Found")
+
+
+def awaited_record(now: TopologyShape, config: StreamsConfig, topics: TopicAdmin, look: Callable[[], Found | None]) -> Found | None:
+    """What `look` finds of the record: None if there is none because the application begins. Living members write a lost record again, and
+    are waited for. Raises TopologyError where the record is lost; BrokerUnavailableError, StreamsError."""
+    if (found := look()) is not None:
+        return found
+    state = _unrecorded_state(config, topics)
+    if not state or config[ACCEPTED] == digest_of(now):
+        return None
+    until = time.monotonic() + _REWRITE_SECONDS
+    while topics.members(members_group(config.application_id)) and time.monotonic() < until:
+        if (found := look()) is not None:
+            return found
+        if topics.give_up():
+            raise BrokerUnavailableError(f"{coordination_topic(config.application_id)}: the wait for its records was given up")
+        time.sleep(_LOOK_SECONDS)
+    if (found := look()) is not None:
+        return found
+    raise TopologyError(_refusal(config.application_id, state, digest_of(now)))
+
+
+def digest_of(shape: TopologyShape) -> str:
+    """Names one program's shape, so that no later program is accepted with it."""
+    return hashlib.sha256(msgspec.json.encode(shape)).hexdigest()[:16]
+
+
+def _unrecorded_state(config: StreamsConfig, topics: TopicAdmin) -> list[str]:
+    """The changelogs that hold something of an application that has run; nothing where none has, or where it was reset since."""
+    application, guard = config.application_id, guard_topic(config.application_id)
+    names = {name for name in topics.names() if name.startswith(f"{application}-") and name.endswith("-changelog")}
+    if not names or guard not in topics.describe([guard]):
+        return []
+    partition = Partition(guard, 0)
+    members = TopicAdmin(config, topics.give_up)  # an admin asks for the offsets of one group
+    if partition not in members.last_committed(members_group(application), [partition]) or last_reset(config, topics) is not None:
+        return []
+    logs = [Partition(name, number) for name, found in topics.describe(names).items() for number in range(found.partitions)]
+    starts, ends = topics.start_offsets(logs), topics.high_watermarks(logs)
+    return sorted({log.topic for log in logs if ends[log] > starts[log]})
+
+
+def _refusal(application: str, state: list[str], digest: str) -> str:
+    topic = coordination_topic(application)
+    return (
+        f"application {application} has run, and its state is in {', '.join(state)}, but {topic} says nothing about it: the topic was "
+        "deleted while no instance ran, or its records were. So it is not known whether this program can read the state. If it is the "
+        f"program that ran last, say so with {ACCEPTED} = {digest} in its configuration, which holds for no other program. Else start the "
+        f"program that ran last in this way first; or begin without state: penstock reset {application}"
+    )

@@ -1,0 +1,53 @@
+"""Reading of the coordination topic once, to its present end: what an instance asks before it joins, and a reset."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from penstock.runtime.config.streams_config import StreamsConfig
+from penstock.runtime.coordination.records import Tombstone, Written, decode
+from penstock.runtime.coordination.topics import coordination_topic
+from penstock.runtime.kafka.log_reader import LogReader
+from penstock.runtime.kafka.messages import Message
+from penstock.runtime.kafka.topic_admin import ANSWER_SECONDS
+from penstock.runtime.model.errors import BrokerUnavailableError
+from penstock.runtime.model.ids import Partition
+
+
+def read_past(config: StreamsConfig, *kinds: str) -> list[Written]:
+    """The records of these kinds that stand, in the order in which they were written last. The topic must exist. Raises
+    BrokerUnavailableError, StreamsError."""
+    found: dict[bytes, Written] = {}
+    for message in _messages(config):
+        key = message.key() or b""
+        if key.decode(errors="replace").partition("/")[0] in kinds:
+            found.pop(key, None)
+            record = decode(key, message.value())
+            if record is not None and not isinstance(record, Tombstone):
+                found[key] = record
+    return list(found.values())
+
+
+def living_keys(config: StreamsConfig) -> list[bytes]:
+    """The keys of all records that stand, of kinds that are known here or not. Raises as `read_past`."""
+    living: dict[bytes, bool] = {}
+    for message in _messages(config):
+        living[message.key() or b""] = message.value() is not None
+    return [key for key, lives in living.items() if lives]
+
+
+def _messages(config: StreamsConfig) -> Iterator[Message]:
+    partition, until = Partition(coordination_topic(config.application_id), 0), time.monotonic() + ANSWER_SECONDS
+    reader = LogReader({**config.consumer_properties("restore"), "fetch.wait.max.ms": 10}, "coordination past")
+    try:
+        reader.assign(partition, None)
+        while True:
+            poll = reader.poll(1.0)
+            yield from poll.runs.get(partition, ())
+            if partition in poll.ends:
+                return
+            if time.monotonic() > until:
+                raise BrokerUnavailableError(f"bootstrap.servers = {config['bootstrap.servers']}: {partition} cannot be read")
+    finally:
+        reader.close()

@@ -1,0 +1,103 @@
+"""The record of the state's shape on the coordination topic: who may write it, and when.
+
+A topology is held against the record before anything is opened (`former.py`). Meanwhile another version may have been accepted. So a
+worker looks again when it is granted tasks: it goes on once the record that holds covers what it will write. A topology that is refused, at
+the start or here, leaves no trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+from penstock.runtime.coordination.log import CoordinationLog
+from penstock.runtime.coordination.records import StateShape, encode
+from penstock.runtime.coordination.registry import Registry
+from penstock.runtime.model.errors import TopologyError
+from penstock.runtime.topology.shape import TopologyShape, merged, misfits
+
+AGAIN_AFTER_MS = 3_000
+"""A record that has not been read back after so long is written again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """A topology that fits the state. `former`: the recorded shape that it was held against, None if there was none; `now`: the topology's
+    own; `kept`, `unread`: what is left of the former's stores and repartition topics."""
+
+    application_id: str
+    former: TopologyShape | None
+    now: TopologyShape
+    kept: Collection[str] = ()
+    unread: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def changelogs(self) -> set[str]:
+        """The changelogs of the state that is recorded."""
+        stores = () if self.former is None else self.former.stores
+        return {store.changelog for store in stores if store.changelog and not store.of_source}
+
+    def shape(self, recorded: TopologyShape | None) -> TopologyShape:
+        """What is to be recorded where this stands. Raises TopologyError: another topology was accepted meanwhile, and this one does not
+        fit what that may have written."""
+        if recorded is None or recorded == self.former:
+            return merged(self.former, self.now, self.kept, self.unread)
+        later = self.on(recorded)
+        if found := misfits(recorded, self.now, later.kept, later.unread):
+            changes = "".join(f"\n  {text}" for text in found)
+            raise TopologyError(
+                f"another version of application {self.application_id} was started at the same time, and this one does not fit its "
+                f"state:{changes}\nStart the version that is running, or stop it and see docs/changing.md"
+            )
+        return merged(recorded, self.now, later.kept, later.unread)
+
+    def on(self, recorded: TopologyShape) -> Acceptance:
+        """The same topology on a state of which anything may be left."""
+        kept = [store.name for store in recorded.stores]
+        return replace(self, former=recorded, kept=kept, unread=dict.fromkeys(recorded.repartitions, 1))
+
+
+class StateRecord:
+    """The record as one worker sees to it."""
+
+    def __init__(self, acceptance: Acceptance, registry: Registry, log: CoordinationLog) -> None:
+        self._acceptance = acceptance
+        self._registry = registry
+        self._log = log
+        self._written: StateShape | None = None
+        self._written_ms = 0
+        self._covered = False
+
+    def covers(self, who: str, now_ms: int) -> bool:
+        """True once the record that holds covers this worker's topology, so that it may open stores. Never waits. `who`: the worker's
+        identity; `now_ms` is monotonic time. Raises TopologyError."""
+        if self._covered:
+            return True
+        holds = self._registry.state
+        if self._is_on_its_way(holds, now_ms):
+            return False
+        recorded = None if holds is None else holds.shape
+        wanted = self._acceptance.shape(recorded)
+        if wanted == recorded:
+            self._covered = True
+            self._remove_former(holds)
+            return True
+        version, written = 1 if holds is None else holds.version + 1, self._written
+        attempt = written.attempt + 1 if written is not None and written.version == version else 0
+        self._written = StateShape(version=version, shape=wanted, by=who, attempt=attempt)
+        self._written_ms = now_ms
+        self._log.append(self._written.key, encode(self._written))
+        return False
+
+    def _is_on_its_way(self, holds: StateShape | None, now_ms: int) -> bool:
+        written = self._written
+        unread = written is not None and (holds is None or holds.version < written.version)
+        return unread and now_ms - self._written_ms < AGAIN_AFTER_MS
+
+    def _remove_former(self, holds: StateShape | None) -> None:
+        """What this worker's record has taken the place of."""
+        written = self._written
+        if holds is not None and written is not None and (holds.version, holds.by) == (written.version, written.by):
+            for shape in list(self._registry.shapes.values()):
+                if shape.version < holds.version:
+                    self._log.append(shape.key, None)

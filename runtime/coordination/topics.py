@@ -1,0 +1,157 @@
+"""The topics that an application makes for itself, and the tasks that follow from the partitions of those it reads
+(Kafka Streams' `InternalTopicManager`, `RepartitionTopics`)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from penstock.runtime.config.streams_config import StreamsConfig
+from penstock.runtime.kafka.topic_admin import TopicAdmin, TopicDescription, create_commands
+from penstock.runtime.model.errors import MissingSinkTopicError, MissingSourceTopicError
+from penstock.runtime.model.events import events_topic
+from penstock.runtime.model.ids import Partition, TaskId
+from penstock.runtime.topology.internal_checks import InternalTopicCheck
+from penstock.runtime.topology.internal_topics import ANY_TIME, plan_partitions, task_count
+from penstock.runtime.topology.topology import Topology
+
+logger = logging.getLogger(__name__)
+
+BY_THE_BROKERS_CLOCK: Mapping[str, str] = {"message.timestamp.type": "LogAppendTime"}
+"""For topics that have to take what a machine tells whose clock is wrong: brokers refuse what is stamped an hour ahead of theirs."""
+
+COORDINATION_CONFIG: Mapping[str, str] = {
+    "cleanup.policy": "compact",
+    **BY_THE_BROKERS_CLOCK,
+    # Heartbeats are written over and over, and every member reads the topic from its start: segments are small and young, because
+    # brokers compact closed ones only.
+    "segment.bytes": "8388608",
+    "segment.ms": "3600000",
+    "min.cleanable.dirty.ratio": "0.1",
+}
+EVENTS_CONFIG: Mapping[str, str] = {
+    "cleanup.policy": "delete",
+    "retention.ms": "2592000000",
+    **BY_THE_BROKERS_CLOCK,
+}
+USUAL_PARTITIONS = 6
+"""Number of partitions that messages propose for a topic of the user's that is missing."""
+GUARD_CONFIG: Mapping[str, str] = {"cleanup.policy": "delete"}
+
+
+def coordination_topic(application_id: str) -> str:
+    """The topic on which the workers of an application agree who runs what."""
+    return f"{application_id}-coordination"
+
+
+def guard_topic(application_id: str) -> str:
+    """The topic whose offsets are committed with each transaction, to the members' group (rules.md, 23). Nothing is written to it."""
+    return f"{application_id}-members-guard"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLayout:
+    """What a topology means on these brokers: the partitions of every topic, and so the tasks; `stateful` are those with a changelog."""
+
+    partitions: Mapping[str, int]
+    tasks: frozenset[TaskId]
+    stateful: frozenset[TaskId]
+    repartition_topics: frozenset[str]
+    guard: Partition
+
+
+def prepare_topics(
+    admin: TopicAdmin, topology: Topology, config: StreamsConfig, *, make: bool = True, had: Collection[str] = ()
+) -> TopicLayout:
+    """Checks the topics that a resolved topology reads, and makes those that the application needs for itself; without `make` it only
+    checks. `had`: the changelogs of the state that is recorded: one of them that has to be made again is a warning.
+
+    Raises MissingSourceTopicError, MissingSinkTopicError, WrongPartitionsError (topics that are joined differ, or an internal topic
+    does not fit its input any more), StoreChangedError (a changelog was made for another kind of store), BrokerUnavailableError.
+    """
+    application_id, servers = config.application_id, config.text("bootstrap.servers")
+    internal = topology.internal_topics()
+    parts = topology.sub_topologies()
+    own = {
+        coordination_topic(application_id): (1, COORDINATION_CONFIG),
+        guard_topic(application_id): (1, GUARD_CONFIG),
+        events_topic(application_id): (1, EVENTS_CONFIG),
+    }
+    found = admin.describe([*topology.source_topics, *(topic.name for topic in internal), *own])
+    existing = {name: description.partitions for name, description in found.items() if name not in own}
+    missing = [topic for topic in topology.source_topics if topic not in existing]
+    if missing:
+        raise MissingSourceTopicError(
+            f"source topic {', '.join(missing)} does not exist on {servers}: create it, then start again. Each partition is a task, so "
+            f"their number bounds how many instances share the work:{create_commands(servers, _proposed(missing, topology, existing))}"
+        )
+    _check_sinks(admin, topology, config)
+    planned = plan_partitions(parts, internal, topology.copartition_groups(), existing)
+    any_time = ANY_TIME if any(ANY_TIME.keys() <= each.config.keys() for each in found.values()) else {}  # not before Kafka 3.6
+    own.update((topic.name, (planned[topic.name], {**any_time, **topic.config})) for topic in internal)
+    kinds = {topic.name: topic.kind for topic in internal}
+    additional_ms = config.integer("windowstore.changelog.additional.retention.ms")
+    check = InternalTopicCheck(application_id, servers, additional_ms)
+    for name, wanted in own.items():
+        if name in found:
+            check.check(name, kinds.get(name, "own"), (found[name].partitions, found[name].config), wanted)
+    if make:
+        _create_missing(admin, application_id, own, found, had)
+    tasks = frozenset(TaskId(part.id, number) for part in parts for number in range(task_count(part, planned)))
+    logged = {part.id for part in parts if part.source_changelogs or any(store.logging_enabled for store in part.stores)}
+    stateful = frozenset(task for task in tasks if task.subtopology in logged)
+    repartition = frozenset(topic.name for topic in internal if topic.kind == "repartition")
+    return TopicLayout(planned, tasks, stateful, repartition, Partition(guard_topic(application_id), 0))
+
+
+def _proposed(missing: Collection[str], topology: Topology, existing: Mapping[str, int]) -> dict[str, int]:
+    """Return a number of partitions for each missing topic: that of an existing topic with which it is joined, else a usual one."""
+    joined = {topic: group for group in topology.copartition_groups() for topic in group}
+    counts = {topic: [existing[other] for other in joined.get(topic, ()) if other in existing] for topic in missing}
+    return {topic: max(found, default=USUAL_PARTITIONS) for topic, found in counts.items()}
+
+
+def _create_missing(
+    admin: TopicAdmin,
+    application_id: str,
+    own: Mapping[str, tuple[int, Mapping[str, str]]],
+    found: Mapping[str, TopicDescription],
+    had: Collection[str],
+) -> None:
+    """Makes the topics of the application's own that are not there."""
+    absent = {name: wanted for name, wanted in own.items() if name not in found}
+    _warn_of_lost(application_id, [name for name in absent if name in had])
+    admin.create_all(absent)
+    admin.alter({name: _to_alter(found[name].config, wanted) for name, (_, wanted) in own.items() if name in found})
+
+
+def _check_sinks(admin: TopicAdmin, topology: Topology, config: StreamsConfig) -> None:
+    """An output topic that is missing would be found by the first record that is written, in a transaction that can only be aborted;
+    the dead-letter topic when things go wrong already."""
+    dead_letters = config["errors.dead.letter.queue.topic.name"]
+    wanted = {*topology.sink_topics, *([str(dead_letters)] if dead_letters else [])}
+    missing = sorted(wanted - set(admin.describe(wanted)))
+    if missing and not admin.brokers_make_topics():
+        raise MissingSinkTopicError(
+            f"output topic {', '.join(missing)} does not exist on {config['bootstrap.servers']}, which makes no topics by itself "
+            "(auto.create.topics.enable=false): create it, then start again:"
+            f"{create_commands(config['bootstrap.servers'], dict.fromkeys(missing, USUAL_PARTITIONS))}"
+        )
+
+
+def _warn_of_lost(application_id: str, changelogs: Sequence[str]) -> None:
+    """Warn of changelogs that are made again although the application has state in them."""
+    if changelogs:
+        logger.warning(
+            "changelogs of %s are lost, and are made again: %s. Their stores begin with what the disks hold, or empty: to begin with a "
+            "snapshot or seed instead, stop it and start it with --seed <URI> --reset-offsets",
+            application_id,
+            ", ".join(sorted(changelogs)),
+        )
+
+
+def _to_alter(found: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:
+    """Settings about time stamps that a topic must have, and has not."""
+    needed = {name: value for name, value in wanted.items() if name in ANY_TIME or BY_THE_BROKERS_CLOCK.get(name) == value}
+    return {name: value for name, value in needed.items() if found.get(name) != value}

@@ -1,0 +1,107 @@
+"""Tasks, and the members that can run them, while two versions of a topology run side by side.
+
+Both versions agree on what they have in common (`compatibility.py` sees to that); the newer one may have more. A member can run a task
+whose sub-topology its own topology has. And a task that ran with a store does not go to a member without that store: its input would move
+on, and the store would stay behind. It waits for a member that has the store, unless none lives and the version without it is the one that
+was started last: then all that had the store were stopped before, and the store is given up.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping
+
+from penstock.runtime.coordination.records import Grant, Member, TopologyText
+from penstock.runtime.coordination.registry import Registry
+from penstock.runtime.coordination.topics import TopicLayout
+from penstock.runtime.model.ids import TaskId
+from penstock.runtime.topology.input_growth import stateful_inputs
+from penstock.runtime.topology.shape import shape_of
+from penstock.runtime.topology.side_by_side import parts_of, stores_of, tasks_of
+from penstock.runtime.topology.topology import Topology
+
+logger = logging.getLogger(__name__)
+
+
+def topology_record(topology: Topology, application_id: str, layout: TopicLayout) -> TopologyText:
+    """The record of a resolved topology."""
+    parts = parts_of(topology.sub_topologies(), layout.tasks, layout.stateful)
+    inputs = stateful_inputs(topology, layout.partitions)
+    shape = shape_of(topology, application_id)
+    return TopologyText(hash=topology.hash(), text=str(topology.describe()), shape=shape, parts=parts, inputs=inputs)
+
+
+class Versions:
+    """The topologies of the members that live, as their records have them; the leader's own for those that name none. `members` by
+    identity."""
+
+    def __init__(self, registry: Registry, layout: TopicLayout, members: Collection[Member]) -> None:
+        self._known = registry.versions
+        self._layout = layout
+        self._current = None if registry.last_topology is None else registry.last_topology.digest
+        self._members = members
+        self._digests = {member.topology for member in members}
+        before = {} if registry.assignment is None else registry.assignment.ran
+        self._ran = {task: digest for digest, tasks in before.items() if digest in self._known for task in tasks}
+        # A task that a member still has open was not begun by its heir.
+        reported = (known.member for known in registry.members.values() if known.member.topology in self._known)
+        self._ran |= {task: member.topology for member in reported for task in member.active}
+        self._alike = len(self._digests.union(self._ran.values())) <= 1
+        self._stores = {digest: {} if text.shape is None else stores_of(text.shape) for digest, text in self._known.items()}
+
+    @property
+    def tasks(self) -> frozenset[TaskId]:
+        """The tasks of all versions that live; of the leader's own too, where a member names none."""
+        return self._layout.tasks.union(*(tasks_of(text.parts) for text in self._living()))
+
+    @property
+    def stateful(self) -> frozenset[TaskId]:
+        """The tasks with state to be copied. Stores that a task has not run with have nothing yet."""
+        own = {task.subtopology for task in self._layout.stateful}
+        return frozenset(task for task in self.tasks if self._is_stateful(task, own))
+
+    def _is_stateful(self, task: TaskId, own: Collection[int]) -> bool:
+        text = self._known.get(self._ran.get(str(task), ""))
+        parts = [text] if text is not None and task.subtopology in text.parts else list(self._living())
+        found = [part.parts[task.subtopology].stateful for part in parts if task.subtopology in part.parts]
+        return any(found) if found else task.subtopology in own
+
+    def _living(self) -> Iterable[TopologyText]:
+        return (self._known[digest] for digest in sorted(self._digests) if digest in self._known)
+
+    def barred(self, member: Member, tasks: Collection[TaskId]) -> frozenset[TaskId]:
+        """The tasks that the member cannot run."""
+        text = self._known.get(member.topology)
+        if text is None or self._alike:
+            return frozenset()
+        return frozenset(task for task in tasks if task.subtopology not in text.parts or self._would_leave_behind(task, member.topology))
+
+    def _would_leave_behind(self, task: TaskId, digest: str) -> bool:
+        former = self._ran.get(str(task), digest)
+        if former == digest or not self._missing(task, former, digest):
+            return False
+        given_up = digest == self._current and all(self._missing(task, former, other) for other in self._digests)
+        return not given_up
+
+    def _missing(self, task: TaskId, former: str, digest: str) -> frozenset[str]:
+        had, has = (self._stores.get(each, {}).get(task.subtopology, frozenset()) for each in (former, digest))
+        return had - has
+
+    def ran(self, grants: Iterable[Grant], heirs: Mapping[str, str]) -> dict[str, list[str]]:
+        """`Assignment.ran` with these grants, and with heirs, who begin as soon as the task is free."""
+        topologies = {member.who: member.topology for member in self._members}
+        ran = self._ran | {task: topologies[grant.who] for grant in grants for task in grant.active}
+        ran |= {task: topologies[who] for task, who in heirs.items()}
+        found: dict[str, list[str]] = {}
+        for task, digest in sorted(ran.items()):
+            if digest in self._known:
+                found.setdefault(digest, []).append(task)
+        return found
+
+    def warn_of(self, waiting: Collection[TaskId]) -> None:
+        """Logs the tasks that no member can run, and why."""
+        for task in sorted(waiting):
+            former = self._ran.get(str(task), "")
+            stores = sorted({name for digest in self._digests for name in self._missing(task, former, digest)})
+            had = f"it ran with store {', '.join(stores)}, which no instance that lives has" if stores else "no instance that lives has it"
+            logger.warning("task %s waits for an instance of another version: %s", task, had)

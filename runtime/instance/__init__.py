@@ -1,0 +1,1 @@
+"""An instance as a process, and the programs that run before its start: `penstock.runtime.instance`, `.precheck` and `.seed`."""

@@ -1,0 +1,159 @@
+"""Check before a start: `python -m penstock.runtime.instance.precheck --config FILE …` tests whether instances would start now.
+
+It runs in a process of its own and takes the same files as `python -m penstock.runtime.instance`, of instances of one application. It
+creates and changes nothing, locally or on the brokers. The result is a JSON object on the last line of stdout (`Findings`), with all
+problems and not only the first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from difflib import unified_diff
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from penstock.runtime.config.environment import setting
+from penstock.runtime.config.streams_config import StreamsConfig
+from penstock.runtime.coordination.compatibility import MOST_LINES, refusal_beside
+from penstock.runtime.coordination.past import read_past
+from penstock.runtime.coordination.previous_run import refuse_misfit
+from penstock.runtime.coordination.records import MEMBER, SILENT_MS, TOPOLOGY, Member, TopologyText
+from penstock.runtime.coordination.topics import coordination_topic, prepare_topics
+from penstock.runtime.coordination.versions import topology_record
+from penstock.runtime.instance.build import build_of
+from penstock.runtime.instance.settings import InstanceSettings
+from penstock.runtime.kafka.topic_admin import TopicAdmin
+from penstock.runtime.kafka.topic_watch import TopicWatcher
+from penstock.runtime.model.clock import SystemClock
+from penstock.runtime.model.errors import StreamsConfigError, StreamsError
+from penstock.runtime.stores.directory import StateDirectory
+from penstock.runtime.topology.factory import build_topology
+from penstock.runtime.topology.topology import Topology
+from penstock.runtime.worker.subscription import Subscription
+
+Value = TypeVar("Value")
+
+
+class Findings(msgspec.Struct, kw_only=True):
+    """Result of the check.
+
+    `problems`: reasons why instances would not start. `beside`: by name of a running instance, why they cannot run beside it, so that it
+    must be stopped first. `changes`: lines of the topology that differ from the last one that ran. `builds`: the fingerprint of each
+    instance (`runtime/instance/build.py`).
+    """
+
+    problems: list[str] = []
+    beside: dict[str, str] = {}
+    changes: list[str] = []
+    builds: dict[str, str] = {}
+
+
+def check(paths: list[Path]) -> Findings:
+    """Check the instances of these files. Raises nothing; errors are findings."""
+    found = Findings()
+    written = [settings for path in paths if (settings := _noted(found, InstanceSettings.written, path))]
+    configs = [config for settings in written if (config := _config(found, settings))]
+    factories = dict.fromkeys(settings.factory for settings in written)
+    topologies = [topology for factory in factories if (topology := _noted(found, build_topology, factory))]
+    if topologies:
+        found.builds = {settings.instance: build_of(settings.config, settings.factory) for settings in written}
+        for config in configs[:1]:
+            with _noting(found):
+                _check_topology(found, topologies[0].resolved(config), config)
+    found.problems = list(dict.fromkeys(found.problems))
+    return found
+
+
+def _config(found: Findings, settings: InstanceSettings) -> StreamsConfig | None:
+    """Return the configuration with its variables replaced; each variable that is not set is a problem."""
+    before = len(found.problems)
+    texts = {key: value for key, value in settings.config.items() if isinstance(value, str)}
+    filled = {key: _noted(found, setting, value, key) for key, value in texts.items()}
+    if len(found.problems) > before:
+        return None
+    whole = msgspec.structs.replace(settings, config={**settings.config, **filled})
+    return _noted(found, StreamsConfig, whole.streams_config())
+
+
+def _check_topology(found: Findings, written: Topology, config: StreamsConfig) -> None:
+    topics = TopicAdmin(config)
+    subscription = Subscription(written, topics.names, TopicWatcher(SystemClock()))
+    try:
+        topology = subscription.topology
+        before = len(found.problems)
+        with _noting(found):
+            refuse_misfit(topology, config, topics, StateDirectory(config.state_dir, config.application_id))
+        fits = len(found.problems) == before
+        with _noting(found):
+            layout = prepare_topics(topics, topology, config, make=False)
+            if fits and coordination_topic(config.application_id) in topics.names():  # a misfit with the state is a problem already
+                _check_beside(found, topology_record(topology, config.application_id, layout), config)
+    finally:
+        subscription.close()
+
+
+def _check_beside(found: Findings, mine: TopologyText, config: StreamsConfig) -> None:
+    """Compare the topology with those of the live members, and with the last one that ran."""
+    texts = [record for record in read_past(config, TOPOLOGY) if isinstance(record, TopologyText)]
+    versions = {text.digest: text for text in texts if text.parts}
+    described = {text.hash: text.text for text in texts}
+    if texts:
+        lines = unified_diff(texts[-1].text.splitlines(), mine.text.splitlines(), "runs", "new", lineterm="", n=0)
+        found.changes = [line for line in lines if not line.startswith("@@")][:MOST_LINES]
+    alike: dict[tuple[str, str, str], list[Member]] = {}
+    for member in _members(config):
+        alike.setdefault((member.topology, member.topology_hash, member.protocol), []).append(member)
+    for members in alike.values():
+        refusal = refusal_beside(mine, members, versions, described)
+        found.beside |= {} if refusal is None else {member.instance: str(refusal) for member in members}
+
+
+def _members(config: StreamsConfig) -> list[Member]:
+    """Return the members that are live according to their records."""
+    since_ms = time.time_ns() // 1_000_000 - SILENT_MS
+    found = (record for record in read_past(config, MEMBER) if isinstance(record, Member))
+    return [member for member in found if not member.returns and member.heartbeat_ms >= since_ms]
+
+
+def _noted(found: Findings, make: Callable[..., Value], *given: object) -> Value | None:
+    """Return the result of a call; None if it fails, which is added as a problem."""
+    made: Value | None = None
+    with _noting(found):
+        made = make(*given)
+    return made
+
+
+@contextmanager
+def _noting(found: Findings) -> Iterator[None]:
+    """Add an error as a problem and continue, even if the user's code raises SystemExit."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise
+    except (StreamsError, StreamsConfigError) as error:
+        found.problems.append(str(error))
+    except BaseException as error:  # noqa: BLE001 (the factory's module may raise anything, SystemExit too)
+        found.problems.append(f"{type(error).__name__}: {error}")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the check. Returns exit status 0 if there are no problems, 1 otherwise."""
+    parser = argparse.ArgumentParser(
+        prog="python -m penstock.runtime.instance.precheck", description="Checks whether instances would start now."
+    )
+    parser.add_argument(
+        "--config", type=Path, nargs="+", required=True, help="the files that python -m penstock.runtime.instance would be given"
+    )
+    found = check(parser.parse_args(arguments).config)
+    print("\n" + msgspec.json.encode(found).decode())
+    return 1 if found.problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,1 +1,0 @@
-"""From the topics to a task: read, decode, and put in order."""

@@ -1,0 +1,95 @@
+"""Construction of the engine's Kafka clients: consumers, producers and admin clients.
+
+Each use has its own function, which overrides the settings that the engine relies on; `StreamsConfig` provides the user's settings and the
+engine's defaults. No consumer commits or stores offsets automatically: offsets are committed in transactions, or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+
+from penstock.runtime.config.streams_config import StreamsConfig
+from penstock.runtime.kafka.client_logs import KAFKA_LOGGER
+from penstock.runtime.model.errors import StreamsConfigError
+
+ClientProperties = Mapping[str, str | int | float | bool | Callable[..., object] | None]
+"""librdkafka properties, as returned by `StreamsConfig.consumer_properties`."""
+
+_NO_COMMITS = {"enable.auto.commit": False, "enable.auto.offset.store": False}
+_LOG = {**_NO_COMMITS, "enable.partition.eof": True, "isolation.level": "read_committed"}
+"""Properties for reading a log up to its end, without open transactions."""
+_FAST = {
+    "fetch.queue.backoff.ms": 5,
+    "queued.min.messages": 200_000,
+    "queued.max.messages.kbytes": 32_768,
+    "fetch.wait.max.ms": 100,
+}
+_TRANSACTIONS = {
+    # With librdkafka's default of 100 ms, a commit waits that long while the broker still completes the previous one.
+    "retry.backoff.ms": 1,
+    "retry.backoff.max.ms": 10,
+    "transaction.timeout.ms": 10_000,
+}
+QUIET = {"log_level": 2}
+"""Properties of clients of commands: librdkafka's own messages are not logged; errors are raised."""
+
+
+def input_consumer(config: StreamsConfig) -> Consumer:
+    """Return the consumer of a worker's input partitions, with the application's group, which it never joins.
+
+    Offsets that are out of range are errors (`auto.offset.reset=error`): the engine applies the reset policy itself and reports it.
+    """
+    fixed = {**_NO_COMMITS, "enable.partition.eof": True, "auto.offset.reset": "error", "group.id": config.application_id}
+    return Consumer({**config.consumer_properties("main"), **fixed}, logger=KAFKA_LOGGER)
+
+
+def log_consumer(properties: ClientProperties, name: str) -> Consumer:
+    """Return a consumer for many records of a log, outside any group. `name`: its `client.id` if `properties` have none."""
+    # librdkafka requires a `group.id` even if no group is used. The group is never joined, and has no commits.
+    return Consumer({**_FAST, "group.id": name, "client.id": name, **properties, **_LOG, "auto.offset.reset": "error"}, logger=KAFKA_LOGGER)
+
+
+def tail_consumer(properties: Mapping[str, object], group: str) -> Consumer:
+    """Return a consumer for few records with low latency, outside any group."""
+    settings: dict[str, object] = {
+        **{name: value for name, value in properties.items() if not name.startswith(("fetch.", "queued."))},
+        **_LOG,
+        "group.id": group,
+        "auto.offset.reset": "earliest",
+        "fetch.wait.max.ms": 100,
+    }
+    return Consumer(settings, logger=KAFKA_LOGGER)
+
+
+def group_consumer(properties: ClientProperties, group: str) -> Consumer:
+    """Return a consumer that is a member of a group, and reads nothing."""
+    fixed = {"group.id": group, "partition.assignment.strategy": "cooperative-sticky", "auto.offset.reset": "latest"}
+    return Consumer({**properties, "enable.auto.commit": False, **fixed}, logger=KAFKA_LOGGER)
+
+
+def offsets_consumer(properties: ClientProperties, group: str) -> Consumer:
+    """Return a consumer that reads and commits a group's offsets, and never joins the group."""
+    fixed = {"group.id": group, "isolation.level": "read_uncommitted", "enable.auto.commit": False}
+    return Consumer({**properties, **fixed}, logger=KAFKA_LOGGER)
+
+
+def producer(properties: Mapping[str, object]) -> Producer:
+    """Return a producer without transactions."""
+    return Producer(dict(properties), logger=KAFKA_LOGGER)
+
+
+def transactional_producer(properties: Mapping[str, object], transactional_id: str) -> Producer:
+    """Return a producer with a transactional id, which is not initialised yet."""
+    return producer({**_TRANSACTIONS, **properties, "transactional.id": transactional_id})
+
+
+def admin_client(config: StreamsConfig, **callbacks: Callable[..., object]) -> AdminClient:
+    """Return an admin client. Raises StreamsConfigError for settings that the Kafka client refuses."""
+    try:
+        properties: dict[str, object] = {**config.admin_properties(), **callbacks}
+        return AdminClient(properties, logger=KAFKA_LOGGER)  # type: ignore[arg-type]  # callbacks are not annotated there
+    except KafkaException as error:
+        raise StreamsConfigError(f"the Kafka client refuses its settings: {config.redacted(error.args[0].str())}") from None

@@ -1,0 +1,163 @@
+"""Meaning of the Kafka client's errors: the only table of their codes.
+
+librdkafka has some two hundred codes. The engine needs to know few things: whether a broker answered, whether a retry may help, whether the
+record is the cause. So each relevant code has its meanings here, and no code is named outside this folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Flag, auto
+
+from confluent_kafka import KafkaError, KafkaException
+
+from penstock.runtime.model.errors import BrokerUnavailableError, StreamsError, TaskMigratedError, TransactionAbortedError
+
+
+class Meaning(Flag):
+    """Meaning of an error. One error may have several."""
+
+    OTHER = 0
+    NO_ANSWER = auto()
+    """No broker answered, or not in time."""
+    COORDINATOR_NOT_READY = auto()
+    """A group's coordinator is being located, or is loading its groups."""
+    NO_LEADER = auto()
+    """The partition has no leader now, or the broker is no longer its leader."""
+    OFFSETS_PENDING = auto()
+    """An open transaction contains offsets of the group."""
+    UNKNOWN_TOPIC = auto()
+    """The topic does not exist, or is not known to the brokers yet."""
+    UNKNOWN_PARTITION = auto()
+    """The partition does not exist, or is not known to the brokers yet."""
+    UNDELIVERED = auto()
+    """A record was not delivered in time: its topic may be missing, or its broker down."""
+    RECORD = auto()
+    """The record will be refused again if it is sent again."""
+    TOO_LARGE = auto()
+    """The record, or its batch, is larger than the topic allows."""
+    TIMESTAMP = auto()
+    """The record's timestamp is outside the topic's limits."""
+    CLIENT_REFUSED = auto()
+    """The brokers reject this client (authentication)."""
+    FORBIDDEN = auto()
+    """Reading fails permanently: no authorization, or an unsupported protocol version."""
+    OUT_OF_RANGE = auto()
+    """The position is not on the log (any more)."""
+    END = auto()
+    """No error: the partition's end was reached."""
+    FENCED = auto()
+    """The producer cannot be used any more: its id was fenced, its transaction timed out, or the client failed fatally."""
+    NO_TRANSACTION = auto()
+    """The producer's transaction has failed already."""
+    EXISTS = auto()
+    """The topic exists."""
+    NO_GROUP = auto()
+    """The group does not exist."""
+    TIMEOUT_TOO_LONG = auto()
+    """The configured transaction time-out exceeds the brokers' limit."""
+
+    LIMIT = TOO_LARGE | TIMESTAMP
+    """The refusal depends on the topic's configuration."""
+
+
+_M = Meaning
+_MEANINGS: Mapping[int, Meaning] = {
+    KafkaError._TRANSPORT: _M.NO_ANSWER,
+    KafkaError._DESTROY_BROKER: _M.NO_ANSWER,  # the request's connection was closed
+    KafkaError._ALL_BROKERS_DOWN: _M.NO_ANSWER,
+    KafkaError._TIMED_OUT: _M.NO_ANSWER,
+    KafkaError._RESOLVE: _M.NO_ANSWER,
+    KafkaError.REQUEST_TIMED_OUT: _M.NO_ANSWER,
+    KafkaError._WAIT_COORD: _M.COORDINATOR_NOT_READY,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS: _M.COORDINATOR_NOT_READY,
+    KafkaError.COORDINATOR_NOT_AVAILABLE: _M.COORDINATOR_NOT_READY,
+    KafkaError.NOT_COORDINATOR: _M.COORDINATOR_NOT_READY,
+    KafkaError.LEADER_NOT_AVAILABLE: _M.NO_LEADER,
+    KafkaError.NOT_LEADER_FOR_PARTITION: _M.NO_LEADER,
+    KafkaError.UNSTABLE_OFFSET_COMMIT: _M.OFFSETS_PENDING,
+    KafkaError.UNKNOWN_TOPIC_OR_PART: _M.UNKNOWN_TOPIC | _M.UNKNOWN_PARTITION,
+    KafkaError._UNKNOWN_TOPIC: _M.UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION: _M.UNKNOWN_PARTITION | _M.RECORD,
+    KafkaError._NOENT: _M.UNKNOWN_PARTITION,
+    KafkaError._MSG_TIMED_OUT: _M.UNDELIVERED,
+    KafkaError.MSG_SIZE_TOO_LARGE: _M.RECORD | _M.TOO_LARGE,
+    KafkaError.INVALID_TIMESTAMP: _M.RECORD | _M.TIMESTAMP,
+    KafkaError.INVALID_RECORD: _M.RECORD,
+    KafkaError.POLICY_VIOLATION: _M.RECORD,
+    KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT: _M.RECORD,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: _M.RECORD | _M.FORBIDDEN,
+    KafkaError._AUTHENTICATION: _M.CLIENT_REFUSED | _M.FORBIDDEN,
+    KafkaError.SASL_AUTHENTICATION_FAILED: _M.CLIENT_REFUSED | _M.FORBIDDEN,
+    KafkaError._SSL: _M.CLIENT_REFUSED,
+    KafkaError.UNSUPPORTED_SASL_MECHANISM: _M.CLIENT_REFUSED,
+    KafkaError.ILLEGAL_SASL_STATE: _M.CLIENT_REFUSED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: _M.CLIENT_REFUSED,
+    KafkaError.UNSUPPORTED_VERSION: _M.FORBIDDEN,
+    KafkaError._AUTO_OFFSET_RESET: _M.OUT_OF_RANGE,
+    KafkaError.OFFSET_OUT_OF_RANGE: _M.OUT_OF_RANGE,
+    KafkaError._PARTITION_EOF: _M.END,
+    KafkaError._FENCED: _M.FENCED,
+    KafkaError._FATAL: _M.FENCED,
+    KafkaError._STATE: _M.NO_TRANSACTION,
+    KafkaError.TOPIC_ALREADY_EXISTS: _M.EXISTS,
+    KafkaError.GROUP_ID_NOT_FOUND: _M.NO_GROUP,
+    KafkaError.INVALID_TRANSACTION_TIMEOUT: _M.TIMEOUT_TOO_LONG,
+}
+_ASK_AGAIN = _M.NO_ANSWER | _M.COORDINATOR_NOT_READY | _M.NO_LEADER | _M.OFFSETS_PENDING
+
+
+def kafka_error(error: KafkaException) -> KafkaError:
+    """Return the KafkaError of an exception."""
+    found: KafkaError = error.args[0]
+    return found
+
+
+def meaning(error: KafkaError | BaseException | None) -> Meaning:
+    """Return the meaning of an error; OTHER for one that is not in the table, and for other exceptions."""
+    if isinstance(error, KafkaException):
+        error = kafka_error(error)
+    return _MEANINGS.get(error.code(), Meaning.OTHER) if isinstance(error, KafkaError) else Meaning.OTHER
+
+
+def is_retriable(error: Exception) -> bool:
+    """Return True if librdkafka marks the error as retriable."""
+    return isinstance(error, KafkaException) and kafka_error(error).retriable()
+
+
+def is_transient(error: KafkaError) -> bool:
+    """Return True if a retry may help."""
+    return error.retriable() or bool(meaning(error) & _ASK_AGAIN)
+
+
+def unanswered(what: str, error: KafkaError) -> StreamsError:
+    """Return the engine's error for a failed request: BrokerUnavailableError if a retry may help."""
+    text = f"{what}: {error.str()}"
+    if Meaning.OFFSETS_PENDING in meaning(error):
+        text += ". A transaction holds them; if for longer than transaction.timeout.ms: docs/recovery.md, 'A transaction that hangs'"
+    return BrokerUnavailableError(text) if is_transient(error) else StreamsError(text)
+
+
+def producer_failure(error: KafkaException) -> TaskMigratedError | TransactionAbortedError | None:
+    """Return the engine's error for an error of a producer or its transaction; None if the call may be retried (`transactions.py`)."""
+    inner = kafka_error(error)
+    if inner.fatal() or Meaning.FENCED in meaning(inner):
+        return TaskMigratedError(f"the producer was fenced, or its transaction timed out: {inner.str()}")
+    if inner.txn_requires_abort() or not inner.retriable():
+        return TransactionAbortedError(f"{inner.name()}: {inner.str()}")
+    return None
+
+
+def too_large(text: str) -> Exception:
+    """Return the error that brokers give for a record of this size."""
+    return KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE, text))
+
+
+def bad_timestamp(text: str) -> Exception:
+    """Return the error that brokers give for a record with this timestamp."""
+    return KafkaException(KafkaError(KafkaError.INVALID_TIMESTAMP, text))
+
+
+def text_of(error: BaseException) -> str:
+    """Return the client's text of an error."""
+    return kafka_error(error).str() if isinstance(error, KafkaException) else str(error)

@@ -1,0 +1,249 @@
+"""Serdes with schemas in a Schema Registry: Avro, Protobuf and JSON Schema, in Confluent's wire format.
+
+    0 · schema id, int32 · the value
+
+The serdes wrap Confluent's own serializers, which are part of the Kafka client. They are imported when the first such serde is created,
+because that takes a second and most programs have none.
+
+If a registry does not answer, or rejects this client, the record is not the cause. So handlers are not called, which might skip a good
+record: the work since the last commit is rolled back and retried until the registry answers. An unknown or incompatible schema is an error
+of the record, and handlers decide.
+"""
+
+from __future__ import annotations
+
+import base64
+import threading
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
+
+import msgspec
+
+from penstock.runtime.model.errors import SchemaRegistryUnavailableError
+from penstock.runtime.model.type_variables import T
+from penstock.runtime.serdes.primitive import is_frozen
+from penstock.runtime.serdes.serde import CurrentHeaders, RegistrySchema, Serde
+from penstock.runtime.serdes.serde_format import SerdeFormat
+from penstock.runtime.serdes.type_schemas import type_schema
+
+if TYPE_CHECKING:
+    from confluent_kafka.schema_registry import SchemaRegistryClient
+
+Registry: TypeAlias = "str | Mapping[str, object] | SchemaRegistryClient"
+"""A registry's URL (`mock://name`: one in this process's memory, for tests), the settings of Confluent's client, or such a client."""
+M = TypeVar("M")
+
+_BUILT_IN = (bytes, bytearray)
+_REFUSED = frozenset({401, 403, 407, 408, 425, 429})
+"""HTTP status codes that concern the client or a temporary condition, not the schema. So do all from 500."""
+
+
+def avro(
+    registry: Registry,
+    schema: str | None = None,
+    *,
+    kind: type[T] | None = None,
+    is_key: bool = False,
+    serializer_config: Mapping[str, object] | None = None,
+    deserializer_config: Mapping[str, object] | None = None,
+) -> Serde[T]:
+    """Return a serde of Avro.
+
+    `schema` is the writer's schema, and the reader's schema to which records of other versions are resolved. Without one, records are read
+    with their writers' schemas, and writing needs `{"auto.register.schemas": False, "use.latest.version": True}`. Values are dicts, lists,
+    str, int, float, bytes; with `kind`, objects of that type (a dataclass, `msgspec.Struct` or TypedDict). `is_key`: the schema's subject
+    is
+    `<topic>-key`, not `<topic>-value`. The two configurations are those of Confluent's `AvroSerializer` and `AvroDeserializer`.
+    """
+
+    def make_writer(client: SchemaRegistryClient, config: dict[str, object]) -> _Function:
+        from confluent_kafka.schema_registry.avro import AvroSerializer
+
+        return cast(_Function, AvroSerializer(client, schema, conf=config))
+
+    def make_reader(client: SchemaRegistryClient, config: dict[str, object]) -> _Function:
+        from confluent_kafka.schema_registry.avro import AvroDeserializer
+
+        return cast(_Function, AvroDeserializer(client, schema, conf=config))
+
+    known = None if schema is None else RegistrySchema("AVRO", schema)
+    return _RegistrySerde("avro", registry, make_writer, make_reader, kind, is_key, serializer_config, deserializer_config, known)
+
+
+def _schema_of(kind: type) -> dict[str, object]:
+    try:
+        return msgspec.json.schema(kind)
+    except KeyError as error:
+        raise TypeError(
+            f"no JSON Schema can be made of {kind}: two classes in it have one name ({error}). Rename one, or give the schema"
+        ) from error
+
+
+def json_schema(
+    registry: Registry,
+    schema: str | None = None,
+    *,
+    kind: type[T] | None = None,
+    is_key: bool = False,
+    serializer_config: Mapping[str, object] | None = None,
+    deserializer_config: Mapping[str, object] | None = None,
+) -> Serde[T]:
+    """Return a serde of JSON that is validated with a schema when it is written and read. As `avro`; with a `kind` and no `schema`, the
+    schema is derived from the type. Raises TypeError for a type that has no JSON Schema."""
+    text = schema
+    if text is None and kind is not None:
+        text = msgspec.json.encode({"title": kind.__name__, **_schema_of(kind)}).decode()
+
+    def make_writer(client: SchemaRegistryClient, config: dict[str, object]) -> _Function:
+        from confluent_kafka.schema_registry.json_schema import JSONSerializer
+
+        return cast(_Function, JSONSerializer(text, client, conf=config))
+
+    def make_reader(client: SchemaRegistryClient, config: dict[str, object]) -> _Function:
+        from confluent_kafka.schema_registry.json_schema import JSONDeserializer
+
+        return cast(_Function, JSONDeserializer(text, schema_registry_client=client, conf=config))
+
+    known = None if text is None else RegistrySchema("JSON", text)
+    return _RegistrySerde("json_schema", registry, make_writer, make_reader, kind, is_key, serializer_config, deserializer_config, known)
+
+
+def protobuf(
+    registry: Registry,
+    message: type[M],
+    *,
+    is_key: bool = False,
+    serializer_config: Mapping[str, object] | None = None,
+    deserializer_config: Mapping[str, object] | None = None,
+) -> Serde[M]:
+    """Return a serde of Protobuf messages of one class, generated by `protoc`. Otherwise as `avro`."""
+
+    def make_writer(client: SchemaRegistryClient, config: dict[str, object]) -> _Function:
+        from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
+
+        return cast(_Function, ProtobufSerializer(cast(Any, message), client, conf=config))
+
+    def make_reader(client: SchemaRegistryClient, config: dict[str, object]) -> _Function:
+        from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
+
+        return cast(_Function, ProtobufDeserializer(cast(Any, message), config, client))
+
+    file = cast(Any, message).DESCRIPTOR.file.serialized_pb
+    known = RegistrySchema("PROTOBUF", base64.b64encode(file).decode())
+    name = str(cast(Any, message).DESCRIPTOR.full_name)
+    return _RegistrySerde("protobuf", registry, make_writer, make_reader, None, is_key, serializer_config, deserializer_config, known, name)
+
+
+_Function = Callable[[object, object], Any]
+"""(data, `SerializationContext`) -> result."""
+_Make = Callable[["SchemaRegistryClient", "dict[str, object]"], _Function]
+
+
+class _RegistrySerde(Serde[Any]):
+    __slots__ = ("_is_key", "_kind", "_make_reader", "_make_writer", "_message", "_reading", "_registry", "_writing")
+
+    def __init__(
+        self,
+        name: str,
+        registry: Registry,
+        make_writer: _Make,
+        make_reader: _Make,
+        kind: type[object] | None,
+        is_key: bool,
+        writing: Mapping[str, object] | None,
+        reading: Mapping[str, object] | None,
+        schema: RegistrySchema | None = None,
+        message: str = "",
+    ) -> None:
+        """`message`: the full name of a Protobuf message."""
+        immutable = kind is not None and is_frozen(kind)
+        super().__init__(self._write, self._read, immutable=immutable, name=name, registry_schema=schema)
+        self._registry = registry
+        self._make_writer = make_writer
+        self._make_reader = make_reader
+        self._kind = kind
+        self._message = message
+        self._is_key = is_key
+        # Confluent's own default requests associations from the registry first, which many registries do not support.
+        self._writing = {"subject.name.strategy.type": "TOPIC", **(writing or {})}
+        self._reading = {"subject.name.strategy.type": "TOPIC", **(reading or {})}
+
+    def format(self) -> SerdeFormat:
+        """Return the reader's format. The writer's schema is identified by each record."""
+        known, kind = self.registry_schema, None if self._kind is None else type_schema(self._kind)
+        language, text = _LANGUAGES[self.name], "" if known is None else known.text
+        return SerdeFormat(name=self.name, detail=self._message, language=language, text=text, kind=kind)
+
+    def serializer(self, topic: str, headers: CurrentHeaders | None = None) -> Callable[[Any], bytes | None]:
+        call = self._bound(self._make_writer(_client(self._registry), self._writing), topic, headers)
+        if self._kind is None:
+            return call
+        return lambda data: cast("bytes | None", call(msgspec.to_builtins(data, builtin_types=_BUILT_IN)))
+
+    def deserializer(self, topic: str, headers: CurrentHeaders | None = None) -> Callable[[bytes], Any]:
+        call = self._bound(self._make_reader(_client(self._registry), self._reading), topic, headers)
+        kind = self._kind
+        if kind is None:
+            return call
+        return lambda data: msgspec.convert(call(data), kind)
+
+    def _bound(self, function: _Function, topic: str, headers: CurrentHeaders | None) -> Callable[[Any], Any]:
+        """Return the function for one topic. It passes the record's headers, and tells an unavailable registry from a bad record."""
+        from confluent_kafka.serialization import MessageField, SerializationContext
+
+        context = SerializationContext(topic, MessageField.KEY if self._is_key else MessageField.VALUE)
+
+        def call(data: object) -> object:
+            if headers is not None:
+                context.headers = cast(Any, headers())
+            try:
+                return function(data, context)
+            except Exception as error:
+                if _is_away(error):
+                    raise SchemaRegistryUnavailableError(
+                        f"the Schema Registry is asked about topic {topic} and does not answer: {type(error).__name__}: {error}"
+                    ) from error
+                raise
+
+        return call
+
+    def _write(self, topic: str, headers: object, data: object) -> bytes | None:
+        return self.serializer(topic, lambda: cast(Any, headers))(data)
+
+    def _read(self, topic: str, headers: object, data: bytes) -> object:
+        return self.deserializer(topic, lambda: cast(Any, headers))(data)
+
+
+_LANGUAGES = {"avro": "AVRO", "json_schema": "JSON", "protobuf": "PROTOBUF"}
+
+_clients: dict[tuple[tuple[str, str], ...], SchemaRegistryClient] = {}
+_clients_lock = threading.Lock()
+
+
+def _client(registry: Registry) -> SchemaRegistryClient:
+    """Return the client, the same one for the same settings, so that serdes share its cache, and the content of a mock registry."""
+    from confluent_kafka.schema_registry import SchemaRegistryClient
+
+    if isinstance(registry, SchemaRegistryClient):
+        return registry
+    settings: dict[str, object] = {"url": registry} if isinstance(registry, str) else dict(registry)
+    key = tuple(sorted((name, repr(value)) for name, value in settings.items()))
+    with _clients_lock:
+        client = _clients.get(key)
+        if client is None:
+            client = _clients[key] = SchemaRegistryClient.new_client(settings)
+    return client
+
+
+def _is_away(error: BaseException | None) -> bool:
+    """Return True if an unavailable registry is the cause of an error."""
+    from confluent_kafka.schema_registry import SchemaRegistryError
+    from httpx2 import TransportError
+
+    while error is not None:
+        if isinstance(error, TransportError):
+            return True
+        if isinstance(error, SchemaRegistryError):
+            return error.http_status_code in _REFUSED or error.http_status_code >= 500
+        error = error.__cause__ or error.__context__
+    return False

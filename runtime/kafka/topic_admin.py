@@ -1,0 +1,393 @@
+"""Administration of topics: description, offsets, creation (Kafka Streams' `InternalTopicManager`).
+
+All requests are synchronous. A request that times out raises BrokerUnavailableError and can be repeated: creating an existing topic is no
+error.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass
+from typing import TypeVar
+
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin._listoffsets import OffsetSpec
+from confluent_kafka.admin._metadata import ClusterMetadata
+from confluent_kafka.admin._resource import ResourceType
+from confluent_kafka.admin._topic import TopicDescription as BrokersTopic
+from confluent_kafka.cimpl import NewTopic
+
+from penstock.runtime.config.streams_config import StreamsConfig
+from penstock.runtime.kafka.clients import QUIET, admin_client, offsets_consumer
+from penstock.runtime.kafka.failures import Meaning, kafka_error, meaning
+from penstock.runtime.model.errors import (
+    BrokerUnavailableError,
+    MissingSourceTopicError,
+    StreamsError,
+)
+from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.model.offset_metadata import OffsetAndMetadata
+
+logger = logging.getLogger(__name__)
+
+SLICE_SECONDS = 0.2
+"""Time in which a wait notices `give_up`; `ASK_SECONDS` where the client library waits by itself."""
+ASK_SECONDS = 2.0
+WARN_SECONDS = 3.0
+"""After so long without an answer, the log says so."""
+ANSWER_SECONDS = 30.0
+"""Time-out of one request to the brokers."""
+
+LOOK_SECONDS = 3.0
+"""Time-out of a request during a transaction: well below the shortest time-out of a session or a transaction."""
+
+_LOADING_SECONDS = 0.2
+"""Delay before a request to a coordinator that is loading its groups is repeated."""
+
+Answer = TypeVar("Answer")
+
+
+def ensure_topic(bootstrap_servers: str, topic: str, partitions: int, config: Mapping[str, str]) -> None:
+    """Create a topic unless it exists. Raises BrokerUnavailableError."""
+    client = AdminClient({"bootstrap.servers": bootstrap_servers, **QUIET})
+    try:
+        client.create_topics([NewTopic(topic, partitions, -1, config=dict(config))], request_timeout=ANSWER_SECONDS)[topic].result(
+            ANSWER_SECONDS
+        )
+    except KafkaException as error:
+        if Meaning.EXISTS not in meaning(error):
+            raise BrokerUnavailableError(
+                f"bootstrap.servers = {bootstrap_servers}: topic {topic} cannot be made: {error.args[0].str()}"
+            ) from error
+    except FutureTimeoutError as error:
+        raise BrokerUnavailableError(f"bootstrap.servers = {bootstrap_servers}: no answer within {ANSWER_SECONDS:.0f} s") from error
+
+
+def create_commands(bootstrap_servers: object, topics: Mapping[str, int], options: str = "") -> str:
+    """Return the commands that create these topics, with their partitions, for messages: one line each, to be copied."""
+    start = f"kafka-topics --bootstrap-server {bootstrap_servers} --create --topic"
+    return "".join(f"\n  {start} {topic} --partitions {partitions}{options}" for topic, partitions in topics.items())
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """Description of a topic. `config` contains all settings, including defaults."""
+
+    name: str
+    partitions: int
+    topic_id: str
+    config: Mapping[str, str]
+
+    @property
+    def compacted(self) -> bool:
+        return "compact" in self.config.get("cleanup.policy", "")
+
+    @property
+    def delete_retention_ms(self) -> int | None:
+        """How long a tombstone is retained; None if the topic is not compacted."""
+        return int(self.config.get("delete.retention.ms", "86400000")) if self.compacted else None
+
+
+class TopicAdmin:
+    """Client for the administration of topics. Safe to use from several threads."""
+
+    def __init__(self, config: StreamsConfig, give_up: Callable[[], bool] = lambda: False) -> None:
+        """Makes no request. `give_up` is called while a broker does not answer; True ends the wait. Raises StreamsConfigError for settings
+        that the Kafka client refuses."""
+        self._config = config
+        self._client = admin_client(config)
+        self._looker: Consumer | None = None
+        self._servers = str(config["bootstrap.servers"])
+        self._counts: dict[str, int] = {}
+        self.give_up = give_up
+
+    # -- reading ---------------------------------------------------------------------------------------------------------------
+
+    def names(self) -> frozenset[str]:
+        """Return the names of all topics. Raises BrokerUnavailableError, StreamsError."""
+        return frozenset(self._cluster("list topics").topics)
+
+    def describe(self, topics: Iterable[str]) -> dict[str, TopicDescription]:
+        """Describe topics; those that do not exist are left out. Raises BrokerUnavailableError, StreamsError."""
+        found = self._described(topics)
+        configs = self._configs(found)
+        return {
+            name: TopicDescription(name, len(each.partitions), str(each.topic_id), configs.get(name, {})) for name, each in found.items()
+        }
+
+    def _described(self, topics: Iterable[str]) -> dict[str, BrokersTopic]:
+        names = sorted(set(topics))
+        if not names:
+            return {}
+        answers = self._ask("describe topics", lambda: self._client.describe_topics(TopicCollection(names)))
+        found = {name: self._unless_missing(f"describe topic {name}", future) for name, future in answers.items()}
+        return {name: description for name, description in found.items() if description is not None}
+
+    def racks(self, topics: Iterable[str]) -> dict[Partition, frozenset[str]]:
+        """Return the racks of each partition's replicas; empty if the brokers have no `broker.rack`. Raises BrokerUnavailableError,
+        StreamsError."""
+        return {
+            Partition(name, part.id): frozenset(str(node.rack) for node in part.replicas if node.rack)
+            for name, description in self._described(topics).items()
+            for part in description.partitions
+        }
+
+    def _configs(self, topics: Collection[str]) -> dict[str, dict[str, str]]:
+        if not topics:
+            return {}
+        resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in topics]
+        answers = self._ask("describe configurations", lambda: self._client.describe_configs(resources))
+        configs: dict[str, dict[str, str]] = {}
+        for resource, future in answers.items():
+            entries = self._unless_missing(f"describe configuration of {resource.name}", future)
+            if entries is not None:
+                configs[resource.name] = {name: entry.value for name, entry in entries.items() if entry.value is not None}
+        return configs
+
+    def end_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, NextOffset]:
+        """Return the last stable offsets, which a `read_committed` consumer can reach. Raises BrokerUnavailableError, StreamsError (unknown
+        partition)."""
+        return self._offsets(partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]  # not annotated there
+
+    def high_watermarks(self, partitions: Iterable[Partition]) -> dict[Partition, NextOffset]:
+        """Return the ends including open transactions. A transaction may be committed for its producer before its markers are in all
+        partitions. Raises BrokerUnavailableError, StreamsError (unknown partition)."""
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # not annotated there
+        return self._offsets(partitions, latest, IsolationLevel.READ_UNCOMMITTED)
+
+    def start_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, NextOffset]:
+        """Return the first available offsets. Raises as `end_offsets`."""
+        return self._offsets(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]  # not annotated there
+
+    def offsets_for_times(self, partitions: Iterable[Partition], at_ms: int) -> dict[Partition, NextOffset]:
+        """Return the offset of the first record with a timestamp of at least `at_ms` (ms), the end if there is none. Raises as
+        `end_offsets`."""
+        wanted = list(partitions)
+        first = self._offsets(wanted, OffsetSpec.for_timestamp(at_ms))
+        none_yet = [partition for partition, offset in first.items() if offset < 0]
+        return first | self.end_offsets(none_yet)
+
+    def _offsets(
+        self, partitions: Iterable[Partition], spec: OffsetSpec, isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
+    ) -> dict[Partition, NextOffset]:
+        wanted = {TopicPartition(partition.topic, partition.number): spec for partition in partitions}
+        if not wanted:
+            return {}
+        answers = self._ask("list offsets", lambda: self._client.list_offsets(wanted, isolation_level=isolation))
+        return {
+            Partition(at.topic, at.partition): NextOffset(self._wait(f"list offsets of {at.topic}-{at.partition}", future).offset)
+            for at, future in answers.items()
+        }
+
+    def committed_offsets(self, group: str, *, stable: bool = True) -> dict[Partition, NextOffset]:
+        """Return all committed offsets of a group. Raises BrokerUnavailableError, StreamsError. If an open transaction contains offsets,
+        `stable` raises as well; otherwise these offsets are ignored."""
+        what, request = f"list offsets of group {group}", [ConsumerGroupTopicPartitions(group)]
+
+        def ask() -> list[TopicPartition]:
+            (future,) = self._ask(what, lambda: self._client.list_consumer_group_offsets(request, require_stable=stable)).values()
+            return self._wait(what, future).topic_partitions or []
+
+        found: dict[Partition, NextOffset] = {}
+        for at in self._once_loaded(ask):
+            if at.error is not None:
+                raise StreamsError(f"the committed offset of {at.topic}-{at.partition} in group {group} cannot be read: {at.error.str()}")
+            if at.offset >= 0:
+                found[Partition(at.topic, at.partition)] = NextOffset(at.offset)
+        return found
+
+    def last_committed(self, group: str, partitions: Iterable[Partition]) -> dict[Partition, OffsetAndMetadata]:
+        """Return the committed offsets of partitions, ignoring open transactions. Waits at most `LOOK_SECONDS`, because it is called during
+        a transaction. Raises BrokerUnavailableError, StreamsError.
+
+        It uses a consumer that joins no group. (Rejected: the admin client. In librdkafka 2.16 its requests to a group's coordinator are
+        never answered again after a broker failure, and one that times out while the broker is down may abort the process.)
+        """
+        if self._looker is None:
+            self._looker = offsets_consumer(self._config.admin_properties(), group)
+        looker, asked = self._looker, [TopicPartition(*partition) for partition in partitions]
+        what = f"list offsets of group {group}"
+        found = self._ask(what, lambda: looker.committed(asked, timeout=LOOK_SECONDS))
+        for at in found:
+            if at.error is not None:
+                raise self._translate(what, KafkaException(at.error))
+        return {Partition(at.topic, at.partition): OffsetAndMetadata(at.offset, at.metadata or "") for at in found if at.offset >= 0}
+
+    def members(self, group: str) -> list[str]:
+        """Return the clients (`client.id`) that are members of a group. Raises BrokerUnavailableError, StreamsError."""
+        what = f"describe group {group}"
+        try:
+            description = self._once_loaded(
+                lambda: self._wait(what, self._ask(what, lambda: self._client.describe_consumer_groups([group]))[group])
+            )
+        except StreamsError as error:
+            if Meaning.NO_GROUP in meaning(error.__cause__):
+                return []
+            raise
+        return sorted({str(member.client_id) for member in description.members})
+
+    def partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
+        """Return the current number of partitions of each existing topic. Raises BrokerUnavailableError, StreamsError."""
+        return {name: len(found.partitions) for name, found in self._described(topics).items()}
+
+    def partition_count(self, topic: str) -> int:
+        """Return the number of partitions of a topic. It is cached, because it seldom changes. Raises MissingSourceTopicError."""
+        count = self._counts.get(topic)
+        if count is None:
+            found = self.describe([topic]).get(topic)
+            if found is None:
+                raise MissingSourceTopicError(f"topic {topic} does not exist")
+            count = self._counts[topic] = found.partitions
+        return count
+
+    # -- changes ---------------------------------------------------------------------------------------------------------------
+
+    def create(self, topic: str, partitions: int, config: Mapping[str, str]) -> None:
+        """Create a topic; an existing one is left unchanged."""
+        self.create_all({topic: (partitions, config)})
+
+    def create_all(self, topics: Mapping[str, tuple[int, Mapping[str, str]]]) -> None:
+        """Create topics, each with its number of partitions and its configuration; existing ones are left unchanged."""
+        if not topics:
+            return
+        replicas = self._config.integer("replication.factor")
+        new = [NewTopic(name, count, replicas, config=dict(config)) for name, (count, config) in topics.items()]
+        for name, future in self._ask("create topics", lambda: self._client.create_topics(new)).items():
+            try:
+                self._result(f"create topic {name}", future)
+                logger.info("topic %s made with %d partitions", name, topics[name][0])
+            except KafkaException as error:
+                if Meaning.EXISTS not in meaning(error):
+                    raise self._translate(f"create topic {name}", error) from error
+
+    def delete_records(self, before: Mapping[Partition, int]) -> None:
+        """Delete the records before these offsets. Raises BrokerUnavailableError, StreamsError."""
+        # A client of its own: librdkafka looks leaders up in its cache, which knows none of topics that were made through the same client.
+        client = admin_client(self._config)
+        wanted = [TopicPartition(partition.topic, partition.number, offset) for partition, offset in before.items()]
+        for at, future in self._ask("delete records", lambda: client.delete_records(wanted)).items():
+            self._wait(f"delete records of {at.topic}-{at.partition}", future)
+
+    def alter(self, settings: Mapping[str, Mapping[str, str]]) -> None:
+        """Update settings of topics that an earlier version created. If altering is not authorized, they stay unchanged and a warning is
+        logged: brokers then refuse records whose timestamps are far from their own clocks."""
+        resources = [
+            ConfigResource(
+                ResourceType.TOPIC,
+                topic,
+                incremental_configs=[ConfigEntry(*setting, incremental_operation=AlterConfigOpType.SET) for setting in wanted.items()],
+            )
+            for topic, wanted in settings.items()
+            if wanted
+        ]
+        if not resources:
+            return
+        for resource, future in self._ask("alter topics", lambda: self._client.incremental_alter_configs(resources)).items():
+            wanted = ",".join(f"{name}={value}" for name, value in settings[resource.name].items())
+            try:
+                self._wait(f"alter topic {resource.name}", future)
+                logger.info("topic %s is altered: %s", resource.name, wanted)
+            except StreamsError as error:
+                logger.warning(
+                    "topic %s may refuse records for their time, and is not altered: %s. Set it: kafka-configs --bootstrap-server %s "
+                    "--alter --entity-type topics --entity-name %s --add-config %s",
+                    *(resource.name, error, self._servers, resource.name, wanted),
+                )
+
+    def brokers_make_topics(self) -> bool:
+        """Return True if brokers create topics automatically, or if their configuration cannot be read."""
+        broker = ConfigResource(ConfigResource.Type.BROKER, str(next(iter(self._cluster("list brokers").brokers))))
+        what = "describe configuration of a broker"
+        try:
+            found = self._result(what, next(iter(self._client.describe_configs([broker]).values())))
+        except KafkaException as error:
+            logger.debug("auto.create.topics.enable cannot be read: %s", error)
+            return True
+        return str(found["auto.create.topics.enable"].value) != "false"
+
+    # -- answers ---------------------------------------------------------------------------------------------------------------
+
+    def _ask(self, what: str, question: Callable[[], Answer]) -> Answer:
+        try:
+            return question()
+        except KafkaException as error:
+            raise self._translate(what, error) from error
+
+    def _wait(self, what: str, future: Future[Answer]) -> Answer:
+        try:
+            return self._result(what, future)
+        except KafkaException as error:
+            raise self._translate(what, error) from error
+
+    def _result(self, what: str, future: Future[Answer]) -> Answer:
+        """As `_wait`, but raise the broker's own errors: KafkaException, BrokerUnavailableError."""
+        return self._patiently(what, lambda slice_s: future.result(slice_s), FutureTimeoutError)
+
+    def _cluster(self, what: str) -> ClusterMetadata:
+        """Return metadata of brokers and topics. Raises BrokerUnavailableError, StreamsError."""
+
+        def ask(slice_s: float) -> ClusterMetadata:
+            try:
+                return self._client.list_topics(timeout=max(slice_s, ASK_SECONDS))
+            except KafkaException as error:
+                raise self._translate(what, error) from error
+
+        return self._patiently(what, ask, BrokerUnavailableError)
+
+    def _patiently(self, what: str, ask: Callable[[float], Answer], none_yet: type[Exception]) -> Answer:
+        """Repeat short requests until there is an answer, `ANSWER_SECONDS` have passed, or `give_up` returns True. Logs once if it takes
+        long."""
+        begun = time.monotonic()
+        warned = False
+        while True:
+            try:
+                return ask(SLICE_SECONDS)
+            except none_yet as error:
+                waited = time.monotonic() - begun
+                if waited >= ANSWER_SECONDS or self.give_up():
+                    raise BrokerUnavailableError(
+                        f"bootstrap.servers = {self._servers}: no answer within {waited:.0f} s ({what})"
+                    ) from error
+                if waited >= WARN_SECONDS and not warned:
+                    logger.warning("bootstrap.servers = %s: no broker has answered for %.0f s (%s)", self._servers, waited, what)
+                    warned = True
+
+    def _once_loaded(self, question: Callable[[], Answer]) -> Answer:
+        """Repeat a request to a group's coordinator until it has loaded its groups, which takes a while after a broker's start and after
+        the creation of `__consumer_offsets`. Raises the exceptions of `question`."""
+        until = time.monotonic() + ANSWER_SECONDS
+        while True:
+            try:
+                return question()
+            except StreamsError as error:
+                loading = Meaning.COORDINATOR_NOT_READY in meaning(error.__cause__)
+                if not loading or time.monotonic() > until or self.give_up():
+                    raise
+                time.sleep(_LOADING_SECONDS)
+
+    def _unless_missing(self, what: str, future: Future[Answer]) -> Answer | None:
+        try:
+            return self._wait(what, future)
+        except StreamsError as error:
+            if Meaning.UNKNOWN_TOPIC in meaning(error.__cause__):
+                return None
+            raise
+
+    def _translate(self, what: str, error: KafkaException) -> StreamsError:
+        inner = kafka_error(error)
+        if Meaning.NO_ANSWER in meaning(inner):
+            return BrokerUnavailableError(f"bootstrap.servers = {self._servers}: no broker answered ({what}: {inner.str()})")
+        return StreamsError(f"{what}: {inner.name()}: {inner.str()}")

@@ -1,0 +1,239 @@
+"""A transactional producer whose calls succeed, abort the transaction, or lose the producer.
+
+librdkafka reports errors of transactions in a dozen codes. The engine has three reactions to them (rules.md, 10):
+
+    fatal (`_FENCED`, `_FATAL`, or `fatal()`)      fenced, or the broker timed the transaction out, which cannot be distinguished:
+                                                   TaskMigratedError: discard the producer, start a new incarnation.
+    `txn_requires_abort()`                         TransactionAbortedError: abort, return to the last commit, process again.
+    the call does not return                       as fatal (`CallThread`).
+    `retriable()`                                  the broker is down or busy: repeat the call until it answers or the worker gives up.
+
+All other errors require an abort too: after a commit with an unknown result there must not be another one.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from queue import SimpleQueue
+from typing import TypeVar
+
+from confluent_kafka import KafkaException, TopicPartition
+
+from penstock.runtime.kafka.clients import transactional_producer
+from penstock.runtime.kafka.failures import Meaning, kafka_error, meaning, producer_failure
+from penstock.runtime.kafka.producer import RecordProducer
+from penstock.runtime.model.errors import StreamsConfigError, StreamsError, TaskMigratedError, TransactionAbortedError
+from penstock.runtime.model.ids import Partition
+from penstock.runtime.model.offset_metadata import OffsetAndMetadata
+
+logger = logging.getLogger(__name__)
+
+CALL_SECONDS = 5.0
+"""Time-out of one call. A retriable time-out is followed by the same call, so this only limits how soon a stop is noticed."""
+CLOSE_SECONDS = 2.0
+HUNG_SECONDS = CALL_SECONDS + 3.0
+"""A call that exceeds its own time-out of `CALL_SECONDS` by this much is taken to hang (`CallThread`)."""
+
+
+FENCE_SECONDS = (0.1, 0.1, 0.1, 0.1, 0.1, 30.0)
+"""Time-outs of the attempts at fencing, one of which makes the broker abort an open transaction. If the coordinator is not ready at once,
+librdkafka retries after half a second, while a new client retries at once (0.2 s instead of 0.6 to 1)."""
+
+
+class GroupMetadata:
+    """Type of confluent-kafka's opaque `ConsumerGroupMetadata`, which it does not export."""
+
+
+Result = TypeVar("Result")
+
+
+class HungError(Exception):
+    """A call into librdkafka did not return in time, and never may."""
+
+
+class CallThread:
+    """A thread for calls into librdkafka that may never return, made one at a time. Used by one other thread.
+
+    In librdkafka 2.16.0, `send_offsets_to_transaction` ignores its time-out if the broker stops during the call: it had not returned after
+    60 s, although the broker was back. A worker that waits for it would hang for ever. So a call that does not return in time is abandoned
+    with its thread and its producer, and the worker continues with new ones. A call through the thread costs some 50 µs more, three or four
+    times per commit.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self.hung = False
+        """True after a call that did not return in time; no further call is made."""
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def _run(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call()
+
+    def call(self, function: Callable[[], Result], seconds: float, beside: Callable[[], None] | None = None) -> Result:
+        """Call `function` on the thread; return its result or raise its exception. Raises HungError if it does not return within `seconds`,
+        and immediately for later calls.
+
+        The caller runs `beside` meanwhile. If `beside` raises, its exception is raised, and the next call waits for `function`.
+        """
+        if self.hung:
+            raise HungError
+        future: Future[Result] = Future()
+        begun = threading.Event()
+
+        def run() -> None:
+            begun.set()
+            try:
+                result = function()
+            except BaseException as error:  # noqa: BLE001 (it is the caller's)
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        self._calls.put(run)
+        if beside is not None:
+            begun.wait(seconds)  # otherwise the GIL would let the other thread start only after up to 5 ms of computing here
+            beside()
+        try:
+            return future.result(seconds)
+        except FutureTimeoutError:
+            if future.done():  # the function itself raised it
+                raise
+            self.hung = True
+            raise HungError from None
+
+    def close(self) -> None:
+        """End the thread, unless it hangs."""
+        self._calls.put(None)
+
+
+class TransactionalProducer:
+    """Transactions of one incarnation of a worker.
+
+    `give_up()` is called between attempts while the broker does not answer. `group`: metadata of the application's group, which has no
+    members and is used for offsets if no other group is given; it never changes.
+    """
+
+    def __init__(
+        self,
+        properties: Mapping[str, object],
+        transactional_id: str,
+        group: GroupMetadata | None,
+        give_up: Callable[[], bool],
+    ) -> None:
+        self._client = transactional_producer(properties, transactional_id)
+        self.producer = RecordProducer(self._client)
+        self._transactional_id = transactional_id
+        self._group = group
+        self._give_up = give_up
+        self._open = False
+        self._calls = CallThread(f"transactions of {transactional_id}")
+
+    def init(self) -> None:
+        """Register the id with the broker, which aborts an open transaction of its previous user. Call it once, before anything else.
+        Raises StreamsConfigError if the configured transaction time-out exceeds the brokers' limit."""
+        try:
+            self._until_answered(lambda: self._client.init_transactions(CALL_SECONDS))
+        except TaskMigratedError as error:
+            refused = error.__cause__
+            if Meaning.TIMEOUT_TOO_LONG in meaning(refused):
+                raise StreamsConfigError(
+                    "transaction.timeout.ms, which is longer than commit.interval.ms, is more than the brokers allow "
+                    "(max.transaction.timeout.ms): make the two shorter, or the brokers' limit longer"
+                ) from refused
+            raise
+        self.begin()
+
+    def begin(self) -> None:
+        if not self._open:
+            self._until_answered(self._client.begin_transaction)
+            self._open = True
+
+    def send_offsets(
+        self,
+        offsets: Mapping[Partition, OffsetAndMetadata],
+        group: GroupMetadata | None = None,
+        beside: Callable[[], None] | None = None,
+    ) -> None:
+        """Add offsets to the transaction, of the application's group, which has no members, or of another one. `beside` runs while waiting
+        for the broker."""
+        positions = [TopicPartition(topic, number, at.offset, at.metadata) for (topic, number), at in offsets.items()]
+        metadata = self._group if group is None else group
+        assert metadata is not None
+        self._until_answered(lambda: self._client.send_offsets_to_transaction(positions, metadata, CALL_SECONDS), beside)
+
+    def flush(self) -> int:
+        """Serve delivery reports; return the number of undelivered records. It has a time-out, because a failed transaction is reported
+        only by the commit."""
+        return self.producer.flush(CALL_SECONDS)
+
+    def commit(self) -> None:
+        """Commit the transaction and begin the next one. Raises TaskMigratedError if the next one fails to begin: the commit holds then."""
+        self._until_answered(lambda: self._client.commit_transaction(CALL_SECONDS))
+        self._open = False
+        try:
+            self.producer.poll()
+            self.begin()
+        except TransactionAbortedError as error:
+            raise TaskMigratedError(f"the transaction is committed, but the next cannot begin: {error}") from error
+
+    def abort(self) -> None:
+        """Abort the transaction and begin the next one. Raises TaskMigratedError if the producer cannot be used any more."""
+        try:
+            self._until_answered(lambda: self._client.abort_transaction(CALL_SECONDS))
+        except TransactionAbortedError as error:
+            raise TaskMigratedError(f"the transaction could not be aborted: {error}") from error
+        self._open = False
+        self.begin()
+
+    def _until_answered(self, call: Callable[[], Result], beside: Callable[[], None] | None = None) -> Result:
+        warned = False
+        while True:
+            try:
+                once, beside = beside, None
+                return self._calls.call(call, HUNG_SECONDS, once)
+            except HungError:
+                raise TaskMigratedError(f"the client of {self._transactional_id} does not return from a call: it is replaced") from None
+            except KafkaException as error:
+                failure = producer_failure(error)
+                if failure is not None:
+                    raise failure from error
+                if self._give_up():
+                    raise TaskMigratedError(f"gave up on {self._transactional_id}: {kafka_error(error).str()}") from error
+                if not warned:
+                    logger.warning("%s: no answer yet, still trying: %s", self._transactional_id, kafka_error(error).str())
+                    warned = True
+
+    def close(self) -> None:
+        """Discard unsent records and abort the transaction, so that consumers need not wait for its time-out. Never raises."""
+        if self._calls.hung:
+            return
+        if self._open:
+            try:
+                self._calls.call(lambda: self._client.abort_transaction(CLOSE_SECONDS), HUNG_SECONDS)
+            except HungError:
+                return
+            except KafkaException as error:  # fenced, or the broker is away: then the next user of the id or the time-out ends it
+                logger.info("%s: not aborted at close: %s", self._transactional_id, kafka_error(error).str())
+            self._open = False
+        self._calls.close()
+        self.producer.drop()
+
+
+def fence(properties: Mapping[str, object], transactional_id: str) -> None:
+    """Fence a transactional id: abort its open transaction and keep its user from writing. Raises StreamsError."""
+    for patience in FENCE_SECONDS:
+        client = transactional_producer(properties, transactional_id)
+        try:
+            client.init_transactions(patience)
+        except KafkaException as error:
+            inner, failed = kafka_error(error), error
+            if not inner.retriable():
+                break
+        else:
+            return
+    raise StreamsError(f"{transactional_id} cannot be initialised: {inner.str()}") from failed

@@ -1,0 +1,51 @@
+"""Identifiers of the engine: small, ordered, hashable, and of distinct types.
+
+`NextOffset` exists because Kafka Streams has two conventions for the offset of a store, *last applied* and *next to read*, and has confused
+them more than once. Penstock uses only the next offset to read.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import NamedTuple, NewType
+
+NextOffset = NewType("NextOffset", int)
+"""The next offset to read of a partition: the last applied offset plus one. Never negative."""
+
+_TASK_ID = re.compile(r"(\d+)_(\d+)")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TaskId:
+    """A sub-topology and one partition of its input. `str()` is Kafka Streams' form, `0_3`; ordered by sub-topology, then partition."""
+
+    subtopology: int
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.subtopology}_{self.partition}"
+
+    @classmethod
+    def parse(cls, text: str) -> TaskId:
+        """Parse the form of `str()`. Raises ValueError for anything else."""
+        match = _TASK_ID.fullmatch(text)
+        if match is None:
+            raise ValueError(f"{text!r} is not a task id: expected <subtopology>_<partition>, for example 0_3")
+        return cls(int(match[1]), int(match[2]))
+
+
+class Partition(NamedTuple):
+    """A partition of a topic. (confluent-kafka's `TopicPartition` also has an offset and an error, and cannot be compared with other types;
+    it is used in the public API only.)"""
+
+    topic: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.number}"
+
+
+def changelog_topic(application_id: str, store: str) -> str:
+    """Return the name of a store's changelog topic, as in Kafka Streams."""
+    return f"{application_id}-{store}-changelog"

@@ -1,0 +1,193 @@
+"""Metrics under Kafka Streams' names and groups, readable in the process (`KafkaStreams.metrics()`) and over HTTP by Prometheus.
+
+The engine counts once per batch or commit, never per record: a counter is one integer to which one thread adds. Reading takes no lock of
+the hot path. Prometheus sees `kafka_streams_<group>_<name>` with underscores for hyphens, so Kafka Streams'
+`dropped-records-total` of group `stream-task-metrics` is `kafka_streams_stream_task_metrics_dropped_records_total`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from threading import Lock
+from typing import NamedTuple
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+CLIENT = "stream-metrics"
+THREAD = "stream-thread-metrics"
+TASK = "stream-task-metrics"
+NODE = "stream-processor-node-metrics"
+STATE = "stream-state-metrics"
+
+
+class MetricName(NamedTuple):
+    """Identity of a metric (Kafka's `MetricName`): hyphenated name, group, and tags as sorted pairs."""
+
+    name: str
+    group: str
+    tags: tuple[tuple[str, str], ...]
+
+
+class Counter:
+    """A number that only increases. One thread adds; any thread reads `value`."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0
+
+    def add(self, n: int = 1) -> None:
+        self.value += n
+
+
+class Gauge:
+    """The last value that was set."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0.0
+
+    def set(self, value: float) -> None:
+        self.value = value
+
+
+class Latency:
+    """Average and maximum of durations in ms, over the life of the metric."""
+
+    __slots__ = ("count", "maximum", "total")
+
+    def __init__(self) -> None:
+        self.total = 0.0
+        self.count = 0
+        self.maximum = 0.0
+
+    def record(self, milliseconds: float) -> None:
+        self.total += milliseconds
+        self.count += 1
+        self.maximum = max(self.maximum, milliseconds)
+
+    @property
+    def average(self) -> float:
+        return self.total / self.count if self.count else 0.0
+
+
+class Metrics:
+    """Registry of one client's metrics. The same name, group and tags return the same object."""
+
+    def __init__(self, **tags: str) -> None:
+        self._tags = {tag.replace("_", "-"): value for tag, value in tags.items()}
+        self._lock = Lock()
+        self._counters: dict[MetricName, Counter] = {}
+        self._gauges: dict[MetricName, Callable[[], float]] = {}
+        self._set_gauges: dict[MetricName, Gauge] = {}
+        self._latencies: dict[MetricName, Latency] = {}
+
+    def _name(self, name: str, group: str, tags: dict[str, str]) -> MetricName:
+        return MetricName(name, group, tuple(sorted({**self._tags, **{k.replace("_", "-"): v for k, v in tags.items()}}.items())))
+
+    def counter(self, name: str, group: str, **tags: str) -> Counter:
+        """Return the counter with this name, which ends in `-total`."""
+        with self._lock:
+            return self._counters.setdefault(self._name(name, group, tags), Counter())
+
+    def gauge(self, name: str, group: str, **tags: str) -> Gauge:
+        key = self._name(name, group, tags)
+        with self._lock:
+            gauge = self._set_gauges.setdefault(key, Gauge())
+            self._gauges[key] = lambda: gauge.value
+            return gauge
+
+    def gauge_of(self, name: str, group: str, read: Callable[[], float], **tags: str) -> None:
+        """Register a gauge whose value is computed when it is read; `read` must be safe to call from any thread."""
+        with self._lock:
+            self._gauges[self._name(name, group, tags)] = read
+
+    def latency(self, name: str, group: str, **tags: str) -> Latency:
+        """Return the latency with this name, published as `<name>-avg` and `<name>-max`, in ms."""
+        with self._lock:
+            return self._latencies.setdefault(self._name(name, group, tags), Latency())
+
+    def remove(self, **tags: str) -> None:
+        """Remove every metric that has all of these tags, for example when a task is closed."""
+        wanted = {(k.replace("_", "-"), v) for k, v in tags.items()}
+        with self._lock:
+            for table in (self._counters, self._gauges, self._set_gauges, self._latencies):
+                for key in [key for key in table if wanted <= set(key.tags)]:
+                    del table[key]
+
+    def values(self) -> dict[MetricName, float]:
+        """Return the current values of all metrics."""
+        with self._lock:
+            counters, gauges, latencies = dict(self._counters), dict(self._gauges), dict(self._latencies)
+        found: dict[MetricName, float] = {key: float(counter.value) for key, counter in counters.items()}
+        found.update((key, read()) for key, read in gauges.items())
+        for key, latency in latencies.items():
+            found[key._replace(name=f"{key.name}-avg")] = latency.average
+            found[key._replace(name=f"{key.name}-max")] = latency.maximum
+        return found
+
+
+class StreamsMetrics:
+    """Metrics of one custom processor (Kafka Streams' class of this name).
+
+    They are in the group of processors, with the names of the task and the processor, and are published with all others
+    (`KafkaStreams.metrics`, Prometheus) until the task is closed. A rollback to the last commit does not roll back metrics.
+    """
+
+    def __init__(self, metrics: Metrics, task: str, processor: str) -> None:
+        self._metrics = metrics
+        self._tags = {"task_id": task, "processor_node_id": processor}
+
+    def counter(self, name: str, **tags: str) -> Counter:
+        """Return a counter, increased by `add(n=1)`. Its name should end in `-total`."""
+        return self._metrics.counter(name, NODE, **{**tags, **self._tags})
+
+    def gauge(self, name: str, **tags: str) -> Gauge:
+        """Return a gauge, which has the last value of `set(value)`."""
+        return self._metrics.gauge(name, NODE, **{**tags, **self._tags})
+
+    def latency(self, name: str, **tags: str) -> Latency:
+        """Return average and maximum of durations, added by `record(milliseconds)`, as `<name>-avg` and `<name>-max`."""
+        return self._metrics.latency(name, NODE, **{**tags, **self._tags})
+
+    def metrics(self) -> dict[MetricName, float]:
+        """Return the current values of all metrics of this worker, including the engine's."""
+        return self._metrics.values()
+
+
+class _PrometheusView(Collector):
+    def __init__(self, values: Callable[[], Mapping[MetricName, float]]) -> None:
+        self._values = values
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield one metric family per name. As Prometheus requires, all its metrics have the same tags; missing ones are empty."""
+        by_name: dict[tuple[str, str], list[tuple[dict[str, str], float]]] = {}
+        for key, value in sorted(self._values().items()):
+            by_name.setdefault((key.group, key.name), []).append(({_plain(tag): of for tag, of in key.tags}, value))
+        for (group, metric), found in by_name.items():
+            name = _plain(f"kafka_streams_{group}_{metric}")
+            labels = sorted({tag for tags, _ in found for tag in tags})
+            make = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+            family = make(name, f"{metric} of {group} (Kafka Streams)", labels=labels)
+            for tags, value in found:
+                family.add_metric([tags.get(label, "") for label in labels], value)
+            yield family
+
+
+def _plain(name: str) -> str:
+    return name.replace("-", "_").replace(".", "_")
+
+
+def prometheus_text(values: Mapping[MetricName, float]) -> bytes:
+    """Return the metrics in Prometheus' text format."""
+    return generate_latest(_registry(lambda: values))
+
+
+def _registry(values: Callable[[], Mapping[MetricName, float]]) -> CollectorRegistry:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_PrometheusView(values))
+    return registry

@@ -1,0 +1,1 @@
+"""Workers as threads and processes: started, supervised, restarted and queried by their client."""
