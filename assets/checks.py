@@ -1,22 +1,22 @@
-"""Checks of the asset `instances`. A check belongs to the asset, not to a partition: it lists everything and fails on the worst.
+"""Checks of the asset `instances`. A check covers the asset as a whole, not a partition: it lists every instance and fails with the worst.
 
-They are evaluated with every materialisation, and each minute by a schedule. The schedule starts a job whose op computes the checks:
-Dagster would otherwise want to know for which partition.
+The checks run with every materialisation, and each minute by a schedule. The schedule starts a job whose op runs the checks:
+a scheduled run of the asset itself would need a partition.
 """
 
 from collections.abc import Iterator, Sequence
 
 import dagster as dg
 
-from orchestration import dagster_alerts
-from orchestration.applications import Application
-from orchestration.audit import now
-from orchestration.dagster_alerts import INSTANCES
-from orchestration.health import DESCRIPTIONS, CheckResult, by_name, examine_one, remember, worst
-from orchestration.operations import Operations
-from orchestration.policies import Severity
-from orchestration.resources import PenstockResource
-from runtime.errors import BrokerUnavailableError
+from penstock.orchestration.dagster import alert_check
+from penstock.orchestration.dagster.alert_check import INSTANCES
+from penstock.orchestration.dagster.resources import PenstockResource
+from penstock.orchestration.database.audit import now
+from penstock.orchestration.declarations.applications import Application
+from penstock.orchestration.declarations.policies import Severity
+from penstock.orchestration.health import DESCRIPTIONS, CheckResult, by_name, examine_one, remember, worst
+from penstock.orchestration.instances.operations import Operations
+from penstock.runtime.model.errors import BrokerUnavailableError
 
 _MOST_ROWS = 500
 _MOST_SHOWN = 30
@@ -26,23 +26,23 @@ _MOST_SHOWN = 30
     name="instances_health",
     specs=[
         *(dg.AssetCheckSpec(name, asset=INSTANCES, description=description) for name, description in DESCRIPTIONS.items()),
-        dagster_alerts.check_spec(),
+        alert_check.check_spec(),
     ],
 )
 def instances_health(context: dg.AssetCheckExecutionContext, penstock: PenstockResource) -> Iterator[dg.AssetCheckResult]:
-    """All checks, as part of a run that materialises instances."""
+    """Run all checks, as part of a run that materialises instances."""
     yield from check_results(penstock.operations, context.log)
 
 
 def check_results(operations: Operations, log: dg.DagsterLogManager) -> Sequence[dg.AssetCheckResult]:
-    """All checks, by what is on Kafka now. The alerts that follow from them are opened and closed on the way."""
+    """Run all checks on the state that Kafka has now; open and resolve the alerts that follow from them."""
     results = [result for application in operations.applications.applications for result in look(operations, application, log)]
     found = by_name(results)
-    return (*(_result(name, found.get(name, [])) for name in DESCRIPTIONS), dagster_alerts.result(operations))
+    return (*(_result(name, found.get(name, [])) for name in DESCRIPTIONS), alert_check.result(operations))
 
 
 def look(operations: Operations, application: Application, log: dg.DagsterLogManager) -> list[CheckResult]:
-    """The checks of one application; where no broker answers, by what was known last, which then grows old by itself."""
+    """Run the checks of one application. If no broker answers, use the last known state, whose age the checks then report."""
     at = now()
     try:
         with operations.feed(application) as feed:
@@ -56,7 +56,7 @@ def look(operations: Operations, application: Application, log: dg.DagsterLogMan
 
 
 def _result(name: str, results: Sequence[CheckResult]) -> dg.AssetCheckResult:
-    """One check over all applications: numbers are added up, but for the oldest of something."""
+    """Combine the results of all applications into one check: numbers are summed, except ages, of which the largest counts."""
     severity = worst(result.severity for result in results)
     texts = [text for result in results for text in result.texts]
     rows = sum(len(result.rows) for result in results)
@@ -71,7 +71,7 @@ def _result(name: str, results: Sequence[CheckResult]) -> dg.AssetCheckResult:
 
 
 def _numbers(results: Sequence[CheckResult]) -> dict[str, dg.MetadataValue]:
-    """Under stable names, so that Dagster plots them; with more than one application also for each."""
+    """Return metadata under stable names, so that Dagster plots it; with more than one application, also per application."""
     totals: dict[str, int | float] = {}
     for result in results:
         for name, value in result.numbers.items():
@@ -82,14 +82,14 @@ def _numbers(results: Sequence[CheckResult]) -> dict[str, dg.MetadataValue]:
 
 
 def _lines(results: Sequence[CheckResult]) -> list[dict[str, str | int | float | bool | None]]:
-    """A line for each row, what is wrong first."""
+    """Return a line per row, failures first."""
     lines = [(row, {"application": result.application, **row.cells}) for result in results for row in result.rows]
     lines.sort(key=lambda line: -line[0].severity.rank)
     return [{**cells, "severity": row.severity.value, "problem": row.problem} for row, cells in lines]
 
 
 def _markdown(results: Sequence[CheckResult]) -> str:
-    """The table as it is shown beside the check."""
+    """Return the table that is displayed with the check, in Markdown."""
     lines = _lines(results)
     if not lines:
         return "nothing to look at"

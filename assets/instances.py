@@ -1,7 +1,8 @@
-"""The asset `instances`: one partition for each instance that is declared or was asked for. Materialised means: it is wanted, and it runs.
+"""The asset `instances`: one partition for each instance that is declared or was added by `scale`. A materialised instance should run,
+and is running.
 
-The run starts the process unless it lives, waits until it says RUNNING, records what somebody wants to know, and ends. The process is
-detached and lives on without Dagster; stopping it is a job.
+The run starts the process unless it is running already, waits until it reports RUNNING, records its metadata, and succeeds. The process
+is detached and keeps running without Dagster; a job stops it.
 """
 
 import base64
@@ -10,24 +11,24 @@ from collections.abc import Iterable
 
 import dagster as dg
 
-from orchestration.audit import now
-from orchestration.control_plane.models import Instance, Task
-from orchestration.dagster_alerts import INSTANCES
-from orchestration.drawing import parse, svg
-from orchestration.drawing.live import newest_text, notes
-from orchestration.instance_partitions import PARTITIONS
-from orchestration.observer import Observer, Picture
-from orchestration.operations import Started
-from orchestration.places import Places
-from orchestration.resources import PenstockResource
-from runtime.errors import StreamsError
-from runtime.states import TaskKind
+from penstock.orchestration.dagster.alert_check import INSTANCES
+from penstock.orchestration.dagster.instance_partitions import PARTITIONS
+from penstock.orchestration.dagster.resources import PenstockResource
+from penstock.orchestration.database.audit import now
+from penstock.orchestration.database.models import Instance, Task
+from penstock.orchestration.declarations.project_paths import ProjectPaths
+from penstock.orchestration.drawing import parse, svg
+from penstock.orchestration.drawing.live import newest_text, notes
+from penstock.orchestration.instances.operations import Started
+from penstock.orchestration.kafka.observer import Observer, Picture
+from penstock.runtime.model.errors import StreamsError
+from penstock.runtime.model.states import TaskKind
 
 GROUP = "streams"
 
 
 def instances_asset(topics: Iterable[dg.AssetKey] = ()) -> dg.AssetsDefinition:
-    """The asset over all instances. `topics` stand before it in the lineage: what the applications read."""
+    """Return the asset over all instances. `topics` are its upstream assets: the topics that the applications read."""
 
     @dg.asset(
         key=INSTANCES,
@@ -42,7 +43,7 @@ def instances_asset(topics: Iterable[dg.AssetKey] = ()) -> dg.AssetsDefinition:
     def instances(context: dg.AssetExecutionContext, penstock: PenstockResource) -> dg.MaterializeResult[None]:
         operations = penstock.operations
         started = operations.start(context.partition_key, actor=f"dagster run {context.run.run_id[:8]}", progress=context.log.info)
-        metadata = instance_metadata(operations.places, started)
+        metadata = instance_metadata(operations.paths, started)
         application = operations.applications.of_instance(context.partition_key)
         try:
             metadata |= topology_metadata(Observer(application.id, application.bootstrap_servers).look())
@@ -53,8 +54,8 @@ def instances_asset(topics: Iterable[dg.AssetKey] = ()) -> dg.AssetsDefinition:
     return instances
 
 
-def instance_metadata(places: Places, started: Started) -> dict[str, dg.MetadataValue]:
-    """What a materialisation of an instance shows. Numbers have stable names, so that Dagster plots them over time."""
+def instance_metadata(paths: ProjectPaths, started: Started) -> dict[str, dg.MetadataValue]:
+    """Return metadata of an instance's materialisation. Numbers have stable names, so that Dagster plots them over time."""
     row, tasks, at = started.instance, started.tasks, now()
     ages = [(at - task.checkpoint_at).total_seconds() for task in tasks if task.checkpoint_at is not None]
     metadata: dict[str, dg.MetadataValue] = {
@@ -67,8 +68,8 @@ def instance_metadata(places: Places, started: Started) -> dict[str, dg.Metadata
         **{f"{kind.value.lower()}_tasks": dg.MetadataValue.int(sum(task.kind == kind.value for task in tasks)) for kind in TaskKind},
         "lag": dg.MetadataValue.int(sum(task.lag or 0 for task in tasks if task.kind == TaskKind.ACTIVE.value)),
         "records_to_learn": dg.MetadataValue.int(sum(task.lag or 0 for task in tasks if task.kind == TaskKind.LEARNER.value)),
-        "log": dg.MetadataValue.path(str(places.log_path(row.name))),
-        "state_folder": dg.MetadataValue.path(str(places.state_dir(row.name))),
+        "log": dg.MetadataValue.path(str(paths.log_path(row.name))),
+        "state_folder": dg.MetadataValue.path(str(paths.state_dir(row.name))),
         "next_command": dg.MetadataValue.md(f"`penstock status {shlex.quote(row.name)}`"),
     }
     if ages:
@@ -79,7 +80,7 @@ def instance_metadata(places: Places, started: Started) -> dict[str, dg.Metadata
 
 
 def topology_metadata(picture: Picture) -> dict[str, dg.MetadataValue]:
-    """The topology that the application runs, as a picture in the page; `penstock topology` draws the same, with rates."""
+    """Return a diagram of the running topology; `penstock topology` draws the same one, with rates."""
     text = newest_text(picture)
     if text is None:
         return {}
@@ -88,7 +89,7 @@ def topology_metadata(picture: Picture) -> dict[str, dg.MetadataValue]:
 
 
 def tasks_table(tasks: tuple[Task, ...], row: Instance) -> dg.TableMetadataValue:
-    """A row for each task of the instance, copies included: of an active task `lag` is its input's, of a copy its changelogs'."""
+    """Return a row per task of the instance, copies included. `lag`: an active task's on its input, a copy's on its changelogs."""
     at = now()
     columns = {
         "task": "string",
@@ -120,7 +121,7 @@ def tasks_table(tasks: tuple[Task, ...], row: Instance) -> dg.TableMetadataValue
 
 
 def learned_percent(task: Task) -> float | None:
-    """How much of its changelogs a copy has read; None of an active task, and where the end is not known."""
+    """Return the percentage of its changelogs that a standby has read; None for an active task, and if the end is not known."""
     if task.kind == TaskKind.ACTIVE.value or task.lag is None or not task.end_sum:
         return None
     return round(100 * (1 - task.lag / task.end_sum), 1)

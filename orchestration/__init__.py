@@ -1,1 +1,1 @@
-"""The control plane: what is declared to run, what runs, what went wrong and what was done about it."""
+"""The control plane: desired and current state of instances, alerts, and operations."""

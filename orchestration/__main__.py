@@ -1,17 +1,17 @@
-"""The command `penstock`, also as `python -m orchestration`.
+"""The command `penstock`, also as `python -m penstock.orchestration`.
 
-Loading what the commands need takes a second. Ctrl-C in it ends the process at once, and not with a traceback out of an import.
+Importing the commands takes a second. Ctrl-C meanwhile ends the process at once, without a traceback from an import.
 """
 
 import signal
 
 
 def main() -> None:
-    """Runs the command line."""
+    """Run the command line."""
     python = signal.getsignal(signal.SIGINT)
-    if python is signal.default_int_handler:  # not where somebody has it ignored
+    if python is signal.default_int_handler:  # not if the caller ignores it
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from orchestration.cli import app
+    from penstock.orchestration.cli import app
 
     signal.signal(signal.SIGINT, python)
     app(prog_name="penstock")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+
 import typer
 
-from orchestration.commands import alerts, broker, instances, look, run_book, snapshot, trail
-from orchestration.commands.dev import dev
-from orchestration.commands.query import query
-from orchestration.commands.tables import tables
-from orchestration.commands.topology import topology
+from penstock.orchestration.commands import alerts, broker, instances, look, run_book, snapshot, trail
+from penstock.orchestration.commands.deploy import deploy
+from penstock.orchestration.commands.dev import dev
+from penstock.orchestration.commands.query import query
+from penstock.orchestration.commands.reset import reset
+from penstock.orchestration.commands.tables import tables
+from penstock.orchestration.commands.topology import topology
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -26,31 +30,33 @@ app = typer.Typer(
 
 `penstock broker tool kafka-topics -- --list` runs one of Kafka's own tools.
 
+`penstock deploy flight-board` checks new code, then rolls it over the instances while the others go on.
+
+`penstock reset flight-board --dry-run` shows what a start without state would delete.
+
 What is kept goes to `.penstock/` in the project's folder, or to where the environment variable `PENSTOCK_HOME` says.
 """,
 )
-app.add_typer(broker.app, name="broker", help="The embedded Kafka: start it, stop it, run Kafka's own tools on it.")
-app.command()(dev)
-for command in (
-    instances.start,
-    instances.stop,
-    instances.restart,
-    instances.scale,
-    instances.drain,
-    instances.pause,
-    instances.resume,
-    look.status,
-    look.tasks,
-    look.events,
-    look.describe,
-    query,
-    topology,
-    tables,
-    trail.audit,
-    trail.run_books,
-):
-    app.command()(command)
-app.command("skip")(run_book.skip_record)
-app.add_typer(alerts.app, name="alerts", help="What went wrong, who looks after it, what became of it.")
-app.add_typer(run_book.app, name="run-book", help="Repairs, step by step: skip a record, resume, replay, rebuild, restart; approve one.")
-app.add_typer(snapshot.app, name="snapshot")
+_INSTANCES, _LOOK, _REPAIR, _STATE, _MACHINE = "Instances", "Look", "Repair", "State", "This machine"
+_PANELS: Mapping[str, Sequence[Callable[..., None]]] = {
+    _INSTANCES: (instances.start, instances.stop, instances.restart, deploy, instances.scale, instances.drain),
+    _LOOK: (look.status, look.tasks, look.events, look.describe, topology, trail.audit, trail.run_books),
+    _REPAIR: (instances.pause, instances.resume),
+    _STATE: (query, tables, reset),
+    _MACHINE: (dev,),
+}
+for panel, commands in _PANELS.items():
+    for command in commands:
+        app.command(rich_help_panel=panel)(command)
+app.command("skip", rich_help_panel=_REPAIR)(run_book.skip_record)
+app.add_typer(alerts.app, name="alerts", rich_help_panel=_REPAIR, help="What went wrong, who looks after it, what became of it.")
+app.add_typer(
+    run_book.app,
+    name="run-book",
+    rich_help_panel=_REPAIR,
+    help="Repairs, step by step: skip a record, resume, replay, rebuild, restart; approve one.",
+)
+app.add_typer(snapshot.app, name="snapshot", rich_help_panel=_STATE)
+app.add_typer(
+    broker.app, name="broker", rich_help_panel=_MACHINE, help="The embedded Kafka: start it, stop it, run Kafka's own tools on it."
+)

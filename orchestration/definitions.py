@@ -1,30 +1,30 @@
-"""The Dagster code location: everything that Dagster sees. Nothing imports it.
+"""The Dagster code location with all definitions. Nothing imports it.
 
-What is declared in `streams.toml` is read once, when the location is loaded: reload it after a change. A mistake in the file fails
-the load with the file, the line and the key.
+`streams.toml` is read once, when the location is loaded: reload it after a change. A mistake in the file fails the load with the file, the
+line and the key.
 """
 
 from __future__ import annotations
 
 import dagster as dg
 
-from assets.checks import instance_checks, instance_checks_schedule, instances_health
-from assets.instances import instances_asset
-from assets.tables import source_keys, table_definitions, topics_of_all
-from orchestration.applications import Applications
-from orchestration.jobs import JOBS
-from orchestration.places import Places
-from orchestration.resources import PenstockResource
-from orchestration.snapshot_job import snapshot_schedules, take_snapshot_job
-from sensors.global_recoveries import global_recoveries
-from sensors.instances import START_JOB, instances_no_longer_declared, instances_that_should_run
-from sensors.open_alerts import open_alerts
-from sensors.paused_tasks import paused_tasks
-from sensors.tables import refresh_sensors
+from penstock.assets.checks import instance_checks, instance_checks_schedule, instances_health
+from penstock.assets.instances import instances_asset
+from penstock.assets.tables import source_keys, table_definitions, topics_of_all
+from penstock.orchestration.dagster.jobs import JOBS
+from penstock.orchestration.dagster.resources import PenstockResource
+from penstock.orchestration.dagster.snapshot_job import snapshot_schedules, take_snapshot_job
+from penstock.orchestration.declarations.applications import Applications
+from penstock.orchestration.declarations.project_paths import ProjectPaths
+from penstock.sensors.global_recoveries import global_recoveries
+from penstock.sensors.instances import START_JOB, instances_no_longer_declared, instances_that_should_run
+from penstock.sensors.open_alerts import open_alerts
+from penstock.sensors.paused_tasks import paused_tasks
+from penstock.sensors.tables import refresh_sensors
 
 
 def definitions(applications: Applications) -> dg.Definitions:
-    """All definitions for what is declared."""
+    """Return all definitions for the declared applications."""
     topics = topics_of_all(applications)
     instances = instances_asset(source_keys(topics))
     start_instances = dg.define_asset_job(
@@ -52,4 +52,4 @@ def definitions(applications: Applications) -> dg.Definitions:
     return dg.Definitions.merge(own, table_definitions(applications, topics))
 
 
-defs = definitions(Applications.read(Places.find().streams_toml))
+defs = definitions(Applications.read(ProjectPaths.find().streams_toml))

@@ -1,1 +1,1 @@
-"""Dagster sensors: what watches the fleet and starts what is to be done."""
+"""Dagster sensors: they watch applications and start the runs that these need."""

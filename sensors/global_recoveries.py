@@ -1,12 +1,13 @@
-"""A global store is being rebuilt, or its topic is not compacted: alerts, and their end when the instance is RUNNING again."""
+"""Sensor on global stores: alerts while one is rebuilt or if its topic is not compacted, resolved when the instance is RUNNING again."""
 
 import dagster as dg
 
-from orchestration import audit, incidents
-from orchestration.applications import Application
-from orchestration.cursor import Cursor
-from orchestration.resources import PenstockResource
-from sensors.ticks import INTERVAL_SECONDS, for_each_application, skip_message
+from penstock.orchestration.alerts import incidents
+from penstock.orchestration.dagster.resources import PenstockResource
+from penstock.orchestration.database import audit
+from penstock.orchestration.declarations.applications import Application
+from penstock.sensors.event_cursor import Cursor
+from penstock.sensors.ticks import INTERVAL_SECONDS, for_each_application, skip_message
 
 
 @dg.sensor(
@@ -15,7 +16,7 @@ from sensors.ticks import INTERVAL_SECONDS, for_each_application, skip_message
     description="Opens an alert when an instance rebuilds a global store, and resolves it when the instance is RUNNING.",
 )
 def global_recoveries(context: dg.SensorEvaluationContext, penstock: PenstockResource) -> dg.SensorResult:
-    """Starts no runs: an instance rebuilds by itself, people only have to know."""
+    """Start no runs: an instance rebuilds the store by itself; the alert only informs operators."""
     operations = penstock.operations
     cursor = Cursor.parse(context.cursor)
     seen = 0

@@ -1,15 +1,15 @@
-"""What should run and does not is started again; what is declared anew is started, what is declared no more is drained."""
+"""Sensors on instances: start those that should run and do not, and newly declared ones; drain those no longer declared."""
 
 import dagster as dg
 
-from orchestration import audit
-from orchestration.applications import Application, Applications
-from orchestration.instance_partitions import PARTITIONS, differences
-from orchestration.operations import Operations
-from orchestration.resources import PenstockResource
-from orchestration.supervision import examine_instance
-from runtime.errors import BrokerUnavailableError
-from sensors.ticks import INTERVAL_SECONDS, for_each_application, skip_message
+from penstock.orchestration.dagster.instance_partitions import PARTITIONS, differences
+from penstock.orchestration.dagster.resources import PenstockResource
+from penstock.orchestration.database import audit
+from penstock.orchestration.declarations.applications import Application, Applications
+from penstock.orchestration.instances.operations import Operations
+from penstock.orchestration.instances.supervision import examine_instance
+from penstock.runtime.model.errors import BrokerUnavailableError
+from penstock.sensors.ticks import INTERVAL_SECONDS, for_each_application, skip_message
 
 START_JOB = "start_instances"
 DRAIN_JOB = "drain_instance"
@@ -25,7 +25,7 @@ _DRAIN_AGAIN_MINUTES = 5
     "number in `streams.toml` was raised are started too.",
 )
 def instances_that_should_run(context: dg.SensorEvaluationContext, penstock: PenstockResource) -> dg.SensorResult:
-    """A run for each instance to start: it materialises the instance's partition."""
+    """Request a run for each instance to start: it materialises the instance's partition."""
     operations = penstock.operations
     reasons: list[str] = []
     requests: list[dg.RunRequest] = []
@@ -38,7 +38,7 @@ def instances_that_should_run(context: dg.SensorEvaluationContext, penstock: Pen
             with operations.control_plane.writing() as session:
                 verdict = examine_instance(session, application, name, operations.launcher, at)
             if verdict.start:
-                key = f"{name}/{at.isoformat(timespec='milliseconds')}"  # the request itself is counted once, in the database
+                key = f"{name}/{at.isoformat(timespec='milliseconds')}"  # the database counts the request itself once
                 requests.append(dg.RunRequest(partition_key=name, run_key=key, tags={"penstock/instance": name}))
             else:
                 reasons.append(f"{name}: {verdict.reason}")
@@ -61,7 +61,7 @@ def instances_that_should_run(context: dg.SensorEvaluationContext, penstock: Pen
     description="Drains instances that were taken out of `streams.toml`: others learn their tasks, then they end.",
 )
 def instances_no_longer_declared(context: dg.SensorEvaluationContext, penstock: PenstockResource) -> dg.SensorResult:
-    """A run for each instance to drain; asked for again after some minutes, should the run have been killed."""
+    """Request a run for each instance to drain; request it again after some minutes if the run was killed."""
     operations = penstock.operations
     at = audit.now()
     slot = at.replace(minute=at.minute // _DRAIN_AGAIN_MINUTES * _DRAIN_AGAIN_MINUTES).isoformat(timespec="minutes")

@@ -1,24 +1,26 @@
-"""A task paused: an alert first, then the run-book, where the application's policy says so and its budget allows it."""
+"""Sensor on paused tasks: opens an alert, then starts the run-book if the application's policy and its budget allow it."""
 
 import dagster as dg
 
-from orchestration import audit, incidents, pauses
-from orchestration.applications import Application
-from orchestration.control_plane.models import RunBookRun
-from orchestration.cursor import Cursor
-from orchestration.jobs import SkipRecordConfig, skip_record
-from orchestration.resources import PenstockResource
-from sensors.ticks import INTERVAL_SECONDS, for_each_application, skip_message
+from penstock.orchestration.alerts import incidents, pauses
+from penstock.orchestration.dagster.jobs import RUN_BOOK_JOBS
+from penstock.orchestration.dagster.resources import PenstockResource
+from penstock.orchestration.database import audit
+from penstock.orchestration.database.models import RunBookRun
+from penstock.orchestration.declarations.applications import Application
+from penstock.orchestration.run_books.inputs import SkipRecordInputs
+from penstock.sensors.event_cursor import Cursor
+from penstock.sensors.ticks import INTERVAL_SECONDS, for_each_application, skip_message
 
 
 @dg.sensor(
-    job=skip_record,
+    job=RUN_BOOK_JOBS[SkipRecordInputs],
     minimum_interval_seconds=INTERVAL_SECONDS,
     default_status=dg.DefaultSensorStatus.RUNNING,
     description="Opens an alert for each task that paused, and starts the run-book where the policy in `streams.toml` says so.",
 )
 def paused_tasks(context: dg.SensorEvaluationContext, penstock: PenstockResource) -> dg.SensorResult:
-    """One run for each pause, never two: the run's key is the event's id. One that was killed is started again, under its next attempt."""
+    """Request exactly one run per pause: the run's key is the event's id. A killed run is started again, under its next attempt."""
     operations = penstock.operations
     cursor = Cursor.parse(context.cursor)
     requests: list[dg.RunRequest] = []
@@ -39,8 +41,8 @@ def paused_tasks(context: dg.SensorEvaluationContext, penstock: PenstockResource
 
 
 def _request(run: RunBookRun) -> dg.RunRequest:
-    assert run.task is not None and run.topic is not None and run.partition is not None and run.offset is not None  # a skip-record
-    config = SkipRecordConfig(
+    assert run.task is not None and run.topic is not None and run.partition is not None and run.offset is not None  # set for skip-record
+    inputs = SkipRecordInputs(
         application=run.application,
         task=run.task,
         topic=run.topic,
@@ -52,6 +54,6 @@ def _request(run: RunBookRun) -> dg.RunRequest:
     )
     return dg.RunRequest(
         run_key=run.occurrence if run.attempts == 1 else f"{run.occurrence}#{run.attempts}",
-        run_config=dg.RunConfig(ops={"skip": config}),
+        run_config={"ops": {SkipRecordInputs.OP: {"config": inputs.model_dump()}}},
         tags={"penstock/application": run.application, "penstock/task": run.task},
     )

@@ -1,17 +1,17 @@
-"""Tables that are to be made anew by themselves (`refresh` in `streams.toml`), as their stores are checkpointed."""
+"""Sensor that remakes tables automatically (`refresh` in `streams.toml`), after their stores were checkpointed."""
 
 from datetime import date, datetime, timedelta
 
 import dagster as dg
 import msgspec
 
-from orchestration import audit
-from orchestration.applications import Application, Applications
-from orchestration.operations import Operations
-from orchestration.resources import PenstockResource
-from orchestration.state_tables import Days, Refresh, StateTable
-from orchestration.table_progress import Seen, store_progress, why_not
-from sensors.ticks import for_each_application, skip_message
+from penstock.orchestration.dagster.resources import PenstockResource
+from penstock.orchestration.database import audit
+from penstock.orchestration.declarations.applications import Application, Applications
+from penstock.orchestration.declarations.state_tables import Days, Refresh, StateTable
+from penstock.orchestration.instances.operations import Operations
+from penstock.orchestration.tables.refresh import Seen, store_progress, why_not
+from penstock.sensors.ticks import for_each_application, skip_message
 
 INTERVAL_SECONDS = 30
 TAG = "penstock/table"
@@ -25,7 +25,7 @@ _RUNNING = [
 
 
 def refresh_sensors(applications: Applications) -> list[dg.SensorDefinition]:
-    """The sensor over all tables that are made anew by themselves; none where no table is."""
+    """Return the sensor for all tables with `refresh`; none if there is no such table."""
     tables = [table for table in applications.tables if table.refresh is not None]
     if not tables:
         return []
@@ -35,7 +35,7 @@ def refresh_sensors(applications: Applications) -> list[dg.SensorDefinition]:
         target=targets,
         minimum_interval_seconds=INTERVAL_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Makes tables anew when the checkpoints of their stores have moved on, as `refresh` in `streams.toml` says.",
+        description="Makes tables again when the checkpoints of their stores have moved on, as `refresh` in `streams.toml` says.",
     )
     def tables_to_refresh(context: dg.SensorEvaluationContext, penstock: PenstockResource) -> dg.SensorResult:
         return look(context, penstock.operations)
@@ -44,7 +44,7 @@ def refresh_sensors(applications: Applications) -> list[dg.SensorDefinition]:
 
 
 def look(context: dg.SensorEvaluationContext, operations: Operations) -> dg.SensorResult:
-    """A run for each table that is to be made. The cursor is what was known of each store when its table was asked for last."""
+    """Return a run for each table that is due. The cursor is the known state of each store at the table's last request."""
     seen = _parse(context.cursor)
     requests: list[dg.RunRequest] = []
     reasons: list[str] = []
@@ -80,13 +80,13 @@ def _request(table: StateTable, refresh: Refresh, progress: int, at: datetime) -
 
 
 def last_days(days: Days, number: int, today: date) -> tuple[date, date]:
-    """The last days of a table, so many at most."""
+    """Return the last days of a table, up to `number`."""
     last = max(days.first, today if days.last is None else min(days.last, today))
     return max(days.first, last - timedelta(days=number - 1)), last
 
 
 def _last_run(instance: dg.DagsterInstance, table: StateTable) -> tuple[bool, bool]:
-    """Whether the last run that was asked for failed, and whether one has not ended."""
+    """Return whether the last requested run failed, and whether one is still running."""
     runs = instance.get_runs(dg.RunsFilter(tags={TAG: table.name}), limit=1)
     if not runs:
         return False, False
@@ -96,5 +96,5 @@ def _last_run(instance: dg.DagsterInstance, table: StateTable) -> tuple[bool, bo
 def _parse(cursor: str | None) -> dict[str, Seen]:
     try:
         return msgspec.json.decode(cursor or "{}", type=dict[str, Seen])
-    except msgspec.DecodeError:  # another version's: every table is asked for once more
+    except msgspec.DecodeError:  # written by another version: request every table again
         return {}

@@ -1,19 +1,19 @@
-"""What the sensors share: a tick goes through the applications one by one, and one whose broker is away does not hold up the others."""
+"""Shared by the sensors: a tick handles applications one by one; one whose broker is down does not block the others."""
 
 from collections.abc import Callable
 
-from orchestration.applications import Application
-from orchestration.operations import Operations
-from runtime.errors import BrokerUnavailableError
+from penstock.orchestration.declarations.applications import Application
+from penstock.orchestration.instances.operations import Operations
+from penstock.runtime.model.errors import BrokerUnavailableError
 
 INTERVAL_SECONDS = 5
 FEED_SECONDS = 10.0
 
 
 def for_each_application(operations: Operations, act: Callable[[Application], None]) -> list[str]:
-    """Brings the control plane up to date with each application and acts on it.
+    """Update the control plane's tables for each application, and call `act` for it.
 
-    Returns, for each application whose broker does not answer, why it was left out.
+    Return, for each application whose broker does not answer, why it was skipped.
     """
     away: list[str] = []
     for application in operations.applications.applications:
@@ -28,5 +28,5 @@ def for_each_application(operations: Operations, act: Callable[[Application], No
 
 
 def skip_message(away: list[str], otherwise: str) -> str:
-    """Why a tick does nothing."""
+    """Return the reason why a tick does nothing."""
     return "; ".join(away) if away else otherwise

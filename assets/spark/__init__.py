@@ -1,1 +1,1 @@
-"""Spark over the state of streams: a session, a source that reads snapshots of stores, and the changelog as the other witness."""
+"""State in Spark: sessions, a data source for snapshots of stores, and changelogs, from which the same state is computed independently."""

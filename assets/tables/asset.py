@@ -1,28 +1,28 @@
-"""The asset of one table."""
+"""Asset of one table."""
 
 import dagster as dg
 from pydantic import Field
 
-from assets.instances import GROUP
-from assets.spark.pipes import SparkJobs
-from assets.spark.table_job import make
-from assets.tables.days import asked_for, partitions
-from assets.tables.lineage import Topics, dependencies
-from assets.tables.metadata import history, table_metadata
-from assets.tables.requests import new_version, table_request
-from orchestration.applications import Application
-from orchestration.operations import Operations
-from orchestration.resources import PenstockResource
-from orchestration.snapshots import local_root, take_snapshot
-from orchestration.state_tables import StateTable
-from runtime.snapshots.catalogue import find
+from penstock.assets.instances import GROUP
+from penstock.assets.spark.process.pipes import SparkJobs
+from penstock.assets.spark.tables.job import make
+from penstock.assets.tables.days import asked_for, partitions
+from penstock.assets.tables.lineage import Topics, dependencies
+from penstock.assets.tables.metadata import history, table_metadata
+from penstock.assets.tables.requests import new_version, table_request
+from penstock.orchestration.dagster.resources import PenstockResource
+from penstock.orchestration.declarations.applications import Application
+from penstock.orchestration.declarations.state_tables import StateTable
+from penstock.orchestration.instances.operations import Operations
+from penstock.orchestration.snapshots.taking import local_root, take_snapshot
+from penstock.runtime.snapshots.catalogue import find
 
 NEW, NEWEST = "new", "newest"
 IO_MANAGER = "tables"
 
 
 class TableConfig(dg.Config):
-    """What a run may be told."""
+    """Configuration of a table's run."""
 
     snapshot: str = Field(
         default=NEW,
@@ -31,8 +31,8 @@ class TableConfig(dg.Config):
 
 
 def table_asset(table: StateTable, application: Application, topics: Topics) -> dg.AssetsDefinition:
-    """Materialised means: made anew of the application's state, whole or for the days of the run's partitions. A backfill over many days
-    is one run."""
+    """Materialise: make the table again from the application's state, whole or for the days of the run's partitions. A backfill over
+    many days is one run."""
 
     @dg.asset(
         name=table.name,
@@ -48,9 +48,9 @@ def table_asset(table: StateTable, application: Application, topics: Topics) -> 
         context: dg.AssetExecutionContext, config: TableConfig, penstock: PenstockResource, spark: SparkJobs
     ) -> dg.MaterializeResult[None]:
         operations = penstock.operations
-        with spark.turn(context):  # first: a snapshot and a version are to be of now when Spark begins
+        with spark.turn(context):  # first, so that the snapshot and the version are current when Spark begins
             snapshot = _snapshot(application, operations, config, context) if table.source == "snapshot" else None
-            request = table_request(table, application, operations.places, new_version(), snapshot, asked_for(context))
+            request = table_request(table, application, operations.paths, new_version(), snapshot, asked_for(context))
             before = history(context.instance, context.asset_key)
             result = spark.run(context, make, request, delta=table.format == "delta")
         return dg.MaterializeResult(metadata=table_metadata(table, result, topics, before))
@@ -59,7 +59,7 @@ def table_asset(table: StateTable, application: Application, topics: Topics) -> 
 
 
 def _snapshot(application: Application, operations: Operations, config: TableConfig, context: dg.AssetExecutionContext) -> str:
-    """The place of the snapshot that a run is for."""
+    """Return the location of the snapshot for a run; take one if the run names none."""
     if config.snapshot == NEW:
         taken = take_snapshot(operations, application, actor=f"dagster run {context.run.run_id[:8]}")
     else:

@@ -1,21 +1,23 @@
-"""The check of a table: it equals its changelog, at the offsets that it stands for."""
+"""Check of a table: it equals its changelog, at the offsets at which it was made."""
 
 import dagster as dg
 
-from assets.spark.pipes import SparkJobs
-from assets.spark.table_check import TableCheck, check
-from assets.tables.requests import new_version, table_request
-from orchestration import audit, table_alerts
-from orchestration.applications import Application
-from orchestration.operations import Operations
-from orchestration.resources import PenstockResource
-from orchestration.state_tables import StateTable
+from penstock.assets.spark.process.pipes import SparkJobs
+from penstock.assets.spark.tables.check import TableCheck, check
+from penstock.assets.tables.requests import new_version, table_request
+from penstock.orchestration.alerts import table_alerts
+from penstock.orchestration.dagster.resources import PenstockResource
+from penstock.orchestration.database import audit
+from penstock.orchestration.declarations.applications import Application
+from penstock.orchestration.declarations.state_tables import StateTable
+from penstock.orchestration.instances.operations import Operations
 
 CHECK = "equals_changelog"
 
 
 def table_check(table: StateTable, application: Application) -> dg.AssetChecksDefinition:
-    """Differences are written to the table `<table>__differences`, and open an alert, which the next check that finds none resolves."""
+    """Return the check. Differences are written to the table `<table>__differences`, and open an alert, which the next passing check
+    resolves."""
 
     @dg.asset_check(
         asset=dg.AssetKey([table.name]),
@@ -26,7 +28,7 @@ def table_check(table: StateTable, application: Application) -> dg.AssetChecksDe
     def equals_changelog(context: dg.AssetCheckExecutionContext, penstock: PenstockResource, spark: SparkJobs) -> dg.AssetCheckResult:
         operations = penstock.operations
         with spark.turn(context):
-            request = table_request(table, application, operations.places, new_version(), None, None)
+            request = table_request(table, application, operations.paths, new_version(), None, None)
             found = spark.run(context, check, request, delta=table.format == "delta")
         tell(operations, table, found, occurrence=request.version, actor=f"dagster run {context.run.run_id[:8]}")
         return check_result(found)
@@ -35,7 +37,7 @@ def table_check(table: StateTable, application: Application) -> dg.AssetChecksDe
 
 
 def tell(operations: Operations, table: StateTable, found: TableCheck, *, occurrence: str, actor: str) -> None:
-    """Opens, counts or resolves the alert on the table."""
+    """Open, count or resolve the alert on the table."""
     counts = {"missing": found.missing, "surplus": found.surplus, "different": found.different}
     checked = table_alerts.TableCheck(table.application, table.name, occurrence, counts, found.first, found.differences)
     with operations.control_plane.writing() as session:
@@ -43,7 +45,7 @@ def tell(operations: Operations, table: StateTable, found: TableCheck, *, occurr
 
 
 def check_result(found: TableCheck) -> dg.AssetCheckResult:
-    """As Dagster shows it."""
+    """Convert the result to Dagster's."""
     numbers = ("rows", "expected", "missing", "surplus", "different", "moved_on", "malformed")
     metadata: dict[str, dg.MetadataValue] = {name: dg.MetadataValue.int(getattr(found, name)) for name in numbers}
     metadata |= {"version": dg.MetadataValue.text(found.version), "differences": dg.MetadataValue.text(found.differences)}

@@ -1,4 +1,4 @@
-"""The partitions of a table by days, and which of them a run is for."""
+"""Partitions of a table by days, and the days of a run."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from datetime import date, timedelta
 
 import dagster as dg
 
-from orchestration.state_tables import Days
+from penstock.orchestration.declarations.state_tables import Days
 
 
 def partitions(days: Days | None) -> dg.DailyPartitionsDefinition | None:
-    """A partition for each day (UTC), today's included: its windows are there as soon as they are begun."""
+    """Return a partition for each day (UTC), including today: its windows exist as soon as they have begun."""
     if days is None:
         return None
     first = days.first.isoformat()
@@ -20,7 +20,7 @@ def partitions(days: Days | None) -> dg.DailyPartitionsDefinition | None:
 
 
 def asked_for(context: dg.AssetExecutionContext) -> tuple[date, date] | None:
-    """The first and the last day that a run is for; None where the table has no days."""
+    """Return the first and the last day of a run; None if the table has no days."""
     if not context.has_partition_key and not context.has_partition_key_range:
         return None
     keys = context.partition_key_range

@@ -1,4 +1,4 @@
-"""All that Dagster sees of the declared tables."""
+"""Dagster definitions of the declared tables."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Mapping, Sequence
 
 import dagster as dg
 
-from assets.spark.pipes import SparkJobs
-from assets.tables.asset import IO_MANAGER, table_asset
-from assets.tables.check import table_check
-from assets.tables.io_manager import TablesIOManager
-from assets.tables.lineage import Topics, topic_specs, topics_of_all
-from orchestration.applications import Applications
+from penstock.assets.spark.process.pipes import SparkJobs
+from penstock.assets.tables.asset import IO_MANAGER, table_asset
+from penstock.assets.tables.check import table_check
+from penstock.assets.tables.io_manager import TablesIOManager
+from penstock.assets.tables.lineage import Topics, topic_specs, topics_of_all
+from penstock.orchestration.declarations.applications import Applications
 
 JOB = "state_tables"
 
 
 def table_definitions(applications: Applications, topics: Mapping[str, Topics] | None = None) -> dg.Definitions:
-    """Assets, checks and topics of all declared tables, and the job that makes those that are one piece. `topics`: what `topics_of_all`
-    gives, for who has asked it already.
+    """Return assets, checks and topics of all declared tables, and the job for those without days. `topics`: the result of `topics_of_all`,
+    if the caller already has it.
 
-    The resources are there without a table too: an asset of one's own may use them.
+    The resources are defined even without tables: users' own assets may need them.
     """
     resources = {IO_MANAGER: TablesIOManager(), "spark": SparkJobs()}
     if not applications.tables:
@@ -43,10 +43,10 @@ def table_definitions(applications: Applications, topics: Mapping[str, Topics] |
 
 
 def _job(tables: Sequence[dg.AssetsDefinition]) -> dg.UnresolvedAssetJobDefinition:
-    """One job for them all. Those by days are not in it: their runs are for days, which a backfill in the UI names."""
+    """Return one job for all tables without days. Those by days are not in it: their runs need days, which a backfill in the UI names."""
     return dg.define_asset_job(
         JOB,
         selection=dg.AssetSelection.assets(*tables) | dg.AssetSelection.checks_for_assets(*tables),
-        description="Make tables of state anew, and hold them against the changelogs.",
+        description="Make tables of state again, and compare them with the changelogs.",
         executor_def=dg.in_process_executor,
     )

@@ -1,9 +1,9 @@
-"""Where a table stands among the others: the topics that the application reads, the instances, the changelog, the table.
+"""Lineage of a table: the topics that the application reads, the instances, the changelog, the table.
 
     kafka/flights ─► instances ─► kafka/flight-board-hourly-delay-changelog ─► hourly_delay
 
-Topics are external assets: Dagster shows them and makes none of them. Which topics there are is asked of the topology, whose code is the
-user's: where it cannot be imported the code location loads all the same, and the table hangs on its instances alone.
+Topics are external assets: Dagster shows them but does not materialise them. The topics are those of the topology, which is the user's
+code: if it cannot be imported, the code location still loads, and the table depends on its instances only.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 
 import dagster as dg
 
-from orchestration.applications import Application, Applications
-from orchestration.dagster_alerts import INSTANCES
-from runtime.config import StreamsConfig
-from runtime.errors import StreamsError
-from runtime.ids import TaskId
-from runtime.topology.factory import build_topology
-from runtime.topology.topology import Topology
+from penstock.orchestration.dagster.alert_check import INSTANCES
+from penstock.orchestration.declarations.applications import Application, Applications
+from penstock.runtime.config.streams_config import StreamsConfig
+from penstock.runtime.model.errors import StreamsError
+from penstock.runtime.model.ids import TaskId
+from penstock.runtime.topology.factory import build_topology
+from penstock.runtime.topology.topology import Topology
 
 logger = logging.getLogger(__name__)
 
@@ -32,19 +32,19 @@ _OF_RECORD = ("timestamp", "partition")
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """What an application reads from outside, and the topic that each of its stores is restored from."""
+    """Source topics of an application, and the topic that each of its stores is restored from."""
 
     sources: tuple[str, ...] = ()
     of_stores: Mapping[str, str] = field(default_factory=dict)
 
 
 def topic_key(topic: str) -> dg.AssetKey:
-    """The asset of a topic."""
+    """Return the asset key of a topic."""
     return dg.AssetKey(["kafka", topic])
 
 
 def topics_of(application: Application) -> Topics:
-    """By the application's own code; nothing where that cannot be had."""
+    """Return the topics by the application's own code; none if it cannot be imported."""
     try:
         config = StreamsConfig({**application.config, "application.id": application.id})
         return _topics(build_topology(application.factory).resolved(config), application.id)
@@ -54,12 +54,12 @@ def topics_of(application: Application) -> Topics:
 
 
 def topics_of_all(applications: Applications) -> dict[str, Topics]:
-    """Those of the applications that have tables, by the application's id."""
+    """Return the topics of applications with tables, by the application's id."""
     return {name: topics_of(applications.named(name)) for name in {table.application for table in applications.tables}}
 
 
 def source_keys(topics: Mapping[str, Topics]) -> list[dg.AssetKey]:
-    """The assets of the topics that the applications read."""
+    """Return the asset keys of the topics that the applications read."""
     return [topic_key(topic) for topic in sorted({topic for found in topics.values() for topic in found.sources})]
 
 
@@ -75,7 +75,7 @@ def _topics(topology: Topology, application_id: str) -> Topics:
 
 
 def topic_specs(applications: Applications, topics: Mapping[str, Topics]) -> list[dg.AssetSpec]:
-    """External assets for the topics of the applications that have tables: what they read, and the changelogs of the tables."""
+    """Return external assets for the topics of applications with tables: their source topics, and the changelogs of the tables."""
     sources = {topic for found in topics.values() for topic in found.sources}
     changelogs = {
         topic: table.store for table in applications.tables if (topic := topics[table.application].of_stores.get(table.store)) is not None
@@ -95,14 +95,14 @@ def _spec(topic: str, description: str, deps: Sequence[dg.AssetKey]) -> dg.Asset
 
 
 def dependencies(topics: Topics, store: str) -> list[dg.AssetDep]:
-    """What a table hangs on. It may be a table by days, while instances have partitions of their own."""
+    """Return the dependencies of a table. It may be partitioned by days, while instances have partitions of their own."""
     found = [dg.AssetDep(INSTANCES, partition_mapping=dg.AllPartitionMapping())]
     topic = topics.of_stores.get(store)
     return found if topic is None else [*found, dg.AssetDep(topic_key(topic))]
 
 
 def column_lineage(topic: str, key_column: str, columns: Iterable[str]) -> dg.TableColumnLineage:
-    """Which part of the changelog's records each column is read from; that is all that can be known without looking into the
+    """Return the part of the changelog's records that each column is read from; finer lineage would need an analysis of the
     application's code."""
 
     def part(column: str) -> str:

@@ -1,4 +1,4 @@
-"""What a materialisation of a table shows."""
+"""Metadata of a table's materialisation."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 
 import dagster as dg
 
-from assets.spark.table_request import TableResult
-from assets.tables.lineage import Topics, column_lineage
-from assets.tables.plots import plots, skew
-from orchestration.state_tables import StateTable
-from runtime.snapshots.manifest import PartitionOffset
+from penstock.assets.spark.tables.request import TableResult
+from penstock.assets.tables.lineage import Topics, column_lineage
+from penstock.assets.tables.plots import plots, skew
+from penstock.orchestration.declarations.state_tables import StateTable
+from penstock.runtime.snapshots.manifest import PartitionOffset
 
 _HISTORY = 20
 _MOST_OFFSETS = 500
@@ -21,7 +21,7 @@ _ROWS = "dagster/row_count"
 def table_metadata(
     table: StateTable, result: TableResult, topics: Topics, history: Sequence[tuple[str, int]]
 ) -> dict[str, dg.MetadataValue]:
-    """Numbers have stable names, so that Dagster plots them over time. `history` is what came before, the newest last."""
+    """Return metadata under stable names, so that Dagster plots it over time. `history`: earlier materialisations, newest last."""
     columns = [dg.TableColumn(column.name, column.type, column.description) for column in result.columns]
     names = [column.name for column in result.columns]
     found: dict[str, dg.MetadataValue] = {
@@ -58,7 +58,7 @@ def table_metadata(
 
 
 def history(instance: dg.DagsterInstance, key: dg.AssetKey) -> list[tuple[str, int]]:
-    """When and with how many rows the table was made before, the newest last. A run over many days counts once."""
+    """Return times and row counts of earlier materialisations, newest last. A run over many days counts once."""
     records = instance.fetch_materializations(key, limit=_HISTORY * 50).records
     found: dict[str, tuple[str, int]] = {}
     for record in records:
@@ -74,7 +74,7 @@ def _short(at: datetime) -> str:
 
 
 def _offsets(result: TableResult) -> dg.TableMetadataValue:
-    """The vector of next offsets that the table stands for: of what the application reads, and of the changelog."""
+    """Return the vector of next offsets at which the table was made: of the application's source topics, and of the changelog."""
     columns = {"what": "string", "topic": "string", "partition": "int", "next_offset": "int", "rows": "int", "stream_time": "string"}
     records = [dg.TableRecord(dict(zip(columns, row, strict=True))) for row in _offset_rows(result)][:_MOST_OFFSETS]
     return dg.MetadataValue.table(records=records, schema=dg.TableSchema([dg.TableColumn(name, kind) for name, kind in columns.items()]))

@@ -1,4 +1,4 @@
-"""Three small charts of a table, drawn into the page: rows over the last materialisations, how they grew, and how tasks share them."""
+"""Three small charts of a table: rows over the last materialisations, their growth, and their distribution over tasks."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import base64
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from orchestration.drawing.bars import Bars, bars
+from penstock.orchestration.drawing.bars import Bars, bars
 
 _MOST_TASKS = 64
 
 
 def plots(table: str, history: Sequence[tuple[str, int]], rows_by_partition: Mapping[int, int]) -> str:
-    """A picture in Markdown. `history`: when (a short text) and how many rows, the newest last, which is the table as it is now."""
+    """Return a picture in Markdown. `history`: time (a short text) and number of rows, newest last, which is the table's current state."""
     charts = [Bars("rows", [at for at, _ in history], [rows for _, rows in history])]
     growth = [(at, rows - before) for (_, before), (at, rows) in pairwise(history)]
     if growth:
@@ -25,13 +25,13 @@ def plots(table: str, history: Sequence[tuple[str, int]], rows_by_partition: Map
 
 
 def skew(rows_by_partition: Mapping[int, int]) -> float:
-    """The fullest task against the average: 1 where all have as much; 0 for a table without rows."""
+    """Return the ratio of the fullest task to the average: 1 if all tasks have the same number of rows; 0 for a table without rows."""
     total = sum(rows_by_partition.values())
     return max(rows_by_partition.values()) * len(rows_by_partition) / total if total else 0.0
 
 
 def _tasks(rows_by_partition: Mapping[int, int]) -> tuple[list[str], list[int]]:
-    """A bar per task; of very many the fullest, since those are the ones to look at."""
+    """Return a bar per task; with very many tasks only the fullest, which are the relevant ones."""
     found = sorted(rows_by_partition.items())
     if len(found) > _MOST_TASKS:
         found = sorted(sorted(found, key=lambda entry: -entry[1])[:_MOST_TASKS])

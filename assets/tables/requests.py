@@ -1,35 +1,35 @@
-"""What is asked of Spark for a declared table."""
+"""Requests to Spark for declared tables."""
 
 from __future__ import annotations
 
 from datetime import date
 
-from assets.spark.table_request import TableRequest
-from orchestration.applications import Application
-from orchestration.audit import now
-from orchestration.control_plane.models import to_ms
-from orchestration.places import Places
-from orchestration.state_tables import StateTable
-from runtime.snapshots.manifest import new_snapshot_id
+from penstock.assets.spark.tables.request import TableRequest
+from penstock.orchestration.database.audit import now
+from penstock.orchestration.database.models import to_ms
+from penstock.orchestration.declarations.applications import Application
+from penstock.orchestration.declarations.project_paths import ProjectPaths
+from penstock.orchestration.declarations.state_tables import StateTable
+from penstock.runtime.snapshots.manifest import new_snapshot_id
 
 
 def table_request(
     table: StateTable,
     application: Application,
-    places: Places,
+    paths: ProjectPaths,
     version: str,
     snapshot: str | None,
     days: tuple[date, date] | None,
 ) -> TableRequest:
-    """`version` names the version to write, `snapshot` the place of the snapshot, for tables that are made of one."""
+    """Build the request. `version` names the version to write, `snapshot` the location of the snapshot, for tables made from one."""
     return TableRequest(
         application=application.id,
         store=table.store,
         table=table.name,
         format=table.format,
         source=table.source,
-        location=table.location(places),
-        versions=str(table.versions(places)),
+        location=table.location(paths),
+        versions=str(table.versions(paths)),
         version=version,
         snapshot=snapshot,
         factory=application.factory,
@@ -44,5 +44,5 @@ def table_request(
 
 
 def new_version() -> str:
-    """A name for a version; they sort by time and never repeat."""
+    """Return a name for a version; names sort by time and never repeat."""
     return new_snapshot_id(to_ms(now()))

@@ -1,1 +1,1 @@
-"""The sub-commands of `penstock`, one module for each group of them."""
+"""Sub-commands of `penstock`, one module for each group."""

@@ -1,4 +1,4 @@
-"""`penstock alerts …`: what went wrong, who looks after it, what became of it."""
+"""`penstock alerts …`: list, show, acknowledge, comment and resolve alerts."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from rich.text import Text
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from orchestration import alert_text, alerts, audit
-from orchestration.commands.common import (
+from penstock.orchestration.alerts import alert_text, alerts
+from penstock.orchestration.alerts.incidents import INSTANCE_DIED
+from penstock.orchestration.commands.common import (
     Json,
     JsonValue,
     Named,
@@ -32,13 +33,14 @@ from orchestration.commands.common import (
     table,
     targets,
 )
-from orchestration.control_plane import ControlPlaneError
-from orchestration.control_plane.models import Alert, AlertState, AuditEntry, Task
-from orchestration.observer import Condition
-from orchestration.operations import Operations
-from orchestration.run_books.tasks import paused_at
-from runtime.errors import StreamsError
-from runtime.states import TaskKind, TaskState
+from penstock.orchestration.database import ControlPlaneError, audit
+from penstock.orchestration.database.models import Alert, AlertState, AuditEntry, Task, from_ms
+from penstock.orchestration.declarations.applications import Application
+from penstock.orchestration.instances.operations import Operations
+from penstock.orchestration.kafka.observer import Condition, Observer
+from penstock.orchestration.run_books.tasks import paused_at
+from penstock.runtime.model.errors import BrokerUnavailableError, StreamsError
+from penstock.runtime.model.states import TaskKind, TaskState
 
 app = typer.Typer(rich_markup_mode="markdown", invoke_without_command=True)
 
@@ -57,9 +59,10 @@ def alerts_or_list(
     as_json: Json = False,
     watch: Watch = None,
 ) -> None:
-    """List alerts that are not resolved, newest last. Dagster's sensors open them: without Dagster nobody does.
+    """List unresolved alerts, newest last. Dagster's sensors open them; problems that Kafka shows and that have no alert are listed below
+    them.
 
-    Where the database is away, or with `--bootstrap-servers`, it is told what Kafka shows to be wrong now.
+    If the database is away, or with `--bootstrap-servers`, it shows the current problems according to Kafka.
     """
     if context.invoked_subcommand is None:
         _list(everything, limit, application, bootstrap_servers, as_json, watch)
@@ -74,13 +77,13 @@ def list_alerts(
     as_json: Json = False,
     watch: Watch = None,
 ) -> None:
-    """As `penstock alerts` alone."""
+    """List alerts, like `penstock alerts` alone."""
     _list(everything, limit, application, bootstrap_servers, as_json, watch)
 
 
 @app.command("show")
 def show_alert(number: Number, as_json: Json = False) -> None:
-    """Show an alert with its details, the record that is in the way, its history, and what to type next."""
+    """Show an alert with its details, the bad record, its history, and the next commands."""
     with project() as operations, operations.control_plane.reading() as session:
         alert = session.get(Alert, number)
         if alert is None:
@@ -115,7 +118,7 @@ def history(number: Number, as_json: Json = False) -> None:
 
 @app.command()
 def ack(number: Number, comment: Annotated[str, typer.Option(help="What you have to say about it.")] = "") -> None:
-    """Say that you look after an alert."""
+    """Acknowledge an alert: record that you take care of it."""
     with project() as operations, operations.control_plane.writing() as session:
         alert = alerts.acknowledge(session, number, actor=audit.this_user(), at=audit.now())
         if comment:
@@ -125,7 +128,7 @@ def ack(number: Number, comment: Annotated[str, typer.Option(help="What you have
 
 @app.command("comment")
 def comment_alert(number: Number, text: Annotated[str, typer.Argument(help="What you have to say about it.")]) -> None:
-    """Write something into an alert's history."""
+    """Add a comment to an alert's history."""
     with project() as operations, operations.control_plane.writing() as session:
         alerts.comment(session, number, text, actor=audit.this_user(), at=audit.now())
         out.print(f"alert {number} has your comment")
@@ -133,7 +136,7 @@ def comment_alert(number: Number, text: Annotated[str, typer.Argument(help="What
 
 @app.command()
 def resolve(number: Number, reason: Annotated[str, typer.Option(help="Why it is over.")] = "resolved by hand") -> None:
-    """Close an alert by hand. Those on pauses, recoveries, deaths and checks close by themselves when it is over."""
+    """Close an alert manually. Alerts on pauses, recoveries, deaths and checks close automatically when the problem is over."""
     with project() as operations, operations.control_plane.writing() as session:
         alert = alerts.resolve(session, number, actor=audit.this_user(), at=audit.now(), resolution=reason)
         out.print(f"alert {alert.id} is {alert.state}")
@@ -158,7 +161,7 @@ def _from_database(everything: bool, limit: int, application: str | None, as_jso
     operations = Operations.find()
     try:
         with operations.control_plane.reading():
-            pass  # a database that is away shows here, before a broker is asked
+            pass  # fails here if the database is away, before a broker is contacted
         named = [operations.applications.named(application)] if application is not None else []
         catch_up(operations, *named)
         query = select(Alert).order_by(Alert.id.desc()).limit(limit)
@@ -166,27 +169,32 @@ def _from_database(everything: bool, limit: int, application: str | None, as_jso
             query = query.where(Alert.state != AlertState.RESOLVED.value)
         if application is not None:
             query = query.where(Alert.application == application)
+        conditions = [each for one in named or operations.applications.applications for each in _known_conditions(one)]
         with operations.control_plane.reading() as session:
             found = list(reversed(session.scalars(query).all()))
-            unseen = _without_alert(session, application)
+            unseen = [*_paused_without_alert(session, application), *_without_alert(session, conditions)]
     finally:
         operations.control_plane.close()
     if as_json:
         return [*(_row(alert) for alert in found), *unseen]
-    told = [Text(f"no alert yet (Dagster's sensors open them): {row['what']}", style="yellow") for row in unseen]
+    notes = [Text(f"no alert yet (Dagster's sensors open them): {row['what']}", style="yellow") for row in unseen]
     if not found:
-        hint = Text("penstock run-book skip-record --help: take a record out of the way", style="dim")
-        return Group(*told, hint) if told else Text("no alerts")
+        return Group(*notes, *_hints(unseen)) if notes else Text("no alerts")
     shown = table("alert", "first seen", "last seen", "count", "severity", "state", "application", "what")
     for alert in found:
         times = (clock(alert.opened_at), clock(alert.last_seen_at))
         what = Text(alert.title)
         shown.add_row(str(alert.id), *times, str(alert.count), alert.severity, alert.state, alert.application, what)
-    return Group(shown, *told, Text("penstock alerts show N: the details, and what to type next", style="dim"))
+    return Group(shown, *notes, *_hints(unseen), Text("penstock alerts show N: the details, and what to type next", style="dim"))
 
 
-def _without_alert(session: Session, application: str | None) -> list[dict[str, object]]:
-    """Paused tasks that no alert ever told of: no sensor runs, or the database is new."""
+def _hints(unseen: Sequence[dict[str, object]]) -> list[Text]:
+    """Return the next commands for problems without an alert."""
+    return [Text(str(hint), style="dim") for hint in dict.fromkeys(row["next"] for row in unseen)]
+
+
+def _paused_without_alert(session: Session, application: str | None) -> list[dict[str, object]]:
+    """Return paused tasks without an alert: no sensor runs, or the database is new."""
     covered = {(alert.application, alert.subject) for alert in session.scalars(select(Alert))}
     query = select(Task).where(Task.state == TaskState.PAUSED.value, Task.kind == TaskKind.ACTIVE.value)
     rows: list[dict[str, object]] = []
@@ -194,25 +202,68 @@ def _without_alert(session: Session, application: str | None) -> list[dict[str, 
         place = str(paused_at(task))
         if not covered & {(task.application, place), (task.application, task.application)}:  # the second: a bad deploy
             what = f"task {task.task} on {task.instance} is paused at {place}"
-            rows.append({"application": task.application, "source": "kafka", "kind": "TASK_PAUSED", "subject": place, "what": what})
+            skip = f"penstock skip {task.application} {task.task}: take the record out of the way"
+            row = {"application": task.application, "source": "kafka", "kind": "TASK_PAUSED", "subject": place, "what": what, "next": skip}
+            rows.append(dict(row))
     return rows
 
 
+def _without_alert(session: Session, conditions: Sequence[tuple[str, Condition]]) -> list[dict[str, object]]:
+    """Return problems visible on Kafka, except paused tasks, without an alert: no sensor runs, or the database is new."""
+    all_alerts = session.scalars(select(Alert)).all()
+    return [
+        {
+            "application": application,
+            "source": "kafka",
+            "kind": each.kind,
+            "subject": each.subject,
+            "what": f"{each.kind} {each.subject}: {each.what}",
+            "next": f"penstock describe {application}: its instances, tasks and last events",
+        }
+        for application, each in conditions
+        if each.kind != "TASK_PAUSED" and not any(_covers(alert, application, each) for alert in all_alerts)
+    ]
+
+
+def _covers(alert: Alert, application: str, condition: Condition) -> bool:
+    """Return True if an alert covers a condition: an instance's silence while the alert is unresolved, an event if it is counted."""
+    if alert.application != application:
+        return False
+    if condition.kind == "INSTANCE_SILENT":
+        about = alert.kind == condition.kind or (alert.kind == INSTANCE_DIED and alert.instance == condition.subject)
+        return about and alert.state != AlertState.RESOLVED.value
+    known = (alert.kind, alert.subject) == (condition.kind, condition.subject)
+    return known and (condition.since_ms is None or alert.last_seen_at >= from_ms(condition.since_ms))
+
+
+def _known_conditions(application: Application) -> list[tuple[str, Condition]]:
+    """Return the same as `_conditions`; if no broker answers, print a warning and return nothing: the database still has its alerts."""
+    try:
+        return _conditions(Observer(application.id, application.bootstrap_servers))
+    except BrokerUnavailableError as error:
+        err.print(f"{error}. What is wrong without an alert is not known.", style="yellow", markup=False)
+        return []
+
+
+def _conditions(observer: Observer) -> list[tuple[str, Condition]]:
+    """Return the problems of an application that are visible on Kafka, with its name; nothing if it was never started. Raises
+    BrokerUnavailableError."""
+    try:
+        return [(observer.application, condition) for condition in observer.conditions(time.time_ns() // 1_000_000)]
+    except StreamsError as error:
+        if "does not exist" not in str(error):
+            raise
+    return []
+
+
 def _from_kafka(reason: str, application: str | None, servers: str | None, as_json: bool) -> RenderableType | JsonValue:
-    """What is wrong now, by what the applications tell; said to be that."""
+    """Show the current problems visible on Kafka, and state that they come from Kafka alone."""
     err.print(
         f"{reason}. What follows is what Kafka shows to be wrong now; numbers, acknowledgements, comments and history are in the database.",
         style="yellow",
         markup=False,
     )
-    now_ms = time.time_ns() // 1_000_000
-    found: list[tuple[str, Condition]] = []
-    for target in targets(application, servers):
-        try:
-            found.extend((target.observer.application, condition) for condition in target.observer.conditions(now_ms))
-        except StreamsError as error:
-            if "does not exist" not in str(error):
-                raise
+    found = [each for target in targets(application, servers) for each in _conditions(target.observer)]
     if as_json:
         names = ("kind", "severity", "subject", "what", "since_ms")
         return [{"application": name, "source": "kafka", **{key: getattr(each, key) for key in names}} for name, each in found]

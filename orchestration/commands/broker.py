@@ -8,10 +8,10 @@ from typing import Annotated, NoReturn
 import typer
 from rich.console import Console
 
-from orchestration.embedded import tools
-from orchestration.embedded.jars import JarsError
-from orchestration.embedded.kafka import DEFAULT_PORT, BrokerError, BrokerStatus, EmbeddedBroker
-from orchestration.places import Places
+from penstock.orchestration.declarations.project_paths import ProjectPaths
+from penstock.orchestration.embedded import tools
+from penstock.orchestration.embedded.jars import JarsError
+from penstock.orchestration.embedded.kafka import DEFAULT_PORT, BrokerError, BrokerStatus, EmbeddedBroker
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
 _out = Console(highlight=False, soft_wrap=True)
@@ -21,15 +21,15 @@ Port = Annotated[int, typer.Option("--port", "-p", min=1, max=65535, help="Port 
 
 
 def _broker(port: int = DEFAULT_PORT) -> EmbeddedBroker:
-    return EmbeddedBroker(Places.find().broker_dir, port)
+    return EmbeddedBroker(ProjectPaths.find().broker_dir, port)
 
 
 @app.command()
 def start(port: Port = DEFAULT_PORT) -> None:
     """Start Kafka on this machine's loopback interface, and return when it answers.
 
-    It runs on when this command, Dagster or the shell end. Its data is kept and is there again at the next start. The first
-    start downloads Kafka's jars (44 MB, once per user). Starting twice does no harm.
+    It keeps running when this command, Dagster or the shell ends. Its data is kept for the next start. The first start downloads Kafka's
+    jars (44 MB, once per user). Starting twice does no harm.
     """
     broker = _broker(port)
     running = broker.status()

@@ -1,9 +1,8 @@
-"""What the commands share: consoles, the project, errors as one clear line, times and tables as people read them."""
+"""Shared code of the commands: consoles, the project, error messages, formats of times and tables."""
 
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,23 +15,24 @@ from confluent_kafka import KafkaException
 from rich.console import Console, RenderableType
 from rich.table import Table
 
-from orchestration.alerts import UnknownAlertError
-from orchestration.applications import Application, Applications, WrongDeclarationError
-from orchestration.audit import now
-from orchestration.control_plane import ControlPlane, ControlPlaneError
-from orchestration.control_plane.models import from_ms
-from orchestration.dead_letter import DeadLetterError
-from orchestration.launcher import LaunchError
-from orchestration.observer import Observer
-from orchestration.operations import Operations
-from orchestration.places import Places
-from orchestration.run_books import RunBookError
-from orchestration.tasks import RefusedError
-from runtime.errors import BrokerUnavailableError, StreamsError
-from runtime.ids import TaskId
+from penstock.orchestration.alerts.alerts import UnknownAlertError
+from penstock.orchestration.database import ControlPlane, ControlPlaneError
+from penstock.orchestration.database.audit import now
+from penstock.orchestration.database.models import from_ms
+from penstock.orchestration.dead_letters.topic import DeadLetterError
+from penstock.orchestration.declarations.applications import Application, Applications, WrongDeclarationError
+from penstock.orchestration.declarations.project_paths import ProjectPaths
+from penstock.orchestration.drawing.console import stdout_console
+from penstock.orchestration.instances.launcher import Launcher, LaunchError
+from penstock.orchestration.instances.operations import Operations
+from penstock.orchestration.kafka.observer import Observer
+from penstock.orchestration.kafka.task_commands import RefusedError
+from penstock.orchestration.run_books import RunBookError
+from penstock.runtime.model.errors import BrokerUnavailableError, StreamsError
+from penstock.runtime.model.ids import TaskId
 
 JsonValue = Mapping[str, object] | Sequence[Mapping[str, object]]
-"""What a command prints with --json."""
+"""Output of a command with --json."""
 Json = Annotated[bool, typer.Option("--json", help="As JSON, for programs.")]
 Watch = Annotated[float | None, typer.Option("--watch", "-w", min=0.2, help="Show it again every so many seconds, until Ctrl-C.")]
 Servers = Annotated[
@@ -41,12 +41,8 @@ Servers = Annotated[
 Named = Annotated[str | None, typer.Option("--application", "-a", help="The application.id. Default: all that are declared.")]
 
 _WHOLE = ("alert", "application", "table", "store", "snapshot", "task", "instance", "kind", "state", "severity", "paused at")
-_FILE_WIDTH = 200
-"""Columns of a table that goes to a file or another program, where a line may be long, unless COLUMNS says otherwise."""
 
-out = Console(highlight=False, soft_wrap=True)
-if not out.is_terminal and "COLUMNS" not in os.environ:
-    out.width = _FILE_WIDTH
+out = stdout_console()
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 _EXPECTED = (
@@ -69,9 +65,9 @@ def fail(message: str, status: int = 1) -> NoReturn:
 
 @contextmanager
 def project(*, undeclared: bool = False) -> Iterator[Operations]:
-    """The project that the environment names. An error that has an explanation ends the command with it, and status 1.
+    """Open the project selected by the environment. An expected error ends the command with its message, and status 1.
 
-    With `undeclared`, a `streams.toml` that cannot be read is a warning: nothing is declared then.
+    With `undeclared`, an unreadable `streams.toml` is only a warning, and nothing counts as declared.
     """
     with explained():
         operations = _find(undeclared)
@@ -88,12 +84,12 @@ def _find(undeclared: bool) -> Operations:
         if not undeclared:
             raise
         err.print(str(error), style="yellow", markup=False)
-    places = Places.find()
-    return Operations(places, Applications(source=places.streams_toml), ControlPlane(places.database_url))
+    paths = ProjectPaths.find()
+    return Operations(paths, Applications(source=paths.streams_toml), ControlPlane(paths.database_url))
 
 
 def catch_up(operations: Operations, *applications: Application) -> None:
-    """Brings the control plane up to date. Where no broker answers, says so and goes on with what is known."""
+    """Bring the control plane up to date. If no broker answers, print a warning and continue with what is known."""
     for application in applications or operations.applications.applications:
         try:
             with operations.feed(application) as feed:
@@ -111,36 +107,39 @@ def task_id(text: str) -> TaskId:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """An application to look at through Kafka, and its declared instances, if `streams.toml` declares it."""
+    """Application to observe through Kafka, and its declared instances, if `streams.toml` declares it."""
 
     observer: Observer
     instances: tuple[str, ...] = ()
+    launcher: Launcher | None = None
+    """Launcher of this project, to look up processes on this machine."""
 
 
 def targets(application: str | None, bootstrap_servers: str | None) -> list[Target]:
-    """What a command that looks is to look at: named on the command line, else declared. Needs no database.
+    """Return the applications for a command: the one on the command line, else all declared ones. Needs no database.
 
-    With --bootstrap-servers nothing else is read, so it works on a machine that has nothing but this program.
+    With --bootstrap-servers nothing else is read, so it works on a machine with nothing but this program.
     """
     if bootstrap_servers is not None:
         if application is None:
             raise typer.BadParameter("--bootstrap-servers needs to know which application: add --application")
         return [Target(Observer(application, bootstrap_servers))]
-    declared = Applications.read(Places.find().streams_toml)
+    paths = ProjectPaths.find()
+    declared = Applications.read(paths.streams_toml)
     found = [declared.named(application)] if application is not None else declared.applications
-    return [Target(Observer(each.id, each.bootstrap_servers), each.instances) for each in found]
+    return [Target(Observer(each.id, each.bootstrap_servers), each.instances, Launcher(paths)) for each in found]
 
 
 def named(application: str, bootstrap_servers: str | None) -> Application:
-    """The application as it is declared; with --bootstrap-servers one of which no more is known than its name."""
+    """Return the application as declared; with --bootstrap-servers, one of which only the name is known."""
     if bootstrap_servers is not None:
         return Application(application, "", (), {"bootstrap.servers": bootstrap_servers})
-    return Applications.read(Places.find().streams_toml).named(application)
+    return Applications.read(ProjectPaths.find().streams_toml).named(application)
 
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """An error that has an explanation ends the command with it, and status 1."""
+    """End the command with the message of an expected error, and status 1."""
     try:
         yield
     except KafkaException as error:
@@ -151,7 +150,7 @@ def explained() -> Iterator[None]:
 
 @contextmanager
 def told_if_stopped(what_stays: str) -> Iterator[None]:
-    """Ctrl-C ends the command with a word on what it leaves behind, and exit status 130."""
+    """End the command on Ctrl-C, with a message on what it leaves behind, and status 130."""
     try:
         yield
     except KeyboardInterrupt:
@@ -160,9 +159,9 @@ def told_if_stopped(what_stays: str) -> Iterator[None]:
 
 
 def show(make: Callable[[], RenderableType | JsonValue], *, as_json: bool, watch: float | None) -> None:
-    """Shows what `make` gives: a table, or data as JSON; with `watch` again every so many seconds, until Ctrl-C.
+    """Show the result of `make`: a table, or data as JSON; with `watch` repeatedly, at this interval in seconds, until Ctrl-C.
 
-    While it watches, a broker that does not answer is said and waited for; JSON is then one document per line.
+    While it watches, it reports a broker that does not answer and waits for it; JSON is then one document per line.
     """
     if watch is None:
         _print(make(), as_json, indent=2)
@@ -183,7 +182,7 @@ def show(make: Callable[[], RenderableType | JsonValue], *, as_json: bool, watch
 
 
 def print_json(shown: RenderableType | JsonValue, indent: int | None = 2) -> None:
-    """Times are written as ISO 8601."""
+    """Print JSON; times are in ISO 8601."""
     typer.echo(json.dumps(shown, indent=indent, default=str))
 
 
@@ -195,12 +194,12 @@ def _print(shown: RenderableType | JsonValue, as_json: bool, indent: int | None)
 
 
 def ago_ms(at_ms: int | None) -> str:
-    """As `ago`, of milliseconds since the epoch."""
+    """Format a time in milliseconds since the epoch like `ago`."""
     return ago(None if not at_ms else from_ms(at_ms))
 
 
 def ago(at: datetime | None) -> str:
-    """How long ago, in the largest unit that says something."""
+    """Format a time as its age, in the largest fitting unit."""
     if at is None:
         return ""
     seconds = max(0.0, (now() - at).total_seconds())
@@ -211,12 +210,12 @@ def ago(at: datetime | None) -> str:
 
 
 def clock(at: datetime) -> str:
-    """A time of the past in this machine's zone."""
+    """Format a past time in this machine's zone."""
     return at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def table(*columns: str) -> Table:
-    """Names, which people copy, are never cut or broken while there is room; what makes room is other columns."""
+    """Create a table whose columns with names, which users copy, are shortened last."""
     shown = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         shown.add_column(column, no_wrap=column in _WHOLE, overflow="fold" if column == "what" else "ellipsis")
@@ -224,5 +223,5 @@ def table(*columns: str) -> Table:
 
 
 def brief(detail: dict[str, object]) -> str:
-    """An entry's details on one line, without the bytes of records."""
+    """Format an entry's details as one line, without the bytes of records."""
     return ", ".join(f"{key} {value}" for key, value in detail.items() if value not in (None, "") and not key.endswith("_base64"))

@@ -1,7 +1,8 @@
-"""`penstock dev`: Dagster's UI and daemon on the declared applications, with the embedded Kafka under them."""
+"""`penstock dev`: Dagster's UI and daemon for the declared applications, with the embedded Kafka."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from typing import Annotated
@@ -9,11 +10,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from orchestration.embedded.jars import JarsError
-from orchestration.embedded.java import use_java
-from orchestration.embedded.kafka import DEFAULT_PORT, BrokerError, EmbeddedBroker
-from orchestration.embedded.ports import LOOPBACK, holder, is_free
-from orchestration.places import Places
+from penstock.orchestration.declarations.project_paths import ProjectPaths
+from penstock.orchestration.embedded.dagster_server import SETTINGS
+from penstock.orchestration.embedded.jars import JarsError
+from penstock.orchestration.embedded.java import use_java
+from penstock.orchestration.embedded.kafka import DEFAULT_PORT, BrokerError, EmbeddedBroker
+from penstock.orchestration.embedded.ports import LOOPBACK, holder, is_free
 
 DAGSTER_PORT = 3000
 
@@ -25,8 +27,8 @@ def dev(
 ) -> None:
     """Open Dagster's UI on the applications that `streams.toml` declares. Ctrl-C ends it.
 
-    Dagster's own state is kept in `.dagster/`. Kafka and the instances that were started run on after Ctrl-C: they do not depend on
-    Dagster. Stop them with `penstock stop` and `penstock broker stop`.
+    Dagster's own state is kept in `.dagster/`. Kafka and the started instances keep running after Ctrl-C: they do not depend on Dagster.
+    Stop them with `penstock stop` and `penstock broker stop`.
     """
     out = Console(stderr=True, highlight=False, soft_wrap=True)
     if not is_free(port):
@@ -34,24 +36,37 @@ def dev(
             f"Port {port} of {LOOPBACK} is taken by {holder(port)}. Choose another one: penstock dev --port …", style="red", markup=False
         )
         raise typer.Exit(1)
-    places = Places.find()
+    paths = ProjectPaths.find()
     try:
         if broker:
             with out.status("Starting Kafka …"):
-                status = EmbeddedBroker(places.broker_dir, kafka_port).start()
+                status = EmbeddedBroker(paths.broker_dir, kafka_port).start()
             out.print(f"Kafka runs at {status.bootstrap_servers}")
             if kafka_port != DEFAULT_PORT:
                 out.print(
-                    f'Applications find it there by "bootstrap.servers" = "{status.bootstrap_servers}" in {places.streams_toml}',
+                    f'Applications find it there by "bootstrap.servers" = "{status.bootstrap_servers}" in {paths.streams_toml}',
                     markup=False,
                 )
         use_java()
     except (BrokerError, JarsError) as error:
         out.print(str(error), style="red", markup=False)
         raise typer.Exit(1) from error
-    (places.root / ".dagster" / "storage").mkdir(parents=True, exist_ok=True)
-    environment = {name: value for name, value in os.environ.items() if name != "DAGSTER_HOME"}  # dagster.yaml stands in the root
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(places.root), environment.get("PYTHONPATH"))))  # for Spark's workers
+    arguments, environment = _dagster(paths)
     out.print(f"Dagster's UI: http://{LOOPBACK}:{port}")
-    os.chdir(places.root)
-    os.execve(sys.executable, [sys.executable, "-m", "dagster", "dev", "--host", LOOPBACK, "--port", str(port)], environment)
+    os.chdir(paths.root)
+    os.execve(sys.executable, [sys.executable, "-m", "dagster", "dev", "--host", LOOPBACK, "--port", str(port), *arguments], environment)
+
+
+def _dagster(paths: ProjectPaths) -> tuple[list[str], dict[str, str]]:
+    """Return additional arguments of `dagster dev` in the project's root, and its environment. A root with its own `workspace.yaml`
+    configures what Dagster loads and where its state is; otherwise both are in `.dagster/`."""
+    kept = paths.root / ".dagster"
+    (kept / "storage").mkdir(parents=True, exist_ok=True)
+    environment = {name: value for name, value in os.environ.items() if name != "DAGSTER_HOME"} | paths.environment
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(paths.root), environment.get("PYTHONPATH"))))  # for Spark's workers
+    if (paths.root / "workspace.yaml").exists():
+        return [], environment
+    (kept / "dagster.yaml").write_text(SETTINGS)
+    location = {"module_name": "penstock.dagster", "location_name": "penstock", "working_directory": str(paths.root)}
+    (kept / "workspace.yaml").write_text(json.dumps({"load_from": [{"python_module": location}]}))  # JSON is YAML
+    return ["--workspace", str(kept / "workspace.yaml")], environment | {"DAGSTER_HOME": str(kept)}

@@ -7,25 +7,28 @@ from typing import Annotated
 
 import typer
 
-from orchestration import audit
-from orchestration.applications import Application
-from orchestration.commands.common import Named, Servers, err, explained, fail, named, out, project, task_id
-from orchestration.commands.look import look_at
-from orchestration.commands.run_book import ApplicationName, TaskName
-from orchestration.control_plane.models import RunBookState
-from orchestration.draining import DRAIN_SECONDS
-from orchestration.draining import drain as drain_through_kafka
-from orchestration.launcher import Launcher
-from orchestration.observer import Observer
-from orchestration.operations import Operations
-from orchestration.places import Places
-from orchestration.run_books import Request, RestartInstance
-from orchestration.tasks import TaskCommands
-from runtime.coordination.commands import CommandClient
-from runtime.errors import StreamsError
-from runtime.ids import TaskId
+from penstock.orchestration.commands.common import Named, Servers, err, explained, fail, named, out, project, task_id
+from penstock.orchestration.commands.look import look_at
+from penstock.orchestration.commands.run_book import ApplicationName, TaskName
+from penstock.orchestration.database import audit
+from penstock.orchestration.database.models import RunBookState
+from penstock.orchestration.declarations.applications import Application
+from penstock.orchestration.declarations.project_paths import ProjectPaths
+from penstock.orchestration.declarations.unknown_names import unknown
+from penstock.orchestration.instances.draining import DRAIN_SECONDS
+from penstock.orchestration.instances.draining import drain as drain_through_kafka
+from penstock.orchestration.instances.launcher import Launcher
+from penstock.orchestration.instances.operations import Operations
+from penstock.orchestration.kafka.observer import Observer
+from penstock.orchestration.kafka.task_commands import TaskCommands
+from penstock.orchestration.run_books import Request, RestartInstance
+from penstock.runtime.coordination.commands import CommandClient
+from penstock.runtime.model.errors import StreamsError
+from penstock.runtime.model.ids import TaskId
 
-Instances = Annotated[list[str] | None, typer.Argument(help="Names from streams.toml. Default: all of them.")]
+Instances = Annotated[
+    list[str] | None, typer.Argument(help="Names from streams.toml; an application's means all of its own. Default: all instances.")
+]
 
 
 Seed = Annotated[
@@ -43,15 +46,18 @@ Reset = Annotated[
 def start(instances: Instances = None, seed: Seed = None, reset_offsets: Reset = False) -> None:
     """Start instances and wait until they are RUNNING. One that runs already is left alone.
 
-    They run on when this command, Dagster or the shell end; Dagster starts them again if they die.
-    With --seed an application begins with years of history, and goes on from where that ends (docs/seeding.md).
+    They keep running when this command, Dagster or the shell ends; Dagster restarts them if they die. With --seed an application starts
+    with years of history, and continues where that ends (docs/seeding.md).
     """
     if reset_offsets and seed is None:
         raise typer.BadParameter("--reset-offsets needs --seed: the offsets are those of the seed")
     with project() as operations:
-        names = instances or list(operations.applications.instances)
+        names = operations.applications.expanded(instances or operations.applications.instances)
+        for name in names:  # before anything is done
+            operations.owner(name)
         if seed is not None:
             _seed(operations, names, seed, reset_offsets)
+        operations.want_started(names, actor=audit.this_user())
         for name in names:
             with err.status(f"Starting {name} …"):
                 started = operations.start(name, actor=audit.this_user(), progress=lambda line: err.print(line, style="dim", markup=False))
@@ -60,7 +66,7 @@ def start(instances: Instances = None, seed: Seed = None, reset_offsets: Reset =
 
 
 def _seed(operations: Operations, names: Sequence[str], seed: str, reset: bool) -> None:
-    """Through the first of the instances: they are of one application."""
+    """Install a seed through the first instance: all are of one application."""
     applications = {operations.applications.of_instance(name).id for name in names}
     if len(applications) != 1:
         raise typer.BadParameter(f"a seed is of one application; these instances are of {', '.join(sorted(applications))}: name one's")
@@ -72,15 +78,20 @@ def stop(
     kill: Annotated[bool, typer.Option("--kill", help="End the process by force if it does not close in time.")] = False,
     timeout: Annotated[float, typer.Option(help="Seconds that a clean close may take.")] = 60.0,
 ) -> None:
-    """Close instances cleanly. They stay stopped until somebody starts them; their state is kept.
+    """Close instances cleanly. They stay stopped until they are started; their state is kept.
 
     Works without a broker, and for instances that are no longer declared.
     """
-    launcher = Launcher(Places.find())
+    launcher = Launcher(ProjectPaths.find())
     with project(undeclared=True) as operations:
-        for name in instances or launcher.known():
+        known = launcher.known()
+        names = operations.applications.expanded(instances, known) if instances else known
+        for name in names:  # before anything is done
+            if launcher.last(name) is None:
+                operations.owner(name)
+        for name in names:
             with err.status(f"Stopping {name} …"):
-                if instances or operations.applications.knows(name):
+                if operations.applications.knows(name):
                     ran = operations.stop(name, actor=audit.this_user(), timeout_s=timeout, kill=kill)
                 else:
                     ran = launcher.stop(name, timeout, kill=kill)
@@ -88,9 +99,9 @@ def stop(
 
 
 def scale(application: ApplicationName, instances: Annotated[int, typer.Argument(min=1, help="How many instances shall run.")]) -> None:
-    """Have so many instances of an application run. Tasks move as soon as their state is there; instances that are too many are drained.
+    """Change the number of an application's instances. Tasks move as soon as their state is restored; surplus instances are drained.
 
-    Safe to repeat. More than `streams.toml` declares can be asked for where it declares a number.
+    Safe to repeat. If `streams.toml` declares a number, more instances than that can be requested.
     """
     with project() as operations:
         names = operations.scale(
@@ -107,10 +118,10 @@ def drain(
     ] = DRAIN_SECONDS,
     bootstrap_servers: Servers = None,
 ) -> None:
-    """Close an instance for good: others learn its tasks and take them over first. It stays stopped until somebody starts it.
+    """Close an instance for good: others learn its tasks and take them over first. It stays stopped until it is started.
 
-    It is asked through Kafka, so it may run on any machine. `--application` names that of one that is no longer declared.
-    With `--bootstrap-servers` too, neither streams.toml nor the database is needed.
+    The request goes through Kafka, so the instance may run on any machine. `--application` names the application of an instance that is no
+    longer declared. With `--bootstrap-servers` too, neither streams.toml nor the database is needed.
     """
     if bootstrap_servers is not None:
         if application is None:
@@ -125,26 +136,33 @@ def drain(
 
 
 def _drain_elsewhere(application: Application, instance: str, timeout: float) -> bool:
-    """False if it did not run."""
+    """Drain an instance through Kafka; return False if it did not run."""
     with explained(), err.status(f"Draining {instance} …"):
         _check_known(application, instance)
         actor = audit.this_user()
         with CommandClient(application.id, application.bootstrap_servers, actor) as client:
             client.want(instance, False)
-        return drain_through_kafka(application, instance, Launcher(Places.find()).running(instance), actor=actor, timeout_s=timeout)
+        return drain_through_kafka(application, instance, Launcher(ProjectPaths.find()).running(instance), actor=actor, timeout_s=timeout)
 
 
 def _check_known(application: Application, instance: str) -> None:
-    """Raises StreamsError for a name that Kafka has not heard of, before anything is written under it."""
+    """Raise StreamsError for an instance that Kafka does not know, before anything is written under its name."""
     known = look_at(Observer(application.id, application.bootstrap_servers)).instances()
     if instance not in known:
-        raise StreamsError(f"no instance {instance!r} of {application.id} is known; known are {', '.join(known) or 'none'}")
+        raise StreamsError(unknown("instance", instance, known, how="known", of=application.id))
 
 
 def restart(instances: Instances = None) -> None:
-    """Close instances cleanly and start them with the code and configuration of now. Their tasks stay reserved for them meanwhile."""
+    """Close instances cleanly and start them with the current code and configuration. Their tasks stay reserved for them meanwhile.
+
+    Each is checked first: an instance that would not start is refused, with all errors, and is not closed. `penstock deploy` checks all
+    instances at once and hands their tasks over first, so that no task waits for a restart.
+    """
     with project() as operations:
-        for name in instances or operations.applications.instances:
+        names = operations.applications.expanded(instances or operations.applications.instances)
+        for name in names:  # before anything is done
+            operations.owner(name)
+        for name in names:
             with err.status(f"Restarting {name} …"):
                 run = RestartInstance(operations, name, Request(requested_by=audit.this_user())).run()
             if run.state != RunBookState.DONE.value:
@@ -153,17 +171,17 @@ def restart(instances: Instances = None) -> None:
 
 
 def pause(application: ApplicationName, task: TaskName, bootstrap_servers: Servers = None) -> None:
-    """Let a task wait, until it is resumed. It keeps its input and its state.
+    """Pause a task until it is resumed. It keeps its input and its state.
 
-    Its owner is asked through Kafka, and answers: from any machine that reaches the brokers.
+    The command goes to the task's owner through Kafka, from any machine that can reach the brokers.
     """
     _ask(application, task, bootstrap_servers, TaskCommands.pause, "paused")
 
 
 def resume(application: ApplicationName, task: TaskName, bootstrap_servers: Servers = None) -> None:
-    """Let a paused task go on, from the offsets that are committed now. `penstock run-book resume` also waits until it does.
+    """Resume a paused task from the committed offsets. `penstock run-book resume` also waits until it runs.
 
-    Its owner is asked through Kafka, and answers: from any machine that reaches the brokers.
+    The command goes to the task's owner through Kafka, from any machine that can reach the brokers.
     """
     _ask(application, task, bootstrap_servers, TaskCommands.resume, "resumed")
 
@@ -180,7 +198,7 @@ def _ask(application: str, task: str, servers: str | None, ask: Callable[[TaskCo
 
 
 def _write_down(application: str, task: str, action: str) -> None:
-    """In the audit trail, if the database answers."""
+    """Add an entry to the audit trail, if the database is reachable."""
     try:
         with project() as operations, operations.control_plane.writing() as session:
             audit.record(session, audit.this_user(), action, at=audit.now(), application=application, task=task)

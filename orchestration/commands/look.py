@@ -1,13 +1,15 @@
-"""`penstock status|tasks|events|describe`: what the applications say of themselves, read from Kafka alone.
+"""`penstock status|tasks|events|describe`: the published state of applications, read from Kafka only.
 
-They need neither Dagster nor the database, and with `--bootstrap-servers` and an application not even `streams.toml`.
+These commands need neither Dagster nor the database, and with `--bootstrap-servers` and `--application` not even `streams.toml`.
 """
 
 from __future__ import annotations
 
 import socket
 import time
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Annotated
 
 import msgspec
@@ -16,7 +18,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from orchestration.commands.common import (
+from penstock.orchestration.commands.common import (
     Json,
     JsonValue,
     Named,
@@ -31,13 +33,19 @@ from orchestration.commands.common import (
     table,
     targets,
 )
-from orchestration.control_plane.models import from_ms
-from orchestration.drawing.live import newest_text
-from orchestration.observer import SILENT_MS, Observer, Picture
-from runtime.coordination.records import Desired, Member, TaskReport
-from runtime.errors import StreamsError
-from runtime.events import Event, EventKind
-from runtime.states import TaskKind, TaskState
+from penstock.orchestration.database.models import from_ms
+from penstock.orchestration.declarations.unknown_names import unknown
+from penstock.orchestration.drawing.live import newest_text
+from penstock.orchestration.instances.launcher import CLOCK_WOBBLE_SECONDS, Launcher
+from penstock.orchestration.kafka.idle_tasks import idle_tasks
+from penstock.orchestration.kafka.observer import Observer, Picture
+from penstock.runtime.coordination.records import SILENT_MS, Member, TaskReport
+from penstock.runtime.model.errors import StreamsError
+from penstock.runtime.model.events import Event, EventKind
+from penstock.runtime.model.states import TaskKind, TaskState
+from penstock.runtime.stores.process_memory import RESIDENT
+from penstock.runtime.topology.input_growth import remedies
+from penstock.runtime.worker.input_partitions import INTERVAL_SECONDS
 
 _NOT_RUNNING = ("gone", "silent", "starting", "never started")
 
@@ -49,7 +57,10 @@ Row = dict[str, object]
 def status(
     instances: Instances = None, application: Named = None, bootstrap_servers: Servers = None, as_json: Json = False, watch: Watch = None
 ) -> None:
-    """Show what is wanted, what runs, and how it does. The exit status is 1 if something that is wanted does not run.
+    """Show the instances: desired and current state; tasks that no instance runs, with the reason; and partitions of input topics that no
+    task reads.
+
+    The exit status is 1 if there are such tasks or partitions, or if an instance that is wanted does not run.
 
     Read from Kafka alone: from any machine that reaches the brokers, with Dagster and the database away.
     """
@@ -59,10 +70,10 @@ def status(
         nonlocal missing
         rows = [row for target in targets(application, bootstrap_servers) for row in _status(target)]
         known = [str(row["instance"]) for row in rows]
-        if instances and (unknown := set(instances) - set(known)):
-            raise StreamsError(f"no instance {min(unknown)!r} is known; known are {', '.join(known) or 'none'}")
+        if instances and (strangers := set(instances) - set(known)):
+            raise StreamsError(unknown("instance", min(strangers), known, how="known"))
         rows = [row for row in rows if not instances or row["instance"] in instances]
-        missing = any(row["wanted"] and row["state"] in _NOT_RUNNING for row in rows)
+        missing = any((row["wanted"] and row["state"] in _NOT_RUNNING) or row["idle_tasks"] or row["unread_partitions"] for row in rows)
         return rows if as_json else _status_table(rows)
 
     with explained():
@@ -94,7 +105,7 @@ def events(
     as_json: Json = False,
     watch: Watch = None,
 ) -> None:
-    """Show what the applications told, oldest first: states, assignments, restores, pauses, checkpoints. Read from Kafka alone."""
+    """Show the applications' events, oldest first: states, assignments, restores, pauses, checkpoints. Read from Kafka alone."""
 
     def make() -> RenderableType | JsonValue:
         wanted = None if kind is None else _kind(kind)
@@ -120,7 +131,7 @@ def describe(
 
 
 def look_at(observer: Observer) -> Picture:
-    """The picture of an application; an empty one if it was never started."""
+    """Return the picture of an application; an empty one if it was never started."""
     try:
         return observer.look()
     except StreamsError as error:
@@ -144,10 +155,18 @@ def _events(target: Target, limit: int, kind: str | None, task: str | None) -> l
 
 def _status(target: Target) -> list[Row]:
     picture = _look(target)
-    return [_instance_row(picture, name) for name in picture.instances(target.instances)]
+    idle = [{"task": each.task, "reason": each.reason} for each in idle_tasks(picture, _lives, time.time_ns() // 1_000_000)]
+    runs = any(_lives(member) for member in picture.members.values())  # a start takes up new partitions, or is refused because of them
+    unread = [asdict(each) for each in picture.unread] if runs else []
+    names = picture.instances(target.instances)
+    return [{**_instance_row(picture, name, target.launcher), "idle_tasks": idle, "unread_partitions": unread} for name in names]
 
 
-def _instance_row(picture: Picture, name: str) -> Row:
+def _lives(member: Member) -> bool:
+    return _state_of(member) not in (*_NOT_RUNNING, "stopped")
+
+
+def _instance_row(picture: Picture, name: str, launcher: Launcher | None) -> Row:
     member, desired = picture.member(name), picture.desired.get(name)
     workers = picture.workers(name)
     reports = [report for worker in workers for report in worker.tasks.values()]
@@ -156,7 +175,7 @@ def _instance_row(picture: Picture, name: str) -> Row:
         "application": picture.application,
         "instance": name,
         "wanted": desired is not None and desired.running,
-        "state": _state(member, desired),
+        "state": _unheard_state(picture, name, launcher) if member is None else _state_of(member),
         "host": None if member is None else member.host,
         "process": None if member is None else member.pid,
         "heartbeat_ms": None if member is None else member.heartbeat_ms,
@@ -167,19 +186,27 @@ def _instance_row(picture: Picture, name: str) -> Row:
         "standbys": sum(report.kind is TaskKind.STANDBY for report in reports),
         "learners": sum(report.kind is TaskKind.LEARNER for report in reports),
         "lag": sum(report.lag or 0 for report in active),
+        "memory": dict(sum((Counter(worker.memory) for worker in workers), Counter[str]())),
         "log": None if member is None else member.log_path,
     }
 
 
-def _state(member: Member | None, desired: Desired | None) -> str:
-    """What the instance said last; `gone` if its process on this machine is, `silent` if it has said nothing for half a minute. Of one that
-    the others have buried, or that has left for good, nothing is kept but whether it should run."""
-    if member is None and desired is None:
+def _unheard_state(picture: Picture, name: str, launcher: Launcher | None) -> str:
+    """Return the state of an instance without a member: it has not joined yet, or it left or died and its record was deleted."""
+    desired = picture.desired.get(name)
+    if desired is None:
         return "never started"
-    if member is None and desired is not None and desired.running:
-        return "starting" if time.time() * 1000 - desired.at_ms < SILENT_MS else "gone"
-    if member is None:
+    if not desired.running:
         return "stopped"
+    process = None if launcher is None else launcher.last(name)
+    died = process is not None and not process.alive and process.created * 1000 > desired.at_ms - CLOCK_WOBBLE_SECONDS * 1000
+    joined = picture.heard_ms.get(name, 0) > desired.at_ms
+    return "gone" if died or joined or time.time() * 1000 - desired.at_ms >= SILENT_MS else "starting"
+
+
+def _state_of(member: Member) -> str:
+    """Return the state that the instance reported last; `gone` if its process on this machine is gone, `silent` after half a minute without
+    a report."""
     if member.state.name in ("PENDING_SHUTDOWN", "NOT_RUNNING") or (member.returns and not member.tasks):
         return "stopped"
     if member.host == socket.gethostname() and not psutil.pid_exists(member.pid):
@@ -188,7 +215,9 @@ def _state(member: Member | None, desired: Desired | None) -> str:
 
 
 def _status_table(rows: Sequence[Row]) -> RenderableType:
-    shown = table("instance", "wanted", "state", "host", "process", "heartbeat", "tasks", "paused", "restoring", "standbys", "lag")
+    shown = table(
+        "instance", "wanted", "state", "host", "process", "heartbeat", "tasks", "paused", "restoring", "standbys", "lag", "memory"
+    )
     for row in rows:
         bad = row["wanted"] and row["state"] in _NOT_RUNNING
         shown.add_row(
@@ -203,9 +232,56 @@ def _status_table(rows: Sequence[Row]) -> RenderableType:
             str(row["restoring"]),
             str(row["standbys"]),
             str(row["lag"]),
+            _mib(_memory(row).get(RESIDENT)),
         )
     logs = [Text(f"log of {row['instance']}: {row['log']}", style="dim") for row in rows if row["log"]]
-    return Group(shown, *logs)
+    memory = [line for row in rows if (line := _memory_line(row)) is not None]
+    return Group(shown, *memory, *logs, *_idle_lines(rows), *_unread_lines(rows))
+
+
+def _memory(row: Row) -> dict[str, int]:
+    """Return the bytes of an instance's processes by part; empty if it does not run."""
+    found = row["memory"]
+    return found if isinstance(found, dict) else {}
+
+
+def _memory_line(row: Row) -> Text | None:
+    parts = [f"{name} {_mib(size)}" for name, size in _memory(row).items() if name != RESIDENT]
+    return Text(f"memory of {row['instance']}, MiB: {', '.join(parts)}", style="dim") if parts else None
+
+
+def _mib(size: int | None) -> str:
+    return "" if size is None else f"{size / 2**20:.0f}"
+
+
+def _idle_lines(rows: Sequence[Row]) -> list[Text]:
+    """Return one line for each task that no instance runs; all rows of an application list the same ones."""
+    idle = {str(row["application"]): row["idle_tasks"] for row in rows}
+    return [
+        Text(f"task {each['task']} of {application} is run by no instance: {each['reason']}", style="red")
+        for application, tasks in idle.items()
+        if isinstance(tasks, list)
+        for each in tasks
+    ]
+
+
+def _unread_lines(rows: Sequence[Row]) -> list[Text]:
+    """Return one line for each input topic with partitions that no task reads; all rows of an application list the same ones."""
+    unread = {str(row["application"]): row["unread_partitions"] for row in rows}
+    return [
+        Text(_unread_text(application, each["topic"], each["read"], each["partitions"]), style="red")
+        for application, topics in unread.items()
+        if isinstance(topics, list)
+        for each in topics
+    ]
+
+
+def _unread_text(application: str, topic: str, read: int, partitions: int) -> str:
+    reason = f"penstock events {application} --kind {EventKind.INPUT_PARTITIONS_ADDED.value}"
+    return (
+        f"input topic {topic} of {application} has {partitions} partitions, and tasks read the first {read}. If this stays for more than "
+        f"{INTERVAL_SECONDS:.0f} s, the others cannot be taken up, with the reason in {reason}. {remedies(topic, read, application)}"
+    )
 
 
 def _tasks(picture: Picture) -> list[Row]:
@@ -251,7 +327,7 @@ def _tasks_table(rows: Sequence[Row]) -> RenderableType:
 
 
 def _progress(restore: object) -> str:
-    """How far a restore has come: records, rate, and the time that is left."""
+    """Return the progress of a restore: records, rate, remaining time."""
     if not isinstance(restore, dict):
         return ""
     left = restore["seconds_left"]
@@ -265,7 +341,7 @@ def _event_row(event: Event) -> Row:
 
 
 def _kind(text: str) -> str:
-    """Raises typer.BadParameter for one that there is not."""
+    """Convert the name of a kind. Raises typer.BadParameter for an unknown one."""
     known = [kind.value for kind in EventKind]
     if text.upper() not in known:
         raise typer.BadParameter(f"there are no events of kind {text!r}; the kinds are {', '.join(known)}")

@@ -1,4 +1,4 @@
-"""`penstock query`: one key of a store, whichever instance has it."""
+"""`penstock query`: read a key of a store from the instance that has it."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from urllib.request import ProxyHandler, Request, build_opener
 import msgspec
 import typer
 
-from orchestration.commands.common import Json, Servers, err, explained, named, out, print_json, table
-from orchestration.observer import Observer
-from runtime.environment import filled_in
-from runtime.errors import StreamsError
+from penstock.orchestration.commands.common import Json, Servers, err, explained, named, out, print_json, table
+from penstock.orchestration.kafka.observer import Observer
+from penstock.runtime.config.environment import filled_in
+from penstock.runtime.model.errors import StreamsError
 
 _SECONDS = 10.0
 _ROWS = 1_000
-"""Windows or sessions of a key that are shown: as many as a page may have."""
+"""Maximum number of windows or sessions of a key: the page size."""
 _opener = build_opener(ProxyHandler({}))
-"""Goes to instances straight, and follows their redirects with the token."""
+"""Opener that connects to instances without a proxy, and follows their redirects with the token."""
 
 
 def query(
@@ -42,7 +42,13 @@ def query(
     """Read a key of a store from the instance that has it, over the instances' HTTP endpoints (`http.port`)."""
     with explained():
         asked, token = _instances(application, bootstrap_servers, url, token)
-        found = _answer(asked, store, {"key": key, "format": form, **({"stale": "true"} if stale else {})}, token)
+        described, found = _answer(asked, store, {"key": key, "format": form, **({"stale": "true"} if stale else {})}, token)
+    _print(found, store, as_json=as_json)
+    if not described.get("global") and (found["rows"] == [] if "rows" in found else found["value"] is None):
+        err.print(_nothing_text(store, key, described, found), style="dim", markup=False)
+
+
+def _print(found: dict[str, object], store: str, *, as_json: bool) -> None:
     if as_json:
         print_json(found)
     elif "rows" in found:
@@ -58,12 +64,25 @@ def query(
         err.print(f"partition {found['partition']}, {found['kind']}{lag}", style="dim", markup=False)
 
 
+def _nothing_text(store: str, key: str, described: dict[str, object], found: dict[str, object]) -> str:
+    """Return a hint for a key without a value, which may be in another partition than the one that was read."""
+    read = (
+        "fetch?" if "rows" in found else "range?" if described["kind"] == "versioned" else f"range?{urlencode({'from': key, 'to': key})}&"
+    )
+    place = f" {found['partition']}" if "partition" in found else ""
+    return (
+        f"nothing is stored for {key!r} in the partition{place} to which Kafka's default partitioner (murmur2) sends it. Did another one "
+        "choose the partitions of the store's input? librdkafka's clients use another one unless partitioner=murmur2_random is set. "
+        f"GET /stores/{quote(store, safe='')}/{read}partition=N reads partition N (docs/queries.md)"
+    )
+
+
 def _text(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
 def _instances(application: str, servers: str | None, url: str | None, token: str | None) -> tuple[list[str], str | None]:
-    """Addresses to ask, those that were heard of last first, and the token."""
+    """Return the endpoints' addresses, most recently active first, and the token."""
     if url is not None:
         return [(url if "://" in url else f"http://{url}").rstrip("/")], token
     declared = named(application, servers)
@@ -76,22 +95,23 @@ def _instances(application: str, servers: str | None, url: str | None, token: st
     return addresses, token or (None if own is None else filled_in(str(own), "http.token"))
 
 
-def _answer(asked: Sequence[str], store: str, parameters: dict[str, str], token: str | None) -> dict[str, object]:
-    """The answer of the first instance that gives one. Raises StreamsError with what the last of them said."""
+def _answer(asked: Sequence[str], store: str, parameters: dict[str, str], token: str | None) -> tuple[dict[str, object], dict[str, object]]:
+    """Return the store's description and the answer of the first instance that gives one. Raises StreamsError with the last instance's
+    error."""
     path = f"/stores/{quote(store, safe='')}"
     silent: list[str] = []
     for address in asked:
         what = "does not answer"
         try:
-            kind = _get(f"{address}{path}", token)["kind"]
-            read, more = ("fetch", {"limit": str(_ROWS)}) if kind in ("window", "session") else ("get", {})
+            described = _get(f"{address}{path}", token)
+            read, more = ("fetch", {"limit": str(_ROWS)}) if described["kind"] in ("window", "session") else ("get", {})
             what = "sends us to the owner of the key, which does not answer: it has just gone; ask again, or read a copy with --stale"
-            return _get(f"{address}{path}/{read}?{urlencode({**parameters, **more})}", token)
+            return described, _get(f"{address}{path}/{read}?{urlencode({**parameters, **more})}", token)
         except HTTPError as error:
             with error:
                 said = error.read()
-            told = msgspec.json.decode(said)["error"] if error.headers.get_content_type() == "application/json" else error.reason
-            raise StreamsError(f"{error.url}: {told}") from error
+            message = msgspec.json.decode(said)["error"] if error.headers.get_content_type() == "application/json" else error.reason
+            raise StreamsError(f"{error.url}: {message}") from error
         except (URLError, HTTPException, OSError) as error:
             silent.append(f"{address} {what} ({getattr(error, 'reason', error)})")
     raise StreamsError("\n".join(silent))

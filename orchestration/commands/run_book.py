@@ -1,34 +1,30 @@
-"""`penstock run-book …`: what an operator would do, step by step, written down before it is done. The same as the jobs in Dagster."""
+"""`penstock run-book …`: an operator's procedures in steps, each recorded before it runs. Dagster has the same as jobs."""
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable
 from typing import Annotated
 
 import typer
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 
-from orchestration import audit
-from orchestration.applications import Application
-from orchestration.commands.common import catch_up, fail, out, project, task_id
-from orchestration.control_plane.models import RunBookState
-from orchestration.operations import Operations
-from orchestration.run_books import (
-    Progress,
-    RebuildGlobalStore,
-    RecordInTheWay,
-    ReplayDeadLetters,
-    Request,
-    RestartInstance,
-    ResumeTask,
-    RunBook,
-    SkipRecord,
-    approve,
-    approved_run_book,
-    reject,
+from penstock.orchestration.commands.common import catch_up, fail, out, project, task_id
+from penstock.orchestration.database import audit
+from penstock.orchestration.database.models import RunBookState
+from penstock.orchestration.declarations.applications import Application
+from penstock.orchestration.instances.operations import Operations
+from penstock.orchestration.run_books import PausedRecord, Request, RunBook, RunBookInputs, SkipRecord, approve, approved_run_book, reject
+from penstock.orchestration.run_books.inputs import (
+    RebuildGlobalStoreInputs,
+    ReplayDeadLettersInputs,
+    RestartInstanceInputs,
+    ResumeTaskInputs,
 )
-from orchestration.run_books.tasks import paused_at
-from runtime.ids import TaskId
+from penstock.orchestration.run_books.tasks import paused_at
+from penstock.runtime.model.ids import TaskId
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
 
@@ -49,10 +45,10 @@ def skip_record(
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Take the record that a task is paused at out of its way.
+    """Move a paused task past the record that it is paused at.
 
-    The raw record is kept in `<application>-dead-letter`, the committed offset moves by one, the task goes on, the alert is closed. Every
-    step is in `penstock audit`. Refused if the task is not paused at that record. Safe to run twice.
+    The raw record is stored in `<application>-dead-letter`, the committed offset moves by one, the task continues, the alert is closed.
+    Every step is in `penstock audit`. Refused if the task is not paused at that record. Safe to run twice.
     """
     identity = task_id(task)
     with project() as operations:
@@ -60,76 +56,49 @@ def skip_record(
         found = _record(identity, record) if record else _record_in_the_way(operations, declared, identity)
         if not yes and not dry_run:
             typer.confirm(f"Skip {found} in task {identity} of {application}?", abort=True, err=True)
-        _carry_out(lambda tell: SkipRecord(declared, operations.control_plane, found, _request(reason), tell), dry_run)
+        _carry_out(SkipRecord(declared, operations.control_plane, found, _request(reason), _print), dry_run)
 
 
-@app.command()
-def resume(application: ApplicationName, task: TaskName, reason: Reason = "", dry_run: DryRun = False) -> None:
-    """Let a paused task go on, from the offsets that are committed now."""
-    identity = task_id(task)
-    with project() as operations:
-        declared = operations.applications.named(application)
-        _carry_out(lambda tell: ResumeTask(declared, operations.control_plane, identity, _request(reason), tell), dry_run)
+def _command(declared: type[RunBookInputs]) -> Callable[..., None]:
+    """Return the command of a run-book, generated from its declaration."""
+
+    def command(**options: object) -> None:
+        asks = not options.pop("yes", True)
+        try:
+            inputs = declared.model_validate({name: value for name, value in options.items() if value is not None})
+        except ValidationError as error:
+            raise typer.BadParameter(str(error.errors()[0]["msg"]).removeprefix("Value error, ")) from error
+        with project() as operations:
+            book = inputs.run_book(operations, inputs.request(audit.this_user()), _print)
+            question = inputs.question()
+            if question is not None and asks and not inputs.dry_run:
+                typer.confirm(question, abort=True, err=True)
+            _carry_out(book, inputs.dry_run)
+
+    parameters = [_parameter(name, field) for name, field in declared.model_fields.items() if name not in ("reason", "dry_run")]
+    parameters += [_option("reason", "", Reason), _option("dry_run", False, DryRun)]
+    if declared.question is not RunBookInputs.question:
+        parameters.append(_option("yes", False, Yes))
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads it
+    command.__doc__ = inspect.getdoc(declared)
+    return command
 
 
-@app.command("replay-dead-letters")
-def replay_dead_letters(
-    application: ApplicationName,
-    record: Annotated[
-        list[str] | None, typer.Option(help="Only this one: where it stood, `topic-partition@offset`. May be repeated.")
-    ] = None,
-    error: Annotated[str, typer.Option(help="Only where this regular expression is found in `type: message` of the error.")] = "",
-    reason: Reason = "",
-    yes: Yes = False,
-    dry_run: DryRun = False,
-) -> None:
-    """After a fix: dead letters go back into their input, each exactly once, in order per key among them.
-
-    Refused where the raw record is gone, or was never kept. What was replayed before stays replayed, however often this is started.
-    """
-    with project() as operations:
-        declared = operations.applications.named(application)
-        if not yes and not dry_run:
-            which = ", ".join(record or []) or "all dead letters"
-            typer.confirm(f"Write {which} of {application} back to where they came from?", abort=True, err=True)
-
-        def book(tell: Progress) -> RunBook:
-            return ReplayDeadLetters(
-                declared, operations.control_plane, _request(reason), tell, records=record or (), error=_pattern(error)
-            )
-
-        _carry_out(book, dry_run)
+def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
+    if field.is_required():
+        return _option(name, inspect.Parameter.empty, Annotated[field.annotation, typer.Argument(help=field.description)])
+    extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+    names = [str(extra["option"])] if "option" in extra else []
+    return _option(name, field.get_default(), Annotated[field.annotation, typer.Option(*names, help=field.description)])
 
 
-@app.command("rebuild-global-store")
-def rebuild_global_store(
-    application: ApplicationName,
-    store: Annotated[str, typer.Argument(help="The store's name.")],
-    instance: Annotated[str | None, typer.Option(help="Only on this instance. Default: all that run.")] = None,
-    reason: Reason = "",
-    yes: Yes = False,
-    dry_run: DryRun = False,
-) -> None:
-    """Have a global store wiped and read anew. Tasks that read it wait meanwhile, the others go on."""
-    with project() as operations:
-        declared = operations.applications.named(application)
-        if not yes and not dry_run:
-            typer.confirm(f"Wipe and rebuild {store} on {instance or f'all instances of {application}'}?", abort=True, err=True)
-
-        def book(tell: Progress) -> RunBook:
-            return RebuildGlobalStore(declared, operations.control_plane, store, _request(reason), tell, instance=instance)
-
-        _carry_out(book, dry_run)
+def _option(name: str, default: object, annotation: object) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-@app.command("restart-instance")
-def restart_instance(
-    instance: Annotated[str, typer.Argument(help="A name from streams.toml.")], reason: Reason = "", dry_run: DryRun = False
-) -> None:
-    """Close an instance cleanly and start it with the code and configuration of now. Its tasks stay reserved for it meanwhile."""
-    with project() as operations:
-        operations.applications.of_instance(instance)  # one that is not declared is named before anything is written down
-        _carry_out(lambda tell: RestartInstance(operations, instance, _request(reason), tell), dry_run)
+# `skip-record` finds the record itself, and `penstock reset` shows the plan first: these two commands are not generated.
+for each in (ResumeTaskInputs, ReplayDeadLettersInputs, RebuildGlobalStoreInputs, RestartInstanceInputs):
+    app.command(each.BOOK.NAME)(_command(each))
 
 
 @app.command("approve")
@@ -138,7 +107,7 @@ def approve_run(run: Run) -> None:
     with project() as operations:
         actor = audit.this_user()
         approved = approve(operations.control_plane, run, actor)
-        _carry_out(lambda tell: approved_run_book(operations, approved, actor, tell), dry_run=False)
+        _carry_out(approved_run_book(operations, approved, actor, _print), dry_run=False)
 
 
 @app.command("reject")
@@ -149,41 +118,36 @@ def reject_run(run: Run, reason: Reason = "no reason given") -> None:
         out.print(f"run {rejected.id}: {rejected.reason}", markup=False)
 
 
-def _carry_out(book: Callable[[Progress], RunBook], dry_run: bool) -> None:
-    """Runs it and shows its steps; or shows what it would do. The exit status is 1 where it is, or would be, refused."""
-    made = book(lambda line: out.print(line, markup=False))
+def _carry_out(book: RunBook, dry_run: bool) -> None:
+    """Run it and show its steps; or list them for a dry run. The exit status is 1 if it is refused, or would be."""
     if not dry_run:
-        if made.run().state == RunBookState.REFUSED.value:
+        if book.run().state == RunBookState.REFUSED.value:
             raise typer.Exit(1)
         return
-    told = made.dry_run()
-    for line in told.lines:
+    plan = book.dry_run()
+    for line in plan.lines:
         out.print(line, markup=False)
-    if told.refused is not None:
-        fail(f"would be refused: {told.refused}")
+    if plan.refused is not None:
+        fail(f"would be refused: {plan.refused}")
     out.print("nothing was done (--dry-run)", markup=False)
+
+
+def _print(line: str) -> None:
+    out.print(line, markup=False)
 
 
 def _request(reason: str) -> Request:
     return Request(requested_by=audit.this_user(), reason=reason)
 
 
-def _pattern(text: str) -> str:
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise typer.BadParameter(f"{text!r} is not a regular expression: {error}") from error
-    return text
-
-
-def _record(task: TaskId, text: str) -> RecordInTheWay:
+def _record(task: TaskId, text: str) -> PausedRecord:
     match = re.fullmatch(r"(.+)-(\d+)@(\d+)", text)
     if match is None:
         raise typer.BadParameter(f"{text!r} is not topic-partition@offset, for example flights-3@1201")
-    return RecordInTheWay(task, match[1], int(match[2]), int(match[3]))
+    return PausedRecord(task, match[1], int(match[2]), int(match[3]))
 
 
-def _record_in_the_way(operations: Operations, application: Application, task: TaskId) -> RecordInTheWay:
+def _record_in_the_way(operations: Operations, application: Application, task: TaskId) -> PausedRecord:
     catch_up(operations, application)
     for name in application.instances:
         for row in operations.look(name)[1]:

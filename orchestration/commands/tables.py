@@ -1,4 +1,4 @@
-"""`penstock tables`: the tables that Spark makes of stores, as they were made last. Read from the files alone."""
+"""`penstock tables`: the tables that Spark builds from stores, as of their last build. Read from files only."""
 
 from __future__ import annotations
 
@@ -10,39 +10,39 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from orchestration.applications import Applications
-from orchestration.commands.common import Json, JsonValue, ago, err, explained, fail, show, table
-from orchestration.control_plane.models import from_ms
-from orchestration.places import Places
-from orchestration.state_tables import StateTable
-from orchestration.table_versions import TableVersion, WrongTableError, newest_version
-from runtime.snapshots.manifest import time_of_id
+from penstock.orchestration.commands.common import Json, JsonValue, ago, err, explained, fail, show, table
+from penstock.orchestration.database.models import from_ms
+from penstock.orchestration.declarations.applications import Applications
+from penstock.orchestration.declarations.project_paths import ProjectPaths
+from penstock.orchestration.declarations.state_tables import StateTable
+from penstock.orchestration.tables.versions import TableVersion, WrongTableError, newest_version
+from penstock.runtime.snapshots.manifest import time_of_id
 
 Row = dict[str, object]
 _SQL = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
-"""Spark's schemas name some types otherwise than its SQL and the documentation do."""
+"""Types whose names in Spark's schemas differ from those in its SQL."""
 
 
 def tables(
     name: Annotated[str | None, typer.Argument(help="One table, with all that is known of it.")] = None, as_json: Json = False
 ) -> None:
-    """List the declared tables: of which store, when they were made last and of what, and where they are.
+    """List the declared tables: their store, their last build and its offsets, and their location.
 
-    Tables are made in Dagster: materialise the asset of that name, or launch the job `state_tables`. Those that have `refresh` in
-    `streams.toml` are made by themselves.
+    Dagster builds the tables: materialise the asset of that name, or launch the job `state_tables`. Those with `refresh` in `streams.toml`
+    are built automatically.
 
-    `penstock tables` lists them; `penstock tables hourly_delay` shows one, with its columns and the offsets that it stands for.
+    `penstock tables` lists them; `penstock tables hourly_delay` shows one, with its columns and the offsets of its last build.
     """
     with explained():
-        places = Places.find()
-        declared = Applications.read(places.streams_toml)
+        paths = ProjectPaths.find()
+        declared = Applications.read(paths.streams_toml)
         try:
             if name is not None:
                 one = declared.table(name)
-                row = _row(one, places, newest_version(one.versions(places)))
+                row = _row(one, paths, newest_version(one.versions(paths)))
                 show(lambda: row if as_json else _described(row), as_json=as_json, watch=None)
                 return
-            rows = [_row(each, places, newest_version(each.versions(places))) for each in declared.tables]
+            rows = [_row(each, paths, newest_version(each.versions(paths))) for each in declared.tables]
         except WrongTableError as error:
             fail(str(error))
         if not rows and not as_json:
@@ -51,7 +51,7 @@ def tables(
         show(lambda: rows if as_json else _listed(rows), as_json=as_json, watch=None)
 
 
-def _row(declared: StateTable, places: Places, version: TableVersion | None) -> Row:
+def _row(declared: StateTable, paths: ProjectPaths, version: TableVersion | None) -> Row:
     row: Row = {
         "table": declared.name,
         "application": declared.application,
@@ -59,7 +59,7 @@ def _row(declared: StateTable, places: Places, version: TableVersion | None) -> 
         "format": declared.format,
         "source": declared.source,
         "made_at": None,
-        "place": declared.location(places),
+        "place": declared.location(paths),
     }
     if version is None:
         return row
@@ -74,7 +74,7 @@ def _type(written: object) -> object:
 
 
 def _made_at(version: TableVersion) -> datetime | None:
-    """By the version's name, which begins with the time."""
+    """Return the time of the build, with which the version's name begins."""
     at_ms = time_of_id(version.version)
     return None if at_ms is None else from_ms(at_ms)
 

@@ -1,4 +1,4 @@
-"""`penstock topology`: a picture of what an application runs."""
+"""`penstock topology`: a diagram of an application's topology."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Annotated
 
 import typer
 
-from orchestration.commands.common import Servers, err, explained, fail, named
-from orchestration.commands.look import look_at
-from orchestration.drawing import mermaid, parse, svg
-from orchestration.drawing.live import have_reported_again, newest_text, notes
-from orchestration.observer import Observer, Picture
-from runtime.config import StreamsConfig
-from runtime.errors import BrokerUnavailableError
-from runtime.topology.factory import build_topology
+from penstock.orchestration.commands.common import Servers, err, explained, fail, named
+from penstock.orchestration.commands.look import look_at
+from penstock.orchestration.drawing import mermaid, parse, svg
+from penstock.orchestration.drawing.live import have_reported_again, newest_text, notes
+from penstock.orchestration.kafka.observer import Observer, Picture
+from penstock.runtime.config.streams_config import StreamsConfig
+from penstock.runtime.model.errors import BrokerUnavailableError
+from penstock.runtime.topology.factory import build_topology
 
 _LOOK_SECONDS, _LONGEST_SECONDS = 1.0, 8.0
 
 
 class Form(StrEnum):
-    """In which form."""
+    """Format of the diagram."""
 
     MERMAID = "mermaid"
     SVG = "svg"
@@ -36,9 +36,10 @@ def topology(
     rates: Annotated[bool, typer.Option("--rates/--no-rates", help="Measure records per second of what runs (some seconds).")] = True,
     bootstrap_servers: Servers = None,
 ) -> None:
-    """Draw an application's topology: sub-topologies, stores, topics, and how fast they run.
+    """Draw an application's topology: sub-topologies, stores, topics, and their record rates.
 
-    What runs is read from Kafka. Of an application that has never been started, the function that `streams.toml` names is asked.
+    A running application's topology is read from Kafka. If the application has never been started, the function named in `streams.toml` is
+    called.
 
     `penstock topology flight-board --format svg --output flight-board.svg`
     """
@@ -56,7 +57,7 @@ def topology(
 
 
 def _found(application: str, servers: str | None, rates: bool) -> tuple[str, dict[int, str]]:
-    """The text of the topology, and what is known of its parts while it runs."""
+    """Return the text of the topology, and notes on its running sub-topologies."""
     known = named(application, servers)
     observer = Observer(application, known.bootstrap_servers)
     try:
@@ -76,7 +77,7 @@ def _found(application: str, servers: str | None, rates: bool) -> tuple[str, dic
 
 
 def _notes(observer: Observer, first: Picture, rates: bool) -> dict[int, str]:
-    """Looks again until all have told how far they are by now."""
+    """Observe the application again until all workers have reported; return the notes."""
     if not rates or not any(member.active for member in first.members.values()):
         return notes(first)
     picture, until = first, time.monotonic() + _LONGEST_SECONDS

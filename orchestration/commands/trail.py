@@ -1,4 +1,4 @@
-"""`penstock audit|run-books`: what people and run-books did."""
+"""`penstock audit|run-books`: the audit trail, and the runs of run-books."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Annotated
 import typer
 from sqlalchemy import select
 
-from orchestration import audit as trail
-from orchestration.commands.common import brief, clock, out, project
-from orchestration.control_plane.models import RunBookRun, RunBookState
+from penstock.orchestration.commands.common import brief, clock, out, project
+from penstock.orchestration.database import audit as trail
+from penstock.orchestration.database.models import RunBookRun, RunBookState
+from penstock.orchestration.instances.operations import Operations
 
 Application = Annotated[str | None, typer.Argument(help="The application.id. Default: all.")]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many, the newest.")]
@@ -20,10 +21,17 @@ def audit(application: Application = None, limit: Limit = 50) -> None:
     with project() as operations, operations.control_plane.reading() as session:
         entries = trail.latest(session, application=application, limit=limit)
         if not entries:
+            _check_declared(operations, application)
             out.print("nothing was done yet")
         for entry in entries:
             subject = " ".join(filter(None, (entry.application, entry.instance, entry.task)))
             out.print(f"{clock(entry.at)}  {subject}  {entry.actor}: {entry.action}  {brief(entry.detail)}", markup=False)
+
+
+def _check_declared(operations: Operations, application: str | None) -> None:
+    """Raise WrongDeclarationError for an application without declaration and without records: its name is misspelt."""
+    if application is not None:
+        operations.applications.named(application)
 
 
 def run_books(application: Application = None, limit: Limit = 20) -> None:
@@ -34,6 +42,7 @@ def run_books(application: Application = None, limit: Limit = 20) -> None:
     with project() as operations, operations.control_plane.reading() as session:
         runs = session.scalars(query).all()
         if not runs:
+            _check_declared(operations, application)
             out.print("no run-book has run")
         for run in reversed(runs):
             about = " ".join(filter(None, (run.application, run.task, run.subject)))

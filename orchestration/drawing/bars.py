@@ -1,4 +1,4 @@
-"""Bar charts as SVG, by hand: what a page of `docs/` or of Dagster's UI shows needs no library for drawing."""
+"""Bar charts as SVG, for pages of `docs/` and of Dagster's UI, without a plotting library."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from xml.sax.saxutils import escape
 
 _WIDTH, _HEIGHT, _TOP, _BOTTOM, _BAR = 250, 190, 40, 30, 0.6
 _LABELS = 6
-"""So many names fit side by side."""
+"""Number of labels that fit side by side."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """One chart: a value per name, from zero, also below it. Where many bars stand side by side, only some names are written."""
+    """One chart: a value per name, which may be negative. With many bars, only some names are shown."""
 
     title: str
     names: Sequence[str]
@@ -21,7 +21,7 @@ class Bars:
 
 
 def bars(charts: Sequence[Bars], in_a_row: int = 3) -> str:
-    """The charts side by side, as an SVG that can be read on a light and on a dark page."""
+    """Return the charts side by side, as an SVG that is readable on light and dark pages."""
     drawn = "".join(
         f'<g transform="translate({number % in_a_row * _WIDTH} {number // in_a_row * _HEIGHT})">{_chart(chart)}</g>'
         for number, chart in enumerate(charts)

@@ -1,4 +1,4 @@
-"""What is drawn, read from the text that Kafka Streams (and `Topology.describe()`) prints of a topology."""
+"""Parser of a topology's description, as Kafka Streams and `Topology.describe()` print it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _NODE = re.compile(r"(Source|Processor|Sink): (\S+) \((topics?|pattern|stores|ex
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A source, processor or sink. `topics`: what a source reads or a sink writes; of a source with a pattern, the pattern; of a sink that
-    chooses the topic per record, the function's name in brackets."""
+    """Source, processor or sink. `topics`: those that a source reads or a sink writes. For a source with a pattern, it is the pattern; for
+    a sink that chooses the topic per record, the function's name in brackets."""
 
     kind: str
     name: str
@@ -24,7 +24,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A sub-topology, or what fills a global store. `note`: what is known of it while it runs (tasks, rates), or nothing."""
+    """Sub-topology, or global store with its source. `note`: its tasks and rates while it runs, or empty."""
 
     number: int
     is_global: bool
@@ -33,20 +33,20 @@ class Part:
 
     @property
     def title(self) -> str:
-        """What stands over its frame: what it is, and the note."""
+        """Title of the frame: the kind, and the note."""
         what = f"Global store ({self.number})" if self.is_global else f"Sub-topology {self.number}"
         return f"{what}: {self.note}" if self.note else what
 
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """The parts of a topology, in the order of their numbers."""
+    """Parts of a topology, in the order of their numbers."""
 
     parts: tuple[Part, ...] = field(default=())
 
 
 def parse(text: str, notes: Mapping[int, str] | None = None) -> Drawing:
-    """The drawing of a described topology; `notes` by the number of the sub-topology. Raises ValueError for other text."""
+    """Parse the description of a topology; `notes` by the number of the sub-topology. Raises ValueError for other text."""
     parts: list[Part] = []
     nodes: list[Node] = []
     for line in text.splitlines():

@@ -1,23 +1,23 @@
-"""What a running application's picture says beside the names: tasks and the pace of each sub-topology."""
+"""Notes in the diagram of a running application: tasks and record rate of each sub-topology."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from orchestration.observer import Picture
-from runtime.coordination.records import Member, TaskReport
-from runtime.states import TaskKind, TaskState
+from penstock.orchestration.kafka.observer import Picture
+from penstock.runtime.coordination.records import Member, TaskReport
+from penstock.runtime.model.states import TaskKind, TaskState
 
 
 def newest_text(picture: Picture) -> str | None:
-    """The topology that the application runs, as described; None if none has been told."""
+    """Return the description of the topology that the application runs; None if none was published."""
     newest = max(picture.members.values(), key=lambda member: member.heartbeat_ms, default=None)
     return None if newest is None else picture.topologies.get(newest.topology_hash)
 
 
 def notes(now: Picture, before: Picture | None = None) -> dict[int, str]:
-    """For each sub-topology that has tasks: how many, how many of them are paused, how far they lag behind their input; and since `before`
-    the records per second, as the offsets that were committed tell (markers of transactions among them).
+    """Return for each sub-topology with tasks: their number, the number of paused ones, their lag; and the records per second since
+    `before`, according to the committed offsets (which count transaction markers too).
     """
     found: dict[int, list[tuple[Member, TaskReport, float | None]]] = {}
     for member, task, report in _active(now):
@@ -26,7 +26,7 @@ def notes(now: Picture, before: Picture | None = None) -> dict[int, str]:
 
 
 def have_reported_again(now: Picture, before: Picture) -> bool:
-    """True once every worker with tasks in `before` has said something new, or is gone."""
+    """Return True once every worker with tasks in `before` has reported again, or is gone."""
     return all(
         who not in now.members or now.members[who].heartbeat_ms > member.heartbeat_ms
         for who, member in before.members.items()
@@ -43,7 +43,7 @@ def _active(picture: Picture) -> Iterator[tuple[Member, str, TaskReport]]:
 
 
 def _pace(before: Picture | None, member: Member, task: str, report: TaskReport) -> float | None:
-    """Records per second of a task that the same worker had then; None where that cannot be told."""
+    """Return the records per second of a task that the same worker had in `before`; None if unknown."""
     then = None if before is None else before.members.get(member.who)
     if then is None or task not in then.tasks or member.heartbeat_ms <= then.heartbeat_ms:
         return None

@@ -1,10 +1,10 @@
-"""A topology as a Mermaid flowchart: a frame per sub-topology, topics between the frames, stores beside the nodes that use them."""
+"""Topology as a Mermaid flowchart: a frame per sub-topology, topics between the frames, stores beside the nodes that use them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from orchestration.drawing.description import Drawing, Part
+from penstock.orchestration.drawing.description import Drawing, Part
 
 _STYLES = """\
   classDef topic fill:#e8f1f8,stroke:#3a7ca5,color:#16425b
@@ -13,7 +13,7 @@ _STYLES = """\
 
 
 def mermaid(drawing: Drawing) -> str:
-    """The text of the chart, for a code block marked `mermaid`."""
+    """Return the chart's text, for a code block marked `mermaid`."""
     topics = {topic: f"t{number}" for number, topic in enumerate(_topics(drawing))}
     lines = [f"  {key}([{_text(topic)}]):::topic" for topic, key in topics.items()]
     for part in drawing.parts:
@@ -53,6 +53,6 @@ def _frame(part: Part) -> Iterator[str]:
 
 
 def _text(text: str) -> str:
-    """A label: quoted, so that no character of it is Mermaid's."""
+    """Quote a label, so that Mermaid interprets none of its characters."""
     escaped = text.replace("#", "#35;").replace('"', "#quot;").replace("<", "#lt;").replace(">", "#gt;")
     return f'"{escaped}"'

@@ -1,8 +1,8 @@
-"""A topology as SVG, laid out by hand: no program that draws graphs has to be installed.
+"""Topology as SVG, with a layout of its own, so no graph drawing program has to be installed.
 
-Each sub-topology is a frame. In it every shape stands one row below the lowest of those that feed it (the longest way from a topic), and
-in its row where those that feed it stand on average, so that chains run straight down and few lines cross. Frames stand side by side where
-nothing flows between them and below each other where something does: a repartition topic is drawn where it is written and where it is read.
+Each sub-topology is a frame. In it, every shape is one row below the lowest of its predecessors (the longest path from a topic), at their
+mean position within the row, so chains are vertical and few lines cross. Frames are side by side if they are not connected, and below each
+other if they are: a repartition topic is drawn where it is written and where it is read.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
-from orchestration.drawing.description import Drawing, Part
+from penstock.orchestration.drawing.description import Drawing, Part
 
 _CHARACTER, _PADDING, _HEIGHT, _GAP_X, _GAP_Y, _FRAME, _TITLE, _SPACE = 7.0, 20, 26, 18, 26, 16, 30, 34
 _STYLE = (
@@ -38,7 +38,7 @@ class _Shape:
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """A part that is laid out: centres of its shapes, relative to its corner."""
+    """Part with its layout: centres of its shapes, relative to the frame's corner."""
 
     part: Part
     shapes: Sequence[_Shape]
@@ -49,7 +49,7 @@ class _Frame:
 
 
 def svg(drawing: Drawing) -> str:
-    """The picture, as a whole file; on white, so that it can be read on a dark page too."""
+    """Return the diagram as a complete file, on white, so that it is readable on dark pages too."""
     frames = [_laid_out(part) for part in drawing.parts]
     drawn, y, width = [], 0.0, 0.0
     for row in _rows(frames):
@@ -67,7 +67,7 @@ def svg(drawing: Drawing) -> str:
 
 
 def _rows(frames: Sequence[_Frame]) -> list[list[_Frame]]:
-    """Frames in rows: each below those that write a topic which it reads."""
+    """Return the frames in rows: each below those that write a topic which it reads."""
     writes = {topic: frame.part.number for frame in frames for node in frame.part.nodes if node.kind == "sink" for topic in node.topics}
     by_number = {frame.part.number: frame for frame in frames}
     rows: dict[int, int] = {}
@@ -106,7 +106,7 @@ def _laid_out(part: Part) -> _Frame:
 
 
 def _contents(part: Part) -> tuple[list[_Shape], list[tuple[str, str]]]:
-    """The shapes of a frame, and the lines between them; a line to a store goes down from the node that uses it."""
+    """Return the shapes of a frame, and the lines between them; a line to a store goes down from the node that uses it."""
     shapes: dict[str, _Shape] = {}
     lines: list[tuple[str, str]] = []
     for node in part.nodes:
@@ -125,7 +125,7 @@ def _contents(part: Part) -> tuple[list[_Shape], list[tuple[str, str]]]:
 
 
 def _depths(above: Mapping[str, Sequence[str]]) -> dict[str, int]:
-    """The longest way to each from what has nothing above it. (A topology has no circles.)"""
+    """Return the longest path to each shape from one without predecessors. (A topology is acyclic.)"""
     found: dict[str, int] = {}
 
     def depth(key: str) -> int:
@@ -139,7 +139,7 @@ def _depths(above: Mapping[str, Sequence[str]]) -> dict[str, int]:
 
 
 def _place(row: list[_Shape], above: Mapping[str, Sequence[str]], x: dict[str, float]) -> None:
-    """Puts the shapes of a row under the middle of what feeds them, apart from each other."""
+    """Centre the shapes of a row below their predecessors, without overlaps."""
 
     def middle(shape: _Shape) -> float:
         feeding = [x[parent] for parent in above[shape.key] if parent in x]

@@ -1,4 +1,4 @@
-"""The user's cache folder: what was downloaded or made once for all projects of this user, and can be deleted at any time."""
+"""The user's cache folder: downloads and build results, shared by all projects of this user, that can be deleted at any time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import platformdirs
 
 
 def cache_dir() -> Path:
-    """`PENSTOCK_CACHE` if it is set, else the platform's cache folder of this user (on Linux `~/.cache/penstock`); created if missing."""
+    """Return `PENSTOCK_CACHE` if set, else the platform's cache folder of this user (on Linux `~/.cache/penstock`); created if missing."""
     named = os.environ.get("PENSTOCK_CACHE")
     path = Path(named).expanduser().resolve() if named else Path(platformdirs.user_cache_dir("penstock"))
     path.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
-"""Dagster's webserver and daemon as one child of this process, and its GraphQL: what the demo and the tests of the UI use.
+"""Dagster's webserver and daemon as one child process, and a GraphQL client: used by the demo and the tests of the UI.
 
 The child runs `dagster dev` in a session of its own, so Ctrl-C in the terminal reaches only this process, which then decides in which order
-things end. Everything that Dagster starts (code servers, runs) stays in that session, and so is found when it is stopped, also after a
-parent in between has died. Instances of applications are not among it: they have sessions of their own and outlive Dagster.
+things are stopped. All processes that Dagster starts (code servers, runs) stay in that session, so they are found when it is stopped, even
+if a parent in between has died. Instances of applications are not part of it: they have sessions of their own and outlive Dagster.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from pathlib import Path
 
 import psutil
 
-from orchestration.embedded.ports import LOOPBACK
+import penstock
+from penstock.orchestration.embedded.ports import LOOPBACK
 
-_PACKAGE_ROOT = Path(__file__).resolve().parent.parent.parent
+_PACKAGE_ROOT = Path(penstock.__file__).resolve().parents[1]  # the clone, or site-packages
 _START_SECONDS = 120.0
 _STOP_SECONDS = 30.0
 _POLL_SECONDS = 0.3
-_SETTINGS = "telemetry: {enabled: false}\nnux: {enabled: false}\n"  # no newsletter in the way of the first page
+SETTINGS = "telemetry: {enabled: false}\nnux: {enabled: false}\n"  # without the newsletter dialog on the first page
 _REPOSITORY = {"repositoryLocationName": "penstock", "repositoryName": "__repository__"}
 
 _LOCATION = """{ workspaceOrError { ... on PythonError { message } ... on Workspace { locationEntries { loadStatus
@@ -51,7 +52,7 @@ class DagsterError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What an asset check found in a run."""
+    """Result of an asset check in a run."""
 
     asset: str
     name: str
@@ -60,10 +61,10 @@ class CheckResult:
 
 
 class DagsterServer:
-    """Dagster on the project's code location, with its own state in `home`. Nothing is done before `start`."""
+    """Dagster on the project's code location, with its state in `home`. The constructor has no side effects; call `start`."""
 
     def __init__(self, home: Path, port: int, environment: Mapping[str, str]) -> None:
-        """`environment` is added to this process's: PENSTOCK_HOME, PENSTOCK_STREAMS and so on."""
+        """Prepare a server. `environment` is added to this process's: PENSTOCK_HOME, PENSTOCK_STREAMS and so on."""
         self.home = home
         self.port = port
         self._environment = environment
@@ -83,14 +84,14 @@ class DagsterServer:
         return None if self._process is None else self._process.pid
 
     def start(self, timeout: float = _START_SECONDS) -> None:
-        """Starts webserver and daemon; returns when the code location is loaded. Raises DagsterError, and leaves nothing behind then."""
+        """Start webserver and daemon; return when the code location is loaded. Raises DagsterError, and leaves no process behind then."""
         self.spawn()
         self.wait_until_ready(timeout)
 
     def spawn(self) -> None:
-        """Starts webserver and daemon and returns at once: they need some seconds, in which something else may be done."""
+        """Start webserver and daemon and return at once: startup takes some seconds, which the caller can use for other work."""
         self.home.mkdir(parents=True, exist_ok=True)
-        (self.home / "dagster.yaml").write_text(_SETTINGS)
+        (self.home / "dagster.yaml").write_text(SETTINGS)
         paths = [str(_PACKAGE_ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
         environment = {
             **os.environ,
@@ -111,7 +112,7 @@ class DagsterServer:
             )
 
     def wait_until_ready(self, timeout: float = _START_SECONDS) -> None:
-        """Returns when the code location is loaded. Raises DagsterError, and leaves nothing behind then."""
+        """Return when the code location is loaded. Raises DagsterError, and leaves no process behind then."""
         deadline = time.monotonic() + timeout
         try:
             while not self._loaded():
@@ -122,16 +123,16 @@ class DagsterServer:
             raise
 
     def stop(self, timeout: float = _STOP_SECONDS) -> None:
-        """Ends the child and all that it started. What has not ended after `timeout` seconds is killed."""
+        """Stop the child and all its descendants. Kill those that still run after `timeout` seconds."""
         if self._process is not None:
             end_session(self._process.pid, timeout)
             self._process.wait()
             self._process = None
 
     def launch(self, job: str, *, assets: Sequence[str] = (), partition: str | None = None) -> str:
-        """Launches a job, or of an asset job these assets alone, and of them one partition; the run's id. Raises DagsterError.
+        """Launch a job; of an asset job only these assets, and only one partition of them. Return the run's id. Raises DagsterError.
 
-        A partition that Dagster does not know yet, since no sensor has looked so far, is added."""
+        A partition that Dagster does not know yet, because no sensor has run so far, is added."""
         if partition is not None:
             known = {"name": _PARTITIONS, "key": partition, "repository": _REPOSITORY}
             added = _mapping(self.query(_ADD_PARTITION, known)["addDynamicPartition"])
@@ -148,14 +149,14 @@ class DagsterServer:
         return str(_mapping(answer["run"])["runId"])
 
     def status(self, run_id: str) -> str:
-        """The run's status, for example STARTED or SUCCESS. Raises DagsterError."""
+        """Return the run's status, for example STARTED or SUCCESS. Raises DagsterError."""
         answer = _mapping(self.query(_STATUS, {"run": run_id})["runOrError"])
         if "status" not in answer:
             raise DagsterError(f"run {run_id}: {answer.get('message')}")
         return str(answer["status"])
 
     def wait(self, run_id: str, timeout: float) -> None:
-        """Waits until a run has succeeded. Raises DagsterError with what failed in it, or if it takes longer than `timeout` seconds."""
+        """Wait until a run has succeeded. Raises DagsterError with the failure, or if it takes longer than `timeout` seconds."""
         deadline = time.monotonic() + timeout
         while (status := self.status(run_id)) != "SUCCESS":
             if status in ("FAILURE", "CANCELED"):
@@ -168,7 +169,7 @@ class DagsterServer:
         return f"{self.url}/runs/{run_id}"
 
     def checks(self, run_id: str) -> list[CheckResult]:
-        """What the asset checks of a run found, in their order."""
+        """Return the results of a run's asset checks, in order."""
         found: list[CheckResult] = []
         for event in self._events(run_id):
             if event["__typename"] == "AssetCheckEvaluationEvent":
@@ -180,7 +181,7 @@ class DagsterServer:
         return found
 
     def query(self, query: str, variables: Mapping[str, object] | None = None) -> dict[str, object]:
-        """Asks Dagster's GraphQL; the answer's data. Raises DagsterError, and OSError if nobody answers."""
+        """Query Dagster's GraphQL; return the answer's data. Raises DagsterError, or OSError if there is no answer."""
         body = json.dumps({"query": query, "variables": variables or {}}).encode()
         request = urllib.request.Request(f"{self.url}/graphql", body, {"Content-Type": "application/json"})
         try:
@@ -200,7 +201,7 @@ class DagsterServer:
             raise DagsterError(f"Dagster has not loaded its code location after {timeout:.0f} s; its log: {self.log_path}")
 
     def _loaded(self) -> bool:
-        """True when the code location is there. Raises DagsterError if it cannot be loaded."""
+        """Return True if the code location is loaded. Raises DagsterError if it cannot be loaded."""
         try:
             workspace = _mapping(self.query(_LOCATION)["workspaceOrError"])
         except OSError:  # the webserver is not up yet
@@ -234,7 +235,7 @@ class DagsterServer:
 
 
 def end_session(session: int, timeout: float = _STOP_SECONDS) -> None:
-    """Ends all processes of a session: SIGINT to its leader, as Ctrl-C would do it, and SIGKILL to what is left after `timeout` seconds."""
+    """Stop all processes of a session: SIGINT to its leader, as Ctrl-C does, and SIGKILL to those left after `timeout` seconds."""
     members = _session_members(session)
     leader = next((process for process in members if process.pid == session), None)
     if leader is not None:
@@ -254,7 +255,7 @@ def _session_members(session: int) -> list[psutil.Process]:
         try:
             if os.getsid(process.pid) == session and process.info["status"] != psutil.STATUS_ZOMBIE:
                 found.append(process)
-        except (ProcessLookupError, PermissionError):  # it ended meanwhile, or is nobody's business
+        except (ProcessLookupError, PermissionError):  # it ended meanwhile, or belongs to another user
             continue
     return found
 
@@ -267,7 +268,7 @@ def _signal(process: psutil.Process, number: signal.Signals) -> None:
 
 
 def _message(error: Mapping[str, object]) -> str:
-    """The innermost cause: Dagster wraps what a step raised in its own."""
+    """Return the innermost cause: Dagster wraps a step's exception in its own."""
     causes = error.get("causes")
     innermost = causes[-1] if isinstance(causes, list) and causes else error
     return str(innermost["message"]).strip()

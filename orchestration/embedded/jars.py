@@ -1,12 +1,12 @@
-"""The jars of Kafka, of Kafka Streams (for tests), of Spark's Kafka connector and of Delta: downloaded once per user, and held against
-checksums that the project keeps.
+"""The jars of Kafka, Kafka Streams (for tests), Spark's Kafka connector and Delta: downloaded once per user, and verified against checksums
+in the repository.
 
-Each set of jars has two files in `locks/`: `<set>.xml` says what is wanted (an Ivy module), `<set>.lock` what that comes to: one line
-`sha256  bytes  name` per jar. Ivy, which PySpark carries to resolve Spark packages, does the download, from its own default repository.
-What it brings is checked against the lock before it is put where others see it; nothing else is ever run. (Rejected: our own download
-by address. The project would have to name a host, and each place that uses a mirror would have to change it.)
+Each set of jars has two files in `locks/`: `<set>.xml` names an Ivy module, `<set>.lock` contains what it resolves to: one line `sha256
+bytes  name` per jar. Ivy, which PySpark contains to resolve Spark packages, downloads from its default repository. Each download is
+verified against the lock before it is moved to where other processes see it; no other jars are ever run. (Rejected: downloading by URL
+ourselves. The repository would have to name a host, and every site with a mirror would have to change it.)
 
-A new version: change the `.xml`, run `python -m orchestration.embedded.jars lock`, look at the difference.
+To upgrade: change the `.xml`, run `python -m penstock.orchestration.embedded.jars lock`, review the difference.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ import pyspark
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 
-from orchestration.embedded import truststore
-from orchestration.embedded.cache import cache_dir
-from orchestration.embedded.java import java_home
+from penstock.orchestration.embedded import truststore
+from penstock.orchestration.embedded.cache import cache_dir
+from penstock.orchestration.embedded.java import java_home
 
 KAFKA, KAFKA_STREAMS, SPARK_KAFKA, DELTA = "kafka", "kafka-streams", "spark-kafka", "delta"
 JAR_SETS = (KAFKA, KAFKA_STREAMS, SPARK_KAFKA, DELTA)
@@ -37,29 +37,29 @@ _POLL_SECONDS = 0.2
 
 
 class JarsError(RuntimeError):
-    """The jars could not be downloaded, or are not those that the lock names."""
+    """The jars could not be downloaded, or do not match the lock."""
 
 
 @dataclass(frozen=True, slots=True)
 class Jar:
-    """A line of a lock."""
+    """Line of a lock."""
 
     sha256: str
     size: int
-    """bytes"""
+    """in bytes"""
     name: str
 
 
 def read_lock(jar_set: str) -> list[Jar]:
-    """The jars of a set, as the project's lock names them."""
+    """Return the jars of a set, as listed in its lock."""
     lines = (_LOCKS / f"{jar_set}.lock").read_text().splitlines()
     return [Jar(sha256, int(size), name) for sha256, size, name in (line.split() for line in lines if not line.startswith("#"))]
 
 
 def ensure_jars(jar_set: str) -> list[Path]:
-    """The jars of a set as files, in the lock's order. Downloads them, with a progress bar on stderr, if this user does not have them yet.
+    """Return the jars of a set as files, in the lock's order. Downloads missing ones, with a progress bar on stderr.
 
-    Safe to call from several processes: one downloads, the others wait. Raises JarsError with what to do about it.
+    Safe to call from several processes: one downloads, the others wait. Raises JarsError with a remedy.
     """
     jars = read_lock(jar_set)
     folder = cache_dir() / "jars" / f"{jar_set}-{_fingerprint(jars)}"
@@ -72,7 +72,7 @@ def ensure_jars(jar_set: str) -> list[Path]:
 
 
 def class_path(jar_set: str) -> str:
-    """The jars of a set as the argument of `java -cp`."""
+    """Return the jars of a set as the argument of `java -cp`."""
     return os.pathsep.join(map(str, ensure_jars(jar_set)))
 
 
@@ -81,7 +81,7 @@ def _fingerprint(jars: list[Jar]) -> str:
 
 
 def _download(jar_set: str, jars: list[Jar], folder: Path) -> None:
-    """Fills a folder beside the wanted one, checks it, and renames it. What Ivy had before it was stopped is used again."""
+    """Fill a temporary folder, verify it, and rename it. Files that an interrupted Ivy has downloaded are reused."""
     work = folder.with_suffix(".partial")
     retrieved = work / "jars"
     shutil.rmtree(retrieved, ignore_errors=True)
@@ -97,7 +97,8 @@ def _download(jar_set: str, jars: list[Jar], folder: Path) -> None:
 
 
 def _run_ivy(jar_set: str, work: Path, retrieved: Path) -> Iterator[int]:
-    """Runs Ivy, giving the bytes that have arrived now and then; again, with Python's authorities, if Java does not know the issuer."""
+    """Run Ivy; periodically yield the bytes that have arrived. Run it again, with Python's authorities, if Java does not know the
+    issuer."""
     work.mkdir(parents=True, exist_ok=True)
     log = work / "ivy.log"
     store = work / "authorities.jks"
@@ -136,7 +137,7 @@ def _ivy_command(jar_set: str, work: Path, retrieved: Path, options: list[str]) 
 
 
 def _arrived(folder: Path) -> int:
-    """The bytes of all jars in Ivy's cache, those that are on their way included."""
+    """Return the bytes of all jars in Ivy's cache, including partial downloads."""
     total = 0
     for path in folder.rglob("*.jar*"):
         try:
@@ -147,7 +148,7 @@ def _arrived(folder: Path) -> int:
 
 
 def _explain(jar_set: str, output: str, log: Path) -> str:
-    """The message for a download that failed."""
+    """Return the message for a failed download."""
     if "PKIX path building failed" in output:
         return (
             f"The {jar_set} jars cannot be downloaded: Java does not trust the certificate that it is shown, which is usual behind "
@@ -159,7 +160,7 @@ def _explain(jar_set: str, output: str, log: Path) -> str:
 
 
 def _verify(jars: list[Jar], folder: Path) -> None:
-    """Raises JarsError, naming the jar, unless the folder holds what the lock names and nothing else."""
+    """Raise JarsError, naming the jar, unless the folder contains exactly the jars in the lock."""
     surplus = {path.name for path in folder.iterdir()} - {jar.name for jar in jars}
     if surplus:
         raise JarsError(f"Ivy brought jars that the lock does not name: {', '.join(sorted(surplus))}")
@@ -175,7 +176,7 @@ def _verify(jars: list[Jar], folder: Path) -> None:
 
 
 def _write_lock(jar_set: str) -> None:
-    """Resolves a set afresh and writes its lock."""
+    """Resolve a set again and write its lock."""
     work = cache_dir() / "jars" / f"{jar_set}-relock"
     for _ in _run_ivy(jar_set, work, work / "jars"):
         pass
@@ -187,6 +188,6 @@ def _write_lock(jar_set: str) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:] != ["lock"]:
-        sys.exit("usage: python -m orchestration.embedded.jars lock    # writes locks/*.lock from locks/*.xml")
+        sys.exit("usage: python -m penstock.orchestration.embedded.jars lock    # writes locks/*.lock from locks/*.xml")
     for each in JAR_SETS:
         _write_lock(each)

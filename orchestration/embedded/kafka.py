@@ -1,8 +1,8 @@
-"""One real Kafka broker in a folder: Apache Kafka in KRaft mode, broker and controller in one process, on the loopback interface only.
+"""A real Kafka broker in a folder: Apache Kafka in KRaft mode, broker and controller in one process, on the loopback interface only.
 
-The process is detached: it outlives who started it, and is found again by its folder. That it runs is not told by a file with a process id
-(ids are used again, and a kill -9 leaves the file behind) but by a lock on `<folder>/lock` which the process inherits and the
-operating system drops when it ends. The file's content, process id and port, is believed only while the lock is held.
+The process is detached: it outlives its parent, and is found again by its folder. A file with a process id would not prove that it runs
+(ids are reused, and a kill -9 leaves the file behind). Instead, the process inherits a lock on `<folder>/lock`, which the operating system
+releases when it ends. The file's content, process id and port, is valid only while the lock is held.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from typing import IO
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from orchestration.embedded import jars, ports
-from orchestration.embedded.java import java_home
+from penstock.orchestration.embedded import jars, ports
+from penstock.orchestration.embedded.java import java_home
 
 DEFAULT_PORT = 9092
 START_SECONDS = 60.0
 STOP_SECONDS = 30.0
 _POLL_SECONDS = 0.05
 
-# Quick to start, small in memory: the compiler's first tier and the serial collector are enough for one machine's broker.
+# Quick to start, small in memory: the C1 compiler and the serial collector suffice for a single machine's broker.
 _JVM = ("-Xms64m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Djava.awt.headless=true")
 
 _PROPERTIES = """\
@@ -86,12 +86,12 @@ background.threads=2
 
 
 class BrokerError(RuntimeError):
-    """The broker cannot be started or stopped; the message says why and what to do."""
+    """The broker cannot be started or stopped; the message says why and gives a remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerStatus:
-    """What runs in a broker's folder."""
+    """Process that runs in a broker's folder."""
 
     pid: int
     bootstrap_servers: str
@@ -100,7 +100,7 @@ class BrokerStatus:
 
 
 class EmbeddedBroker:
-    """A Kafka broker with its data in `data_dir`, listening on `127.0.0.1:port`. Nothing is done before `start`.
+    """Kafka broker with its data in `data_dir`, listening on `127.0.0.1:port`. The constructor has no side effects; call `start`.
 
     >>> broker = EmbeddedBroker(Path(".penstock/broker"))
     >>> broker.start().bootstrap_servers
@@ -120,10 +120,10 @@ class EmbeddedBroker:
         return self.data_dir / "broker.log"
 
     def start(self, timeout: float = START_SECONDS) -> BrokerStatus:
-        """Starts the broker, unless it runs, and returns when it answers. Data of an earlier run is kept.
+        """Start the broker, unless it runs, and return when it answers. Data of earlier runs is kept.
 
-        `timeout` is in seconds and does not count a first download of the jars. Raises BrokerError (a port that is taken, a broker that
-        ends at once, a folder that cannot be written) and JarsError.
+        `timeout` is in seconds and excludes a first download of the jars. Raises BrokerError (the port is taken, the broker exits at once,
+        the folder is not writable) and JarsError.
         """
         classes = jars.class_path(jars.KAFKA)
         try:
@@ -144,7 +144,7 @@ class EmbeddedBroker:
         return self._wait_until_ready(timeout)
 
     def stop(self, timeout: float = STOP_SECONDS) -> bool:
-        """Asks the broker to close (SIGTERM) and waits until it has; True if one was running. Its data stays.
+        """Ask the broker to close (SIGTERM) and wait until it has; return True if one was running. Its data is kept.
 
         A broker that has not closed after `timeout` seconds is killed; it recovers its log at the next start.
         """
@@ -159,7 +159,7 @@ class EmbeddedBroker:
         raise BrokerError(f"The broker (process {status.pid}) does not end")
 
     def status(self) -> BrokerStatus | None:
-        """The broker that runs in this folder, whoever started it and on whatever port; None if there is none."""
+        """Return the status of the broker that runs in this folder, on any port; None if there is none."""
         try:
             with (self.data_dir / "lock").open("r+") as lock:
                 if _try_lock(lock):
@@ -167,15 +167,15 @@ class EmbeddedBroker:
                 content = lock.read()
         except FileNotFoundError:
             return None
-        if not content:  # just being started by another process
+        if not content:  # another process is just starting it
             return None
         facts = json.loads(content)
         return BrokerStatus(facts["pid"], f"{ports.LOOPBACK}:{facts['port']}", self.data_dir, self.log_path)
 
     def _runs_already(self, deadline: float) -> bool:
-        """The folder is in use: True if by the broker that is asked for, BrokerError if by another, False if nothing is known yet."""
+        """Return True if the requested broker runs in the folder, False if that is not known yet. Raises BrokerError for another broker."""
         status = self.status()
-        if status is None:  # it is just being started, or somebody looked at it
+        if status is None:  # it is just starting, or another process holds its lock to read the file
             if time.monotonic() > deadline:
                 raise BrokerError(f"Another process holds {self.data_dir / 'lock'}, and does not start a broker")
             time.sleep(_POLL_SECONDS)
@@ -195,12 +195,12 @@ class EmbeddedBroker:
             )
 
     def _write_properties(self) -> None:
-        controller_port = ports.free_port()  # only the broker itself goes there, so it may be another one at each start
+        controller_port = ports.free_port()  # only the broker itself connects to it, so it may differ between starts
         values = {"host": ports.LOOPBACK, "port": self.port, "controller_port": controller_port, "log_dir": self.data_dir / "log"}
         (self.data_dir / "server.properties").write_text(_PROPERTIES.format(**values))
 
     def _format(self, classes: str) -> None:
-        """Gives the folder its cluster id, once."""
+        """Format the folder's storage with a cluster id, once."""
         if (self.data_dir / "log" / "meta.properties").exists():
             return
         cluster = _new_cluster_id()
@@ -215,10 +215,10 @@ class EmbeddedBroker:
         return [str(java_home() / "bin" / "java"), *_JVM, *settings, "-cp", classes]
 
     def _launch(self, classes: str, lock: IO[str]) -> None:
-        """Starts the process, which inherits the lock, and writes into the lock's file who holds it."""
+        """Start the process, which inherits the lock, and write its process id and port to the lock's file."""
         broker = [*self._java(classes), "kafka.Kafka", str(self.data_dir / "server.properties")]
         started = subprocess.run(
-            # The shell ends at once: the broker is then no child of ours, that we would have to wait for.
+            # The shell exits at once, so the broker is not our child process and we need not wait for it.
             ["sh", "-c", '"$@" > broker.out 2>&1 & echo $!', "sh", *broker],
             check=True,
             cwd=self.data_dir,
@@ -232,7 +232,8 @@ class EmbeddedBroker:
         lock.flush()
 
     def _wait_until_ready(self, timeout: float) -> BrokerStatus:
-        """Returns when the broker is in its own answer about the cluster; raises, with the end of its log, if it ends or keeps silent."""
+        """Return when the broker is listed in its own cluster metadata. Raises BrokerError with the end of its log if it exits or times
+        out."""
         deadline = time.monotonic() + timeout
         while not ports.answers(self.port):
             self._check_alive(deadline, timeout)
@@ -243,7 +244,7 @@ class EmbeddedBroker:
             try:
                 if admin.list_topics(timeout=1).brokers:
                     return status
-            except KafkaException:  # still starting: asked again until the deadline
+            except KafkaException:  # still starting: tried again until the deadline
                 time.sleep(_POLL_SECONDS)
 
     def _check_alive(self, deadline: float, timeout: float) -> BrokerStatus:
@@ -270,14 +271,14 @@ class EmbeddedBroker:
 
 
 def _new_cluster_id() -> str:
-    """As Kafka's `Uuid.randomUuid`: never one that begins with a dash, which on a command line would be an option."""
+    """Return an id as Kafka's `Uuid.randomUuid` does: it never begins with a dash, which a command line would take for an option."""
     while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
         pass
     return text
 
 
 def _try_lock(lock: IO[str]) -> bool:
-    """True if nobody held the lock; it is held from now on until the file is closed here and in every child that inherited it."""
+    """Try to acquire the lock. It is held until the file is closed here and in every child that inherited it."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

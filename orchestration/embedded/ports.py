@@ -1,4 +1,4 @@
-"""Ports of the loopback interface: is one free, and if not, who has it."""
+"""Ports of the loopback interface: whether one is free, and which process uses it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def is_free(port: int) -> bool:
-    """True if a server could listen on this port of the loopback interface now."""
+    """Return True if a server could listen on this port of the loopback interface now."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: a port in TIME_WAIT is free
         try:
@@ -21,7 +21,7 @@ def is_free(port: int) -> bool:
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """Return a port that no process listens on."""
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         port: int = probe.getsockname()[1]
@@ -29,10 +29,10 @@ def free_port() -> int:
 
 
 def holder(port: int) -> str:
-    """Who listens on a port, for people: `process 1234 (java kafka.Kafka …)`, or `another process` where the system does not tell."""
+    """Describe the process that listens on a port: `process 1234 (java kafka.Kafka …)`, or `another process` if the system does not say."""
     try:
         connections = psutil.net_connections("tcp")
-    except psutil.Error:  # macOS tells only root
+    except psutil.Error:  # macOS shows it to root only
         return "another process"
     for connection in connections:
         if connection.status == psutil.CONN_LISTEN and connection.pid and connection.laddr and connection.laddr.port == port:
@@ -45,7 +45,7 @@ def holder(port: int) -> str:
 
 
 def answers(port: int) -> bool:
-    """True if somebody listens on this port of the loopback interface."""
+    """Return True if a process listens on this port of the loopback interface."""
     with socket.socket() as probe:
         probe.settimeout(1)
         return probe.connect_ex((LOOPBACK, port)) == 0

@@ -1,4 +1,4 @@
-"""Kafka's own command-line tools, out of the same jars as the broker."""
+"""Kafka's own command-line tools, from the same jars as the broker."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from orchestration.embedded import jars
-from orchestration.embedded.java import java_home
+from penstock.orchestration.embedded import jars
+from penstock.orchestration.embedded.java import java_home
 
 TOOLS = {
     "kafka-configs": "kafka.admin.ConfigCommand",
@@ -24,7 +24,7 @@ TOOLS = {
 
 
 def command(tool: str, arguments: Sequence[str]) -> list[str]:
-    """The command line that runs a tool. Raises KeyError if there is no tool of this name."""
+    """Return the command line that runs a tool. Raises KeyError if there is no tool of this name."""
     settings = Path(__file__).with_name("log4j2-tools.properties")
     java = str(java_home() / "bin" / "java")
     options = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData", f"-Dlog4j2.configurationFile={settings}"]
@@ -32,6 +32,6 @@ def command(tool: str, arguments: Sequence[str]) -> list[str]:
 
 
 def run_tool(tool: str, arguments: Sequence[str], timeout: float = 60.0) -> str:
-    """Runs a tool, for `timeout` seconds at most, and gives what it printed. Raises CalledProcessError, with stderr, if it failed."""
+    """Run a tool, for at most `timeout` seconds, and return its output. Raises CalledProcessError, with stderr, if it fails."""
     line = command(tool, arguments)
     return subprocess.run(line, check=True, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout).stdout

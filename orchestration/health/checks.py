@@ -1,9 +1,9 @@
-"""Is what should run healthy? One function for each check, from what is known of an application to a row for each thing looked at.
+"""The checks: one function each, from the facts about an application to a row for each checked object.
 
-How old a checkpoint is says little by itself: a task that has had nothing to do since its last one has nothing to lose. What counts is
-the age of *unsaved work*: the time since the last checkpoint, if the task's offsets moved after it; without any checkpoint, time counts
-from when the offsets first moved. The *restore debt* is what a task would read if its machine were lost now: from the offsets of its last
-checkpoint to the end of its changelogs (the broker's markers of transactions count as records there).
+A checkpoint's age alone says little: a task without work since its last checkpoint has nothing to lose. The checks use the age of *unsaved
+work*: the time since the last checkpoint, if the task's offsets moved after it; without a checkpoint, the time since the offsets first
+moved. The *restore debt* is the number of records that a task would read if its machine were lost now: from the offsets of its last
+checkpoint to the end of its changelogs (transaction markers count as records).
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import pairwise
 
-from orchestration.applications import Application
-from orchestration.control_plane.models import Checkpoint, Instance, Task
-from orchestration.health.broker_facts import BrokerFacts
-from orchestration.health.results import Cell, CheckResult, Row, beyond, worst
-from orchestration.policies import Severity
-from runtime.ids import Partition
-from runtime.states import TaskKind, TaskState
+from penstock.orchestration.database.models import Checkpoint, Instance, Task
+from penstock.orchestration.declarations.applications import Application
+from penstock.orchestration.declarations.policies import Severity
+from penstock.orchestration.health.broker_facts import BrokerFacts
+from penstock.orchestration.health.results import Cell, CheckResult, Row, beyond, worst
+from penstock.runtime.model.ids import Partition
+from penstock.runtime.model.states import TaskKind, TaskState
 
 FRESHNESS, LIVENESS, LAG = "checkpoint_freshness", "instances_alive", "consumer_lag"
 STANDBYS, DEAD_LETTERS, EXPIRY, COMPACTION = "standby_replicas", "dead_letter_growth", "offset_expiry", "global_topics_compacted"
+PARTITIONS = "input_partitions"
 DESCRIPTIONS: Mapping[str, str] = {
     FRESHNESS: "The oldest work that is in no checkpoint, and what would have to be restored, are below the limits in `streams.toml`.",
     LIVENESS: "Every instance that is wanted has said something in the last 30 seconds.",
@@ -31,20 +32,21 @@ DESCRIPTIONS: Mapping[str, str] = {
     DEAD_LETTERS: "Fewer records were skipped in the last hour than the limit in `streams.toml`.",
     EXPIRY: "Committed offsets are far from the broker's `offsets.retention.minutes`.",
     COMPACTION: "Every global topic is compacted.",
+    PARTITIONS: "Every partition of the input topics has a task that reads it.",
 }
 HEARTBEAT_SECONDS = 30.0
-"""An instance that is wanted and has said nothing for so long is stale."""
+"""Silence after which a wanted instance is stale."""
 SILENT_ALERT_SECONDS = 120.0
-"""After so long it is an alert: until then whoever supervises it may have started it again."""
+"""Silence after which an alert is opened; until then its supervisor may have restarted it."""
 REPORTED_LATE = timedelta(seconds=10)
-"""Offsets are reported every few seconds, so a checkpoint may hold work that is told of only after it."""
+"""Tolerance for late reports: offsets are reported every few seconds, so a checkpoint may contain work that is reported only after it."""
 TOTAL = "*"
-"""The subject of the samples of a whole application's lag."""
+"""Subject of the samples of an application's total lag."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of one application at a moment. `lags`: samples by task (`TOTAL`: all), oldest first, without the one of now."""
+    """Facts about one application at a moment. `lags`: samples by task (`TOTAL`: all), oldest first, without the current one."""
 
     application: Application
     at: datetime
@@ -56,9 +58,11 @@ class Known:
     skipped_day: int = 0
     lags: Mapping[str, Sequence[tuple[datetime, int]]] = field(default_factory=dict)
     broker: BrokerFacts | None = None
+    partitions_added: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    """Payloads of the last INPUT_PARTITIONS_ADDED whose alert is not resolved, by topic."""
 
     def open_tasks(self) -> Iterator[Task]:
-        """Those that a wanted instance has open."""
+        """Return the tasks that a wanted instance runs."""
         for task in self.tasks:
             instance = self.instances.get(task.instance)
             if instance is not None and instance.wanted and task.state != TaskState.CLOSED.value:
@@ -72,7 +76,7 @@ class Known:
         return row is not None and row.heartbeat_at is not None and (self.at - row.heartbeat_at).total_seconds() <= HEARTBEAT_SECONDS
 
     def changelogs(self, task: str) -> dict[Partition, int | None]:
-        """The task's changelogs, as any checkpoint of it or of its sub-topology names them, with no offset."""
+        """Return the task's changelogs, as named in any checkpoint of it or of its sub-topology, without offsets."""
         subtopology, _, number = task.partition("_")
         found: dict[Partition, int | None] = {}
         for (of, _), checkpoint in self.checkpoints.items():
@@ -82,7 +86,7 @@ class Known:
 
 
 def saved_offsets(checkpoint: Checkpoint) -> dict[Partition, int]:
-    """The next offsets that a checkpoint holds, by changelog."""
+    """Return the next offsets in a checkpoint, by changelog."""
     found: dict[Partition, int] = {}
     for offsets in checkpoint.stores.values():
         for name, offset in offsets.items() if isinstance(offsets, dict) else ():
@@ -129,7 +133,7 @@ def _unsaved_seconds(task: Task, at: datetime) -> float:
 
 
 def _restore_debt(known: Known, task: Task) -> int | None:
-    """None where it cannot be told: no broker answers, or no changelog is known."""
+    """Return the restore debt of a task; None if unknown: no broker answers, or no changelog is known."""
     if known.broker is None:
         return None
     checkpoint = known.checkpoints.get((task.task, task.instance))
@@ -161,7 +165,7 @@ def _alive(known: Known, name: str) -> Row:
 
 
 def lag(known: Known) -> CheckResult:
-    """Paused tasks are left out of the limits: their alert tells of them."""
+    """Check the lag of each task. The limits ignore paused tasks, which have their own alert."""
     limits = known.application.health
     rows = tuple(_lag_row(known, task) for task in sorted(known.active(), key=lambda task: task.task))
     total = total_lag(known)
@@ -176,8 +180,8 @@ def lag(known: Known) -> CheckResult:
 
 
 def total_lag(known: Known) -> int:
-    """Records between the committed offsets and the ends, without those of paused tasks; by the instances' own word if no broker
-    answers."""
+    """Return the records between the committed offsets and the ends, without those of paused tasks; as reported by the instances if no
+    broker answers."""
     paused = sum(task.lag or 0 for task in known.active() if task.state == TaskState.PAUSED.value)
     if known.broker is None or not known.broker.committed:
         return sum(task.lag or 0 for task in known.active()) - paused
@@ -202,8 +206,7 @@ def _lag_row(known: Known, task: Task) -> Row:
 
 
 def _grows(samples: Sequence[tuple[datetime, int]], since: datetime) -> bool:
-    """True if the samples reach back to `since`, and none since then is smaller than the one before it, and the last is larger than the
-    first."""
+    """Return True if the samples reach back to `since`, never decrease from then on, and the last one is larger than the first."""
     before = [sample for sample in samples if sample[0] <= since]
     values = [value for _, value in [*before[-1:], *(sample for sample in samples if sample[0] > since)]]
     if not before or len(values) < 3:
@@ -212,7 +215,7 @@ def _grows(samples: Sequence[tuple[datetime, int]], since: datetime) -> bool:
 
 
 def _per_minute(samples: Sequence[tuple[datetime, int]]) -> float:
-    """The trend over all samples, by least squares: records per minute; 0 for fewer than two."""
+    """Return the trend over all samples, by least squares: records per minute; 0 for fewer than two."""
     if len(samples) < 2:
         return 0.0
     minutes = [(at - samples[0][0]).total_seconds() / 60 for at, _ in samples]
@@ -258,7 +261,8 @@ def dead_letters(known: Known) -> CheckResult:
 
 
 def expiry(known: Known) -> CheckResult:
-    """Whoever lives commits again and again, paused tasks too. What nobody has open grows old."""
+    """Check for expiring offsets. Instances commit offsets periodically, also those of paused tasks; those of a task without an owner may
+    expire."""
     newest: dict[str, Task] = {}
     for task in sorted((each for each in known.tasks if each.kind == TaskKind.ACTIVE.value), key=lambda each: each.updated_at):
         newest[task.task] = task
@@ -295,4 +299,24 @@ def compaction(known: Known) -> CheckResult:
     return CheckResult(COMPACTION, known.application.id, tuple(rows), {"topics_not_compacted": sum(bool(row.problem) for row in rows)})
 
 
-ALL = (freshness, liveness, lag, standbys, dead_letters, expiry, compaction)
+def partitions(known: Known) -> CheckResult:
+    """Check for topics reported to have partitions without a task, until each has one, or a person resolves the alert."""
+    open_now = {task.task for task in known.tasks if task.kind == TaskKind.ACTIVE.value and task.state != TaskState.CLOSED.value}
+    rows = []
+    for topic, payload in sorted(known.partitions_added.items()):
+        readers, count = payload.get("subtopologies"), payload.get("partitions")
+        numbers = range(count if isinstance(count, int) else 0)
+        parts = readers if isinstance(readers, list) else []
+        missing = [number for number in numbers if not any(f"{part}_{number}" in open_now for part in parts)]
+        problem = (
+            f"{known.application.id}: partitions {', '.join(map(str, missing))} of input topic {topic} are read by no task: "
+            f"{payload.get('reason')}; what to do: penstock alerts"
+            if missing
+            else ""
+        )
+        cells: dict[str, Cell] = {"topic": topic, "partitions": len(numbers), "not_read": len(missing)}
+        rows.append(Row(cells, Severity.ERROR if missing else Severity.INFO, problem))
+    return CheckResult(PARTITIONS, known.application.id, tuple(rows), {"partitions_not_read": sum(bool(row.problem) for row in rows)})
+
+
+ALL = (freshness, liveness, lag, standbys, dead_letters, expiry, compaction, partitions)

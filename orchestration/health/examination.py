@@ -1,4 +1,4 @@
-"""Gathers what is known of an application, computes its checks, keeps the numbers that trends need, and opens and closes their alerts."""
+"""Examination of an application: gather facts, compute the checks, store measurements for trends, open and close alerts."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from datetime import datetime, timedelta
 from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
-from orchestration import alerts
-from orchestration.alerts import NewAlert
-from orchestration.applications import Application, Applications
-from orchestration.control_plane import ControlPlane
-from orchestration.control_plane.models import Checkpoint, Event, Instance, RunBookRun, RunBookState, Sample, Task
-from orchestration.health import checks
-from orchestration.health.broker_facts import BrokerFacts, ask_broker
-from orchestration.health.checks import Known
-from orchestration.health.results import CheckResult
-from orchestration.policies import Severity
-from orchestration.run_books import SkipRecord
-from runtime.events import EventKind
+from penstock.orchestration.alerts import alerts
+from penstock.orchestration.alerts.alerts import NewAlert
+from penstock.orchestration.alerts.incidents import INPUT_PARTITIONS
+from penstock.orchestration.database import ControlPlane
+from penstock.orchestration.database.models import Checkpoint, Event, Instance, RunBookRun, RunBookState, Sample, Task
+from penstock.orchestration.declarations.applications import Application, Applications
+from penstock.orchestration.declarations.policies import Severity
+from penstock.orchestration.health import checks
+from penstock.orchestration.health.broker_facts import BrokerFacts, ask_broker
+from penstock.orchestration.health.checks import Known
+from penstock.orchestration.health.results import CheckResult
+from penstock.orchestration.run_books import SkipRecord
+from penstock.runtime.model.events import EventKind
 
 ACTOR = "health"
 _LAG = "lag"
@@ -27,15 +28,15 @@ _NOT_COMPACTED = EventKind.GLOBAL_TOPIC_NOT_COMPACTED.value
 
 
 def examine(applications: Applications, control_plane: ControlPlane, at: datetime, brokers: bool = False) -> list[CheckResult]:
-    """The checks of all that is declared, by what the control plane knows at `at`; with `brokers` also by what the brokers say now.
+    """Return the checks of all declared applications, from the database as of `at`; with `brokers` also from the brokers' current answers.
 
-    Raises BrokerUnavailableError, with `brokers` only.
+    Raises BrokerUnavailableError, only with `brokers`.
     """
     return [result for application in applications.applications for result in examine_one(application, control_plane, at, brokers=brokers)]
 
 
 def examine_one(application: Application, control_plane: ControlPlane, at: datetime, *, brokers: bool) -> list[CheckResult]:
-    """As `examine`, of one application."""
+    """Return the checks of one application, like `examine`."""
     with control_plane.reading() as session:
         known = gather(session, application, at)
     if brokers:
@@ -46,7 +47,7 @@ def examine_one(application: Application, control_plane: ControlPlane, at: datet
 
 
 def gather(session: Session, application: Application, at: datetime) -> Known:
-    """What the database knows of an application."""
+    """Return the facts about an application that are in the database."""
     of = application.id
     checkpoints = session.scalars(select(Checkpoint).where(Checkpoint.application == of))
     samples = select(Sample).where(Sample.application == of, Sample.kind == _LAG, Sample.at < at).order_by(Sample.at)
@@ -61,6 +62,7 @@ def gather(session: Session, application: Application, at: datetime) -> Known:
         tasks=tuple(session.scalars(select(Task).where(Task.application == of).order_by(Task.task, Task.instance))),
         checkpoints={(row.task, row.instance): row for row in checkpoints},
         global_topics=_global_topics(session, of),
+        partitions_added={alert.subject: alert.detail for alert in alerts.unresolved(session, application=of, kinds=[INPUT_PARTITIONS])},
         skipped_hour=_skipped(session, of, at - timedelta(hours=1)),
         skipped_day=_skipped(session, of, at - timedelta(days=1)),
         lags=lags,
@@ -68,7 +70,7 @@ def gather(session: Session, application: Application, at: datetime) -> Known:
 
 
 def remember(control_plane: ControlPlane, application: Application, results: list[CheckResult], at: datetime) -> None:
-    """Keeps the lags of now, and opens, counts and closes the alerts that follow from the checks, in one transaction."""
+    """Store the current lags, and open, count and close the alerts that follow from the checks, in one transaction."""
     with control_plane.writing() as session:
         session.execute(delete(Sample).where(Sample.application == application.id, Sample.at < at - _KEPT))
         for result in results:
@@ -76,6 +78,7 @@ def remember(control_plane: ControlPlane, application: Application, results: lis
                 _keep_lags(session, result, at)
             _alert(session, result, at)
         _resolve_compacted(session, application, results, at)
+        _resolve_read(session, application, results, at)
 
 
 def _with_broker(known: Known, facts: BrokerFacts) -> Known:
@@ -90,7 +93,7 @@ def _keep_lags(session: Session, result: CheckResult, at: datetime) -> None:
 
 
 def _alert(session: Session, result: CheckResult, at: datetime) -> None:
-    """One alert for each check and application, counted at each look, closed when all is well."""
+    """Open, count or close the alert of a check: one per check and application, closed when the check passes."""
     kinds = _KINDS[result.name]
     open_now = alerts.unresolved(session, application=result.application, kinds=[kinds], subject=result.name) if kinds else []
     if result.severity is Severity.INFO:
@@ -124,6 +127,15 @@ def _resolve_compacted(session: Session, application: Application, results: list
                     alerts.resolve(session, alert, actor=ACTOR, at=at, resolution=f"{topic} is compacted now")
 
 
+def _resolve_read(session: Session, application: Application, results: list[CheckResult], at: datetime) -> None:
+    for result in results:
+        for row in result.rows if result.name == checks.PARTITIONS else ():
+            if not row.problem:
+                topic = str(row.cells["topic"])
+                for alert in alerts.unresolved(session, application=application.id, kinds=[INPUT_PARTITIONS], subject=topic):
+                    alerts.resolve(session, alert, actor=ACTOR, at=at, resolution=f"every partition of {topic} has a task")
+
+
 _KINDS = {
     checks.FRESHNESS: "CHECKPOINT_STALE",
     checks.LIVENESS: "INSTANCE_SILENT",
@@ -132,11 +144,12 @@ _KINDS = {
     checks.DEAD_LETTERS: "DEAD_LETTERS",
     checks.EXPIRY: "OFFSETS_EXPIRE",
     checks.COMPACTION: None,
+    checks.PARTITIONS: None,
 }
 
 
 def _skipped(session: Session, application: str, since: datetime) -> int:
-    """Records that handlers skipped, and that run-books took out of the way."""
+    """Return the number of records skipped by handlers and run-books."""
     skipped = select(func.count()).where(Event.application == application, Event.kind == EventKind.RECORD_SKIPPED.value, Event.at > since)
     by_run_books = select(func.count()).where(
         RunBookRun.application == application,
@@ -148,10 +161,10 @@ def _skipped(session: Session, application: str, since: datetime) -> int:
 
 
 def _global_topics(session: Session, application: str) -> frozenset[str]:
-    """The topics of the global stores: as their last checkpoint names them, and as warnings and recoveries did."""
+    """Return the topics of the global stores, as named in their last checkpoint, in warnings and in recoveries."""
     of_globals = [_NOT_COMPACTED, EventKind.GLOBAL_RECOVERY_STARTED.value]
-    told = select(Event).where(Event.application == application, Event.kind.in_(of_globals))
-    topics = {str(event.payload.get("topic")) for event in session.scalars(told)}
+    query = select(Event).where(Event.application == application, Event.kind.in_(of_globals))
+    topics = {str(event.payload.get("topic")) for event in session.scalars(query)}
     last = (
         select(Event)
         .where(Event.application == application, Event.kind == EventKind.CHECKPOINT.value, Event.task.is_(None))

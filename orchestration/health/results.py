@@ -1,18 +1,18 @@
-"""What a check found: how bad it is, what is wrong in words, numbers to be plotted, and a table with a row for each thing looked at."""
+"""Result of a check: severity, a sentence, numbers to plot, and a table with a row for each checked object."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from orchestration.policies import Severity
+from penstock.orchestration.declarations.policies import Severity
 
 Cell = str | int | float | bool | None
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One thing that was looked at. `problem` is empty where all is well."""
+    """Result for one checked object. `problem` is empty if there is none."""
 
     cells: Mapping[str, Cell]
     severity: Severity = Severity.INFO
@@ -21,7 +21,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """One check of one application. `alert` is the kind of alert that follows from a problem; None where another one tells of it."""
+    """Result of one check of one application. `alert`: the kind of alert to open for a problem; None if another alert covers it."""
 
     name: str
     application: str
@@ -32,12 +32,12 @@ class CheckResult:
 
     @property
     def severity(self) -> Severity:
-        """The worst of the rows, and of what concerns the application as a whole."""
+        """The worst severity of the rows and of the application as a whole."""
         return worst([*(row.severity for row in self.rows), *(severity for severity, _ in self.problems)])
 
     @property
     def texts(self) -> list[str]:
-        """What is wrong, in words."""
+        """Sentences about the problems."""
         own = [text for _, text in self.problems]
         return [*own, *(row.problem for row in self.rows if row.problem)]
 
@@ -47,14 +47,14 @@ def worst(severities: Iterable[Severity]) -> Severity:
 
 
 def beyond(value: float, warn: float, error: float) -> Severity:
-    """How bad a number is; a limit of 0 is none."""
+    """Return the severity of a number; a limit of 0 means no limit."""
     if error and value >= error:
         return Severity.ERROR
     return Severity.WARN if warn and value >= warn else Severity.INFO
 
 
 def by_name(results: Sequence[CheckResult]) -> dict[str, list[CheckResult]]:
-    """The results of each check, over all applications."""
+    """Return the results grouped by check, over all applications."""
     found: dict[str, list[CheckResult]] = {}
     for result in results:
         found.setdefault(result.name, []).append(result)

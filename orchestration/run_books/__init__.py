@@ -1,27 +1,31 @@
-"""Run-books: what an operator would do, step by step, written down before it is done. `base` says what they share."""
+"""Run-books: an operator's procedures in steps, each recorded before it runs. `base` contains their common code, `inputs` declares them."""
 
-from orchestration.run_books.approvals import approve, approved_run_book, reject
-from orchestration.run_books.base import DryRun, Progress, Request, RunBook, RunBookError, Step
-from orchestration.run_books.rebuild_global_store import RebuildGlobalStore
-from orchestration.run_books.replay_dead_letters import ReplayDeadLetters
-from orchestration.run_books.restart_instance import RestartInstance
-from orchestration.run_books.skip_record import SkipRecord
-from orchestration.run_books.tasks import RecordInTheWay, ResumeTask
+from penstock.orchestration.run_books.approvals import approve, approved_run_book, reject
+from penstock.orchestration.run_books.base import DryRun, Progress, Request, RunBook, RunBookError, Step
+from penstock.orchestration.run_books.inputs import DECLARED, RunBookInputs
+from penstock.orchestration.run_books.rebuild_global_store import RebuildGlobalStore
+from penstock.orchestration.run_books.replay_dead_letters import ReplayDeadLetters
+from penstock.orchestration.run_books.reset_application import ResetApplication
+from penstock.orchestration.run_books.restart_instance import RestartInstance
+from penstock.orchestration.run_books.skip_record import SkipRecord
+from penstock.orchestration.run_books.tasks import PausedRecord, ResumeTask
 
-ALL: tuple[type[RunBook], ...] = (SkipRecord, ResumeTask, ReplayDeadLetters, RebuildGlobalStore, RestartInstance)
+ALL: tuple[type[RunBook], ...] = tuple(declared.BOOK for declared in DECLARED)
 
 __all__ = [
     "ALL",
     "DryRun",
+    "PausedRecord",
     "Progress",
     "RebuildGlobalStore",
-    "RecordInTheWay",
     "ReplayDeadLetters",
     "Request",
+    "ResetApplication",
     "RestartInstance",
     "ResumeTask",
     "RunBook",
     "RunBookError",
+    "RunBookInputs",
     "SkipRecord",
     "Step",
     "approve",

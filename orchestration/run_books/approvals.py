@@ -1,34 +1,33 @@
-"""Runs that a policy proposed (`start = "after-approval"`): somebody approves one, and it is run; or rejects it."""
+"""Decisions on runs that a policy proposed (`start = "after-approval"`): an approved run is executed, a rejected one is not."""
 
 from __future__ import annotations
 
-from orchestration import audit
-from orchestration.control_plane import ControlPlane
-from orchestration.control_plane.models import RunBookRun, RunBookState
-from orchestration.operations import Operations
-from orchestration.run_books.base import Progress, Request, RunBook
-from orchestration.run_books.skip_record import SkipRecord
-from orchestration.run_books.tasks import RecordInTheWay
-from orchestration.tasks import RefusedError
-from runtime.ids import TaskId
+from penstock.orchestration.database import ControlPlane, audit
+from penstock.orchestration.database.models import RunBookRun, RunBookState
+from penstock.orchestration.instances.operations import Operations
+from penstock.orchestration.kafka.task_commands import RefusedError
+from penstock.orchestration.run_books.base import Progress, Request, RunBook
+from penstock.orchestration.run_books.skip_record import SkipRecord
+from penstock.orchestration.run_books.tasks import PausedRecord
+from penstock.runtime.model.ids import TaskId
 
 
 def approve(control_plane: ControlPlane, run_id: int, actor: str) -> RunBookRun:
-    """The run, to be run now; one that was approved before stays so. Raises RefusedError if it waits for no approval."""
+    """Approve a run, and return it; if it was approved before, nothing changes. Raises RefusedError if it does not wait for an approval."""
     return _decide(control_plane, run_id, RunBookState.REQUESTED, actor, "run-book approved", "")
 
 
 def reject(control_plane: ControlPlane, run_id: int, actor: str, reason: str) -> RunBookRun:
-    """The run, which is not to be run. Raises RefusedError if it waits for no approval."""
+    """Reject a run, and return it. Raises RefusedError if it does not wait for an approval."""
     return _decide(control_plane, run_id, RunBookState.REFUSED, actor, "run-book rejected", f"rejected by {actor}: {reason}")
 
 
 def approved_run_book(
     operations: Operations, run: RunBookRun, actor: str, progress: Progress, dagster_run_id: str | None = None
 ) -> RunBook:
-    """The run-book of an approved run."""
+    """Return the run-book of an approved run."""
     assert run.task is not None and run.topic is not None and run.partition is not None and run.offset is not None  # a skip-record
-    record = RecordInTheWay(TaskId.parse(run.task), run.topic, run.partition, run.offset)
+    record = PausedRecord(TaskId.parse(run.task), run.topic, run.partition, run.offset)
     request = Request(requested_by=actor, reason="approved", run_id=run.id, occurrence=run.occurrence, dagster_run_id=dagster_run_id)
     return SkipRecord(operations.applications.named(run.application), operations.control_plane, record, request, progress)
 

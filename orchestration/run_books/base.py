@@ -1,10 +1,11 @@
-"""What all run-books share: steps that are written down before they are taken, can be repeated, and can be shown without taking them.
+"""Base of all run-books: steps that are recorded before they run, can be repeated, and can be listed without running them.
 
-A run-book lists its steps (`STEPS`). Each is committed to the database as STARTED before anything is done, then as DONE, REFUSED or FAILED
-with what was found; a run that was killed shows how far it came. Each step is safe to repeat, so a run-book that was killed is started
-again as a whole, and two at once do what one would. A test kills every run-book of `orchestration.run_books.ALL` after each of its steps.
+A run-book lists its steps (`STEPS`). Each is committed to the database as STARTED before it does anything, then as DONE, REFUSED or FAILED
+with its findings, so a killed run leaves a record of its progress. Each step is idempotent: a killed run-book is started again from its
+first step, and two concurrent runs have the effect of one. A test kills every run-book of `orchestration.run_books.ALL` after each of its
+steps.
 
-A dry run takes the first step, which changes nothing, and says what the others would do.
+A dry run executes the first step, which changes nothing, and describes the others.
 """
 
 from __future__ import annotations
@@ -18,26 +19,26 @@ from typing import ClassVar
 
 from sqlalchemy.orm import Session
 
-from orchestration import alerts, audit
-from orchestration.applications import Application
-from orchestration.control_plane import ControlPlane
-from orchestration.control_plane.models import RunBookRun, RunBookState, RunBookStep, StepState
-from orchestration.feed import Feed
-from orchestration.tasks import RefusedError, TaskCommands
+from penstock.orchestration.alerts import alerts
+from penstock.orchestration.database import ControlPlane, audit
+from penstock.orchestration.database.models import RunBookRun, RunBookState, RunBookStep, StepState
+from penstock.orchestration.declarations.applications import Application
+from penstock.orchestration.kafka.task_commands import RefusedError, TaskCommands
+from penstock.orchestration.projection.feed import Feed
 
 Progress = Callable[[str], None]
-"""Told of each step as it begins and ends, in a sentence."""
-Found = dict[str, object]
-"""What a step found: written down with it."""
+"""Called with a sentence when a step begins and when it ends."""
+Findings = dict[str, object]
+"""Findings of a step, recorded with it."""
 
 
 class RunBookError(Exception):
-    """A run-book began and could not be brought to its end; it may be started again."""
+    """A run-book has started and could not complete; it may be started again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step's name, and what it does in one sentence without a full stop."""
+    """A step's name, and its description: one sentence without a full stop."""
 
     name: str
     what: str
@@ -45,8 +46,8 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Who wants it and why. `run_id` is a run that is in the database already: reserved by the policy, or killed half-way; `occurrence`
-    the event that it answers."""
+    """Requester of a run, and the reason. `run_id`: a run that is in the database already, reserved by the policy, or killed. `occurrence`:
+    the event that caused it."""
 
     requested_by: str
     reason: str = ""
@@ -57,7 +58,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a run is about: a name for people, and the task and record where there are any."""
+    """Subject of a run: a name for display; the task and record, if any."""
 
     name: str
     task: str | None = None
@@ -68,22 +69,24 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """What a run would do: a line for each step, or why it would be refused."""
+    """Result of a dry run: a line for each step, or the reason for a refusal."""
 
     lines: tuple[str, ...]
     refused: str | None = None
 
 
 class RunBook(ABC):
-    """One run of a run-book. `run()` takes all steps and returns the row with its end; it raises only what is no answer."""
+    """One run of a run-book. `run()` executes all steps and returns the row with the result; it raises only if neither DONE nor REFUSED."""
 
     NAME: ClassVar[str]
     STEPS: ClassVar[tuple[Step, ...]]
+    NOT_SHOWN: ClassVar[frozenset[str]] = frozenset()
+    """Names of findings that are recorded, but not shown in the progress message of their step."""
 
     def __init__(
         self, application: Application, control_plane: ControlPlane, request: Request, progress: Progress = lambda _: None
     ) -> None:
-        """Contacts nobody."""
+        """Prepare a run; neither Kafka nor the database is contacted."""
         self.application = application
         self.control_plane = control_plane
         self.request = request
@@ -95,27 +98,27 @@ class RunBook(ABC):
 
     @abstractmethod
     def subject(self) -> Subject:
-        """What this run is about."""
+        """Return the subject of this run."""
 
     @abstractmethod
-    def look(self, found: Found) -> None:
-        """The first step: sees whether it can be done, and changes nothing. Raises RefusedError."""
+    def look(self, findings: Findings) -> None:
+        """Execute the first step: check whether the run is possible, without changing anything. Raises RefusedError."""
 
     @abstractmethod
-    def take(self, step: Step, found: Found) -> None:
-        """Takes another step. Raises RefusedError, RunBookError, BrokerUnavailableError, …"""
+    def take(self, step: Step, findings: Findings) -> None:
+        """Execute another step. Raises RefusedError, RunBookError, BrokerUnavailableError, …"""
 
     @abstractmethod
     def outcome(self) -> str:
-        """What was done, in a sentence; asked after the last step."""
+        """Return a sentence about the result; called after the last step."""
 
     def needless(self, step: Step) -> bool:
-        """True for a step that has nothing to do, after what the steps before it found."""
+        """Return True if a step has nothing to do, according to the findings of earlier steps."""
         return False
 
     @property
     def commands(self) -> TaskCommands:
-        assert self._commands is not None  # steps are taken within `_connected`
+        assert self._commands is not None  # steps run within `_connected`
         return self._commands
 
     @property
@@ -124,7 +127,8 @@ class RunBook(ABC):
         return self._feed
 
     def run(self) -> RunBookRun:
-        """Ends as DONE or REFUSED. Raises RunBookError, BrokerUnavailableError, DeadLetterError, … after writing FAILED and why."""
+        """Execute all steps; the state is then DONE or REFUSED. Raises RunBookError, BrokerUnavailableError, DeadLetterError, … after
+        recording FAILED and the reason."""
         over = self._begin()
         if over is not None:
             return over
@@ -139,25 +143,25 @@ class RunBook(ABC):
         return self._end(RunBookState.DONE, self.outcome())
 
     def dry_run(self) -> DryRun:
-        """What `run()` would do now. Writes neither to Kafka nor into the database's run-books."""
+        """Return what `run()` would do now. Writes nothing to Kafka, and no run-book to the database."""
         first, *others = self.STEPS
-        found: Found = {}
+        findings: Findings = {}
         with self._connected():
             try:
-                self.look(found)
+                self.look(findings)
             except RefusedError as error:
-                return DryRun((f"{first.name}: {_shown(found)}" if found else f"{first.name}: refused",), str(error))
+                return DryRun((f"{first.name}: {_shown(findings)}" if findings else f"{first.name}: refused",), str(error))
             needed = [step for step in others if not self.needless(step)]
-        return DryRun((f"{first.name}: {_shown(found) or 'nothing is in the way'}", *(f"{step.name}: {step.what}" for step in needed)))
+        return DryRun((f"{first.name}: {_shown(findings) or 'nothing is in the way'}", *(f"{step.name}: {step.what}" for step in needed)))
 
     def _take_all(self) -> None:
         first, *others = self.STEPS
-        with self.step(first) as found:
-            self.look(found)
+        with self.step(first) as findings:
+            self.look(findings)
         for step in others:
             if not self.needless(step):
-                with self.step(step) as found:
-                    self.take(step, found)
+                with self.step(step) as findings:
+                    self.take(step, findings)
 
     @contextmanager
     def _connected(self) -> Iterator[None]:
@@ -166,10 +170,10 @@ class RunBook(ABC):
             self._feed = stack.enter_context(Feed(self.application, self.control_plane))
             yield
 
-    # -- what is written down ----------------------------------------------------------------------------------------------------
+    # -- records in the database --------------------------------------------------------------------------------------------------
 
     def _begin(self) -> RunBookRun | None:
-        """Finds or makes the row of this run. Returns it if it is over already: called off, or done by an earlier start."""
+        """Find or create the row of this run. Return it if the run is over: cancelled, or completed by an earlier start."""
         request, subject, at = self.request, self.subject(), audit.now()
         with self.control_plane.writing() as session:
             run = session.get(RunBookRun, request.run_id, with_for_update=True) if request.run_id is not None else None
@@ -216,36 +220,36 @@ class RunBook(ABC):
         return run
 
     @contextmanager
-    def step(self, step: Step) -> Iterator[Found]:
-        """Writes the step down before and after. The block fills the dictionary with what it found."""
+    def step(self, step: Step) -> Iterator[Findings]:
+        """Record a step before and after the block, which fills the dictionary with its findings."""
         self._number += 1
         number, at = self._number, audit.now()
         with self.control_plane.writing() as session:
             started = StepState.STARTED.value
             session.add(RunBookStep(run_id=self.run_id, number=number, name=step.name, state=started, started_at=at, detail={}))
             self._audit(session, f"step {step.name} started", at, {})
-        found: Found = {}
+        findings: Findings = {}
         try:
-            yield found
+            yield findings
         except RefusedError as error:
-            self.end_step(number, step, StepState.REFUSED, {**found, "reason": str(error)})
+            self.end_step(number, step, StepState.REFUSED, {**findings, "reason": str(error)})
             raise
-        except BaseException as error:  # also Ctrl-C and a run that Dagster cancels: the trail must not end in the middle
-            self.end_step(number, step, StepState.FAILED, {**found, "error": f"{type(error).__name__}: {error}"})
+        except BaseException as error:  # also Ctrl-C and runs that Dagster cancels: the audit trail must not end in the middle
+            self.end_step(number, step, StepState.FAILED, {**findings, "error": f"{type(error).__name__}: {error}"})
             raise
-        self.end_step(number, step, StepState.DONE, found)
+        self.end_step(number, step, StepState.DONE, findings)
 
-    def end_step(self, number: int, step: Step, state: StepState, found: Found) -> None:
-        """Writes down how a step ended."""
+    def end_step(self, number: int, step: Step, state: StepState, findings: Findings) -> None:
+        """Record the result of a step."""
         at = audit.now()
         with self.control_plane.writing() as session:
             row = session.get_one(RunBookStep, (self.run_id, number), with_for_update=True)
-            row.state, row.ended_at, row.detail = state.value, at, found
-            self._audit(session, f"step {step.name} {state.value.lower()}", at, found)
-        shown = _shown(found)
+            row.state, row.ended_at, row.detail = state.value, at, findings
+            self._audit(session, f"step {step.name} {state.value.lower()}", at, findings)
+        shown = _shown({name: found for name, found in findings.items() if name not in self.NOT_SHOWN})
         self.progress(f"{step.name}: {state.value.lower()}" + (f" ({shown})" if shown else ""))
 
-    def _audit(self, session: Session, action: str, at: datetime, detail: Found) -> None:
+    def _audit(self, session: Session, action: str, at: datetime, detail: Findings) -> None:
         audit.record(
             session,
             self.request.requested_by,
@@ -258,5 +262,14 @@ class RunBook(ABC):
         )
 
 
-def _shown(found: Found) -> str:
-    return ", ".join(f"{key} {value}" for key, value in found.items() if value not in (None, [], ""))
+def _shown(findings: Findings) -> str:
+    return ", ".join(f"{key} {_text(value)}" for key, value in findings.items() if value not in (None, [], {}, ""))
+
+
+def _text(value: object) -> str:
+    match value:
+        case list():
+            return " ".join(map(_text, value))
+        case dict():
+            return " ".join(f"{key}={_text(each)}" for key, each in value.items())
+    return str(value)

@@ -1,4 +1,4 @@
-"""*Rebuild global store*: an instance, or all that live, wipes its copy of a global store and reads it anew from the topic's start."""
+"""*Rebuild global store*: one or all living instances delete their copy of a global store and read it again from the topic's start."""
 
 from __future__ import annotations
 
@@ -8,22 +8,21 @@ from typing import ClassVar
 
 from sqlalchemy import select
 
-from orchestration import audit
-from orchestration.applications import Application
-from orchestration.control_plane import ControlPlane
-from orchestration.control_plane.models import Event, Instance
-from orchestration.run_books.base import Found, Progress, Request, RunBook, RunBookError, Step, Subject
-from orchestration.tasks import RefusedError
-from runtime.events import EventKind
+from penstock.orchestration.database import ControlPlane, audit
+from penstock.orchestration.database.models import Event, Instance
+from penstock.orchestration.declarations.applications import Application
+from penstock.orchestration.kafka.task_commands import RefusedError
+from penstock.orchestration.run_books.base import Findings, Progress, Request, RunBook, RunBookError, Step, Subject
+from penstock.runtime.model.events import EventKind
 
 HEARTBEAT = timedelta(seconds=30)
 _REBUILD_SECONDS = 600.0
 
 
 class RebuildGlobalStore(RunBook):
-    """One run. Tasks that read the store wait meanwhile, the others go on. Without `instance` all living ones are meant.
+    """One run. Tasks that read the store wait meanwhile, others keep processing. Without `instance` it applies to all living instances.
 
-    Refused: no instance lives, or one of them has no such store.
+    Refused if no instance lives, or one of them has no such store.
     """
 
     NAME = "rebuild-global-store"
@@ -52,7 +51,7 @@ class RebuildGlobalStore(RunBook):
     def subject(self) -> Subject:
         return Subject(f"global store {self._store}" + (f" on {self._instance}" if self._instance else ""))
 
-    def look(self, found: Found) -> None:
+    def look(self, findings: Findings) -> None:
         self.feed.step()
         self._instances = self._living()
         if not self._instances:
@@ -60,17 +59,17 @@ class RebuildGlobalStore(RunBook):
                 f"{self._instance or f'no instance of {self.application.id}'} {'does not run' if self._instance else 'runs'}"
             )
         for instance in self._instances:
-            found[instance] = self._ask(instance, dry_run=True)
+            findings[instance] = self._ask(instance, dry_run=True)
 
-    def take(self, step: Step, found: Found) -> None:
+    def take(self, step: Step, findings: Findings) -> None:
         match step.name:
             case "rebuild":
                 self.feed.step()
                 self._known = self._last_sequence()
                 for instance in self._instances:
-                    found[instance] = self._ask(instance, dry_run=False)
+                    findings[instance] = self._ask(instance, dry_run=False)
             case "verify":
-                found.update(self._wait())
+                findings.update(self._wait())
 
     def outcome(self) -> str:
         return f"global store {self._store} is rebuilt on {', '.join(self._instances)}"
@@ -93,19 +92,19 @@ class RebuildGlobalStore(RunBook):
         with self.control_plane.reading() as session:
             return session.scalar(query) or 0
 
-    def _wait(self) -> Found:
-        """Waits until each instance has told that its copy is complete; what each told."""
+    def _wait(self) -> Findings:
+        """Wait until each instance has reported that its copy is complete; return the reports."""
         deadline = time.monotonic() + _REBUILD_SECONDS
         while time.monotonic() < deadline:
             self.feed.step()
-            told = self._ended()
-            if set(told) >= set(self._instances):
-                return told
+            reports = self._ended()
+            if set(reports) >= set(self._instances):
+                return reports
             time.sleep(0.2)
-        missing = ", ".join(sorted(set(self._instances) - set(told)))
+        missing = ", ".join(sorted(set(self._instances) - set(reports)))
         raise RunBookError(f"global store {self._store} is not complete on {missing} after {_REBUILD_SECONDS:.0f} s; it goes on there")
 
-    def _ended(self) -> Found:
+    def _ended(self) -> Findings:
         query = select(Event).where(
             Event.application == self.application.id,
             Event.sequence > self._known,

@@ -1,4 +1,4 @@
-"""*Replay dead letters*: after a fix, what was set aside goes back into the input, exactly once, in order per key among those replayed."""
+"""*Replay dead letters*: after a fix, write skipped records back to the input, exactly once, in order per key among those replayed."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import ClassVar
 
 from sqlalchemy import select
 
-from orchestration import replay
-from orchestration.applications import Application
-from orchestration.control_plane import ControlPlane
-from orchestration.control_plane.models import RunBookRun, RunBookState, StepState
-from orchestration.replay import DeadLetter
-from orchestration.run_books.base import Found, Progress, Request, RunBook, RunBookError, Step, Subject
-from orchestration.run_books.skip_record import SkipRecord
-from orchestration.tasks import RefusedError
+from penstock.orchestration.database import ControlPlane
+from penstock.orchestration.database.models import RunBookRun, RunBookState, StepState
+from penstock.orchestration.dead_letters import replay
+from penstock.orchestration.dead_letters.replay import DeadLetter
+from penstock.orchestration.declarations.applications import Application
+from penstock.orchestration.kafka.task_commands import RefusedError
+from penstock.orchestration.run_books.base import Findings, Progress, Request, RunBook, RunBookError, Step, Subject
+from penstock.orchestration.run_books.skip_record import SkipRecord
 
 _LISTED = 20
 
 
 class ReplayDeadLetters(RunBook):
-    """One run. Without `records` (`topic-partition@offset`) all are meant; `error` is a regular expression on `type: message`.
+    """One run. Without `records` (`topic-partition@offset`) it applies to all; `error` is a regular expression on `type: message`.
 
-    Left out: records whose skip-record was killed before they were skipped. Refused: nothing was ever kept; a record that is named is not
-    kept, or no longer; its topic is gone. What was replayed before stays replayed.
+    Records whose skip-record was killed before they were skipped are left out. Refused if there are no dead letters, if a named record is
+    not or no longer among them, or if its topic does not exist. Records that were replayed before are not replayed again.
     """
 
     NAME = "replay-dead-letters"
@@ -57,58 +57,58 @@ class ReplayDeadLetters(RunBook):
     def needless(self, step: Step) -> bool:
         return not self._chosen
 
-    def look(self, found: Found) -> None:
+    def look(self, findings: Findings) -> None:
         kept = replay.read_dead_letters(self.application)
         if not kept.topics:
             raise RefusedError(f"nothing was ever kept: there is no topic {' or '.join(replay.dead_letter_topics(self.application))}")
         self._refuse_what_is_gone(kept)
         marks = replay.read_marks(self.application)
-        meant = [letter for letter in kept.letters if self._is_meant(letter)]
-        in_the_way = self._still_in_the_way()
-        if named := sorted(set(self._records) & in_the_way):
+        meant = [record for record in kept.records if self._is_meant(record)]
+        blocking = self._still_blocking()
+        if named := sorted(set(self._records) & blocking):
             raise RefusedError(f"{', '.join(named)} is kept, but its skip-record has not come to its end: start that again first")
-        wanted = [letter for letter in meant if letter.place not in in_the_way]
-        self._chosen = tuple(letter for letter in wanted if letter.place not in marks)
+        wanted = [record for record in meant if record.place not in blocking]
+        self._chosen = tuple(record for record in wanted if record.place not in marks)
         gone = replay.missing_targets(self.application, self._chosen)
         if gone:
             raise RefusedError(f"there is nowhere to write to: {', '.join(gone)} does not exist")
-        found.update(
+        findings.update(
             {
                 "to replay": len(self._chosen),
                 "replayed before": len(wanted) - len(self._chosen),
-                "records": [letter.place for letter in self._chosen[:_LISTED]],
+                "records": [record.place for record in self._chosen[:_LISTED]],
                 "kept but not skipped": len(meant) - len(wanted) or None,
                 "without coordinates": kept.without_place or None,
                 "removed by retention": kept.removed or None,
             }
         )
 
-    def take(self, step: Step, found: Found) -> None:
+    def take(self, step: Step, findings: Findings) -> None:
         match step.name:
             case "replay":
                 count = len(self._chosen)
                 tell = lambda done: self.progress(f"replayed {done} of {count}")  # noqa: E731 (one line, used once)
                 self._replayed = replay.replay(self.application, self._chosen, self.request.requested_by, tell)
-                found.update({"replayed": self._replayed, "by others meanwhile": count - self._replayed or None})
+                findings.update({"replayed": self._replayed, "by others meanwhile": count - self._replayed or None})
             case "verify":
-                missing = {letter.place for letter in self._chosen} - replay.read_marks(self.application)
+                missing = {record.place for record in self._chosen} - replay.read_marks(self.application)
                 if missing:
                     raise RunBookError(f"{len(missing)} records have no mark, for example {min(missing)}: start it again")
-                found["marked"] = len(self._chosen)
+                findings["marked"] = len(self._chosen)
 
     def outcome(self) -> str:
         if not self._chosen:
             return "nothing is left to replay"
         return f"{self._replayed} records are in their topics again"
 
-    def _is_meant(self, letter: DeadLetter) -> bool:
-        if self._records and letter.place not in self._records:
+    def _is_meant(self, record: DeadLetter) -> bool:
+        if self._records and record.place not in self._records:
             return False
-        return not self._error or re.search(self._error, f"{letter.error_type}: {letter.error}") is not None
+        return not self._error or re.search(self._error, f"{record.error_type}: {record.error}") is not None
 
-    def _still_in_the_way(self) -> set[str]:
-        """Records that a skip-record has kept, and as far as is known not skipped: it was killed, or refused, between the two. The task
-        reads them where they are, so a replay would have them processed twice."""
+    def _still_blocking(self) -> set[str]:
+        """Return dead letters that have not been skipped, as far as is known: their skip-record was killed or refused in between. The task
+        still reads the originals, so a replay would have them processed twice."""
         query = select(RunBookRun).where(RunBookRun.application == self.application.id, RunBookRun.run_book == SkipRecord.NAME)
         begun, skipped = set[str](), set[str]()
         with self.control_plane.reading() as session:
@@ -121,7 +121,7 @@ class ReplayDeadLetters(RunBook):
         return begun - skipped
 
     def _refuse_what_is_gone(self, kept: replay.DeadLetters) -> None:
-        missing = sorted(set(self._records) - {letter.place for letter in kept.letters})
+        missing = sorted(set(self._records) - {record.place for record in kept.records})
         if missing:
             why = f"; retention has removed {kept.removed} records there" if kept.removed else ""
             raise RefusedError(f"the raw record is gone, or was never kept: {', '.join(missing)} is not on {', '.join(kept.topics)}{why}")

@@ -1,8 +1,8 @@
-"""*Skip record* takes one unreadable record out of a paused task's way.
+"""*Skip record*: move a paused task past one unreadable record.
 
-Refused, with a reason: the task is not paused, is paused at another record, or was paused by hand. A record that this run-book took out of
-the way before counts as done, and changes nothing. Two records are never skipped for one: the committed offset moves only from the bad
-record's to the one after it (compare-and-set), whoever tries, however often.
+Refused, with a reason, if the task is not paused, is paused at another record, or was paused manually. A record that was skipped before
+counts as done, and nothing changes. A run never skips two records instead of one: the committed offset moves only from the bad record's to
+the one after it (compare-and-set), even with concurrent or repeated runs.
 """
 
 from __future__ import annotations
@@ -10,18 +10,19 @@ from __future__ import annotations
 import time
 from typing import ClassVar
 
-from orchestration import dead_letter, raw_bytes
-from orchestration.applications import Application
-from orchestration.control_plane import ControlPlane
-from orchestration.control_plane.models import Event, Task
-from orchestration.run_books.base import Found, Progress, Request, RunBookError, Step, Subject
-from orchestration.run_books.tasks import SETTLE_SECONDS, RecordInTheWay, TaskRunBook, paused_at
-from orchestration.tasks import RefusedError
-from runtime.states import TaskState
+from penstock.orchestration.alerts import raw_bytes
+from penstock.orchestration.database import ControlPlane
+from penstock.orchestration.database.models import Event, Task
+from penstock.orchestration.dead_letters import topic
+from penstock.orchestration.declarations.applications import Application
+from penstock.orchestration.kafka.task_commands import RefusedError
+from penstock.orchestration.run_books.base import Findings, Progress, Request, RunBookError, Step, Subject
+from penstock.orchestration.run_books.tasks import SETTLE_SECONDS, PausedRecord, TaskRunBook, paused_at
+from penstock.runtime.model.states import TaskState
 
 
 class SkipRecord(TaskRunBook):
-    """One run of the run-book."""
+    """One run."""
 
     NAME = "skip-record"
     STEPS: ClassVar[tuple[Step, ...]] = (
@@ -37,7 +38,7 @@ class SkipRecord(TaskRunBook):
         self,
         application: Application,
         control_plane: ControlPlane,
-        record: RecordInTheWay,
+        record: PausedRecord,
         request: Request,
         progress: Progress = lambda _: None,
     ) -> None:
@@ -46,7 +47,7 @@ class SkipRecord(TaskRunBook):
         self._record = record
         self._owner: str | None = None
         self._skipped_before = False
-        self._kept: dead_letter.Kept | None = None
+        self._dead_letter: topic.DeadLetter | None = None
         self._goes_on = "no instance runs: the next one goes on after it"
 
     def subject(self) -> Subject:
@@ -58,8 +59,8 @@ class SkipRecord(TaskRunBook):
             return step.name != "close"
         return self._owner is None and step.name in ("resume", "verify")
 
-    def look(self, found: Found) -> None:
-        self.feed.step()  # a broker that is away shows here
+    def look(self, findings: Findings) -> None:
+        self.feed.step()  # fails if no broker answers
         owner_lives = self.commands.owner_lives()
         deadline = time.monotonic() + SETTLE_SECONDS
         while True:
@@ -76,31 +77,31 @@ class SkipRecord(TaskRunBook):
             if task is not None or time.monotonic() > deadline:  # an owner that has just started has not reported its tasks yet
                 raise RefusedError(self._why_not(task))
             time.sleep(0.1)
-        found.update({"record": str(self._record), "owner": self._owner, "already skipped": self._skipped_before})
+        findings.update({"record": str(self._record), "owner": self._owner, "already skipped": self._skipped_before})
 
-    def take(self, step: Step, found: Found) -> None:
+    def take(self, step: Step, findings: Findings) -> None:
         record = self._record
         match step.name:
             case "keep":
-                self._kept = kept = self._keep()
-                found.update({"topic": kept.topic, "offset": kept.offset, "already": kept.already})
+                self._dead_letter = kept = self._store_dead_letter()
+                findings.update({"topic": kept.topic, "offset": kept.offset, "already": kept.already})
             case "shift":
                 shift = self.commands.shift(record.task, record.topic, record.partition, record.offset)
-                found.update({"to": record.offset + 1, "by": shift.by, "already": shift.already})
+                findings.update({"to": record.offset + 1, "by": shift.by, "already": shift.already})
             case "resume":
-                found["by"] = self.ask_to_resume(record)
+                findings["by"] = self.ask_to_resume(record)
             case "verify":
-                found.update(self._verify())
+                findings.update(self._verify())
             case "close":
-                found["alerts"] = self.close_alerts(record, self.outcome())
+                findings["alerts"] = self.close_alerts(record, self.outcome())
 
     def outcome(self) -> str:
-        if self._kept is None:
+        if self._dead_letter is None:
             return f"{self._record} had been skipped before; nothing was changed"
-        return f"{self._record} is skipped and kept in {self._kept.topic}@{self._kept.offset}; {self._goes_on}"
+        return f"{self._record} is skipped and kept in {self._dead_letter.topic}@{self._dead_letter.offset}; {self._goes_on}"
 
     def _waits_here(self, task: Task, owner_lives: bool) -> bool:
-        """True if the task is paused at the record; or was, when its last owner closed it, if nobody lives."""
+        """Return True if the task is paused at the record; or if its last owner closed it while paused there, and no instance lives."""
         waiting = task.state == TaskState.PAUSED.value or (task.state == TaskState.CLOSED.value and not owner_lives)
         return waiting and paused_at(task) == self._record
 
@@ -121,23 +122,23 @@ class SkipRecord(TaskRunBook):
         committed = self.commands.committed(record.topic, record.partition)
         if committed is None or committed <= record.offset:
             return False
-        return dead_letter.is_kept(self.application.bootstrap_servers, self.application.id, record.topic, record.partition, record.offset)
+        return topic.has_dead_letter(self.application.bootstrap_servers, self.application.id, record.topic, record.partition, record.offset)
 
-    def _keep(self) -> dead_letter.Kept:
+    def _store_dead_letter(self) -> topic.DeadLetter:
         record, event = self._record, self.pause_event(self._record)
         servers = self.application.bootstrap_servers
-        raw = dead_letter.read_record(servers, record.topic, record.partition, record.offset)
-        if raw is None:  # the topic's retention was faster than us: the event has the bytes
+        raw = topic.read_record(servers, record.topic, record.partition, record.offset)
+        if raw is None:  # retention has removed the record: the event has its bytes
             raw = self._from_event(event)
         payload = {} if event is None else event.payload
         error_type, error = str(payload.get("error_type", "unknown")), str(payload.get("error", "unknown"))
-        return dead_letter.keep(servers, self.application.id, raw, error_type, error)
+        return topic.store_dead_letter(servers, self.application.id, raw, error_type, error)
 
-    def _from_event(self, event: Event | None) -> dead_letter.RawRecord:
+    def _from_event(self, event: Event | None) -> topic.RawRecord:
         if event is None or event.payload.get("left_out_bytes"):
             raise RunBookError(f"{self._record} is no longer in its topic, and no event holds its bytes: not kept, so not skipped")
         timestamp = event.payload.get("timestamp_ms")
-        return dead_letter.RawRecord(
+        return topic.RawRecord(
             topic=self._record.topic,
             partition=self._record.partition,
             offset=self._record.offset,
@@ -147,7 +148,7 @@ class SkipRecord(TaskRunBook):
             headers=_headers_of(event.payload.get("headers")),
         )
 
-    def _verify(self) -> Found:
+    def _verify(self) -> Findings:
         task = self.wait_until_past(self._record)
         committed = self.commands.committed(self._record.topic, self._record.partition)
         if committed is None or committed <= self._record.offset:
@@ -158,6 +159,6 @@ class SkipRecord(TaskRunBook):
 
 
 def _headers_of(listed: object) -> tuple[tuple[str, bytes | None], ...]:
-    """Headers of an event's payload: a list of name and base64."""
+    """Return the headers in an event's payload: a list of name and base64."""
     pairs = listed if isinstance(listed, list) else []
     return tuple((str(pair[0]), raw_bytes.from_base64(pair[1])) for pair in pairs if isinstance(pair, list) and len(pair) == 2)

@@ -1,4 +1,4 @@
-"""What run-books about a paused task share, and the smallest of them: *resume*."""
+"""Base of run-books on a paused task, and the simplest of them, *resume*."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import ClassVar
 
 from sqlalchemy import select
 
-from orchestration import alerts, audit
-from orchestration.applications import Application
-from orchestration.control_plane import ControlPlane
-from orchestration.control_plane.models import Event, Task
-from orchestration.run_books.base import Found, Progress, Request, RunBook, RunBookError, Step, Subject
-from orchestration.tasks import RefusedError
-from runtime.events import EventKind
-from runtime.ids import TaskId
-from runtime.states import TaskKind, TaskState
+from penstock.orchestration.alerts import alerts
+from penstock.orchestration.database import ControlPlane, audit
+from penstock.orchestration.database.models import Event, Task
+from penstock.orchestration.declarations.applications import Application
+from penstock.orchestration.kafka.task_commands import RefusedError
+from penstock.orchestration.run_books.base import Findings, Progress, Request, RunBook, RunBookError, Step, Subject
+from penstock.runtime.model.events import EventKind
+from penstock.runtime.model.ids import TaskId
+from penstock.runtime.model.states import TaskKind, TaskState
 
 SETTLE_SECONDS = 10.0
 VERIFY_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class RecordInTheWay:
-    """The record that a task is paused at."""
+class PausedRecord:
+    """Record at which a task is paused."""
 
     task: TaskId
     topic: str
@@ -36,19 +36,19 @@ class RecordInTheWay:
         return f"{self.topic}-{self.partition}@{self.offset}"
 
     def is_at(self, coordinates: Mapping[str, object]) -> bool:
-        """True if `topic`, `partition` and `offset` are this record's."""
+        """Return True if `topic`, `partition` and `offset` are this record's."""
         return tuple(coordinates.get(name) for name in ("topic", "partition", "offset")) == (self.topic, self.partition, self.offset)
 
 
-def paused_at(task: Task) -> RecordInTheWay | None:
-    """The record that a task's row says it is, or was, paused at."""
+def paused_at(task: Task) -> PausedRecord | None:
+    """Return the record at which a task is, or was, paused according to its row."""
     if task.paused_topic is None or task.paused_partition is None or task.paused_offset is None:
         return None
-    return RecordInTheWay(TaskId.parse(task.task), task.paused_topic, task.paused_partition, task.paused_offset)
+    return PausedRecord(TaskId.parse(task.task), task.paused_topic, task.paused_partition, task.paused_offset)
 
 
-def _is_past(task: Task, record: RecordInTheWay | None) -> bool:
-    """True if the task runs, or is paused at another record."""
+def _is_past(task: Task, record: PausedRecord | None) -> bool:
+    """Return True if the task runs, or is paused at another record."""
     return task.state == TaskState.RUNNING.value or (task.state == TaskState.PAUSED.value and paused_at(task) != record)
 
 
@@ -57,12 +57,12 @@ def _not_running(task: TaskId) -> RunBookError:
 
 
 class TaskRunBook(RunBook):
-    """A run-book about one task: its row, its pause, its alert."""
+    """Run-book on one task: its row, its pause, its alerts."""
 
     task_id: TaskId
 
     def task(self) -> Task | None:
-        """The task's row, of the owner that reported last."""
+        """Return the task's row, of the owner that reported last."""
         query = (
             select(Task)
             .where(Task.application == self.application.id, Task.task == str(self.task_id), Task.kind == TaskKind.ACTIVE.value)
@@ -72,8 +72,8 @@ class TaskRunBook(RunBook):
         with self.control_plane.reading() as session:
             return session.scalar(query)
 
-    def pause_event(self, record: RecordInTheWay) -> Event | None:
-        """The newest event that tells of this pause."""
+    def pause_event(self, record: PausedRecord) -> Event | None:
+        """Return the newest event that reports this pause."""
         query = (
             select(Event)
             .where(Event.application == self.application.id, Event.task == str(self.task_id))
@@ -83,8 +83,8 @@ class TaskRunBook(RunBook):
         with self.control_plane.reading() as session:
             return next((event for event in session.scalars(query) if record.is_at(event.payload)), None)
 
-    def ask_to_resume(self, record: RecordInTheWay | None) -> str:
-        """Who resumed the task. A refusal counts only if the task is still paused there: somebody may have been quicker."""
+    def ask_to_resume(self, record: PausedRecord | None) -> str:
+        """Request a resume; return the instance that did it. A refusal is ignored unless the task is still paused at the record."""
         try:
             return self.commands.resume(self.task_id)
         except RefusedError:
@@ -94,8 +94,8 @@ class TaskRunBook(RunBook):
                 raise
             return f"{task.instance} (before us)"
 
-    def wait_until_past(self, record: RecordInTheWay | None) -> Task:
-        """The task's row, once it runs, or is paused at another record. Raises RunBookError."""
+    def wait_until_past(self, record: PausedRecord | None) -> Task:
+        """Wait until the task runs, or is paused at another record; return its row. Raises RunBookError."""
         deadline = time.monotonic() + VERIFY_SECONDS
         while time.monotonic() < deadline:
             self.feed.step()
@@ -105,19 +105,19 @@ class TaskRunBook(RunBook):
             time.sleep(0.2)
         raise _not_running(self.task_id)
 
-    def close_alerts(self, record: RecordInTheWay | None, resolution: str) -> list[int]:
-        """Resolves the task's alerts on this pause; their numbers."""
+    def close_alerts(self, record: PausedRecord | None, resolution: str) -> list[int]:
+        """Resolve the task's alerts on this pause; return their numbers."""
         kinds = [EventKind.TASK_PAUSED.value]
         with self.control_plane.writing() as session:
-            found = alerts.unresolved(session, application=self.application.id, kinds=kinds, task=str(self.task_id))
-            mine = [alert for alert in found if record is None or record.is_at(alert.detail)]
+            findings = alerts.unresolved(session, application=self.application.id, kinds=kinds, task=str(self.task_id))
+            mine = [alert for alert in findings if record is None or record.is_at(alert.detail)]
             for alert in mine:
                 alerts.resolve(session, alert, actor=self.request.requested_by, at=audit.now(), resolution=resolution)
             return [alert.id for alert in mine]
 
 
 class ResumeTask(TaskRunBook):
-    """Lets a paused task go on from the offsets that are committed now: after a pause by hand, or after somebody moved them."""
+    """Resume a paused task from the committed offsets: after a manual pause, or after its offsets were moved."""
 
     NAME = "resume"
     STEPS: ClassVar[tuple[Step, ...]] = (
@@ -132,7 +132,7 @@ class ResumeTask(TaskRunBook):
     ) -> None:
         super().__init__(application, control_plane, request, progress)
         self.task_id = task
-        self._record: RecordInTheWay | None = None
+        self._record: PausedRecord | None = None
         self._known_pause = 0
         self._ran = False
 
@@ -142,12 +142,12 @@ class ResumeTask(TaskRunBook):
     def needless(self, step: Step) -> bool:
         return self._ran and step.name != "close"
 
-    def look(self, found: Found) -> None:
+    def look(self, findings: Findings) -> None:
         self.feed.step()
         task = self.task()
         if task is None:
             raise RefusedError(f"no instance has reported a task {self.task_id}")
-        found.update({"state": task.state, "instance": task.instance})
+        findings.update({"state": task.state, "instance": task.instance})
         if task.state == TaskState.RUNNING.value:
             self._ran = True
             return
@@ -156,21 +156,21 @@ class ResumeTask(TaskRunBook):
         self._record = paused_at(task)
         event = None if self._record is None else self.pause_event(self._record)
         self._known_pause = 0 if event is None else event.sequence
-        found["paused at"] = None if self._record is None else str(self._record)
+        findings["paused at"] = None if self._record is None else str(self._record)
 
-    def take(self, step: Step, found: Found) -> None:
+    def take(self, step: Step, findings: Findings) -> None:
         match step.name:
             case "resume":
-                found["by"] = self.ask_to_resume(self._record)
+                findings["by"] = self.ask_to_resume(self._record)
             case "verify":
                 task = self._verify()
-                found.update({"state": task.state, "instance": task.instance})
+                findings.update({"state": task.state, "instance": task.instance})
             case "close":
-                found["alerts"] = self.close_alerts(self._record, f"resumed by {self.request.requested_by}")
+                findings["alerts"] = self.close_alerts(self._record, f"resumed by {self.request.requested_by}")
 
     def _verify(self) -> Task:
-        """The task's row, once it has passed the record that it was paused at, or is paused elsewhere; or still runs when the time is up,
-        if nothing was committed meanwhile. Raises RunBookError at once if it paused at the same record again."""
+        """Wait until the task has passed the record that it was paused at, is paused elsewhere, or still runs after the timeout without
+        having committed; return its row. Raises RunBookError at once if it paused at the same record again."""
         deadline = time.monotonic() + VERIFY_SECONDS
         while True:
             self.feed.step()
@@ -184,8 +184,8 @@ class ResumeTask(TaskRunBook):
                 raise _not_running(self.task_id)
             time.sleep(0.2)
 
-    def _has_passed(self, record: RecordInTheWay | None, event: Event | None) -> bool:
-        """True if the record is behind the task; or if there is none that was in its way."""
+    def _has_passed(self, record: PausedRecord | None, event: Event | None) -> bool:
+        """Return True if the task has committed past the record, or if the pause was not caused by a record."""
         if record is None or event is None or event.payload.get("reason") == "command":
             return True
         committed = self.commands.committed(record.topic, record.partition)

@@ -1,0 +1,1 @@
+"""Tables from changelog topics: read and folded by Spark, incrementally, and compared with snapshots."""

@@ -1,0 +1,1 @@
+"""Seeds: state computed by Spark, written as files with which an application starts."""

@@ -1,0 +1,1 @@
+"""Spark sessions: the master to use, code for executors, explanations of errors, progress of jobs."""

@@ -1,0 +1,1 @@
+"""The data source `penstock.state`: a snapshot's stores as a DataFrame."""

@@ -1,0 +1,336 @@
+"""Decoders for the output of serdes, by the serde's name, to columns of Arrow and Spark.
+
+A format decodes a whole column of bytes at once. If a value does not fit, the column is halved until the value is alone: well-formed
+columns pay nothing for it, and a malformed value costs a few dozen operations.
+
+Bytes that a name and a schema do not describe stay binary: those of the user's own serdes, of Protobuf, and of foreign-key joins.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from io import BytesIO
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import types as T
+from pyspark.sql.pandas.types import to_arrow_type
+
+from penstock.assets.spark.types.avro import as_json_schema
+from penstock.assets.spark.types.json_schema import Schema, shape_of
+from penstock.assets.spark.types.shapes import TEXT, Shape, Text, json_reader
+from penstock.runtime.serdes import lists, primitive
+from penstock.runtime.serdes.columns import BYTE, INT64, leading, trailing, without_first, without_last
+from penstock.runtime.serdes.keys import SESSION_SUFFIX, TIMESTAMP
+from penstock.runtime.serdes.serde import RegistrySchema
+
+UNFIT = (ValueError, OverflowError, TypeError, struct.error, msgspec.MsgspecError, RecursionError, EOFError, IndexError)
+"""Errors that malformed bytes may raise. (pa.ArrowInvalid is a ValueError.)"""
+AROUND = ("list_of", "time_windowed", "session_windowed", "join_key")
+"""Wrapping serdes: they have the schema of the inner serde, but other bytes around its output."""
+_WIRE = 5
+"""Length of the prefix of a Schema Registry serde: 0 and the schema's id."""
+_OF_AVRO = (bytes, bytearray, datetime, date, Decimal)
+"""Types returned by fastavro that need no conversion."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """A column, null where bytes did not fit, and the reason for each such row."""
+
+    column: pa.Array
+    wrong: dict[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """Conversion of one serde's bytes to a column. `read` keeps nulls, and raises one of `UNFIT` if a value does not fit."""
+
+    spark: T.DataType
+    read: Callable[[pa.BinaryArray], pa.Array]
+
+    @property
+    def arrow(self) -> pa.DataType:
+        return to_arrow_type(self.spark)
+
+    def decode(self, data: pa.BinaryArray) -> Decoded:
+        """Decode a column. Values that do not fit raise nothing."""
+        wrong: dict[int, str] = {}
+        columns = list(self._pieces(data, 0, wrong))
+        return Decoded(columns[0] if len(columns) == 1 else pa.concat_arrays(columns), wrong)
+
+    def _pieces(self, data: pa.BinaryArray, at: int, wrong: dict[int, str]) -> Sequence[pa.Array]:
+        try:
+            return [self.read(data)]
+        except UNFIT as error:
+            if len(data) == 1:
+                wrong[at] = str(error) or type(error).__name__
+                return [pa.nulls(1, self.arrow)]
+        half = len(data) // 2
+        return [*self._pieces(data[:half], at, wrong), *self._pieces(data[half:], at + half, wrong)]
+
+
+def format_of(serde: str, schema: Schema | None = None, registry: RegistrySchema | None = None) -> Format:
+    """Return the format of a serde by its name and schemas: `schema`, the JSON Schema of bytes that are JSON; `registry`, the schema from a
+    Schema Registry."""
+    if serde in _FORMATS:
+        return _FORMATS[serde]
+    outer, inner = serde_parts(serde)
+    match outer:
+        case "nullable":
+            return format_of(inner, schema, registry)
+        case "list_of":
+            return _list_format(inner, format_of(inner, schema, registry))
+        case "time_windowed":
+            return _windowed_format(format_of(inner, schema, registry), session=False)
+        case "session_windowed":
+            return _windowed_format(format_of(inner, schema, registry), session=True)
+        case "join_key":
+            return _join_key_format(format_of(inner, schema, registry))
+    if registry is not None:
+        return _registry_format(registry)
+    if schema is not None:
+        return json_format(*shape_of(schema))
+    return json_format(TEXT, nullable=True) if outer in ("JSON", "json") else BINARY
+
+
+def serde_parts(serde: str) -> tuple[str, str]:
+    """Split the name of a serde into its own and that of the inner serde, empty if it has none: `list_of`, `LONG`."""
+    found = re.fullmatch(r"(\w+)\((.*)\)", serde)
+    return (found[1], found[2]) if found else (serde, "")
+
+
+def json_format(shape: Shape, nullable: bool) -> Format:
+    """Return the format of values in JSON. `nullable`: the JSON null is a valid value."""
+    return Format(shape.spark, json_reader(shape, nullable))
+
+
+# --- primitive types ----------------------------------------------------------------------------------------------------------------
+
+
+def _as_it_is(data: pa.BinaryArray) -> pa.Array:
+    return data
+
+
+def _text(data: pa.BinaryArray) -> pa.Array:
+    return data.cast(pa.string())
+
+
+def _require_size(data: pa.BinaryArray, size: int, what: str) -> None:
+    wrong = data.filter(pc.not_equal(pc.binary_length(data), size))
+    if len(wrong):
+        raise ValueError(f"{wrong[0].as_py()[:16]!r} is not {what}, which has {size} bytes: was it written with another serde?")
+
+
+def _number_format(name: str, kind: np.dtype[np.signedinteger] | np.dtype[np.floating], spark: T.DataType) -> Format:
+    def read(data: pa.BinaryArray) -> pa.Array:
+        _require_size(data, kind.itemsize, f"of the serde {name}")
+        if not data.null_count:
+            return leading(data, kind)
+        numbers = leading(pc.fill_null(data, bytes(kind.itemsize)), kind)
+        return pc.if_else(data.is_valid(), numbers, pa.scalar(None, numbers.type))
+
+    return Format(spark, read)
+
+
+def _boolean(data: pa.BinaryArray) -> pa.Array:
+    _require_size(data, 1, "of the serde BOOLEAN")
+    true = pc.equal(data, pa.scalar(b"\x01", pa.binary()))
+    if pc.any(pc.and_not(pc.not_equal(data, pa.scalar(b"\x00", pa.binary())), true)).as_py():
+        raise ValueError("a BOOLEAN is a byte 0 or 1")
+    return true
+
+
+def _uuid(data: pa.BinaryArray) -> pa.Array:
+    """Decode UUIDs in the usual notation. The serde also accepts others: without dashes, in upper case."""
+    text = _text(data)
+    if pc.all(pc.match_substring_regex(text, r"\A[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\z"), min_count=0).as_py():
+        return text
+    return pa.array([None if each is None else str(_read_uuid(each)) for each in data.to_pylist()], pa.string())
+
+
+def _nothing(data: pa.BinaryArray) -> pa.Array:
+    for value in data.drop_null():
+        _read_null(value.as_py())
+    return data
+
+
+_read_uuid, _read_null = primitive.UUID.deserializer(""), primitive.NULL.deserializer("")
+TEXT_FORMAT = Format(T.StringType(), _text)
+BINARY = Format(T.BinaryType(), _as_it_is)
+NUMBERS = {
+    "SHORT": _number_format("SHORT", np.dtype(">i2"), T.ShortType()),
+    "INTEGER": _number_format("INTEGER", np.dtype(">i4"), T.IntegerType()),
+    "LONG": _number_format("LONG", np.dtype(">i8"), T.LongType()),
+    "FLOAT": _number_format("FLOAT", np.dtype(">f4"), T.FloatType()),
+    "DOUBLE": _number_format("DOUBLE", np.dtype(">f8"), T.DoubleType()),
+}
+_FORMATS = {
+    **NUMBERS,
+    "STRING": TEXT_FORMAT,
+    "BYTES": BINARY,
+    "BOOLEAN": Format(T.BooleanType(), _boolean),
+    "UUID": Format(T.StringType(), _uuid),
+    "NULL": Format(T.BinaryType(), _nothing),
+}
+
+
+# --- wrapping serdes ------------------------------------------------------------------------------------------------------------------
+
+
+def _list_format(name: str, inner: Format) -> Format:
+    """Return the format of lists: entries of a fixed size have no length prefix, so the list's own serde reads them."""
+    spark = T.ArrayType(inner.spark, True)
+    fixed = getattr(primitive, name) if name in NUMBERS or name == "UUID" else None
+    entries = lists.list_of(fixed or primitive.BYTES).deserializer("")
+
+    def read(data: pa.BinaryArray) -> pa.Array:
+        found = [None if each is None else entries(each) for each in data.to_pylist()]
+        if fixed is primitive.UUID:
+            found = [None if each is None else [None if entry is None else str(entry) for entry in each] for each in found]
+        flat = [entry for each in found if each is not None for entry in each]
+        items = inner.read(pa.array(flat, pa.binary())) if fixed is None else pa.array(flat, inner.arrow)
+        ends, offsets = 0, []
+        for each in found:
+            offsets.append(None if each is None else ends)
+            ends += len(each or ())
+        return pa.ListArray.from_arrays(pa.array([*offsets, ends], pa.int32()), items, type=to_arrow_type(spark))
+
+    return Format(spark, read)
+
+
+EARLIEST_MS, LATEST_MS = -62_135_596_800_000, 253_402_300_799_999
+"""First and last time that Spark and Python can represent: in the years 1 and 9999."""
+
+
+def milliseconds(times: pa.Int64Array) -> pa.Array:
+    """Convert times in ms since the epoch to a column of Spark's TIMESTAMP. Raises ValueError for times out of its range."""
+    found = pc.min_max(times)
+    if found["min"].is_valid and (found["min"].as_py() < EARLIEST_MS or found["max"].as_py() > LATEST_MS):
+        raise ValueError(f"{found['min']} or {found['max']} ms since the epoch is no time of the years 1 to 9999")
+    return times.cast(pa.timestamp("ms", tz="UTC")).cast(to_arrow_type(T.TimestampType()))
+
+
+def _windowed_format(inner: Format, *, session: bool) -> Format:
+    """Return the format of windowed keys: a struct of the key and the window. The end of a time window is not in the bytes."""
+    names = ["window_start", "window_end"] if session else ["window_start"]
+    spark = T.StructType([T.StructField("key", inner.spark), *(T.StructField(name, T.TimestampType()) for name in names)])
+    size = SESSION_SUFFIX if session else TIMESTAMP
+
+    def read(data: pa.BinaryArray) -> pa.Array:
+        _require_at_least(data, size, "a windowed key")
+        filled = pc.fill_null(data, bytes(size))
+        times = [trailing(filled, INT64), trailing(filled, INT64, TIMESTAMP)] if session else [trailing(filled, INT64)]
+        columns = [inner.read(without_last(data, size)), *map(milliseconds, times)]
+        return pa.StructArray.from_arrays(columns, fields=list(to_arrow_type(spark)), mask=data.is_null())
+
+    return Format(spark, read)
+
+
+def _join_key_format(inner: Format) -> Format:
+    """Return the format of keys in the store of an outer stream-stream join: the record's time, its side, its key."""
+    fields = [T.StructField("timestamp", T.TimestampType()), T.StructField("left", T.BooleanType()), T.StructField("key", inner.spark)]
+    spark = T.StructType(fields)
+
+    def read(data: pa.BinaryArray) -> pa.Array:
+        _require_at_least(data, TIMESTAMP + 1, "a key of an outer join")
+        filled = pc.fill_null(data, bytes(TIMESTAMP + 1))
+        left = pc.equal(leading(filled, BYTE, TIMESTAMP), 1)
+        columns = [milliseconds(leading(filled, INT64)), left, inner.read(without_first(data, TIMESTAMP + 1))]
+        return pa.StructArray.from_arrays(columns, fields=list(to_arrow_type(spark)), mask=data.is_null())
+
+    return Format(spark, read)
+
+
+def _require_at_least(data: pa.BinaryArray, size: int, what: str) -> None:
+    short = data.filter(pc.less(pc.binary_length(data), size))
+    if len(short):
+        raise ValueError(f"{what} has at least {size} bytes, not {len(short[0].as_py())}")
+
+
+# --- Schema Registry ----------------------------------------------------------------------------------------------------------------
+
+
+def _registry_format(registry: RegistrySchema) -> Format:
+    match registry.kind:
+        case "JSON":
+            return _json_schema_format(registry.text)
+        case "AVRO":
+            return _avro_format(registry.text)
+    return _protobuf_format(registry.text)
+
+
+def _json_schema_format(text: str) -> Format:
+    """Return the format of JSON validated against its full schema, as the serde validates it."""
+    # Executors need jsonschema only for stores of this format.
+    from jsonschema.exceptions import ValidationError
+    from jsonschema.validators import validator_for
+    from referencing.exceptions import Unresolvable
+
+    schema = msgspec.json.decode(text)
+    validate = validator_for(schema)(schema).validate
+    inner = json_format(*shape_of(schema))
+
+    def read(data: pa.BinaryArray) -> pa.Array:
+        values = _without_id(data)
+        for value in values.drop_null().to_pylist():
+            try:
+                validate(json.loads(value))
+            except ValidationError as error:
+                raise ValueError(f"{error.message} - at `{error.json_path}`") from error
+            except Unresolvable:  # it references another schema, which only the registry has
+                break
+        return inner.read(values)
+
+    return Format(inner.spark, read)
+
+
+def _protobuf_format(text: str) -> Format:
+    """Return the format of messages: unchanged bytes, if they are messages of the schema's file."""
+    from penstock.assets.spark.types.protobuf import MessageReader  # imports protobuf, needed only for this format
+
+    messages = MessageReader(text)
+
+    def read(data: pa.BinaryArray) -> pa.Array:
+        _without_id(data)
+        for value in data.drop_null().to_pylist():
+            messages.read(value[_WIRE:])
+        return data
+
+    return Format(T.BinaryType(), read)
+
+
+def _without_id(data: pa.BinaryArray) -> pa.BinaryArray:
+    _require_at_least(data, _WIRE, "a value with a schema's id")
+    if pc.any(pc.not_equal(leading(data.drop_null(), BYTE), 0)).as_py():
+        raise ValueError("a value with a schema's id begins with a byte 0")
+    return without_first(data, _WIRE)
+
+
+def _avro_format(text: str) -> Format:
+    """Return the format of Avro, read with the program's own schema. A value written with another version may not fit, and is malformed
+    then: only the registry has its schema."""
+    import fastavro  # executors need it only for stores of this format
+
+    avro = fastavro.parse_schema(msgspec.json.decode(text))
+    shape, _ = shape_of(as_json_schema(msgspec.json.decode(text)), Text(object))
+
+    def one(value: bytes) -> object:
+        source = BytesIO(value)
+        found: object = fastavro.schemaless_reader(source, avro, None)
+        if source.read(1):
+            raise ValueError("bytes are left behind the value: was it written with another version of the schema?")
+        return msgspec.convert(found, shape.python, builtin_types=_OF_AVRO)
+
+    def read(data: pa.BinaryArray) -> pa.Array:
+        return shape.array([None if value is None else one(value) for value in _without_id(data).to_pylist()])
+
+    return Format(shape.spark, read)

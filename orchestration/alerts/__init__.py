@@ -1,0 +1,1 @@
+"""Alerts: the events that open and resolve them, their text, and their notifications."""

@@ -1,0 +1,85 @@
+"""Text of an alert for an operator: its facts, the bad record decoded and as hex, and the next commands. The command line, Dagster and the
+notifications share it."""
+
+from __future__ import annotations
+
+import shlex
+
+from penstock.orchestration.alerts import raw_bytes
+from penstock.orchestration.database.models import Alert
+
+_CODE = "the code was wrong: deploy the fix, then"
+
+
+def seen(alert: Alert) -> str:
+    """Return the number of occurrences, with the first and the last time."""
+    first, last = (at.isoformat(sep=" ", timespec="seconds") for at in (alert.opened_at, alert.last_seen_at))
+    return f"once, {first}" if alert.count == 1 else f"{alert.count} times, first {first}, last {last}"
+
+
+def facts(alert: Alert) -> dict[str, str]:
+    """Return the details, by name, as text; bytes of a record decoded and as a hex dump."""
+    shown: dict[str, str] = {}
+    for name, value in alert.detail.items():
+        empty = value is None or value == "" or value == [] or value == {}
+        if empty or name in ("run_book_run", "waits_for_approval"):
+            continue
+        if name.endswith("_base64"):
+            data = raw_bytes.from_base64(value)
+            part = name.removesuffix("_base64")
+            shown[part] = raw_bytes.decoded(data)
+            shown[f"{part}_hex"] = raw_bytes.hex_dump(data)
+        elif isinstance(value, dict):
+            shown[name] = "\n".join(f"{key}: {entry}" for key, entry in value.items())
+        else:
+            shown[name] = str(value)
+    return shown
+
+
+def waits_for_approval(alert: Alert) -> int | None:
+    """Return the run that the policy proposed for this alert and that was undecided when the alert was opened."""
+    run = alert.detail.get("run_book_run")
+    return run if isinstance(run, int) and alert.detail.get("waits_for_approval") else None
+
+
+def next_commands(alert: Alert) -> list[str]:
+    """Return the next commands, the most likely first; a line that begins with # says when to use the following ones."""
+    application, task = shlex.quote(alert.application), shlex.quote(alert.task or "")
+    resolve = f"penstock alerts resolve {alert.id}"
+    match alert.kind:
+        case "TASK_PAUSED" if alert.detail.get("reason") == "command":
+            return [f"penstock run-book resume {application} {task}"]
+        case "TASK_PAUSED":
+            run = waits_for_approval(alert)
+            skip = f"penstock run-book skip-record {application} {task} --record {shlex.quote(alert.subject)}"
+            skip = skip if run is None else f"penstock run-book approve {run}"
+            return [skip, f"# {_CODE}", f"penstock restart {shlex.quote(alert.instance or '')}"]
+        case "BAD_DEPLOY":
+            return [
+                f"penstock tasks {application}",
+                f"# {_CODE}",
+                "penstock restart",
+                "# the records are bad, and may be skipped again",
+                resolve,
+            ]
+        case "INSTANCE_DIED":
+            return [f"penstock status {shlex.quote(alert.instance or '')}", f"penstock start {shlex.quote(alert.instance or '')}"]
+        case "GLOBAL_TOPIC_NOT_COMPACTED":
+            alter = f"--alter --entity-type topics --entity-name {shlex.quote(alert.subject)} --add-config cleanup.policy=compact"
+            return [f"penstock broker tool kafka-configs -- {alter}"]
+        case "INPUT_PARTITIONS_ADDED":
+            return [
+                "# producers write to the former partitions only, until one of these is done",
+                f"# to keep the state: copy {alert.subject} into a new topic with {alert.detail.get('read')} partitions, and read that one",
+                "# to build the state again with all partitions:",
+                f"penstock reset {application}",
+                "# to begin beside it, with history: a new application.id and a seed (docs/seeding.md)",
+                resolve,
+            ]
+        case "TABLE_DIFFERS":
+            damaged = "# the files are damaged: stop the instance, move its state away, start it; it is restored from the changelog"
+            return [f"penstock describe {application}", damaged, resolve]
+        case "DEAD_LETTERS":
+            return [f"penstock run-book replay-dead-letters {application} --dry-run"]
+        case _:
+            return [f"penstock describe {application}", resolve]

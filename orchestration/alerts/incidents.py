@@ -1,0 +1,191 @@
+"""Alerts for events: which events open them, and what resolves them.
+
+    kind of alert                opened by                        resolved by
+    TASK_PAUSED, BAD_DEPLOY      see `pauses`                     the run-book; the tasks run again; it pauses elsewhere (a new alert)
+    TASK_CORRUPTED               the event                        the task runs again
+    OFFSET_MOVED, OFFSET_RESET   the event                        a person
+    GLOBAL_RECOVERY              GLOBAL_RECOVERY_STARTED          the instance is RUNNING
+    GLOBAL_TOPIC_NOT_COMPACTED   the event, once per topic        the topic is compacted (`health`); a person
+    INPUT_PARTITIONS_ADDED       the event, where no task reads   all partitions have a task (`health`); a person
+                                 them; once per topic
+    INSTANCE_DIED                the sensor on instances          the instance is RUNNING
+    TABLE_DIFFERS                the check of a table             the check (`table_alerts`)
+
+Every function works within the caller's transaction and is idempotent: an occurrence is identified by the event's id, and counts once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from penstock.orchestration.alerts import alerts, pauses
+from penstock.orchestration.alerts.alerts import NewAlert
+from penstock.orchestration.database.models import Alert, Event, Instance, RunBookRun
+from penstock.orchestration.declarations.applications import Application
+from penstock.orchestration.declarations.policies import Severity
+from penstock.runtime.model.events import EventKind
+from penstock.runtime.model.states import State
+
+TASK_KINDS = (EventKind.TASK_PAUSED, EventKind.TASK_CORRUPTED, EventKind.OFFSET_MOVED, EventKind.OFFSET_RESET)
+GLOBAL_KINDS = (
+    EventKind.GLOBAL_RECOVERY_STARTED,
+    EventKind.GLOBAL_RECOVERY_ENDED,
+    EventKind.GLOBAL_TOPIC_NOT_COMPACTED,
+    EventKind.INPUT_PARTITIONS_ADDED,
+)
+INPUT_PARTITIONS = EventKind.INPUT_PARTITIONS_ADDED.value
+GLOBAL_RECOVERY = "GLOBAL_RECOVERY"
+INSTANCE_DIED = "INSTANCE_DIED"
+_MENDED_BY_RUNNING = (EventKind.TASK_PAUSED.value, EventKind.TASK_CORRUPTED.value)
+ACTOR = pauses.ACTOR
+
+
+def of_tasks(session: Session, application: Application, events: Sequence[Event], at: datetime) -> list[RunBookRun]:
+    """Open the alerts of these events; return the run-books that the policy starts, each reserved and in the database."""
+    runs: list[RunBookRun] = []
+    for event in events:
+        if event.kind != EventKind.TASK_PAUSED.value:
+            alerts.open_alert(session, _task_alert(event), actor=ACTOR, at=at)
+            continue
+        run = pauses.of_pause(session, application, event, at)
+        if run is not None:
+            runs.append(run)
+    pauses.resolve_running(session, application, at, _MENDED_BY_RUNNING)
+    return runs
+
+
+def of_globals(session: Session, application: Application, events: Sequence[Event], at: datetime) -> None:
+    """Open the alerts of these events, and resolve those on recoveries of instances that are RUNNING again."""
+    for event in events:
+        if event.kind == EventKind.GLOBAL_RECOVERY_STARTED.value:
+            new = _recovery_alert(event)
+            alert, opened = alerts.open_alert(session, new, actor=ACTOR, at=at)
+            if not opened and alert.last_seen_at == event.at:
+                alert.title, alert.detail = alerts.printable(new.title, alerts.MOST_TITLE), dict(new.detail)  # from the last recovery
+        elif event.kind == EventKind.GLOBAL_TOPIC_NOT_COMPACTED.value:
+            new = _compaction_alert(application, event)
+            alerts.open_alert(session, new, actor=ACTOR, at=at)
+        elif event.kind == INPUT_PARTITIONS and event.payload.get("reason"):
+            new = _partitions_alert(application, event)
+            alert, opened = alerts.open_alert(session, new, actor=ACTOR, at=at)
+            if not opened:
+                alert.title, alert.detail = alerts.printable(new.title, alerts.MOST_TITLE), dict(new.detail)  # of the newest event
+    for alert in alerts.unresolved(session, application=application.id, kinds=[GLOBAL_RECOVERY]):
+        ended = _recovery_ended(session, application, alert)
+        if ended is not None:
+            alerts.resolve(session, alert, actor=ACTOR, at=at, resolution=ended)
+
+
+def resolve_instance_alerts(session: Session, instance: Instance, at: datetime) -> None:
+    """Resolve the alerts on the deaths of an instance that is RUNNING in another process."""
+    for alert in alerts.unresolved(session, application=instance.application, kinds=[INSTANCE_DIED], instance=instance.name):
+        if instance.state == State.RUNNING.value and instance.pid != alert.detail.get("pid"):
+            alerts.resolve(session, alert, actor=ACTOR, at=at, resolution=f"runs again as process {instance.pid}")
+
+
+def _task_alert(event: Event) -> NewAlert:
+    payload = event.payload
+    place = f"{payload.get('topic')}-{payload.get('partition')}"
+    titles = {
+        EventKind.TASK_CORRUPTED.value: f"task {event.task}: its state does not fit its changelog and is restored: {payload.get('reason')}",
+        EventKind.OFFSET_MOVED.value: f"the committed offset of {place} is {payload.get('committed')}, not {payload.get('expected')} as "
+        f"the instance left it: somebody moved it while task {event.task} ran, where it counts for paused tasks only",
+        EventKind.OFFSET_RESET.value: f"{place} goes on at {payload.get('to')}, not at {payload.get('from')}, which is no longer there "
+        f"(policy {payload.get('policy')}{_because(payload)}): records in between were not processed",
+    }
+    return NewAlert(
+        occurrence=event.id,
+        kind=event.kind,
+        severity=Severity.WARN,
+        application=event.application,
+        instance=event.instance,
+        task=event.task,
+        subject=str(event.task) if event.kind == EventKind.TASK_CORRUPTED.value else place,
+        title=titles[event.kind],
+        detail=payload,
+        seen_at=event.at,
+    )
+
+
+def _because(payload: Mapping[str, object]) -> str:
+    reason = payload.get("reason")
+    return f"; {reason}" if reason else ""
+
+
+def _recovery_alert(event: Event) -> NewAlert:
+    payload = event.payload
+    attempt, wait = payload.get("attempt"), payload.get("wait_seconds")
+    again = f" (the {attempt}. time in a row, after {wait} s)" if isinstance(attempt, int) and attempt > 1 else ""
+    return NewAlert(
+        occurrence=event.id,
+        kind=GLOBAL_RECOVERY,
+        severity=Severity.WARN,
+        application=event.application,
+        instance=event.instance,
+        subject=f"{payload.get('store')} on {event.instance}",
+        seen_at=event.at,
+        title=f"global store {payload.get('store')} on {event.instance} is rebuilt from {payload.get('topic')}{again}: "
+        f"{payload.get('reason')}; tasks that read it wait",
+        detail=payload,
+    )
+
+
+def _compaction_alert(application: Application, event: Event) -> NewAlert:
+    topic = event.payload.get("topic")
+    return NewAlert(
+        occurrence=event.id,
+        subject=str(topic),
+        seen_at=event.at,
+        kind=event.kind,
+        severity=Severity.WARN,
+        application=application.id,
+        instance=event.instance,
+        title=f"global topic {topic} is not compacted (cleanup.policy={event.payload.get('cleanup_policy')}): what retention deletes is "
+        f"lost to new instances. kafka-configs --alter --topic {topic} --add-config cleanup.policy=compact",
+        detail=event.payload,
+    )
+
+
+def _partitions_alert(application: Application, event: Event) -> NewAlert:
+    payload = event.payload
+    topic, read, partitions = (payload.get(name) for name in ("topic", "read", "partitions"))
+    return NewAlert(
+        occurrence=event.id,
+        subject=str(topic),
+        seen_at=event.at,
+        kind=event.kind,
+        severity=Severity.ERROR,
+        application=application.id,
+        instance=event.instance,
+        title=f"input topic {topic} has {partitions} partitions, and {read} are read: records in the new ones are not processed "
+        f"({payload.get('reason')})",
+        detail=payload,
+    )
+
+
+def _recovery_ended(session: Session, application: Application, alert: Alert) -> str | None:
+    """Return why a recovery is over: the instance was RUNNING after it began; None if it was not."""
+    began = session.get(Event, alerts.last_occurrence(session, alert))
+    if began is None:
+        return "its event is no longer known"
+    query = (
+        select(Event)
+        .where(
+            Event.application == application.id,
+            Event.instance == began.instance,
+            Event.sequence > began.sequence,
+            Event.kind.in_([EventKind.INSTANCE_STATE.value, EventKind.GLOBAL_RECOVERY_ENDED.value]),
+        )
+        .order_by(Event.sequence)
+    )
+    seconds = ""
+    for event in session.scalars(query):
+        if event.kind == EventKind.GLOBAL_RECOVERY_ENDED.value and event.payload.get("store") == began.payload.get("store"):
+            seconds = f" after {event.payload.get('records')} records in {event.payload.get('seconds')} s"
+        elif event.payload.get("new") == State.RUNNING.value:
+            return f"{began.instance} is RUNNING{seconds}"
+    return None

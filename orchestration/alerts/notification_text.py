@@ -1,0 +1,107 @@
+"""Text of a notification. It leaves the company's own systems, so it contains coordinates and errors, but no content of records.
+
+An error may quote its record. If the alert contains the whole record, everything that the error's text has in common with it is replaced by
+`…`; otherwise the text ends after the record's coordinates and the error's type. `include-record = true` in the rule sends the full text,
+as `penstock alerts show` prints it.
+"""
+
+from __future__ import annotations
+
+import re
+
+from penstock.orchestration.alerts import alert_text, raw_bytes
+from penstock.orchestration.database.models import Alert
+
+_LEFT_OUT = "…"
+_OF_RECORDS = ("key", "value", "headers", "differences")
+"""Facts with content of records."""
+_AFTER_COORDINATES = re.compile(r"(\S+-\d+@\d+[^:]*:)(\s*[A-Za-z_][\w.]*:(?=\s))?.*", re.DOTALL)
+_SHORTEST_QUOTE = 5
+"""Length from which a quote is removed inside words too; shorter quotes are removed only as whole words."""
+_WORD = re.compile(r"\w+")
+
+
+def title(alert: Alert, *, include_record: bool) -> str:
+    """Return one line: the application, and what happened."""
+    return f"{alert.application}: {alert.title if include_record else _title(alert)}"
+
+
+def body(alert: Alert, *, include_record: bool) -> str:
+    """Return the alert's title, its facts, and the next commands."""
+    facts = {name: value for name, value in alert_text.facts(alert).items() if not name.endswith("_hex")}
+    head = alert.title
+    if not include_record:
+        head = _title(alert)
+        facts = {name: _without_record(alert, name, value) for name, value in facts.items() if name not in _OF_RECORDS}
+    lines = [f"{name}: {value}" for name, value in facts.items()]
+    commands = ["", "next:", *alert_text.next_commands(alert), f"penstock alerts show {alert.id}"]
+    return "\n".join([head, f"seen: {alert_text.seen(alert)}", *lines, *commands])
+
+
+def _title(alert: Alert) -> str:
+    error = str(alert.detail.get("error") or "")
+    error_type = str(alert.detail.get("error_type") or "")
+    match alert.kind:
+        case "TASK_PAUSED" if error_type:
+            return f"task {alert.task} is paused at {alert.subject}: {error_type}: {_without_record(alert, 'error', error)}"
+        case "BAD_DEPLOY":
+            why = alert.detail.get("why")
+            return f"it looks like a bad deploy: {why}. Nothing is skipped until this is resolved. Last error: {error_type}"
+        case "TABLE_DIFFERS":
+            counts = alert.detail.get("counts")
+            numbers = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count) if isinstance(counts, dict) else _LEFT_OUT
+            return f"table {alert.subject} is not what its changelog says ({numbers})"
+        case _:
+            return _without_record(alert, "title", alert.title)
+
+
+def _without_record(alert: Alert, name: str, text: str) -> str:
+    if name in ("topic", "partition", "offset", "timestamp_ms", "error_type", "tasks", "value_bytes", "left_out_bytes"):
+        return text
+    record = _record(alert)
+    if record is not None:
+        return leave_out(text, record)
+    return _LEFT_OUT if name == "error" else _AFTER_COORDINATES.sub(lambda found: f"{found[1]}{found[2] or ''} {_LEFT_OUT}", text)
+
+
+def _record(alert: Alert) -> bytes | None:
+    """Return key and value of the alert's record, if the alert contains all of it."""
+    detail = alert.detail
+    parts = [raw_bytes.from_base64(detail.get(name)) or b"" for name in ("key_base64", "value_base64")]
+    cut = any(len(part) >= raw_bytes.SHOWN for part in parts) or bool(detail.get("left_out_bytes"))
+    return None if cut or "value_base64" not in detail else b"\n".join(parts)
+
+
+def leave_out(text: str, record: bytes) -> str:
+    """Remove from a text what it shares with a record: as text, as written by Python or JSON, or as bytes in hex or base64."""
+    decoded = record.decode("utf-8", errors="backslashreplace")
+    forms = (
+        decoded,
+        repr(record),
+        repr(decoded),
+        record.hex(),
+        record.hex(" "),
+        raw_bytes.to_base64(record) or "",
+        raw_bytes.decoded(record),
+    )
+    content = "\n".join(forms).casefold()
+    words = {word for word in _WORD.findall(content) if len(word) > 2 or word.isdigit()}
+    return _WORD.sub(lambda found: _LEFT_OUT if found[0].casefold() in words else found[0], _without_quotes(text, content))
+
+
+def _without_quotes(text: str, content: str) -> str:
+    kept: list[str] = []
+    folded, at = text.casefold(), 0
+    if len(folded) != len(text):  # a letter that casefolds to two: positions would differ
+        text = folded
+    while at < len(text):
+        end = at + _SHORTEST_QUOTE
+        if end > len(text) or folded[at:end] not in content:
+            kept.append(text[at])
+            at += 1
+            continue
+        while end < len(text) and folded[at : end + 1] in content:
+            end += 1
+        kept.append(_LEFT_OUT)
+        at = end
+    return "".join(kept)

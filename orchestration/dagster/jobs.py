@@ -1,0 +1,190 @@
+"""Jobs: run-books, scaling, deployment, draining, seeds and stops. `orchestration.run_books` and `operations` do the work.
+
+Every job runs in the process of its run: it takes about a second, and a process per step would take five. To repeat a run that was killed,
+launch it again with the same configuration (*Re-execute all* in the UI); completed steps are recognised and not repeated.
+
+"""
+
+import inspect
+
+import dagster as dg
+from pydantic import Field, create_model
+
+from penstock.orchestration.dagster import alert_check
+from penstock.orchestration.dagster.instance_partitions import follow_instances
+from penstock.orchestration.dagster.resources import PenstockResource
+from penstock.orchestration.database.models import RunBookState
+from penstock.orchestration.instances.deployment import DEPLOY_SECONDS, Deployment
+from penstock.orchestration.instances.draining import DRAIN_SECONDS
+from penstock.orchestration.instances.operations import Operations
+from penstock.orchestration.kafka.task_commands import RefusedError
+from penstock.orchestration.run_books import RunBook, RunBookInputs, approve, approved_run_book, reject
+from penstock.orchestration.run_books.inputs import DECLARED
+
+
+class StopConfig(dg.Config):
+    """Configuration of a stop."""
+
+    instance: str = Field(description="The name of a declared instance, for example flight-board-1")
+    timeout_seconds: float = Field(default=60.0, description="How long a clean close may take")
+    kill: bool = Field(default=False, description="End the process by force when the time is up")
+
+
+class ScaleConfig(dg.Config):
+    """Configuration of scaling."""
+
+    application: str = Field(description="The application.id, for example flight-board")
+    instances: int = Field(description="How many shall run", ge=1)
+
+
+class DeployConfig(dg.Config):
+    """Configuration of a deployment."""
+
+    application: str = Field(description="The application.id, for example flight-board")
+    dry_run: bool = Field(default=False, description="Only check, and say what would be done")
+    everything: bool = Field(default=False, description="Also instances that run this code already")
+    timeout_seconds: float = Field(default=DEPLOY_SECONDS, description="How long an instance may take to run and to catch up", gt=0)
+
+
+class DrainConfig(dg.Config):
+    """Configuration of draining."""
+
+    instance: str = Field(description="The name of an instance, for example flight-board-2")
+    application: str = Field(default="", description="Its application.id; needed for one that is no longer declared")
+    timeout_seconds: float = Field(
+        default=DRAIN_SECONDS, description="After so long it hands over what the others have not learned yet", gt=0
+    )
+
+
+class SeedConfig(dg.Config):
+    """Configuration of installing a seed."""
+
+    instance: str = Field(description="The name of a declared instance, for example flight-board-1; its application must stand still")
+    seed: str = Field(description="Path or URI of a seed or snapshot")
+    reset_offsets: bool = Field(default=False, description="Changelogs were lost: put their tasks back to it, state and input offsets")
+
+
+class ApprovalConfig(dg.Config):
+    """Configuration of a decision on a proposed run."""
+
+    run_book_run: int = Field(description="The number of the run, as the alert and `penstock run-books` show it")
+    reject: bool = Field(default=False, description="Not to be run")
+    reason: str = Field(default="", description="Why, for the audit trail")
+
+
+def _actor(context: dg.OpExecutionContext) -> str:
+    return f"dagster run {context.run.run_id[:8]}"
+
+
+def _carry_out(context: dg.OpExecutionContext, operations: Operations, book: RunBook, *, dry_run: bool) -> None:
+    """Run a run-book, or log what it would do. Fail with the reason if it is refused. Evaluate the check on alerts afterwards."""
+    if dry_run:
+        result = book.dry_run()
+        for line in result.lines:
+            context.log.info(f"would {line}" if result.refused is None else line)
+        if result.refused is not None:
+            raise dg.Failure(description=f"would be refused: {result.refused}", allow_retries=False)
+        return
+    run = book.run()
+    context.log_event(alert_check.evaluation(operations))  # type: ignore[arg-type]  # it takes these too; its annotation is behind its code
+    if run.state == RunBookState.REFUSED.value:
+        raise dg.Failure(description=f"refused: {run.reason}", metadata={"run_book_run": run.id}, allow_retries=False)
+
+
+@dg.op
+def stop(context: dg.OpExecutionContext, config: StopConfig, penstock: PenstockResource) -> None:
+    """Stop an instance: it is no longer wanted, and is closed cleanly."""
+    ran = penstock.operations.stop(config.instance, actor=_actor(context), timeout_s=config.timeout_seconds, kill=config.kill)
+    context.log.info(f"{config.instance} {'closed cleanly' if ran else 'did not run'}")
+
+
+@dg.op
+def scale(context: dg.OpExecutionContext, config: ScaleConfig, penstock: PenstockResource) -> None:
+    """Scale an application to a number of instances; tasks move as soon as their state is restored, and surplus instances are drained."""
+    operations = penstock.operations
+    operations.scale(config.application, config.instances, actor=_actor(context), progress=context.log.info)
+    follow_instances(context.instance, operations)
+
+
+@dg.op
+def deploy(context: dg.OpExecutionContext, config: DeployConfig, penstock: PenstockResource) -> None:
+    """Check the new code, then roll it over an application's instances, one by one, while the others keep processing."""
+    deployment = Deployment(
+        penstock.operations,
+        config.application,
+        actor=_actor(context),
+        everything=config.everything,
+        timeout_s=config.timeout_seconds,
+        progress=context.log.info,
+    )
+    try:
+        plan = deployment.plan() if config.dry_run else deployment.run()
+    except RefusedError as error:
+        raise dg.Failure(description=f"refused: {error}", allow_retries=False) from error
+    for line in plan.lines() if config.dry_run else ():
+        context.log.info(line)
+
+
+@dg.op
+def drain(context: dg.OpExecutionContext, config: DrainConfig, penstock: PenstockResource) -> None:
+    """Drain an instance: others learn its tasks and take them over, then it ends and stays stopped."""
+    operations = penstock.operations
+    application = (
+        operations.applications.named(config.application) if config.application else operations.applications.of_instance(config.instance)
+    )
+    ran = operations.drain(application, config.instance, actor=_actor(context), timeout_s=config.timeout_seconds, progress=context.log.info)
+    context.log.info(f"{config.instance} {'has handed its tasks over and ended' if ran else 'did not run'}")
+    follow_instances(context.instance, operations)
+
+
+@dg.op
+def install_seed(context: dg.OpExecutionContext, config: SeedConfig, penstock: PenstockResource) -> None:
+    """Install a seed or snapshot in a stopped application: changelogs, stores and input offsets."""
+    actor = _actor(context)
+    context.log.info(penstock.operations.seed(config.instance, config.seed, actor=actor, reset=config.reset_offsets))
+
+
+@dg.op
+def decide(context: dg.OpExecutionContext, config: ApprovalConfig, penstock: PenstockResource) -> None:
+    """Approve a run-book that a policy proposed, and run it; or reject it."""
+    operations, actor = penstock.operations, _actor(context)
+    if config.reject:
+        run = reject(operations.control_plane, config.run_book_run, actor, config.reason)
+        context.log.info(f"run {run.id}: {run.reason}")
+        return
+    run = approve(operations.control_plane, config.run_book_run, actor)
+    book = approved_run_book(operations, run, actor, context.log.info, context.run.run_id)
+    _carry_out(context, operations, book, dry_run=False)
+
+
+def _job(name: str, op: dg.OpDefinition) -> dg.JobDefinition:
+    return dg.GraphDefinition(name, node_defs=[op], description=op.description).to_job(executor_def=dg.in_process_executor)
+
+
+def _run_book_job(declared: type[RunBookInputs]) -> dg.JobDefinition:
+    """Return the job of a run-book, made from its declaration."""
+    fields = {name: (field.annotation, field) for name, field in declared.model_fields.items()}
+    form = create_model(f"{declared.__name__}Config", __base__=dg.Config, __doc__=declared.__doc__, **fields)  # type: ignore[call-overload]
+
+    @dg.op(name=declared.OP, description=f"Run-book: {inspect.getdoc(declared)}", config_schema=form.to_config_schema())
+    def take(context: dg.OpExecutionContext, penstock: PenstockResource) -> None:
+        try:
+            inputs = declared(**context.op_config)
+            book = inputs.run_book(penstock.operations, inputs.request(_actor(context), context.run.run_id), context.log.info)
+        except ValueError as error:
+            raise dg.Failure(description=str(error), allow_retries=False) from error
+        _carry_out(context, penstock.operations, book, dry_run=inputs.dry_run)
+
+    return _job(declared.JOB, take)
+
+
+RUN_BOOK_JOBS = {declared: _run_book_job(declared) for declared in DECLARED}
+JOBS = (
+    _job("scale_application", scale),
+    _job("deploy_application", deploy),
+    _job("drain_instance", drain),
+    _job("stop_instance", stop),
+    _job("seed_application", install_seed),
+    *RUN_BOOK_JOBS.values(),
+    _job("approve_run_book", decide),
+)

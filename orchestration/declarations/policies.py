@@ -1,0 +1,198 @@
+"""Policies in `streams.toml`: the reaction to a pause, the limits of the checks, notifications."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from penstock.orchestration.declarations.toml_table import Table
+from penstock.orchestration.declarations.unknown_names import unknown
+
+EXPORT = r"(\$\{|/|[A-Za-z][A-Za-z0-9+.-]*://).+"
+"""Pattern of an export's target: a URI, an absolute path, or a variable of the environment."""
+
+
+class RunBook(Enum):
+    """Run-book that the policy starts for a paused task."""
+
+    NONE = "none"
+    SKIP_RECORD = "skip-record"
+
+
+class Start(Enum):
+    """Start of the policy's run-book: automatic, or after an approval."""
+
+    AUTOMATIC = "automatic"
+    AFTER_APPROVAL = "after-approval"
+
+
+class Severity(Enum):
+    """Severity of an alert; ordered."""
+
+    INFO = "INFO"
+    WARN = "WARN"
+    ERROR = "ERROR"
+
+    @property
+    def rank(self) -> int:
+        return list(Severity).index(self)
+
+
+@dataclass(frozen=True, slots=True)
+class PausedPolicy:
+    """Policy for paused tasks: the run-book, how it starts, how many of the application's records it may skip per hour, for which errors.
+
+    If `bad_deploy_tasks` tasks pause on the same type of error within `bad_deploy_seconds`, it is a bad deploy, not bad records.
+    """
+
+    run_book: RunBook = RunBook.NONE
+    start: Start = Start.AUTOMATIC
+    budget_per_hour: int = 5
+    skip_errors: tuple[str, ...] = ()
+    bad_deploy_tasks: int = 3
+    bad_deploy_seconds: int = 60
+
+    @classmethod
+    def read(cls, table: Table) -> PausedPolicy:
+        default = cls()
+        policy = cls(
+            run_book=RunBook(table.choice("run-book", [book.value for book in RunBook], default.run_book.value)),
+            start=Start(table.choice("start", [start.value for start in Start], default.start.value)),
+            budget_per_hour=table.whole("budget-per-hour", default=default.budget_per_hour, least=0),
+            skip_errors=table.texts("skip-errors", default=()),
+            bad_deploy_tasks=table.whole("bad-deploy-tasks", default=default.bad_deploy_tasks, least=2),
+            bad_deploy_seconds=table.whole("bad-deploy-seconds", default=default.bad_deploy_seconds, least=1),
+        )
+        table.reject_unknown()
+        for pattern in policy.skip_errors:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise table.wrong(("skip-errors",), f"{pattern!r} is not a regular expression: {error}") from error
+        return policy
+
+    def may_skip(self, error_type: str, error: str) -> bool:
+        """Return True if records with an error may be skipped: there is no pattern, or one matches the whole `type: message`."""
+        return not self.skip_errors or any(re.fullmatch(pattern, f"{error_type}: {error}", re.DOTALL) for pattern in self.skip_errors)
+
+
+@dataclass(frozen=True, slots=True)
+class Freshness:
+    """Limits of the age (seconds) of unsaved work, and of the records of restore debt (0: no limit), for a warning and for an error."""
+
+    warn_seconds: int = 600
+    error_seconds: int = 1200
+    warn_records: int = 0
+    error_records: int = 0
+
+    @classmethod
+    def read(cls, table: Table) -> Freshness:
+        default = cls()
+        freshness = cls(
+            warn_seconds=table.whole("warn-seconds", default=default.warn_seconds, least=1),
+            error_seconds=table.whole("error-seconds", default=default.error_seconds, least=1),
+            warn_records=table.whole("warn-records", default=default.warn_records, least=0),
+            error_records=table.whole("error-records", default=default.error_records, least=0),
+        )
+        table.reject_unknown()
+        if freshness.error_seconds < freshness.warn_seconds:
+            raise table.wrong(("error-seconds",), f"must be at least warn-seconds ({freshness.warn_seconds})")
+        if 0 < freshness.error_records < freshness.warn_records:
+            raise table.wrong(("error-records",), f"must be at least warn-records ({freshness.warn_records})")
+        return freshness
+
+
+@dataclass(frozen=True, slots=True)
+class HealthLimits:
+    """Limits from which a check warns or fails; 0 means no limit. Lags are in records, of the whole application."""
+
+    lag_warn_records: int = 0
+    lag_error_records: int = 0
+    lag_grows_minutes: int = 15
+    dead_letters_per_hour: int = 10
+    offset_expiry_percent: int = 50
+
+    @classmethod
+    def read(cls, table: Table) -> HealthLimits:
+        default = cls()
+        limits = cls(
+            lag_warn_records=table.whole("lag-warn-records", default=default.lag_warn_records, least=0),
+            lag_error_records=table.whole("lag-error-records", default=default.lag_error_records, least=0),
+            lag_grows_minutes=table.whole("lag-grows-minutes", default=default.lag_grows_minutes, least=0),
+            dead_letters_per_hour=table.whole("dead-letters-per-hour", default=default.dead_letters_per_hour, least=0),
+            offset_expiry_percent=table.whole("offset-expiry-percent", default=default.offset_expiry_percent, least=0),
+        )
+        table.reject_unknown()
+        if 0 < limits.lag_error_records < limits.lag_warn_records:
+            raise table.wrong(("lag-error-records",), f"must be at least lag-warn-records ({limits.lag_warn_records})")
+        return limits
+
+
+_MINUTES = (0, 1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30, 60, 120, 180, 240, 360, 480, 720, 1440)
+"""Intervals in minutes that divide an hour or a day, so that a schedule runs at the same minutes each day."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotPolicy:
+    """Snapshots: the interval (0: on request only), how many are kept on the instances, the place of exports (a URI or an absolute path;
+    `${NAME}` is read from the environment; None: no exports), and how many are kept there."""
+
+    every_minutes: int = 0
+    keep: int = 3
+    export: str | None = None
+    export_keep: int = 3
+
+    @classmethod
+    def read(cls, table: Table) -> SnapshotPolicy:
+        default = cls()
+        policy = cls(
+            every_minutes=table.whole("every-minutes", default=default.every_minutes, least=0),
+            keep=table.whole("keep", default=default.keep, least=1),
+            export=table.optional_text("export", pattern=EXPORT, example="s3://bucket/folder"),
+            export_keep=table.whole("export-keep", default=default.export_keep, least=1),
+        )
+        table.reject_unknown()
+        if policy.every_minutes not in _MINUTES:
+            listed = ", ".join(str(minutes) for minutes in _MINUTES[1:])
+            reason = f"{policy.every_minutes} does not divide an hour or a day: possible are {listed}; 0: never"
+            raise table.wrong(("every-minutes",), reason)
+        return policy
+
+    @property
+    def cron(self) -> str | None:
+        """Cron schedule of snapshots; None if there is none."""
+        minutes = self.every_minutes
+        if minutes == 0:
+            return None
+        if minutes < 60:
+            return f"*/{minutes} * * * *"
+        return f"0 */{minutes // 60} * * *" if minutes < 1440 else "0 0 * * *"
+
+
+@dataclass(frozen=True, slots=True)
+class NotificationRule:
+    """Addresses, and the alerts to send to them. Empty `kinds` or `applications` means all. Messages contain content of records only with
+    `include_record`."""
+
+    urls: tuple[str, ...] = field(repr=False)
+    severity: Severity = Severity.WARN
+    kinds: frozenset[str] = frozenset()
+    applications: frozenset[str] = frozenset()
+    include_record: bool = False
+
+    @classmethod
+    def read(cls, table: Table, declared: Sequence[str]) -> NotificationRule:
+        rule = cls(
+            urls=table.texts("urls", pattern=r".*(://|\$\{).*", example="mailto://user:password@example.com"),
+            severity=Severity(table.choice("severity", [severity.value for severity in Severity], Severity.WARN.value)),
+            kinds=frozenset(table.texts("kinds", default=())),
+            applications=frozenset(table.texts("applications", default=())),
+            include_record=table.truth("include-record", default=False),
+        )
+        table.reject_unknown()
+        strangers = sorted(rule.applications - set(declared))
+        if strangers:
+            raise table.wrong(("applications",), unknown("application", strangers[0], sorted(declared)))
+        return rule

@@ -1,0 +1,1 @@
+"""Instances: started and stopped as processes, supervised, scaled, drained and deployed."""

@@ -1,0 +1,1 @@
+"""Kafka as the control plane uses it, without a database: recorded state of an application, and commands to its tasks."""

@@ -1,0 +1,55 @@
+"""Reader of a topic from some offset to its current end, without a consumer group.
+
+To read a whole topic, assign `FROM_START`: if retention has removed that offset, reading begins at the log start offset. (Rejected:
+OFFSET_BEGINNING. The client library takes half a second to look up the log start offset.)
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+
+from penstock.runtime.kafka.log_end import LogEnd
+
+FROM_START = 0
+_WAIT_SECONDS = 0.05  # the client library waits this long even if fewer records than requested have arrived
+
+
+@contextmanager
+def reader(bootstrap_servers: str) -> Iterator[Consumer]:
+    """Open a consumer of committed records that belongs to no group and reports the end of a partition."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": "penstock-reader",  # required by the client; nothing is committed to it
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "fetch.wait.max.ms": 50,
+            "fetch.queue.backoff.ms": 5,
+            "log_level": 2,
+        }
+    )
+    try:
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def to_end(consumer: Consumer, timeout_s: float) -> Iterator[Message]:
+    """Yield the records of the single assigned partition, up to its current end. Raises KafkaException, also on a timeout."""
+    end, deadline = LogEnd(consumer), time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        for message in consumer.consume(500, _WAIT_SECONDS):
+            error = message.error()
+            if error is None:
+                yield message
+            elif error.code() != KafkaError._PARTITION_EOF:
+                raise KafkaException(error)
+            if end.reached(message):
+                return
+    raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"the end of the topic was not reached in {timeout_s:g} s"))

@@ -1,0 +1,281 @@
+"""View of an application from Kafka alone: no database, no Dagster, no `streams.toml` is needed.
+
+`<app>-coordination` (compacted) contains the last report of each instance and the wanted instances; `<app>-events` contains the history.
+The command line reads them through this module, so it works from any machine that can reach the brokers. Only the database has what people
+enter, such as acknowledgements and approvals.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import msgspec
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from penstock.orchestration.kafka.log import FROM_START, reader, to_end
+from penstock.runtime.coordination import records
+from penstock.runtime.coordination.records import SILENT_MS, Assignment, Death, Desired, Member, TaskReport, TopologyText
+from penstock.runtime.coordination.topics import coordination_topic
+from penstock.runtime.model.errors import BrokerUnavailableError, StreamsError
+from penstock.runtime.model.events import Event, EventKind, events_topic
+from penstock.runtime.model.states import State, TaskKind
+
+logger = logging.getLogger(__name__)
+
+_SECONDS = 10.0
+_STEP = 200
+_CONDITIONS = (
+    EventKind.TASK_CORRUPTED,
+    EventKind.OFFSET_MOVED,
+    EventKind.OFFSET_RESET,
+    EventKind.GLOBAL_TOPIC_NOT_COMPACTED,
+    EventKind.INPUT_PARTITIONS_ADDED,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadPartitions:
+    """Input topic with more partitions than its tasks read: those from `read` to `partitions - 1` have no task."""
+
+    topic: str
+    read: int
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Content of the coordination topic: members by `instance/worker/incarnation`, wanted instances by name, topologies by hash."""
+
+    application: str
+    members: Mapping[str, Member]
+    desired: Mapping[str, Desired]
+    topologies: Mapping[str, str]
+    assignment: Assignment | None
+    versions: Mapping[str, TopologyText] = field(default_factory=dict)
+    """Topologies by digest; the one started last is the last one."""
+    deaths: frozenset[str] = frozenset()
+    """Identities of members that are dead but not fenced yet."""
+    heard_ms: Mapping[str, int] = field(default_factory=dict)
+    """Time of the last heartbeat by instance, including members whose record has been deleted since."""
+    unread: tuple[UnreadPartitions, ...] = ()
+    """Input topics with partitions that no task of the topology started last reads."""
+
+    def member(self, instance: str) -> Member | None:
+        """Return the last MEMBER record of the instance."""
+        own = [member for member in self.members.values() if member.instance == instance]
+        return max(own, key=lambda member: member.heartbeat_ms, default=None)
+
+    def workers(self, instance: str) -> list[Member]:
+        """Return the last MEMBER record of each worker of the instance, by their numbers."""
+        newest: dict[int, Member] = {}
+        for member in sorted(self.members.values(), key=lambda member: member.heartbeat_ms):
+            if member.instance == instance:
+                newest[member.worker] = member
+        return [newest[number] for number in sorted(newest)]
+
+    def instances(self, declared: Sequence[str] = ()) -> list[str]:
+        """Return the declared instances in their order, then all others on the coordination topic."""
+        known = {*self.desired, *(member.instance for member in self.members.values())}
+        return [*declared, *sorted(known - set(declared))]
+
+    def reports(self) -> list[tuple[str, str, TaskReport]]:
+        """Return task, instance and report from the newest record of each worker; sorted by task, the active one first."""
+        found = [
+            (task, instance, report)
+            for instance in self.instances()
+            for member in self.workers(instance)
+            for task, report in member.tasks.items()
+        ]
+        return sorted(found, key=lambda entry: (_task_order(entry[0]), entry[2].kind is not TaskKind.ACTIVE, entry[1]))
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """Current problem of an application, as visible on Kafka."""
+
+    kind: str
+    severity: str
+    subject: str
+    what: str
+    since_ms: int | None
+
+
+class Observer:
+    """Reader of one application's state on Kafka. Each call makes new requests to the brokers."""
+
+    def __init__(self, application_id: str, bootstrap_servers: str) -> None:
+        self.application = application_id
+        self._servers = bootstrap_servers
+
+    def look(self) -> Picture:
+        """Read the coordination topic. Raises BrokerUnavailableError; StreamsError if the application was never started there."""
+        members: dict[str, Member] = {}
+        desired: dict[str, Desired] = {}
+        topologies: dict[str, str] = {}
+        versions: dict[str, TopologyText] = {}
+        deaths: set[str] = set()
+        heard: dict[str, int] = {}
+        assignment: Assignment | None = None
+        with self._reading(coordination_topic(self.application)) as (consumer, partitions):
+            consumer.assign([TopicPartition(coordination_topic(self.application), 0, FROM_START)])
+            for message in to_end(consumer, _SECONDS):
+                key = message.key()
+                record = self._decode(key if isinstance(key, bytes) else None, message.value())
+                match record:
+                    case Member():
+                        members[record.who] = record
+                        heard[record.instance] = max(record.heartbeat_ms, heard.get(record.instance, 0))
+                    case Desired():
+                        desired[record.instance] = record
+                    case TopologyText():
+                        topologies[record.hash] = record.text
+                        versions.pop(record.digest, None)
+                        versions[record.digest] = record
+                    case Assignment():
+                        assignment = record
+                    case Death():
+                        deaths.add(record.who)
+                    case records.Tombstone(kind=records.MEMBER):
+                        members.pop(record.id, None)
+                    case records.Tombstone(kind=records.DEATH):
+                        deaths.discard(record.id)
+        unread = tuple(unread_partitions([*versions.values()][-1], partitions)) if versions else ()
+        return Picture(self.application, members, desired, topologies, assignment, versions, frozenset(deaths), heard, unread)
+
+    def events(self, limit: int, kind: str | None = None, task: str | None = None) -> list[Event]:
+        """Return the newest events of this kind and task, at most `limit`, oldest first. Raises as `look`."""
+        topic = events_topic(self.application)
+        with self._reading(topic) as (consumer, _):
+            low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=_SECONDS)
+            found: list[Event] = []
+            start, step = high, max(_STEP, 2 * limit)
+            while start > low and len(found) < limit:
+                start = max(low, start - step)
+                step *= 4
+                consumer.assign([TopicPartition(topic, 0, start)])
+                events = [event for message in to_end(consumer, 60.0) if (event := _event(message.value())) is not None]
+                found = [event for event in events if kind in (None, event.kind.value) and task in (None, event.task)]
+        return _each_once(found)[-limit:]
+
+    def conditions(self, now_ms: int) -> list[Condition]:
+        """Return the current problems: paused tasks, wanted instances that are silent, recoveries in progress; and events of the last day
+        whose resolution is not visible on Kafka. Raises as `look`."""
+        picture = self.look()
+        events = self.events(10_000)
+        found = [*_paused(picture, events), *_silent(picture, now_ms), *_recoveries(events)]
+        return [*found, *of_events([event for event in events if event.at_ms >= now_ms - 86_400_000])]
+
+    @contextmanager
+    def _reading(self, topic: str) -> Iterator[tuple[Consumer, Mapping[str, int]]]:
+        """Yield a consumer for a topic that exists, and the number of partitions of every topic. Raises BrokerUnavailableError,
+        StreamsError."""
+        try:
+            admin = AdminClient({"bootstrap.servers": self._servers, "log_level": 2})
+            topics = admin.list_topics(timeout=_SECONDS).topics
+            if topic not in topics:
+                raise StreamsError(f"{topic} does not exist on {self._servers}: has {self.application} ever been started there?")
+            with reader(self._servers) as consumer:
+                yield consumer, {name: len(found.partitions) for name, found in topics.items()}
+        except KafkaException as error:
+            text = error.args[0].str() if isinstance(error.args[0], KafkaError) else str(error)
+            raise BrokerUnavailableError(f"{self.application}: no broker answers at {self._servers} ({text})") from error
+
+    def _decode(self, key: bytes | None, value: object) -> records.Record | None:
+        try:
+            return records.decode(key, value if isinstance(value, bytes) else None)
+        except StreamsError as error:
+            logger.warning("%s: left out: %s", self.application, error)
+            return None
+
+
+def _event(value: object) -> Event | None:
+    try:
+        return Event.from_json(value) if isinstance(value, bytes) else None
+    except msgspec.DecodeError as error:
+        logger.warning("an event cannot be read and is left out: %s", error)
+        return None
+
+
+def _each_once(events: Sequence[Event]) -> list[Event]:
+    """Drop duplicate events, which at-least-once may write."""
+    return list({event.id: event for event in events}.values())
+
+
+def unread_partitions(version: TopologyText, partitions: Mapping[str, int]) -> Iterator[UnreadPartitions]:
+    """Yield the input topics of a topology that have more partitions than its tasks read. `partitions` by topic. Topics that a pattern
+    matches are left out: their partitions are not recorded."""
+    for part in version.parts.values():
+        for topic in part.reads:
+            read = version.inputs.get(topic, part.tasks)
+            if partitions.get(topic, 0) > read:
+                yield UnreadPartitions(topic, read, partitions[topic])
+
+
+def of_events(events: Sequence[Event]) -> list[Condition]:
+    """Return the problems reported by these events (oldest first): one per kind and subject, from its newest event. Subjects are those of
+    alerts, because each instance emits an event about the same topic."""
+    found: dict[tuple[EventKind, str], Condition] = {}
+    for event in events:
+        if event.kind not in _CONDITIONS:
+            continue
+        subject = _subject(event)
+        found.pop((event.kind, subject), None)
+        if event.kind is EventKind.INPUT_PARTITIONS_ADDED and not event.payload.get("reason"):
+            continue  # the new partitions are read
+        what = ", ".join(f"{key} {value}" for key, value in event.payload.items() if value is not None)
+        found[event.kind, subject] = Condition(event.kind.value, "WARN", subject, what, event.at_ms)
+    return list(found.values())
+
+
+def _subject(event: Event) -> str:
+    topic, partition = event.payload.get("topic"), event.payload.get("partition")
+    match event.kind:
+        case EventKind.OFFSET_MOVED | EventKind.OFFSET_RESET:
+            return f"{topic}-{partition}"
+        case EventKind.GLOBAL_TOPIC_NOT_COMPACTED | EventKind.INPUT_PARTITIONS_ADDED:
+            return str(topic)
+        case _:
+            return event.task or event.instance
+
+
+def _task_order(task: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in task.split("_") if part.isdigit())
+
+
+def _paused(picture: Picture, events: Sequence[Event]) -> Iterator[Condition]:
+    paused_ms = {event.task: event.at_ms for event in events if event.kind is EventKind.TASK_PAUSED}
+    for task, instance, report in picture.reports():
+        at = report.paused
+        if at is None or report.kind is not TaskKind.ACTIVE:
+            continue
+        place = f"{at.topic}-{at.partition}@{at.offset}"
+        what = (
+            f"task {task} on {instance} is paused at {place}: {at.error}" if at.error else f"task {task} on {instance} was paused by hand"
+        )
+        yield Condition("TASK_PAUSED", "ERROR" if at.error else "INFO", place, what, paused_ms.get(task))
+
+
+def _silent(picture: Picture, now_ms: int) -> Iterator[Condition]:
+    for instance in picture.instances():
+        desired, member = picture.desired.get(instance), picture.member(instance)
+        if desired is None or not desired.running:
+            continue
+        since = desired.at_ms if member is None else max(member.heartbeat_ms, desired.at_ms)
+        if now_ms - since > SILENT_MS or (member is not None and member.state is State.ERROR):
+            yield Condition("INSTANCE_SILENT", "ERROR", instance, f"{instance} should run and has said nothing since", since)
+
+
+def _recoveries(events: Sequence[Event]) -> list[Condition]:
+    under_way: dict[tuple[str, object], Condition] = {}
+    for event in events:
+        key = (event.instance, event.payload.get("store"))
+        if event.kind is EventKind.GLOBAL_RECOVERY_STARTED:
+            what = f"global store {key[1]} on {event.instance} is rebuilt: {event.payload.get('reason')}"
+            under_way[key] = Condition("GLOBAL_RECOVERY", "WARN", f"{key[1]} on {event.instance}", what, event.at_ms)
+        elif event.kind is EventKind.GLOBAL_RECOVERY_ENDED:
+            under_way.pop(key, None)
+    return list(under_way.values())

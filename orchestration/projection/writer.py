@@ -1,0 +1,220 @@
+"""Changes in the database for records of `<app>-events` and `<app>-coordination`. SQL only; `feed` reads and commits.
+
+MEMBER records are the current state of instances and tasks, events are the history. Both topics report pauses: the report that is newer by
+the instance's own clock wins, so the order in which the topics are read does not matter.
+
+A record that cannot be read, because a newer version wrote it, is logged and skipped: one such record must not block the feed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from datetime import datetime
+
+import msgspec
+from sqlalchemy import ColumnElement, select
+from sqlalchemy.orm import Session
+
+from penstock.orchestration.database.models import Checkpoint, Instance, Task, from_ms
+from penstock.orchestration.database.models import Event as EventRow
+from penstock.runtime.coordination import records
+from penstock.runtime.model.errors import StreamsError
+from penstock.runtime.model.events import Event, EventKind
+from penstock.runtime.model.states import TaskState
+
+logger = logging.getLogger(__name__)
+
+
+def store_events(session: Session, application: str, sequence: int, values: Sequence[bytes | None]) -> int:
+    """Store and apply events that are not stored yet. Returns the sequence number of the application's last event."""
+    events = {event.id: event for value in values if (event := _decode(application, value)) is not None}
+    known = set(session.scalars(select(EventRow.id).where(EventRow.id.in_(events))))
+    for event in events.values():
+        if event.id in known:
+            continue
+        sequence += 1
+        session.add(
+            EventRow(
+                id=event.id,
+                application=application,
+                sequence=sequence,
+                instance=event.instance,
+                incarnation=event.incarnation,
+                kind=event.kind.value,
+                task=event.task,
+                at=from_ms(event.at_ms),
+                payload=event.payload,
+            )
+        )
+        _apply_event(session, application, event)
+    return sequence
+
+
+def _decode(application: str, value: bytes | None) -> Event | None:
+    if value is None:
+        return None
+    try:
+        return Event.from_json(value)
+    except msgspec.DecodeError as error:
+        logger.warning("%s: an event cannot be read and is left out: %s", application, error)
+        return None
+
+
+def _apply_event(session: Session, application: str, event: Event) -> None:
+    at = from_ms(event.at_ms)
+    if event.kind is EventKind.INSTANCE_STATE:
+        _apply_state(session, application, event, at)
+    elif event.task is None:
+        return
+    elif event.kind is EventKind.CHECKPOINT:
+        session.merge(
+            Checkpoint(
+                application=application, task=event.task, instance=event.instance, at=at, stores=dict(_mapping(event.payload.get("stores")))
+            )
+        )
+        task = session.get(Task, (application, event.task, event.instance))
+        if task is not None and (task.checkpoint_at is None or task.checkpoint_at < at):
+            task.checkpoint_at = at
+    elif event.kind is EventKind.TASK_PAUSED:
+        _apply_pause(session, application, event, at, TaskState.PAUSED)
+    elif event.kind is EventKind.TASK_RESUMED:
+        _apply_pause(session, application, event, at, TaskState.RUNNING)
+
+
+def _apply_state(session: Session, application: str, event: Event, at: datetime) -> None:
+    instance = instance_row(session, application, event.instance)
+    if instance.state_at is not None and instance.state_at > at:
+        return
+    new, pid, log_path = event.payload.get("new"), event.payload.get("pid"), event.payload.get("log_path")
+    instance.state, instance.state_at = str(new), at
+    if isinstance(pid, int):
+        if instance.pid != pid:
+            instance.started_at = at
+        instance.pid = pid
+    if isinstance(log_path, str):
+        instance.log_path = log_path
+
+
+def _apply_pause(session: Session, application: str, event: Event, at: datetime, state: TaskState) -> None:
+    assert event.task is not None  # the caller's branch
+    task = _task_row(session, application, event.task, event.instance, at)
+    if task.updated_at > at:
+        return
+    task.state, task.updated_at = state.value, at
+    paused = event.payload if state is TaskState.PAUSED else {}
+    topic, partition, offset = paused.get("topic"), paused.get("partition"), paused.get("offset")
+    task.paused_topic = topic if isinstance(topic, str) else None
+    task.paused_partition = partition if isinstance(partition, int) else None
+    task.paused_offset = offset if isinstance(offset, int) else None
+
+
+def store_coordination(session: Session, application: str, key: bytes, value: bytes | None) -> None:
+    """Apply a record of the coordination topic; records between the instances alone are ignored."""
+    try:
+        record = records.decode(key, value)
+    except StreamsError as error:
+        logger.warning("%s: left out: %s", application, error)
+        return
+    if isinstance(record, records.Member):
+        _apply_member(session, application, record)
+    elif isinstance(record, records.Desired):
+        _apply_desired(session, application, record)
+    elif isinstance(record, records.Tombstone) and record.kind == records.MEMBER:
+        _apply_departure(session, application, record.id)
+
+
+def _apply_desired(session: Session, application: str, desired: records.Desired) -> None:
+    row = instance_row(session, application, desired.instance)
+    at = from_ms(desired.at_ms)
+    if row.wanted_at is None or row.wanted_at <= at:
+        row.wanted, row.wanted_at, row.wanted_by, row.wanted_published = desired.running, at, desired.by, True
+
+
+def _apply_member(session: Session, application: str, member: records.Member) -> None:
+    row = instance_row(session, application, member.instance)
+    at = from_ms(member.heartbeat_ms)
+    if row.heartbeat_at is None or row.heartbeat_at <= at:
+        _apply_process(row, member, at)
+    # Each worker of an instance reports its own tasks, and their reports of the same moment arrive in any order.
+    _close_tasks(session, application, member.instance, at, Task.worker == member.worker, Task.task.not_in(list(member.tasks)))
+    for task, report in member.tasks.items():
+        _apply_report(session, _task_row(session, application, task, member.instance, at), report, member, at)
+
+
+def _apply_process(row: Instance, member: records.Member, at: datetime) -> None:
+    row.heartbeat_at, row.member_id, row.incarnation = at, member.member_id, member.incarnation
+    row.host, row.log_path, row.state_dir, row.metrics_port = member.host, member.log_path, member.state_dir, member.metrics_port or None
+    if row.pid != member.pid:
+        row.pid, row.started_at = member.pid, at
+    alone = member.workers == 1  # with several workers, the instance's state combines theirs, and its events report it
+    if row.state_at is None or (alone and row.state_at <= at):
+        row.state, row.state_at = member.state.value, at
+
+
+def _apply_departure(session: Session, application: str, who: str) -> None:
+    """Close the tasks of a worker that left or was fenced. `who`: `<instance>/<worker>/<incarnation>`; tasks of later incarnations are
+    kept."""
+    name, worker, incarnation = who.rsplit("/", 2)
+    row = session.get(Instance, (application, name), with_for_update=True)
+    if row is None or row.heartbeat_at is None:
+        return
+    its_own = Task.incarnation == int(incarnation)
+    if row.incarnation == int(incarnation):
+        row.member_id = None
+        its_own = its_own | Task.incarnation.is_(None)  # known from an event alone
+    _close_tasks(session, application, name, row.heartbeat_at, Task.worker == int(worker), its_own)
+
+
+def _close_tasks(session: Session, application: str, instance: str, at: datetime, *which: ColumnElement[bool]) -> None:
+    """Mark tasks as no longer run by the instance. A pause is kept: the task pauses again wherever it is opened next."""
+    query = select(Task).where(
+        Task.application == application,
+        Task.instance == instance,
+        *which,
+        Task.updated_at <= at,
+        Task.state != TaskState.CLOSED.value,  # keep the time of the first closing: another instance may have reported the task since
+    )
+    for task in session.scalars(query):
+        task.state, task.updated_at = TaskState.CLOSED.value, at
+
+
+def _apply_report(session: Session, task: Task, report: records.TaskReport, member: records.Member, at: datetime) -> None:
+    if task.updated_at > at:
+        return
+    first_seen = task.offset_sum is None and report.checkpoint_ms is not None  # new database: the time of the move is unknown
+    if report.stateful and task.offset_sum != report.offset_sum and not first_seen:
+        task.moved_at = at
+        task.first_moved_at = task.first_moved_at or at
+    task.worker, task.incarnation = member.worker, member.incarnation
+    task.kind, task.state, task.lag = report.kind.value, report.state.value, report.lag
+    task.offset_sum, task.end_sum, task.updated_at = report.offset_sum, report.end_sum, at
+    if report.checkpoint_ms is not None:
+        task.checkpoint_at = from_ms(report.checkpoint_ms)
+    paused = report.paused
+    task.paused_topic = None if paused is None else paused.topic
+    task.paused_partition = None if paused is None else paused.partition
+    task.paused_offset = None if paused is None else paused.offset
+
+
+def instance_row(session: Session, application: str, instance: str) -> Instance:
+    """Return the instance's row, created if missing."""
+    row = session.get(Instance, (application, instance), with_for_update=True)
+    if row is None:
+        row = Instance(application=application, name=instance, wanted=False, wanted_published=True, deaths=0)
+        session.add(row)
+        session.flush()
+    return row
+
+
+def _task_row(session: Session, application: str, task: str, instance: str, at: datetime) -> Task:
+    row = session.get(Task, (application, task, instance))
+    if row is None:
+        row = Task(application=application, task=task, instance=instance, kind="ACTIVE", state="CREATED", updated_at=at)
+        session.add(row)
+        session.flush()
+    return row
+
+
+def _mapping(value: object) -> dict[str, object]:
+    return {str(key): entry for key, entry in value.items()} if isinstance(value, dict) else {}

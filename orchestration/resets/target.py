@@ -1,0 +1,118 @@
+"""Start of the input after a reset: `--to earliest|latest|TIME|OFFSETS`."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from pathlib import Path
+
+from penstock.orchestration.database.models import to_ms
+from penstock.orchestration.kafka.task_commands import RefusedError
+from penstock.runtime.kafka.topic_admin import TopicAdmin
+from penstock.runtime.model.ids import NextOffset, Partition
+
+_DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?")
+_OFFSET = re.compile(r"(?P<topic>[\w.-]+):(?P<partition>\d+)=(?P<offset>\d+)")
+_EXPECTED = (
+    "expected earliest, latest, a time (2026-01-31T12:00:00, in UTC unless it says otherwise), a duration back from now (PT1H, P1D), "
+    "offsets (flights:0=100,flights:1=200), or a file of lines topic,partition,offset"
+)
+
+
+class Edge(Enum):
+    """End of a topic at which the input may start."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Value of `--to`: an edge, a time, or an offset for each partition. `text`: the value as given."""
+
+    text: str
+    to: Edge | datetime | Mapping[Partition, int]
+
+    def __str__(self) -> str:
+        if isinstance(self.to, datetime):
+            return f"{self.to.astimezone(UTC).isoformat(timespec='milliseconds')}"
+        return self.to.value if isinstance(self.to, Edge) else "the offsets given"
+
+    @classmethod
+    def parse(cls, text: str, now: datetime) -> Target:
+        """Parse the option's text. Raises ValueError that says what is expected. A time without a zone is UTC, as in Kafka's own tools."""
+        if text in (Edge.EARLIEST.value, Edge.LATEST.value):
+            return cls(text, Edge(text))
+        duration = _DURATION.fullmatch(text)
+        if duration is not None and any(duration.groups()):
+            days, hours, minutes, seconds = (float(part or 0) for part in duration.groups())
+            return cls(text, now - timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds))
+        if "=" in text:
+            return cls(text, _offsets(text))
+        if Path(text).is_file():
+            return cls(text, _from_file(Path(text)))
+        try:
+            at = datetime.fromisoformat(text)
+        except ValueError as error:
+            raise ValueError(f"{text!r} says nowhere to begin: {_EXPECTED}") from error
+        return cls(text, at if at.tzinfo is not None else at.replace(tzinfo=UTC))
+
+    def offsets(self, topics: TopicAdmin, inputs: Iterable[Partition]) -> dict[Partition, NextOffset]:
+        """Return the first offset of each input partition. Raises RefusedError for offsets that do not exist, or if one is missing;
+        BrokerUnavailableError, StreamsError."""
+        wanted = sorted(inputs)
+        if self.to is Edge.EARLIEST:
+            return topics.start_offsets(wanted)
+        if self.to is Edge.LATEST:
+            return topics.end_offsets(wanted)
+        if isinstance(self.to, datetime):
+            return topics.offsets_for_times(wanted, to_ms(self.to)) if wanted else {}
+        assert isinstance(self.to, Mapping)  # the only other type
+        return _checked(self.to, topics, wanted)
+
+
+def _checked(given: Mapping[Partition, int], topics: TopicAdmin, inputs: list[Partition]) -> dict[Partition, NextOffset]:
+    starts, ends = topics.start_offsets(inputs), topics.end_offsets(inputs)
+    problems = [f"{partition} is no input of the application" for partition in sorted(given.keys() - set(inputs))]
+    problems += [f"{partition} has no offset, and the application reads it" for partition in inputs if partition not in given]
+    problems += [
+        f"{partition} holds offsets {starts[partition]} to {ends[partition]}, not {offset}"
+        for partition, offset in sorted(given.items())
+        if partition in starts and not starts[partition] <= offset <= ends[partition]
+    ]
+    if problems:
+        raise RefusedError("the offsets do not fit: " + "; ".join(problems))
+    return {partition: NextOffset(offset) for partition, offset in given.items()}
+
+
+def _offsets(text: str) -> dict[Partition, int]:
+    offsets: dict[Partition, int] = {}
+    for entry in text.split(","):
+        match = _OFFSET.fullmatch(entry.strip())
+        if match is None:
+            raise ValueError(f"{entry.strip()!r} is not TOPIC:PARTITION=OFFSET, for example flights:0=100")
+        _add(offsets, Partition(match["topic"], int(match["partition"])), int(match["offset"]))
+    return offsets
+
+
+def _from_file(path: Path) -> dict[Partition, int]:
+    """Read a file in the format of `kafka-consumer-groups --reset-offsets --from-file`."""
+    offsets: dict[Partition, int] = {}
+    with path.open(newline="", encoding="utf-8") as file:
+        for number, row in enumerate(csv.reader(file), 1):
+            fields = [field.strip() for field in row]
+            if not any(fields):
+                continue
+            if len(fields) != 3 or not fields[1].isdecimal() or not fields[2].isdecimal():
+                raise ValueError(f"{path}, line {number}: expected topic,partition,offset")
+            _add(offsets, Partition(fields[0], int(fields[1])), int(fields[2]))
+    return offsets
+
+
+def _add(offsets: dict[Partition, int], partition: Partition, offset: int) -> None:
+    if offsets.setdefault(partition, offset) != offset:
+        raise ValueError(f"{partition} has two offsets: {offsets[partition]} and {offset}")

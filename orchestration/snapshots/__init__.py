@@ -1,0 +1,1 @@
+"""Snapshots of whole applications: taken from the instances, kept, exported and deleted."""
