@@ -1,1 +1,1 @@
-"""Measurements: always a ratio to something measured in the same run."""
+"""Benchmarks: each result is a ratio to another program or step measured in the same run."""

@@ -2,7 +2,7 @@
 
 import typer
 
-from benchmarks import assign, checkpoints, commits, gaps, restore, run, tables
+from benchmarks import assign, checkpoints, commits, gaps, restore, run, tables, wide
 
 app = typer.Typer(add_completion=False)
 app.callback(invoke_without_command=True)(run.main)
@@ -12,5 +12,6 @@ app.command("commits")(commits.main)
 app.command("gaps")(gaps.main)
 app.command("assign")(assign.main)
 app.command("tables")(tables.main)
+app.command("wide")(wide.main)
 
 app(prog_name="python -m benchmarks")

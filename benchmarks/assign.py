@@ -1,9 +1,9 @@
-"""`python -m benchmarks assign`: what an assignment takes to be thought out, for fleets of several sizes.
+"""`python -m benchmarks assign`: time to compute an assignment, for applications of several sizes.
 
-The leader thinks in its worker's thread, beside that worker's tasks, so a round has to be short. For each fleet: everybody has just come
-(nobody runs anything), all is at rest, a member has died, and a member has come; with state and a standby for each task, three zones, and
-racks to be near to. The last column is the time of the slowest round in units of the smallest fleet's, beside what the number of tasks
-times the number of members grew by: machines differ, the ratio does not.
+The leader computes it in its worker's thread, between processing for that worker's tasks, so a computation has to be short. For each size:
+all members are new (nothing runs), nothing changed, a member has died, and a member has joined; with state and a standby per task, three
+zones, and racks for locality. The last column divides the time of the slowest computation by that of the smallest application, next to the
+growth of tasks times members: machines differ, the ratio does not.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import replace
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from runtime.coordination.assignor import Candidate
-from runtime.coordination.copies import CopyRules, Placement, place
-from runtime.coordination.racks import RackRules, RackStrategy
-from runtime.ids import TaskId
+from penstock.orchestration.drawing.console import stdout_console
+from penstock.runtime.coordination.assignor import Candidate
+from penstock.runtime.coordination.copies import CopyRules, Placement, place
+from penstock.runtime.coordination.racks import RackRules, RackStrategy
+from penstock.runtime.model.ids import TaskId
 
 FLEETS = ((100, 10), (300, 30), (1_000, 100))
 WORKERS, ZONES, PARTS = 2, 3, 10
@@ -36,7 +36,7 @@ def main(repeats: Annotated[int, typer.Option(help="Rounds of each kind; the sho
         growth = tasks * members / (FLEETS[0][0] * FLEETS[0][1])
         shown = " | ".join(f"{1000 * each:,.0f}" for each in times)
         rows.append(f"| {tasks:,} | {members} | {shown} | {slowest / smallest:.0f} (of {growth:.0f}) |")
-    console = Console()
+    console = stdout_console()
     console.print("| tasks | members | all are new, ms | at rest, ms | one has died, ms | one has come, ms | grows by |", soft_wrap=True)
     console.print("|---:|---:|---:|---:|---:|---:|---:|")
     for row in rows:
@@ -45,7 +45,7 @@ def main(repeats: Annotated[int, typer.Option(help="Rounds of each kind; the sho
 
 
 def _measure(count: int, members: int, repeats: int) -> list[float]:
-    """Seconds of each kind of round."""
+    """Return the seconds for each kind of computation."""
     tasks = [TaskId(part, number) for part in range(PARTS) for number in range(count // PARTS)]
     racks = {task: [frozenset({f"zone-{task.partition % ZONES}"})] for task in tasks}
     rules = CopyRules(frozenset(tasks), 10_000, 1, 2, ("zone",), RackRules(RackStrategy.MIN_TRAFFIC, racks=racks))
@@ -62,7 +62,7 @@ def _member(number: int) -> Candidate:
 
 
 def _with(member: Candidate, placed: Placement) -> Candidate:
-    """The member as it is when it has carried out what was decided."""
+    """Return the member as it is after it has carried out the assignment."""
     running, follows = placed.active[member.name], placed.standby[member.name]
     return replace(member, running=running, follows=follows, caught_up=follows, positions=dict.fromkeys(running | follows, POSITION))
 

@@ -1,4 +1,4 @@
-"""The broker that is measured on."""
+"""Broker for a benchmark."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from orchestration.embedded.kafka import EmbeddedBroker
-from orchestration.embedded.ports import free_port
+from penstock.orchestration.embedded.kafka import EmbeddedBroker
+from penstock.orchestration.embedded.ports import free_port
 
 
 @contextmanager
 def broker_for(named: str | None, console: Console) -> Iterator[str]:
-    """The broker that was named, or one of our own in a folder that is removed at the end. Raises BrokerError."""
+    """Yield the named broker, or one started in a folder that is removed at the end. Raises BrokerError."""
     if named is not None:
         yield named
         return

@@ -1,13 +1,14 @@
-"""`python -m benchmarks checkpoints`: what the checkpoint interval (KIP-116) costs, and what it is good for.
+"""`python -m benchmarks checkpoints`: cost and benefit of the checkpoint interval (KIP-116).
 
-For each interval, in turns: a count per key to the end of its input (throughput), and the same again, killed with -9 in the middle. Then
+For each interval, in turn: a count per key to the end of its input (throughput), and the same again, killed with SIGKILL in the middle.
+Then
 
-    restart        seconds from starting the process again, once its group has noticed that it died, to RUNNING
-    to replay      records of the changelogs between the last checkpoint and the kill: what a power loss would have cost. The kill
-                   itself costs none of them: the write-ahead log is with the operating system
-    from nothing   seconds to RUNNING with an empty state folder: what kept state saves in all
+    restart        seconds from the restart of the process, after its group has noticed the death, to RUNNING
+    to replay      changelog records between the last checkpoint and the kill: what a power loss would lose. The kill itself
+                   loses none of them: the operating system has the write-ahead log
+    from nothing   seconds to RUNNING with an empty state folder: the total benefit of kept state
 
-A run is shorter than the default interval, so the default's cost is measured apart: the time of one checkpoint against five minutes.
+A run is shorter than the default interval, so the default's cost is measured separately: the time of one checkpoint per five minutes.
 
 `--write` puts the table and the plot into `docs/`.
 """
@@ -31,7 +32,6 @@ import msgspec
 import typer
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from rich.console import Console
 
 from benchmarks.brokers import broker_for
 from benchmarks.data import PARTITIONS, create_topic, load
@@ -40,13 +40,14 @@ from benchmarks.run import TIMEOUT_SECONDS
 from benchmarks.run_tables import COMMIT_MS
 from benchmarks.truth import Truth, counts
 from benchmarks.workloads import Run
-from orchestration.drawing.bars import Bars, bars
-from runtime import serdes
-from runtime.changelog.checkpoint import read_checkpoint, write_checkpoint
-from runtime.ids import NextOffset, Partition, TaskId
-from runtime.stores.base import EngineStore, StoreContext
-from runtime.stores.budget import StoreMemory
-from runtime.stores.suppliers import Stores
+from penstock import serdes
+from penstock.orchestration.drawing.bars import Bars, bars
+from penstock.orchestration.drawing.console import stdout_console
+from penstock.runtime.changelog.checkpoint import read_checkpoint, write_checkpoint
+from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.stores.base import EngineStore, StoreContext
+from penstock.runtime.stores.budget import StoreMemory
+from penstock.runtime.stores.suppliers import Stores
 
 INTERVALS = {"every commit": 0, "1 s": 1_000, "30 s": 30_000, "5 min": 300_000}
 DEFAULT = "5 min"
@@ -58,7 +59,7 @@ BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """A kill in the middle: seconds to RUNNING with the state and without it, and changelog records behind the last checkpoint."""
+    """A kill in the middle: seconds to RUNNING with and without the state, and changelog records after the last checkpoint."""
 
     seconds: float
     replay: int
@@ -67,7 +68,7 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One interval: medians over the repeats."""
+    """Medians over the repeats of one interval."""
 
     name: str
     rate: float
@@ -83,7 +84,7 @@ def main(
     write: Annotated[bool, typer.Option("--write", help=f"Put table and plot into {PAGE.name} and {PLOT.name}.")] = False,
 ) -> None:
     """Measure throughput and restart over checkpoint intervals. Exit status 1 if a result is wrong or a program fails."""
-    console = Console()
+    console = stdout_console()
     rates: dict[str, list[float]] = {name: [] for name in INTERVALS}
     restarts: dict[str, list[Restart]] = {name: [] for name in INTERVALS}
     try:
@@ -146,7 +147,7 @@ def _restart(servers: str, topic: str, interval_ms: int, total: int) -> Restart:
 
 
 def _started(run: Run) -> tuple[subprocess.Popen[str], float]:
-    """The program, RUNNING, and the seconds that took."""
+    """Start the program; return it and the seconds until it was RUNNING."""
     environment = {**os.environ, "BENCH_SPEC": msgspec.json.encode(run).decode(), "PYTHONPATH": str(ROOT)}
     begin = time.monotonic()
     process = subprocess.Popen(
@@ -160,7 +161,7 @@ def _started(run: Run) -> tuple[subprocess.Popen[str], float]:
 
 
 def _kill(process: subprocess.Popen[str], run: Run) -> None:
-    """Kills it, and waits until its group has noticed."""
+    """Kill the program, and wait until its group has noticed."""
     process.kill()
     process.wait()
     group = f"{run.app}-members"
@@ -173,7 +174,7 @@ def _kill(process: subprocess.Popen[str], run: Run) -> None:
 
 
 def _behind(consumer: Consumer, run: Run) -> int:
-    """Changelog records between the checkpoint files and the changelogs' ends."""
+    """Count changelog records between the checkpoint files and the changelogs' ends."""
     behind = 0
     for number in range(PARTITIONS):
         kept = sum(offset or 0 for offset in read_checkpoint(Path(run.state) / run.app / f"0_{number}").values())
@@ -193,7 +194,7 @@ def _row(name: str, rates: list[float], restarts: list[Restart]) -> Row:
 
 
 def table(rows: list[Row], records: int, repeats: int) -> str:
-    """As the page shows it."""
+    """Return the table for the page."""
     by_name = {row.name: row for row in rows}
     best = by_name[DEFAULT].rate
     lines = [
@@ -211,7 +212,7 @@ def table(rows: list[Row], records: int, repeats: int) -> str:
 
 
 def _one_checkpoint() -> str:
-    """The time of one checkpoint of as many tasks as the input has partitions, when much was written since the last one."""
+    """Measure one checkpoint of as many tasks as the input has partitions, with many writes since the last one."""
     memory = StoreMemory()
     supplier = Stores.persistent_timestamped_key_value_store("counts")
     builder = Stores.timestamped_key_value_store_builder(supplier, serdes.STRING, serdes.LONG)

@@ -1,10 +1,10 @@
-"""`python -m benchmarks commits`: what a commit of many dirty keys costs, and what it costs that it is atomic.
+"""`python -m benchmarks commits`: cost of a commit of many dirty keys, and of its atomicity.
 
-The first table has no broker: the same records, of 100,000 keys, written to RocksDB in three ways that take turns, all with the settings
-of the engine's stores. The store's own commit folds, serialises and writes records, offsets and metas in one batch; plain writes know
-nothing of offsets, and a kill may leave any part of them.
+The first table needs no broker: the same records, of 100,000 keys, written to RocksDB in three alternating ways, all with the settings
+of the engine's stores. The store's own commit reduces, serialises and writes records, offsets and metadata in one batch; plain writes have
+no offsets, and a kill may leave any part of them.
 
-The second is the whole commit as the worker's loop makes it, exactly once, on the broker: changelog records, offsets, the guard, the end of
+The second table is the complete commit of the worker's loop, exactly once, on the broker: changelog records, offsets, the guard, the end of
 the transaction, and the store.
 """
 
@@ -24,26 +24,26 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rocksdict import Rdict, WriteBatch
 
 from benchmarks.brokers import broker_for
-from orchestration.embedded.kafka import BrokerError
-from runtime.client import KafkaStreams
-from runtime.dsl.builder import StreamsBuilder
-from runtime.dsl.options import Consumed
-from runtime.errors import StreamsError
-from runtime.ids import NextOffset, Partition, TaskId
-from runtime.operators.processor import Processor, ProcessorContext
-from runtime.record import Record
-from runtime.serdes import LONG, STRING
-from runtime.states import State
-from runtime.stores import KeyValueStore, Stores
-from runtime.stores.base import StoreContext
-from runtime.stores.budget import StoreMemory
-from runtime.stores.rocks_options import database_options, family_options, rocks_memory
-from runtime.topology.topology import Topology
+from penstock.orchestration.drawing.console import stdout_console
+from penstock.orchestration.embedded.kafka import BrokerError
+from penstock.runtime.client.kafka_streams import KafkaStreams
+from penstock.runtime.dsl.builder import StreamsBuilder
+from penstock.runtime.dsl.options import Consumed
+from penstock.runtime.model.errors import StreamsError
+from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.model.record import Record
+from penstock.runtime.model.states import State
+from penstock.runtime.operators.processor import Processor, ProcessorContext
+from penstock.runtime.stores import KeyValueStore, Stores
+from penstock.runtime.stores.base import StoreContext
+from penstock.runtime.stores.budget import StoreMemory
+from penstock.runtime.stores.rocks_options import database_options, family_options, rocks_memory
+from penstock.runtime.topology.topology import Topology
+from penstock.serdes import LONG, STRING
 
 ALL_KEYS = 100_000
 COMMITS = 25
@@ -57,7 +57,7 @@ def main(
     bootstrap: Annotated[str | None, typer.Option(help="A broker to use in place of one started for this.")] = None,
 ) -> None:
     """Measure a commit of many dirty keys, and an atomic one against plain writes of the same records."""
-    console = Console()
+    console = stdout_console()
     with console.status("writing to RocksDB"):
         console.print(_writes_table(_writes(keys), keys))
     try:
@@ -77,7 +77,7 @@ def main(
 
 
 class _Ways:
-    """Three databases that are given the same records."""
+    """Three databases that receive the same records."""
 
     def __init__(self, folder: Path) -> None:
         memory = StoreMemory()
@@ -93,7 +93,7 @@ class _Ways:
         self._offset = 0
 
     def one_by_one(self, records: list[tuple[bytes, bytes]]) -> float:
-        """Plain writes; ms."""
+        """Write records one at a time; return ms."""
         begun = time.perf_counter()
         put = self._plain.put
         for key, value in records:
@@ -101,7 +101,7 @@ class _Ways:
         return (time.perf_counter() - begun) * 1000
 
     def one_batch(self, records: list[tuple[bytes, bytes]]) -> float:
-        """Plain writes in one batch; ms."""
+        """Write records in one plain batch; return ms."""
         begun = time.perf_counter()
         batch = WriteBatch(raw_mode=True)
         put, handle = batch.put, self._handle
@@ -111,7 +111,7 @@ class _Ways:
         return (time.perf_counter() - begun) * 1000
 
     def atomic(self, records: list[tuple[bytes, bytes]]) -> float:
-        """The store's commit, with offsets; ms. What processing does before, staging the updates, is not part of it."""
+        """Run the store's commit, with offsets; return ms. The staging of updates, which happens during processing, is not included."""
         store = self._store
         for key, value in records:
             store.update(key, None, store.entry(key), int.from_bytes(value[8:], "big"), int.from_bytes(value[:8], "big"), None)
@@ -165,7 +165,7 @@ def _writes_table(found: dict[str, list[float]], keys: int) -> Table:
 
 
 class _PutAll(Processor):
-    """Puts each record, and asks for a commit after as many as there are keys."""
+    """Puts each record, and requests a commit after every round of all keys."""
 
     def __init__(self, keys: int) -> None:
         self._keys = keys
@@ -192,9 +192,9 @@ def _topology(topic: str, keys: int) -> Topology:
 
 
 def _whole_commits(servers: str, keys: int) -> list[float]:
-    """Milliseconds of commits with `keys` dirty keys each."""
+    """Return the milliseconds of commits with `keys` dirty keys each."""
     app = f"bench-commits-{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": servers, "log_level": 3})  # its requests end when it does
+    admin = AdminClient({"bootstrap.servers": servers, "log_level": 3})  # the client must outlive its requests
     admin.create_topics([NewTopic(app, 1, 1)])[app].result(30)
     with tempfile.TemporaryDirectory(prefix="penstock-bench-state-") as folder:
         config = {
@@ -202,7 +202,7 @@ def _whole_commits(servers: str, keys: int) -> list[float]:
             "bootstrap.servers": servers,
             "state.dir": folder,
             "processing.guarantee": "exactly_once_v2",
-            "commit.interval.ms": 5_000,  # so that commits are those that the processor asks for
+            "commit.interval.ms": 5_000,  # so that only the processor's requests cause commits
             "auto.offset.reset": "earliest",
         }
         with KafkaStreams(_topology(app, keys), config) as streams:
@@ -213,7 +213,7 @@ def _whole_commits(servers: str, keys: int) -> list[float]:
 
 
 def _watch(streams: KafkaStreams, servers: str, topic: str, keys: int) -> list[float]:
-    """Gives the engine its records, and looks often enough to see each commit by itself."""
+    """Produce the engine's input, and poll often enough to see each commit separately."""
     times: list[float] = []
     count, spent = _commits(streams)
     _produce(servers, topic, keys)
@@ -230,7 +230,7 @@ def _watch(streams: KafkaStreams, servers: str, topic: str, keys: int) -> list[f
 
 
 def _commits(streams: KafkaStreams) -> tuple[int, float]:
-    """How many there were, and the ms they took."""
+    """Return the number of commits, and their total ms."""
     found = {key.name: value for key, value in streams.metrics().items() if key.name.startswith("commit-")}
     return round(found["commit-total"]), found["commit-latency-avg"] * found["commit-total"]
 
@@ -241,7 +241,7 @@ def _committed(streams: KafkaStreams) -> int:
 
 
 def _produce(servers: str, topic: str, keys: int) -> None:
-    """Each key as often as there are commits, one round of all keys after the other."""
+    """Produce every key once per commit, one round of all keys after the other."""
     producer = Producer({"bootstrap.servers": servers, "linger.ms": 20, "queue.buffering.max.messages": 1_000_000})
     for turn in range(COMMITS):
         for number in range(keys):

@@ -1,4 +1,4 @@
-"""The input of the measurements: the same on every machine, for a given number of records.
+"""Input of the benchmarks: the same on every machine, for a given number of records.
 
 About 100,000 keys, some much more frequent than others, JSON values of about 120 bytes, events 1.2 ms apart, four partitions.
 """
@@ -24,7 +24,7 @@ _CHUNK = 10_000
 
 
 def records(count: int, seed: int = _SEED) -> Iterator[tuple[str, str, int]]:
-    """Key, value, timestamp in ms."""
+    """Yield key, value, timestamp in ms."""
     choice = random.Random(seed)
     names = [f"u{number:08d}" for number in range(KEYS)]
     choice.shuffle(names)
@@ -42,27 +42,42 @@ def records(count: int, seed: int = _SEED) -> Iterator[tuple[str, str, int]]:
             number += 1
 
 
+def wide_records(count: int, keys: int) -> Iterator[tuple[str, str, int]]:
+    """Yield records like `records`, over `keys` equally frequent keys, so that no cache holds the next ones."""
+    choice = random.Random(_SEED)
+    for first in range(0, count, _CHUNK):
+        for number, key in enumerate(choice.choices(range(keys), k=min(_CHUNK, count - first)), first):
+            name, at = f"u{key:08d}", FIRST_EVENT_MS + number * 6 // 5
+            amount = (key * 7 + number * 13) % 10_000
+            yield (
+                name,
+                f'{{"user":"{name}","amount":{amount / 100:.2f},"ts":{at},'
+                f'"note":"order {number:09d} of the benchmark, padded to a length"}}',
+                at,
+            )
+
+
 def create_topic(bootstrap: str, topic: str) -> None:
-    """Makes a topic of `PARTITIONS` partitions. Raises KafkaException if it exists."""
+    """Create a topic with `PARTITIONS` partitions. Raises KafkaException if it exists."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
     admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
 
 
-def profiles() -> Iterator[tuple[str, str, int]]:
-    """The rows of the table that is joined: all keys, older than the first event."""
-    for number in range(KEYS):
-        yield f"u{number:08d}", f'{{"country":"C{number % 200:03d}","tier":{number % 5}}}', FIRST_EVENT_MS - KEYS + number
+def profiles(keys: int = KEYS) -> Iterator[tuple[str, str, int]]:
+    """Yield the rows of the joined table: all keys, older than the first event."""
+    for number in range(keys):
+        yield f"u{number:08d}", f'{{"country":"C{number % 200:03d}","tier":{number % 5}}}', FIRST_EVENT_MS - keys + number
 
 
 def load(bootstrap: str, topic: str, count: int, progress: Callable[[int], object]) -> Counter[bytes]:
-    """Writes the input and returns how often each key is in it. `progress` is told how many records were written so far."""
+    """Write the input and return the number of records of each key. `progress` is called with the number written so far."""
     return write(bootstrap, topic, records(count), count, progress)
 
 
 def write(
     bootstrap: str, topic: str, rows: Iterable[tuple[str, str, int]], count: int, progress: Callable[[int], object]
 ) -> Counter[bytes]:
-    """Writes rows, `count` of them, and returns how often each key is in them."""
+    """Write `count` rows, and return the number of rows of each key."""
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,

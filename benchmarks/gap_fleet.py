@@ -1,4 +1,4 @@
-"""Instances of one application as processes, started and ended in the ways that an operator, or bad luck, does it."""
+"""Instances of one application as processes, started, stopped and killed."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from pathlib import Path
 import psutil
 
 from benchmarks.measure import ROOT, MeasurementError
-from runtime.coordination.commands import CommandClient
-from runtime.coordination.records import Member
-from runtime.errors import StreamsError
-from runtime.states import State, TaskKind, TaskState
+from penstock.runtime.coordination.commands import CommandClient
+from penstock.runtime.coordination.records import Member
+from penstock.runtime.model.errors import StreamsError
+from penstock.runtime.model.states import State, TaskKind, TaskState
 
 LOOK_SECONDS = 0.2
 SETTLE_SECONDS = 120.0
@@ -28,7 +28,7 @@ END_SECONDS = 60.0
 
 @dataclass(slots=True)
 class Instances:
-    """The processes of one application, by name, with their state and logs in `folder`. `factory` and `config` are all instances'."""
+    """Processes of one application, by name, with their state and logs in `folder`. `factory` and `config` apply to all instances."""
 
     application: str
     bootstrap: str
@@ -39,7 +39,7 @@ class Instances:
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def start(self, name: str, **more: object) -> None:
-        """With the state that is in its folder, if there is any. `more` is configuration of this one."""
+        """Start an instance, with the state in its folder if there is any. `more` is configuration of this instance."""
         path, log = self.folder / f"{name}.json", self.folder / f"{name}.log"
         config = {**self.config, **more, "bootstrap.servers": self.bootstrap, "state.dir": str(self.folder / name)}
         settings = {
@@ -50,17 +50,17 @@ class Instances:
             "log_path": str(log),
         }
         path.write_text(json.dumps(settings))
-        command = [sys.executable, "-m", "runtime.instance", "--config", str(path)]
+        command = [sys.executable, "-m", "penstock.runtime.instance", "--config", str(path)]
         with (self.folder / f"{name}.err").open("ab") as errors:
             self.processes[name] = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **self.environment}, stdout=errors, stderr=errors)
 
     def stop(self, name: str) -> None:
-        """SIGTERM: it will come back."""
+        """Send SIGTERM: the instance will be started again."""
         self.processes[name].send_signal(signal.SIGTERM)
         self._ended(name)
 
     def leave(self, name: str) -> None:
-        """It hands its tasks over and ends; its state is deleted."""
+        """Make the instance leave the group: it hands its tasks over and ends; delete its state."""
         with CommandClient(self.application, self.bootstrap, "benchmark") as client:
             client.send("close", instance=name)
         self._ended(name)
@@ -75,14 +75,14 @@ class Instances:
             raise MeasurementError(f"{name} ended with status {status}:\n{self._log_end(name)}")
 
     def kill(self, name: str) -> None:
-        """-9; its state is deleted, as if its machine were gone."""
+        """Send SIGKILL; delete the state, as if the machine were lost."""
         process = self.processes.pop(name)
         process.kill()
         process.wait()
         shutil.rmtree(self.folder / name)
 
     def kill_worker(self, name: str) -> None:
-        """-9 of one worker process of an instance, which lives on; returns when the others know of it."""
+        """Send SIGKILL to one worker process of an instance, which keeps running; return when the other members have noticed."""
         before: set[str] = set()
 
         def known() -> bool:
@@ -102,7 +102,7 @@ class Instances:
     # -- waiting ---------------------------------------------------------------------------------------------------------------
 
     def settled(self, wanted: dict[str, int], standbys: int = 0) -> None:
-        """Waits until these instances run so many tasks each, and keep `standbys` caught-up copies in all."""
+        """Wait until these instances run this many tasks each, and have `standbys` caught-up copies in total."""
         self.wait(lambda: self._is_settled(wanted, standbys), f"{wanted} tasks, {standbys} standbys")
 
     def _is_settled(self, wanted: dict[str, int], standbys: int) -> bool:
@@ -123,10 +123,10 @@ class Instances:
             with CommandClient(self.application, self.bootstrap, "benchmark") as client:
                 return client.members()
         except StreamsError:
-            return []  # before the application has begun
+            return []  # the application has not started yet
 
     def wait(self, condition: Callable[[], bool], what: str) -> None:
-        """Raises MeasurementError if it does not come, or an instance ends meanwhile."""
+        """Wait for a condition. Raises MeasurementError on a timeout, or if an instance ends meanwhile."""
         deadline = time.monotonic() + SETTLE_SECONDS
         while not condition():
             for name, process in self.processes.items():

@@ -1,24 +1,24 @@
-"""The topologies whose gaps are measured, for `python -m runtime.instance`; their topics come from the environment."""
+"""Topologies for measuring gaps, run by `python -m penstock.runtime.instance`; the environment sets their topics."""
 
 from __future__ import annotations
 
 import os
 
-from runtime.dsl.builder import StreamsBuilder
-from runtime.dsl.options import Consumed, Grouped, Materialized, Produced
-from runtime.serdes import BYTES, LONG
-from runtime.topology.topology import Topology
+from penstock.runtime.dsl.builder import StreamsBuilder
+from penstock.runtime.dsl.options import Consumed, Grouped, Materialized, Produced
+from penstock.runtime.topology.topology import Topology
+from penstock.serdes import BYTES, LONG
 
 
 def copy() -> Topology:
-    """No state: each record is written as it came."""
+    """Return a topology without state: it copies each record."""
     builder = StreamsBuilder()
     builder.stream(os.environ["GAPS_INPUT"], Consumed(BYTES, value=BYTES)).to(os.environ["GAPS_OUTPUT"], Produced(BYTES, value=BYTES))
     return builder.build()
 
 
 def count() -> Topology:
-    """A count per key; every update is written."""
+    """Return a topology that counts per key and writes every update."""
     builder = StreamsBuilder()
     records = builder.stream(os.environ["GAPS_INPUT"], Consumed(BYTES, value=BYTES))
     counts = records.group_by_key(Grouped(BYTES, value=BYTES)).count(Materialized("counts", caching=False))

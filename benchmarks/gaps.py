@@ -1,18 +1,18 @@
-"""`python -m benchmarks gaps`: for how long a partition's output stops when instances come, go and die, over sizes of the state.
+"""`python -m benchmarks gaps`: how long a partition's output stops when instances join, leave and die, over sizes of the state.
 
-For each size: one application with four tasks under a steady load, exactly once, commits every 100 ms, every update written. One life of it
-has all the events:
+For each size: one application with four tasks under a steady load, exactly once, a commit every 100 ms, every update written. One run
+contains all the events:
 
     scale-out                a second instance starts, with an empty disk
     clean restart            one of two is stopped (SIGTERM) and started again
-    scale-in                 one of two closes for good, and hands its tasks over
-    kill -9 without standby   one of two, the leader; the other has to restore what it ran
-    kill -9 with standby     the same, where the other kept a copy
-    kill -9 of a worker      one of an instance's two worker processes; the instance lives on
+    scale-in                 one of two leaves permanently, and hands its tasks over
+    kill -9 without standby   of one of two, the leader; the other has to restore its tasks
+    kill -9 with standby     the same, but the other has a copy
+    kill -9 of a worker      of one of an instance's two worker processes; the instance keeps running
 
-A gap is the longest time between two moments at which committed outputs of one partition came to a reader, from the event until all
-tasks run again. The table shows the longest of all partitions and repeats. Between the events gaps are a commit long: that is the first
-line. At the end every output is held against the input: each must have come once.
+A gap is the longest time between two arrivals of committed outputs of one partition at a consumer, from the event until all
+tasks run again. The table shows the longest of all partitions and repeats. Between the events, gaps are as long as a commit: the first
+line. At the end, all outputs are compared with the input: each must have arrived once.
 
 `--write` puts the table and the plot into `docs/`.
 """
@@ -36,8 +36,9 @@ from benchmarks.data import PARTITIONS, create_topic
 from benchmarks.gap_fleet import Instances
 from benchmarks.measure import ROOT, MeasurementError
 from benchmarks.updates import EachOnce, Load, Watch
-from orchestration.drawing.bars import Bars, bars
-from orchestration.embedded.kafka import BrokerError
+from penstock.orchestration.drawing.bars import Bars, bars
+from penstock.orchestration.drawing.console import stdout_console
+from penstock.orchestration.embedded.kafka import BrokerError
 
 COMMIT_MS, SESSION_MS = 100, 6_000
 STATELESS_KEYS = 20_000
@@ -51,10 +52,10 @@ PEACE, OUT, RESTART, IN = "nothing happens", "scale-out", "clean restart", "scal
 NO_STANDBY, STANDBY, WORKER = "kill -9 without standby", "kill -9 with standby", "kill -9 of a worker"
 AIMS = {OUT: "300", IN: "300", STANDBY: f"{SESSION_MS + 1_500:,}", WORKER: "2,000"}
 JAVA = {OUT: "145–1,318", NO_STANDBY: "11,552"}
-"""Kafka Streams 4.3.1 on the same kind of machine, a state of 20,000 keys, without standbys; the first figure without a move."""
+"""Kafka Streams 4.3.1 on the same kind of machine, a state of 20,000 keys, without standbys; the first figure is without a move."""
 
 Gaps = dict[tuple[str, int], list[float]]
-"""Milliseconds by event and number of keys; of each occurrence the longest gap of a partition."""
+"""Milliseconds by event and number of keys; for each occurrence the longest gap of a partition."""
 
 
 def main(
@@ -68,7 +69,7 @@ def main(
     write: Annotated[bool, typer.Option("--write", help="Put table and plot into docs/scaling.md and docs/scaling.svg.")] = False,
 ) -> None:
     """Measure the gaps in the output when instances come, go and die. Exit status 1 if an output is wrong or an instance fails."""
-    console = Console()
+    console = stdout_console()
     wanted = [int(size) for size in sizes.split(",")]
     chosen = {OUT, RESTART, IN, NO_STANDBY, STANDBY, WORKER} if events is None else {name.strip() for name in events.split(",")}
     gaps: Gaps = {}
@@ -90,7 +91,7 @@ def main(
 
 @dataclass(slots=True)
 class Life:
-    """One application from its first instance to its last, with a state of so many keys; what it measures goes into `gaps`."""
+    """One application from its first instance to its last, with a state of this many keys; its measurements go into `gaps`."""
 
     servers: str
     folder: Path
@@ -102,7 +103,7 @@ class Life:
     began: float = field(default_factory=time.monotonic)
 
     def run(self) -> None:
-        """Raises MeasurementError."""
+        """Run all events. Raises MeasurementError."""
         app = f"bench-gaps-{uuid.uuid4().hex[:8]}"
         source, output = f"{app}-input", f"{app}-output"
         for topic in (source, output):
@@ -162,7 +163,7 @@ class Life:
             self._with_workers(instances, watch)
 
     def _with_standby(self, instances: Instances, watch: Watch) -> None:
-        """Two others take the place of those that run, with standbys; the older of them leads, and is killed."""
+        """Replace the running instances by two others, with standbys; kill the older of them, which is the leader."""
         half, standbys = PARTITIONS // 2, PARTITIONS if self.keys else 0
         others = list(instances.processes)
         for name in ("c", "d"):
@@ -176,7 +177,7 @@ class Life:
             instances.settled({"d": PARTITIONS})
 
     def _with_workers(self, instances: Instances, watch: Watch) -> None:
-        """One instance with two worker processes takes the place of all others."""
+        """Replace all others by one instance with two worker processes."""
         others = list(instances.processes)
         instances.start("e", **{"num.stream.threads": 2})
         time.sleep(AFTER_SECONDS)
@@ -189,7 +190,7 @@ class Life:
 
     @contextmanager
     def _measured(self, event: str, watch: Watch) -> Iterator[None]:
-        """What happens in the block, and a moment longer."""
+        """Measure the block, and a moment after it."""
         since = time.monotonic()
         yield
         time.sleep(AFTER_SECONDS)
@@ -200,17 +201,17 @@ class Life:
 
 
 def _all_came(check: EachOnce, load: Load, watch: Watch) -> None:
-    """Waits for the last output, then holds all of them against the input. Raises MeasurementError."""
+    """Wait for the last output, then compare all of them with the input. Raises MeasurementError."""
     deadline = time.monotonic() + CATCH_UP_SECONDS
     while watch.records < load.records and time.monotonic() < deadline:
         time.sleep(COMMIT_MS / 1000)
-    time.sleep(2 * COMMIT_MS / 1000)  # one that came twice may be last
+    time.sleep(2 * COMMIT_MS / 1000)  # the last output may be a duplicate
     if check.wrong or check.seen != load.written:
         raise MeasurementError(f"{watch.records:,} outputs of {load.records:,}, {check.wrong:,} of them not the next of their key")
 
 
 def table(gaps: Gaps, sizes: list[int], rate: int, repeats: int) -> str:
-    """As the page shows it."""
+    """Return the table for the page."""
     lines = [
         f"| event | {' | '.join(_name(size) for size in sizes)} | aim | Kafka Streams |",
         f"|---|{'---:|' * len(sizes)}---:|---:|",

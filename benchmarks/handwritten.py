@@ -1,7 +1,7 @@
-"""What somebody would write by hand for one job, as fast as Python allows: the denominator of the engine's speed.
+"""A hand-written program for one job, as fast as Python allows: the baseline for the engine's speed.
 
-The jobs of `workloads.py` on confluent-kafka and rocksdict, with nothing in it but the job (`handwritten_jobs.py`): partitions are
-assigned by hand, there is no group, no topology, no headers, handlers, restore or metrics. A commit flushes what changed, with the
+The jobs of `workloads.py` on confluent-kafka and rocksdict, with nothing except the job (`handwritten_jobs.py`): partitions are
+assigned manually; there is no group, no topology, no headers, handlers, restore or metrics. A commit flushes the changes, with the
 offsets in a transaction or after a flush.
 
     BENCH_SPEC='{…}' python -m benchmarks.handwritten       (as `benchmarks.peer`)
@@ -27,7 +27,7 @@ POLL_SECONDS = 0.02
 
 
 class Loop:
-    """Reads, lets the job do its work, commits."""
+    """Polls, passes records to the job, and commits."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -67,7 +67,7 @@ class Loop:
         self._stopping = True
 
     def run(self) -> None:
-        """Works until `stop()`, then leaves without a last commit."""
+        """Run until `stop()`, then return without a last commit."""
         producer, interval = self._producer, self._run.commit_ms / 1000
         if self._run.eos:
             producer.init_transactions()
@@ -121,7 +121,7 @@ def _place(message: Message) -> tuple[str, int]:
 
 
 def main() -> int:
-    """Runs what `BENCH_SPEC` says until SIGTERM or SIGINT."""
+    """Run the job in `BENCH_SPEC` until SIGTERM or SIGINT."""
     loop = Loop(Run.from_environment())
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: loop.stop())

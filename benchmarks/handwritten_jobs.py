@@ -1,7 +1,7 @@
-"""The jobs of `workloads.py` by hand: counts and sums per minute live in dicts over RocksDB.
+"""Hand-written jobs of `workloads.py`: counts and sums per minute live in dicts over RocksDB.
 
-With the cache a commit writes each changed key once to the changelog, the output and RocksDB; without, every update goes to both topics.
-Rows and waiting records are in memory alone.
+With the cache, a commit writes each changed key once to the changelog, the output and RocksDB; without it, every update goes to both
+topics. Table rows and waiting records are only in memory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rocksdict import Options, Rdict, WriteBatch
 from benchmarks.workloads import JOIN_WITHIN_MS, LARGE_AMOUNT, WINDOW_MS, Enriched, Event, Pair, Profile, Run, Small
 
 MOST_KEPT = 200_000
-"""Values kept in memory per partition."""
+"""Number of values kept in memory per partition."""
 
 Send = Callable[[str, bytes, bytes, int], None]
 """Topic, key, value, partition."""
@@ -30,7 +30,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Job:
-    """One job on all partitions. `topics` are read, `changelogs` are to be made."""
+    """One job on all partitions. `topics` are its inputs, `changelogs` are to be created."""
 
     def __init__(self, run: Run, partitions: list[int], send: Send) -> None:
         self._run, self._send, self._partitions = run, send, partitions
@@ -38,24 +38,24 @@ class Job:
         self.changelogs: list[str] = []
 
     def prepare(self) -> None:
-        """Before the first record."""
+        """Prepare before the first record."""
 
     def take(self, topic: str, number: int, messages: list[Message]) -> None:
-        """Records of one partition, in order."""
+        """Process records of one partition, in order."""
         raise NotImplementedError
 
     def flush(self) -> None:
-        """Before a commit: sends what was held back."""
+        """Before a commit: send pending records."""
 
     def store(self) -> None:
-        """After a commit: writes what changed."""
+        """After a commit: write the changes."""
 
     def close(self) -> None:
-        """Lets go of files."""
+        """Close files."""
 
 
 class Stateless(Job):
-    """Parses, filters, writes smaller records."""
+    """Parses, filters, and writes smaller records."""
 
     def take(self, topic: str, number: int, messages: list[Message]) -> None:
         send, output = self._send, self._run.output
@@ -66,7 +66,7 @@ class Stateless(Job):
 
 
 class Values:
-    """The values of one partition: a dict over RocksDB."""
+    """Values of one partition: a dict over RocksDB."""
 
     def __init__(self, path: Path, packed: Struct) -> None:
         options = Options(raw_mode=True)
@@ -77,14 +77,14 @@ class Values:
         self.changed: dict[bytes, float] = {}
 
     def load(self, keys: Iterable[bytes]) -> None:
-        """Makes sure that these keys are known."""
+        """Load these keys into memory."""
         missing: list[str | int | float | bytes | bool] = [key for key in keys if key not in self.known]
         if missing:
             for key, value in zip(missing, cast(list[bytes | None], self._database.get(missing)), strict=True):
                 self.known[cast(bytes, key)] = self._packed.unpack(value)[0] if value else 0
 
     def commit(self) -> None:
-        """Writes what changed in one batch."""
+        """Write the changes in one batch."""
         batch = WriteBatch(raw_mode=True)
         for key, value in self.changed.items():
             batch.put(key, self._packed.pack(value))
@@ -138,7 +138,7 @@ class _Aggregate(Job):
 
 
 class Count(_Aggregate):
-    """Records per key; values are not parsed. With the cache a batch is counted by a `Counter`."""
+    """Records per key; values are not parsed. With the cache, a `Counter` counts a batch."""
 
     packed = _LONG
 
@@ -177,7 +177,7 @@ class Window(_Aggregate):
 
 
 class TableJoin(Job):
-    """Each record with the row of its key. The table is read whole before the first record; its topic is its changelog."""
+    """Joins each record with the row of its key. The table is read completely before the first record; its topic is its changelog."""
 
     def prepare(self) -> None:
         profile = msgspec.json.Decoder(Profile).decode
@@ -207,8 +207,8 @@ Waiting = dict[bytes, deque[tuple[int, Event]]]
 
 
 class StreamJoin(Job):
-    """Pairs of records of two topics that are near enough in time. Both sides are logged. In whatever order the two are read, each is
-    in order itself: so what one of them has passed may be forgotten on the other side."""
+    """Pairs of records of two topics within a time difference. Both sides are logged. The topics are read in any order, but each of them is
+    in order itself: so records that one topic has passed can be dropped on the other side."""
 
     def __init__(self, run: Run, partitions: list[int], send: Send) -> None:
         super().__init__(run, partitions, send)

@@ -1,8 +1,8 @@
-"""Runs one program as a process of its own and measures it from outside.
+"""Runs one program as a separate process and measures it from outside.
 
-The clock starts when the program says that its first record has come, and stops when its group's committed offsets reach the end of the
-input. Processor time and memory are those of the process between the same two moments; the output is then read and compared with the
-truth.
+The clock starts when the program reports its first record, and stops when its group's committed offsets reach the end of the
+input. Processor time and memory are those of the process between these two moments; the output is then read and compared with the
+expected results.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 class MeasurementError(Exception):
-    """The program failed, or did not come to its end in time; the message holds the end of what it wrote."""
+    """The program failed, or did not finish in time; the message contains the end of its output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One run. Rates in records per second; `second_half` is the rate from the first look after half of the input; `cpu_seconds` and
-    `rss_bytes` are the process's; `wrong` counts keys whose result is not the truth."""
+    """One run. Rates in records per second; `second_half` is the rate from the first poll after half of the input; `cpu_seconds` and
+    `rss_bytes` are the process's; `wrong` counts keys with a wrong result."""
 
     records: int
     seconds: float
@@ -52,7 +52,7 @@ class Measurement:
 
 
 def measure(command: Sequence[str], run: Run, truth: Truth, timeout: float, progress: Callable[[int], object]) -> Measurement:
-    """Runs a program on `run` to the end of its input. Raises MeasurementError."""
+    """Run a program on `run` to the end of its input. Raises MeasurementError."""
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
             command,
@@ -77,7 +77,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def _done(consumer: Consumer, partitions: list[TopicPartition]) -> int:
-    """Records that are committed. A broker that has just started may not have its groups yet: then it is nothing so far."""
+    """Return the number of committed records. A broker that has just started may not have its groups yet: then 0."""
     try:
         return sum(max(0, at.offset) for at in consumer.committed(partitions, timeout=30))
     except KafkaException as error:
@@ -122,7 +122,7 @@ def _watch(
 
 
 def _await_first(process: subprocess.Popen[str], watched: psutil.Process, started: list[tuple[float, float]]) -> None:
-    """Waits for `BENCH FIRST <epoch ms>` and notes that time, and the processor time used until then."""
+    """Wait for `BENCH FIRST <epoch ms>`; note that time, and the processor time used until then."""
     assert process.stdout is not None
     for line in process.stdout:
         words = line.split()
@@ -140,7 +140,7 @@ def _what_went_wrong(process: subprocess.Popen[str], errors: IO[bytes]) -> str:
 
 
 def _outputs(run: Run) -> Iterator[tuple[bytes, bytes]]:
-    """Key and value of all that is committed."""
+    """Yield key and value of all committed outputs."""
     settings = {
         "bootstrap.servers": run.bootstrap,
         "group.id": f"{run.app}-check",

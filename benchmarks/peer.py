@@ -1,8 +1,8 @@
-"""The engine as a measured process: `BENCH_SPEC='{…}' python -m benchmarks.peer` (the fields are `workloads.Run`'s).
+"""The engine as a measured process: `BENCH_SPEC='{…}' python -m benchmarks.peer` (the fields are those of `workloads.Run`).
 
-It prints `BENCH FIRST <epoch ms>` when it is RUNNING, just before the first record enters the topology (a `peek` would be a cost per
-record), runs until SIGTERM or SIGINT, and then closes. Progress is
-seen from outside, in the committed offsets of the group `app`. Exit status 1 if the client failed.
+It prints `BENCH FIRST <epoch ms>` when it is RUNNING, just before the first record enters the topology (a `peek` would cost time per
+record), runs until SIGTERM or SIGINT, and then closes. The measuring process reads its progress from the committed offsets of the group
+`app`. Exit status 1 if the client failed.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import threading
 import time
 
 from benchmarks.workloads import Run, build
-from runtime.client import KafkaStreams
-from runtime.states import State
+from penstock.runtime.client.kafka_streams import KafkaStreams
+from penstock.runtime.model.states import State
 
 CLOSE_MS = 15_000
 
 
 def main() -> int:
-    """Runs what `BENCH_SPEC` says until a signal comes or the client fails."""
+    """Run the job in `BENCH_SPEC` until a signal or a failure of the client."""
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
     run = Run.from_environment()
     ended = threading.Event()

@@ -1,9 +1,9 @@
-"""`python -m benchmarks restore`: how fast a store that is gone is read back, beside the same by hand, in the same run.
+"""`python -m benchmarks restore`: speed of restoring a lost store, compared with hand-written programs in the same run.
 
-The changelog holds ten updates of each key, as one that was not compacted lately. All programs read it on one thread. The engine starts as
-a user starts it, finds no state, and is measured from the first call of its restore listener to the last, and from the start of its
-process to RUNNING. Programs take turns; each run begins with an empty folder, and what is in the stores at its end is compared with
-the truth.
+The changelog has ten updates per key, like one that was not compacted recently. All programs read it on one thread. The engine starts in
+the usual way, finds no state, and is measured from the first call of its restore listener to the last, and from the start of its
+process to RUNNING. Programs take turns; each run begins with an empty folder, and the final content of the stores is compared with
+the expected content.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartiti
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from benchmarks.brokers import broker_for
 from benchmarks.data import FIRST_EVENT_MS, PARTITIONS
 from benchmarks.measure import ROOT, MeasurementError
 from benchmarks.restore_programs import BY_HAND, Job, Restored
-from orchestration.embedded.kafka import BrokerError
+from penstock.orchestration.drawing.console import stdout_console
+from penstock.orchestration.embedded.kafka import BrokerError
 
 PROGRAMS = ("penstock", *BY_HAND)
 DENOMINATOR = "folded-sst"
@@ -46,7 +46,7 @@ def main(
     bootstrap: Annotated[str | None, typer.Option(help="A broker to use in place of one started for this.")] = None,
 ) -> None:
     """Measure the restore of a store against the same by hand. Exit status 1 if a store's content is wrong or a program fails."""
-    console = Console()
+    console = stdout_console()
     rounds = max(1, records // keys)
     try:
         with broker_for(bootstrap, console) as servers:
@@ -70,7 +70,7 @@ def main(
 
 
 def _prepare(servers: str, app: str, keys: int, rounds: int) -> None:
-    """The topics of an application that counted, has processed its input, and whose state is lost."""
+    """Create the topics of an application that has counted and processed its input, and whose state is lost."""
     admin = AdminClient({"bootstrap.servers": servers, "log_level": 3})
     changelog, source = f"{app}-counts-changelog", f"{app}-input"
     topics = [
@@ -108,7 +108,8 @@ def _prepare(servers: str, app: str, keys: int, rounds: int) -> None:
 
 
 def _commit_nothing(admin: AdminClient, group: str, topic: str) -> None:
-    """The group has processed the topic, which is empty. A broker that has just started has no coordinator for it yet."""
+    """Commit the offset of the topic, which is empty, as if it was processed. A broker that has just started has no coordinator for it
+    yet."""
     done = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
     deadline = time.monotonic() + COORDINATOR_SECONDS
     while True:

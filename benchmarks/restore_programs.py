@@ -1,11 +1,11 @@
 """The programs that `benchmarks.restore` measures, each in a process of its own: `python -m benchmarks.restore_programs <JSON>`.
 
-`penstock` is the engine as a user runs it: an application whose state is gone. The others are what one would write by hand for just this
-job, with nothing in it but that job (no offsets, no timestamps in the values, no group, no progress):
+`penstock` is the engine as a user runs it: an application whose state is lost. The others are hand-written programs for this job
+alone (no offsets, no timestamps in the values, no group, no progress):
 
-    batches      each poll is written as it comes, one write batch each, without a write-ahead log
+    batches      each poll becomes one write batch, without a write-ahead log
     folded       the latest value of each key in a dict; at the end, one write batch per partition
-    folded-sst   the same, sorted, as one SST file per partition, which RocksDB takes in as it is
+    folded-sst   the same, sorted, as one SST file per partition, which RocksDB ingests
 
 Each prints one line of JSON, a `Restored`.
 """
@@ -26,16 +26,16 @@ from rocksdict import Options, Rdict, SstFileWriter, WriteBatch, WriteOptions
 
 from benchmarks.data import PARTITIONS
 from benchmarks.workloads import Run, build
-from runtime.client import KafkaStreams
-from runtime.ids import Partition
-from runtime.states import State
+from penstock.runtime.client.kafka_streams import KafkaStreams
+from penstock.runtime.model.ids import Partition
+from penstock.runtime.model.states import State
 
 POLL = 5_000
 READY_SECONDS = 300
 
 
 class Job(msgspec.Struct, frozen=True):
-    """What a program is told. `started_ms`: when its process was started, epoch ms. `keys`: of the changelog, of which each has
+    """Job of a program. `started_ms`: start of its process, epoch ms. `keys`: the number in the changelog, each of which has
     `rounds` updates; the value of an update is its number, from 1."""
 
     program: str
@@ -49,13 +49,13 @@ class Job(msgspec.Struct, frozen=True):
 
     @property
     def changelog(self) -> str:
-        """The topic."""
+        """Changelog topic."""
         return f"{self.app}-counts-changelog"
 
 
 class Restored(msgspec.Struct, frozen=True):
-    """`seconds`: of the restore alone; `ready_seconds`: from the start of the process until it could go on processing; `wrong`: keys
-    whose value is not the last one, and keys too many or too few."""
+    """`seconds`: of the restore alone; `ready_seconds`: from the start of the process until it could continue processing; `wrong`: keys
+    whose value is not the last one, plus missing and unexpected keys."""
 
     seconds: float
     ready_seconds: float
@@ -95,7 +95,7 @@ def _engine(job: Job) -> Restored:
     return Restored(timing.ended - timing.begun, ready - job.started_ms / 1000, wrong)
 
 
-# --- by hand ------------------------------------------------------------------------------------------------------------------------
+# --- hand-written programs ----------------------------------------------------------------------------------------------------------
 
 Entries = dict[bytes, bytes]
 
@@ -125,12 +125,12 @@ def _database(job: Job, partition: int) -> Rdict:
 
 def _without_log() -> WriteOptions:
     options = WriteOptions()
-    options.disable_wal = True  # type: ignore[method-assign,assignment]  # a property, whatever the stubs say
+    options.disable_wal = True  # type: ignore[method-assign,assignment]  # a property, unlike in the stubs
     return options
 
 
 def _read(job: Job, take: Callable[[int, list[Message]], object]) -> None:
-    """Reads the changelog from its start to its end, and gives it away in runs of one partition."""
+    """Read the changelog from its start to its end, and pass it on in runs of one partition."""
     settings: Mapping[str, str | int | bool] = {
         "bootstrap.servers": job.servers,
         "group.id": job.app,

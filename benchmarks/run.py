@@ -1,8 +1,8 @@
-"""`make bench`: the engine beside a loop written by hand, and beside others that one asks for, on the same broker in the same run, for each
-kind of operator, under both guarantees, with and without the cache; and nanoseconds per record and step.
+"""`make bench`: compares the engine with a hand-written loop, and on request with other engines, on the same broker in the same run, for
+each kind of operator, under both guarantees, with and without the cache; and measures nanoseconds per record and step.
 
-Figures of one machine and moment say little; ratios inside one table say more. The programs take turns, each time with a new group, a new
-output topic and an empty state, and every result is compared with the truth. On two cores the broker shares them with the programs.
+Absolute figures of one machine mean little; ratios inside one table mean more. The programs take turns, each time with a new group, a new
+output topic and an empty state, and every result is compared with the expected one. On two cores the broker and the programs share them.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from benchmarks.peers.programs import ALWAYS, PROGRAMS, Program
 from benchmarks.run_tables import COMMIT_MS, PAGE, PLOT, WORKLOADS, Results, Workload
 from benchmarks.truth import Truth, truth
 from benchmarks.workloads import Run
-from orchestration.embedded.jars import JarsError
-from orchestration.embedded.kafka import BrokerError
+from penstock.orchestration.drawing.console import stdout_console
+from penstock.orchestration.embedded.jars import JarsError
+from penstock.orchestration.embedded.kafka import BrokerError
 
 TIMEOUT_SECONDS = 900.0
 _BESIDE = [name for name in PROGRAMS if name not in ALWAYS]
@@ -53,7 +54,7 @@ def main(
     """
     if context.invoked_subcommand is not None:
         return
-    console = Console()
+    console = stdout_console()
     _require_known("--workload", workload, list(WORKLOADS))
     _require_known("--beside", beside, _BESIDE)
     programs = [PROGRAMS[name] for name in (*ALWAYS, *(beside or ()))]
@@ -85,7 +86,7 @@ def _require_known(option: str, given: Sequence[str] | None, known: Sequence[str
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Topics of a series of runs, and how many records their streams have."""
+    """Topics of a series of runs, and the number of records in their streams."""
 
     servers: str
     records: int
@@ -94,7 +95,7 @@ class Inputs:
     table: str
 
     def beside(self, kind: str) -> str:
-        """What a kind reads besides the events."""
+        """Return the topic that a kind reads besides the events."""
         return {"join": self.table, "stream-join": self.other}.get(kind, "")
 
 
@@ -125,7 +126,7 @@ def _measure_all(
 
 
 def _load(servers: str, count: int, kinds: Collection[str], progress: Progress) -> Inputs:
-    """Writes the topics that the kinds read."""
+    """Write the topics that the kinds read."""
     base = f"bench-input-{uuid.uuid4().hex[:8]}"
     inputs = Inputs(servers, count, base, f"{base}-other", f"{base}-table")
     sources = [(inputs.events, records_of(count), count)]

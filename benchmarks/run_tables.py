@@ -1,4 +1,4 @@
-"""What is measured by `run.py`, and its results as tables and as a plot."""
+"""Workloads of `run.py`, and its results as tables and as a plot."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from rich.table import Table
 
 from benchmarks.measure import ROOT, Measurement
 from benchmarks.peers.programs import BY_HAND, PENSTOCK, PROGRAMS
-from orchestration.drawing.bars import Bars, bars
+from penstock.orchestration.drawing.bars import Bars, bars
 
 COMMIT_MS = {True: 100, False: 1000}
-"""By whether it is exactly once."""
+"""Commit interval in ms, by whether the run is exactly once."""
 PAGE, PLOT = ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "benchmarks.svg"
 BEGIN, END = "<!-- operators: begin -->", "<!-- operators: end -->"
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A kind of `workloads.py`. `cache`: updates are folded until the commit."""
+    """A kind of `workloads.py`. `cache`: updates are combined until the commit."""
 
     kind: str
     eos: bool
@@ -49,7 +49,7 @@ Results = dict[tuple[str, str], list[Measurement]]
 
 
 def write(results: Results, records: int, repeats: int) -> None:
-    """The table and the plot into docs/."""
+    """Write the table and the plot into docs/."""
     page = PAGE.read_text(encoding="utf-8")
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
@@ -71,7 +71,7 @@ def _others(results: Results) -> list[str]:
 
 
 def text(results: Results, records: int, repeats: int) -> str:
-    """The table of the page, in Markdown."""
+    """Return the table for the page, in Markdown."""
     others = _others(results)
     headings = ["krec/s"]
     for other in others:
@@ -116,7 +116,7 @@ def _updates(runs: Sequence[Measurement]) -> str:
 
 
 def shown(results: Results, records: int) -> Table:
-    """The table for a terminal."""
+    """Return the table for a terminal."""
     table = Table(
         title=f"{records:,} records; commits every {COMMIT_MS[True]} ms exactly once (eos), {COMMIT_MS[False]} ms at least once",
         caption="krec/s: thousand records per second, median (least–most); ratio: to the hand-written loop; "

@@ -1,8 +1,8 @@
-"""Nanoseconds per input record and step, for a count per key: where a record's time goes.
+"""Nanoseconds per input record and step, for a count per key: how the processing time of a record is divided.
 
-The engine's own parts, one after the other on one thread, over the same records in runs as a poll gives them, with a commit every
-`COMMIT_RECORDS`. Outputs go nowhere, so that the engine's share is seen alone; what the Kafka client costs is measured beside it, on the
-broker.
+Measures the engine's components one after the other on one thread, over the same records in runs as a poll returns them, with a commit
+every `COMMIT_RECORDS`. Outputs are discarded, so that only the engine's share is measured; the cost of the Kafka client is measured
+separately, on the broker.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from rich.table import Table
 
 from benchmarks.data import create_topic, records
 from benchmarks.workloads import Run, build
-from runtime.clock import SystemClock
-from runtime.config import StreamsConfig
-from runtime.errors import SerializationError
-from runtime.ids import NextOffset, Partition, TaskId
-from runtime.intake.verdict import Decoder, RawMessage
-from runtime.metrics import Metrics
-from runtime.operators.context import TaskContext
-from runtime.record import Headers
-from runtime.serdes import BYTES, STRING
-from runtime.stores.base import EngineStore, StoreContext
-from runtime.stores.budget import StoreMemory
-from runtime.stores.custom import build_store
-from runtime.topology.pipeline import compile_pipeline
+from penstock.runtime.config.streams_config import StreamsConfig
+from penstock.runtime.input.deserialization import Decoder, RawMessage
+from penstock.runtime.model.clock import SystemClock
+from penstock.runtime.model.errors import SerializationError
+from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.model.metrics import Metrics
+from penstock.runtime.model.record import Headers
+from penstock.runtime.operators.context import TaskContext
+from penstock.runtime.stores.base import EngineStore, StoreContext
+from penstock.runtime.stores.budget import StoreMemory
+from penstock.runtime.stores.custom import build_store
+from penstock.runtime.topology.pipeline import compile_pipeline
+from penstock.serdes import BYTES, STRING
 
 RECORDS = 400_000
 RUN = 2_000
@@ -56,7 +56,7 @@ class Times:
 
 
 class Nowhere:
-    """Takes outputs and counts them."""
+    """Discards outputs and counts them."""
 
     def __init__(self) -> None:
         self.taken = 0
@@ -79,7 +79,7 @@ class Nowhere:
 
 
 def _messages(count: int) -> list[Message]:
-    """The input as the Kafka client gives it."""
+    """Return the input as messages of the Kafka client."""
     return [
         Message(topic=INPUT.topic, partition=0, offset=offset, key=key.encode(), value=value.encode(), timestamp=(1, at))
         for offset, (key, value, at) in enumerate(records(count))
@@ -87,7 +87,7 @@ def _messages(count: int) -> list[Message]:
 
 
 def engine(cache: bool, messages: list[Message]) -> tuple[Times, int]:
-    """Runs the count; returns the times and how many outputs there were."""
+    """Run the count; return the times and the number of outputs."""
     run = Run("count", True, 100, cache, "steps", "localhost:9092", "", INPUT.topic, "output")
     config = StreamsConfig({**run.streams_config(), "state.dir": tempfile.gettempdir()})
     part = build(run).resolved(config).sub_topologies()[0]
@@ -135,7 +135,7 @@ def engine(cache: bool, messages: list[Message]) -> tuple[Times, int]:
 
 
 def client(servers: str) -> Times:
-    """What the Kafka client costs: `produce` and delivery of the input, then `consume` of it."""
+    """Measure the Kafka client: `produce` and delivery of the input, then `consume` of it."""
     topic = f"bench-steps-{time.time_ns()}"
     create_topic(servers, topic)
     rows = [(key.encode(), value.encode(), at) for key, value, at in records(RECORDS)]
@@ -159,7 +159,7 @@ def client(servers: str) -> Times:
 
 
 def table(servers: str, console: Console) -> Table:
-    """Measures all steps."""
+    """Measure all steps."""
     with console.status("measuring the steps"):
         messages = _messages(RECORDS)
         gc.collect()

@@ -1,4 +1,4 @@
-"""What `python -m benchmarks tables` measures on: an application with one store, and its rows."""
+"""Data of `python -m benchmarks tables`: an application with one store, and its rows."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from runtime import Consumed, Materialized, StreamsBuilder, serdes
-from runtime.topology.topology import Topology
+from penstock import Consumed, Materialized, StreamsBuilder, serdes
+from penstock.runtime.topology.topology import Topology
 
 TOPIC, STORE, FACTORY = "bench-orders", "orders", "benchmarks.table_rows:build"
 FIRST_MS = 1_700_000_000_000
 CHANGED = 100
-"""One row in so many is changed before the incremental run."""
+"""One in this many rows is changed before the incremental run."""
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -26,21 +26,21 @@ class Order(msgspec.Struct, frozen=True):
 
 
 class Sums(NamedTuple):
-    """What every reader must find: rows, and the sum of a field of all of them. So each has to read, and to decode, every value."""
+    """Result that every reader must find: the number of rows, and the sum of a field. So each has to read and decode every value."""
 
     rows: int
     orders: int
 
 
 def build() -> Topology:
-    """A table of a topic."""
+    """Return the topology: a table of a topic."""
     builder = StreamsBuilder()
     builder.table(TOPIC, Consumed(serdes.STRING, value=serdes.json(Order)), Materialized(STORE))
     return builder.build()
 
 
 def orders(spark: SparkSession, rows: int) -> DataFrame:
-    """The store's rows as a table."""
+    """Return the store's rows as a table."""
     user = F.format_string("u%09d", "id")
     value = F.struct(user.alias("user"), (F.col("id") % 9973 / 7).alias("amount"), (F.col("id") % 1000).cast("int").alias("orders"))
     return spark.range(rows).select(
@@ -49,20 +49,20 @@ def orders(spark: SparkSession, rows: int) -> DataFrame:
 
 
 def truth(rows: int) -> Sums:
-    """The sums of `orders`."""
+    """Return the sums of `orders`."""
     whole, rest = divmod(rows, 1000)
     return Sums(rows, whole * (999 * 1000 // 2) + rest * (rest - 1) // 2)
 
 
 def sums(table: DataFrame) -> Sums:
-    """Reads every column of every row. (`max` of key and timestamp, so that neither is left out.)"""
+    """Read every column of every row. (`max` of key and timestamp, so that neither is pruned.)"""
     found = table.agg(F.count("*"), F.sum("value.orders"), F.max("key"), F.max("timestamp"), F.max("value.amount")).first()
     assert found is not None
     return Sums(int(found[0]), int(found[1] or 0))
 
 
 def changes(rows: int) -> list[tuple[str, str, int]]:
-    """Key, value and time of the rows that are written once more: `orders` is the same, so the sums are too."""
+    """Return key, value and time of the rows that are written again: with the same `orders`, so the sums stay the same."""
     return [
         (user := f"u{number:09d}", f'{{"user":"{user}","amount":0.5,"orders":{number % 1000}}}', FIRST_MS + rows + number)
         for number in range(0, rows, CHANGED)

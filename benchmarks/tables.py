@@ -1,13 +1,13 @@
-"""`python -m benchmarks tables`: rows per second of everything that makes a table of a store's state, and of the way back.
+"""`python -m benchmarks tables`: rows per second of every step from a store's state to a table, and back.
 
 All in one run, over the same rows: history as Parquet, a seed that Spark writes from it, its installation (changelog and files), then the
-readers. The seed is a snapshot, and its installation has filled the changelog: so what is measured is also what makes the data.
-Each reader has to find the same sums as the rows have, else the run fails.
+readers. The seed is a snapshot, and its installation fills the changelog: so the measured steps also create the data.
+Each reader has to find the sums of the rows, otherwise the run fails.
 
-    Spark: Parquet          what a table costs once it is one
+    Spark: Parquet          read of the finished table
     Spark: snapshot         spark.read.format("penstock.state")
-    Spark: changelog        the table that the brokers tell, whole; and a run after one row in 100 has changed
-    Python: …               one process, one thread: what the snapshot's files and Parquet give without Spark
+    Spark: changelog        the table from the changelog, whole; and an incremental run after one row in 100 has changed
+    Python: …               one process, one thread: snapshot files and Parquet without Spark
 
 `--write` puts the table into `docs/benchmarks.md`.
 """
@@ -31,25 +31,26 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 
-from assets.spark import incremental
-from assets.spark.changelog import read_changelog
-from assets.spark.formats import Decoder
-from assets.spark.seed_job import SeedError, write_seed
-from assets.spark.session import spark_session
-from assets.spark.state_source import StoreSnapshot, find_store
-from assets.spark.store_log import StoreLog, store_log
 from benchmarks.brokers import broker_for
 from benchmarks.data import PARTITIONS, create_topic, write
 from benchmarks.measure import ROOT, MeasurementError
 from benchmarks.table_rows import CHANGED, FACTORY, STORE, TOPIC, Sums, build, changes, orders, sums, truth
-from orchestration.spark_settings import SparkSettings
-from runtime.config import StreamsConfig
-from runtime.errors import StreamsError
-from runtime.seeds.install import install_seed
-from runtime.snapshots.places import place_of
-from runtime.snapshots.reading import store_files
-from runtime.stores.files import read_store
-from runtime.stores.rocks_files import read_files
+from penstock.assets.spark.changelog import incremental
+from penstock.assets.spark.changelog.reading import read_changelog
+from penstock.assets.spark.changelog.store_log import StoreLog, store_log
+from penstock.assets.spark.seeds.job import SeedError, write_seed
+from penstock.assets.spark.session.session import spark_session
+from penstock.assets.spark.source.state_source import StoreSnapshot, find_store
+from penstock.assets.spark.types.formats import Decoder
+from penstock.orchestration.declarations.spark_settings import SparkSettings
+from penstock.orchestration.drawing.console import stdout_console
+from penstock.runtime.config.streams_config import StreamsConfig
+from penstock.runtime.model.errors import StreamsError
+from penstock.runtime.seeds.install import install_seed
+from penstock.runtime.snapshots.opening import place_of
+from penstock.runtime.snapshots.reading import store_files
+from penstock.runtime.stores.files import read_store
+from penstock.runtime.stores.rocks_files import read_files
 
 PAGE = ROOT / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- tables: begin -->", "<!-- tables: end -->"
@@ -65,7 +66,7 @@ SCAN, DECODED, BY_ROW, ARROW = (
 ORDER = (PARQUET, SNAPSHOT, CHANGELOG, WHOLE, INCREMENT, WRITTEN, INSTALLED, SCAN, DECODED, BY_ROW, ARROW)
 
 Results = dict[str, list[float]]
-"""Seconds of each repeat, by what was done."""
+"""Seconds of each repeat, by step."""
 
 
 def main(
@@ -76,7 +77,7 @@ def main(
     write: Annotated[bool, typer.Option("--write", help=f"Put the table into {PAGE.name}.")] = False,
 ) -> None:
     """Measure tables of state over one store. Exit status 1 if a reader finds other sums."""
-    console = Console()
+    console = stdout_console()
     results: Results = {}
     try:
         with broker_for(bootstrap, console) as servers, tempfile.TemporaryDirectory(prefix="penstock-bench-tables-") as folder:
@@ -107,7 +108,7 @@ class _Run:
         self._truth = truth(rows)
 
     def all(self, repeats: int) -> None:
-        """What makes the data, once; then the readers, in turns."""
+        """Run the steps that create the data once; then the readers, in turn."""
         parquet = str(self._folder / "history")
         self._prepared("writing the history as Parquet", lambda: orders(self._spark, self._rows).write.parquet(parquet))
         self._prepared("making the topic", self._make_topic)
@@ -145,14 +146,14 @@ class _Run:
         self._results.setdefault(name, []).append(seconds)
         self._console.print(f"{name}: {seconds:.1f} s, {self._rows / seconds:,.0f} rows/s")
 
-    # --- what makes the data ------------------------------------------------------------------------------------------------
+    # --- creation of the data -----------------------------------------------------------------------------------------------
 
     def _make_topic(self) -> None:
         if TOPIC not in AdminClient({"bootstrap.servers": self._servers, "log_level": 3}).list_topics(timeout=30).topics:
             create_topic(self._servers, TOPIC)
 
     def _seeded(self, history: DataFrame) -> str:
-        """The place of the seed, which is installed too."""
+        """Write and install the seed; return its location."""
         place = ""
 
         def write() -> Sums:
@@ -188,7 +189,7 @@ class _Run:
             found.close()
 
     def _version(self, log: StoreLog, previous: Path | None, version: Path) -> Sums:
-        """A version of a changelog table, written as Parquet."""
+        """Write a version of a changelog table as Parquet."""
         with incremental.run(self._spark, log, self._config, previous, version) as made:
             if (made.kind == "merged") != (previous is not None):
                 raise MeasurementError(f"the run was to be an increment, or not: {made.reason}")
@@ -237,7 +238,7 @@ class _Run:
 
 
 def table(results: Results, rows: int, repeats: int) -> str:
-    """As the page shows it: what was measured, in the order of the page."""
+    """Return the table for the page, with the rows in its order."""
     rates = {name: rows / statistics.median(results[name]) for name in ORDER if name in results}
     lines = ["| | s | thousand rows/s | of Spark from Parquet | of the plain scan |", "|---|---|---|---|---|"]
     for name, rate in rates.items():

@@ -1,4 +1,4 @@
-"""What a run must have put out, computed beside the input as it is written."""
+"""Expected results of a run, computed while the input is written."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from typing import Protocol
 from benchmarks.data import TABLE_SEED, records
 from benchmarks.workloads import JOIN_WITHIN_MS, LARGE_AMOUNT, WINDOW_MS
 
-_LONG, _DOUBLE = Struct(">q"), Struct(">d")
+LONG, DOUBLE = Struct(">q"), Struct(">d")
 
 Output = tuple[bytes, bytes]
 """Key and value."""
 
 
 class Truth(Protocol):
-    """What is right. `total`: records of the input."""
+    """Expected results. `total`: records of the input."""
 
     total: int
 
     def look(self, outputs: Iterator[Output]) -> tuple[int, int]:
-        """How many outputs there are, and how many keys (or records) are wrong."""
+        """Return the number of outputs, and the number of wrong keys (or records)."""
 
 
 class Latest:
-    """The last value of each key."""
+    """Compares the last value of each key."""
 
     def __init__(self, total: int, values: dict[bytes, bytes]) -> None:
         self.total = total
@@ -43,7 +43,7 @@ class Latest:
 
 
 class Number:
-    """As many records of each key."""
+    """Compares the number of records of each key."""
 
     def __init__(self, total: int, keys: Counter[bytes]) -> None:
         self.total = total
@@ -55,12 +55,12 @@ class Number:
 
 
 def counts(found: Counter[bytes]) -> Latest:
-    """Of a count per key."""
-    return Latest(found.total(), {key: _LONG.pack(number) for key, number in found.items()})
+    """Expect a count per key."""
+    return Latest(found.total(), {key: LONG.pack(number) for key, number in found.items()})
 
 
 def truth(kind: str, count: int) -> Truth:
-    """Of a kind of workload over `count` records."""
+    """Return the expected results of a kind of workload over `count` records."""
     match kind:
         case "count":
             return counts(Counter(key.encode() for key, *_ in records(count)))
@@ -68,10 +68,10 @@ def truth(kind: str, count: int) -> Truth:
             sums: dict[bytes, float] = {}
             for key, value, at in records(count):
                 name = f"{key}@{at // WINDOW_MS * WINDOW_MS}".encode()
-                sums[name] = sums.get(name, 0.0) + _amount(value)
-            return Latest(count, {key: _DOUBLE.pack(total) for key, total in sums.items()})
+                sums[name] = sums.get(name, 0.0) + amount(value)
+            return Latest(count, {key: DOUBLE.pack(total) for key, total in sums.items()})
         case "stateless":
-            return Number(count, Counter(key.encode() for key, value, _ in records(count) if _amount(value) > LARGE_AMOUNT))
+            return Number(count, Counter(key.encode() for key, value, _ in records(count) if amount(value) > LARGE_AMOUNT))
         case "join":
             return Number(count, Counter(key.encode() for key, *_ in records(count)))
         case "stream-join":
@@ -79,12 +79,13 @@ def truth(kind: str, count: int) -> Truth:
     raise ValueError(f"unknown kind {kind!r}")
 
 
-def _amount(value: str) -> float:
+def amount(value: str) -> float:
+    """Return the amount in a value of the input."""
     return float(value[value.index('"amount":') + 9 : value.index(',"ts"')])
 
 
 def _pairs(count: int) -> Counter[bytes]:
-    """Pairs of the two streams that are near enough in time, by key."""
+    """Count pairs of the two streams within the time difference, by key."""
     times: dict[str, list[int]] = {}
     for key, _, at in records(count, TABLE_SEED):
         times.setdefault(key, []).append(at)

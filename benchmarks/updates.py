@@ -1,7 +1,7 @@
-"""A steady load whose truth it carries itself, and a reader that notes when each partition's outputs came.
+"""A steady load that contains its expected results, and a consumer that notes the arrival times of each partition's outputs.
 
-The value of an input record is how often its key has been written so far. So a count per key, and a copy, of the input must have the same
-outputs: of each key 1, 2, 3 …, each once.
+The value of an input record is the number of times its key has been written so far. So a count per key, and a copy, of the input must have
+the same outputs: for each key 1, 2, 3 …, each once.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 BATCH_SECONDS = 0.005
 STRIDE = 7919
-"""A prime: keys come in an order that is not that of their numbers, each as often as the others."""
+"""A prime: keys are visited in a scattered order, each equally often."""
 MOST_AT_ONCE = 2_000
 
 
 class Load:
-    """Writes to `topic`: `preload()` each key once, then `rate` records a second for as long as the block lasts."""
+    """Writes to `topic`: `preload()` each key once, then `rate` records a second until the block ends."""
 
     def __init__(self, bootstrap: str, topic: str, keys: int, rate: int) -> None:
         self._producer = Producer(
@@ -43,11 +43,11 @@ class Load:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="load", daemon=True)
         self.written = array("q", bytes(8 * keys))
-        """How often each key was written."""
+        """Number of records written, by key."""
         self.records = 0
 
     def preload(self) -> None:
-        """Writes each key once, and waits until all are written."""
+        """Write each key once, and wait until all are written."""
         for number in range(len(self.written)):
             self._write(number)
         self._producer.flush()
@@ -81,10 +81,10 @@ class Load:
 
 
 class Watch:
-    """Reads the committed records of `topic` for as long as the block lasts, and notes when some came of each partition."""
+    """Reads the committed records of `topic` until the block ends, and notes when records of each partition arrived."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int, note: Callable[[Message], object] = lambda message: None) -> None:
-        """`note` is called with each record, on the reader's thread."""
+        """`note` is called with each record, on the consumer's thread."""
         self._settings = {
             "bootstrap.servers": bootstrap,
             "group.id": f"{topic}-watch",
@@ -118,7 +118,7 @@ class Watch:
                     self.times[partition].append(now)
 
     def longest_gaps(self, since: float, until: float) -> list[float]:
-        """Of each partition, the longest time in seconds in which nothing came, between two moments, which end a gap as an output does."""
+        """Return per partition the longest time in seconds without an arrival between two moments, which delimit gaps like an arrival."""
         found = []
         for times in self.times:
             marks = [since, *times[bisect_right(times, since) : bisect_left(times, until)], until]
@@ -135,7 +135,7 @@ class Watch:
 
 
 class EachOnce:
-    """Counts outputs that are not the next of their key: lost ones and those that came twice. Give `note` to a `Watch`."""
+    """Counts outputs that are not the next of their key: lost ones and duplicates. Pass `note` to a `Watch`."""
 
     def __init__(self, keys: int) -> None:
         self.seen = array("q", bytes(8 * keys))

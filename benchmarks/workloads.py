@@ -1,4 +1,4 @@
-"""The programs that are measured, written as a user would write them, and what a run is told."""
+"""Measured programs, written as a user would write them, and the description of their runs."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from typing import cast
 
 import msgspec
 
-from runtime.dsl.builder import StreamsBuilder
-from runtime.dsl.join_options import JoinWindows, StreamJoined
-from runtime.dsl.kstream import KStream
-from runtime.dsl.options import Consumed, Grouped, Joined, Materialized, Produced
-from runtime.dsl.windows import TimeWindows
-from runtime.record import Windowed
-from runtime.serdes import BYTES, DOUBLE, LONG, STRING, json
-from runtime.topology.topology import Topology
+from penstock.runtime.dsl.builder import StreamsBuilder
+from penstock.runtime.dsl.kstream import KStream
+from penstock.runtime.dsl.options import Consumed, Grouped, Joined, Materialized, Produced, StreamJoined
+from penstock.runtime.dsl.windows import JoinWindows, TimeWindows
+from penstock.runtime.model.record import Windowed
+from penstock.runtime.topology.topology import Topology
+from penstock.serdes import BYTES, DOUBLE, LONG, STRING, json
 
 LARGE_AMOUNT = 50.0
 WINDOW_MS = 60_000
@@ -22,8 +21,8 @@ JOIN_WITHIN_MS = 2_000
 
 
 class Run(msgspec.Struct, frozen=True):
-    """What a measured process is told, as JSON in `BENCH_SPEC`. `app` is group and application id; the topics exist, with four partitions
-    each; `state` is an empty folder of its own; `cache` False: every update is written."""
+    """Description of a run for a measured process, as JSON in `BENCH_SPEC`. `app` is group and application id; the topics exist, with four
+    partitions each; `state` is an empty folder of its own; `cache` False: every update is written."""
 
     kind: str
     eos: bool
@@ -37,14 +36,16 @@ class Run(msgspec.Struct, frozen=True):
     table: str = ""
     checkpoint_ms: int | None = None
     """`statestore.checkpoint.interval.ms`; None: the default."""
+    window_ms: int = WINDOW_MS
+    """Size of the windows of `window`."""
 
     @classmethod
     def from_environment(cls) -> Run:
-        """Raises KeyError without `BENCH_SPEC`, msgspec.ValidationError if it does not fit."""
+        """Read `BENCH_SPEC`. Raises KeyError if it is missing, msgspec.ValidationError if it does not fit."""
         return msgspec.json.decode(os.environ["BENCH_SPEC"], type=cls)
 
     def streams_config(self) -> dict[str, str | int]:
-        """The engine's configuration: its defaults but for what the run asks for."""
+        """Return the engine's configuration: its defaults and the run's settings."""
         config: dict[str, str | int] = {
             "application.id": self.app,
             "bootstrap.servers": self.bootstrap,
@@ -61,7 +62,7 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Event(msgspec.Struct, frozen=True):
-    """A value of the input topic, as far as it is read."""
+    """The fields of a value of the input topic that are read."""
 
     user: str
     amount: float
@@ -69,21 +70,21 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Small(msgspec.Struct, frozen=True):
-    """What `stateless` writes."""
+    """Output of `stateless`."""
 
     u: str
     a: float
 
 
 class Profile(msgspec.Struct, frozen=True):
-    """A row of the table, as far as it is read."""
+    """The fields of a row of the table that are read."""
 
     country: str
     tier: int
 
 
 class Enriched(msgspec.Struct, frozen=True):
-    """What `join` writes."""
+    """Output of `join`."""
 
     user: str
     amount: float
@@ -92,7 +93,7 @@ class Enriched(msgspec.Struct, frozen=True):
 
 
 class Pair(msgspec.Struct, frozen=True):
-    """What `stream-join` writes."""
+    """Output of `stream-join`."""
 
     user: str
     amount: float
@@ -114,7 +115,7 @@ def _count(records: KStream, run: Run) -> None:
 
 
 def _window(events: KStream, run: Run) -> None:
-    windows = TimeWindows.of_size_with_no_grace(WINDOW_MS)
+    windows = TimeWindows.of_size_with_no_grace(run.window_ms)
     sums = events.group_by_key(Grouped(STRING, value=json(Event))).windowed_by(windows)
     table = sums.aggregate(_zero, lambda key, value, total: total + cast(Event, value).amount, Materialized("sums", value=DOUBLE))
     table.to_stream(_window_key).to(run.output, Produced(STRING, value=DOUBLE))
@@ -151,8 +152,8 @@ def _stream_join(builder: StreamsBuilder, events: KStream, run: Run) -> None:
 
 
 def build(run: Run) -> Topology:
-    """The topology of a kind: `stateless`, `count` (values are not parsed), `window`, `join` (with a table) or `stream-join`. Raises
-    ValueError for another."""
+    """Return the topology of a kind: `stateless`, `count` (values are not parsed), `window`, `join` (with a table) or `stream-join`. Raises
+    ValueError for other kinds."""
     builder = StreamsBuilder()
     value = BYTES if run.kind == "count" else json(Event)
     records = builder.stream(run.input, Consumed(STRING, value=value))

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
+from xdist.remote import Producer
 
-from orchestration.embedded.kafka import EmbeddedBroker
-from orchestration.embedded.ports import free_port
+from penstock.orchestration.embedded.kafka import EmbeddedBroker
+from penstock.orchestration.embedded.ports import free_port
 from tests.support import Kafka, unique
+from tests.support.lanes import Lanes
+
+os.environ["COLUMNS"] = "200"  # commands wrap their output to the width of whoever runs the tests; read when they are imported
+for name in ("FORCE_COLOR", "NO_COLOR"):
+    os.environ.pop(name, None)
+
+hypothesis.settings.register_profile("penstock", deadline=None)  # the time of an example measures how busy the machine is
+hypothesis.settings.load_profile("penstock")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -18,6 +28,20 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     folder = item.path.parent.name
     if folder in ("broker", "chaos", "dagster"):
         item.add_marker(folder)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Escapes what UTF-8 cannot write in captured output: xdist sends it to the main process, and a lone surrogate ended the whole run."""
+    report = yield
+    report.sections = [(title, text.encode(errors="backslashreplace").decode()) for title, text in report.sections]
+    return report
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Lanes | None:
+    """Spreads the slow tests over two processes; the quick ones are spread by xdist itself."""
+    return Lanes(config, log) if config.getoption("dist") == "loadscope" else None
 
 
 @pytest.fixture(scope="session")

@@ -82,7 +82,7 @@ public final class StreamsApp {
                 .count(Materialized.<String, Long, KeyValueStore<Bytes, byte[]>>as("counts").withKeySerde(Serdes.String()))
                 .toStream().to(output, Produced.with(Serdes.String(), Serdes.Long()));
             case "window" -> source.mapValues(StreamsApp::event).groupByKey(Grouped.with(Serdes.String(), null))
-                .windowedBy(TimeWindows.ofSizeWithNoGrace(Duration.ofMinutes(1)))
+                .windowedBy(TimeWindows.ofSizeWithNoGrace(Duration.ofMillis(run.get("window_ms").asLong())))
                 .aggregate(() -> 0.0, (key, event, total) -> total + event.amount, Materialized
                     .<String, Double, WindowStore<Bytes, byte[]>>as("sums").withKeySerde(Serdes.String()).withValueSerde(Serdes.Double()))
                 .toStream((key, total) -> key.key() + "@" + key.window().start())

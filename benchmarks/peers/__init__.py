@@ -1,1 +1,1 @@
-"""Other engines that the benchmarks measure beside ours, with the same programs."""
+"""Other engines that the benchmarks compare with this one, with the same programs."""

@@ -1,8 +1,8 @@
-"""The programs that take turns, and how each is started: the engine, the same by hand and, where they are asked for, others.
+"""Programs that the benchmarks run in turn, and how each starts: the engine, the hand-written jobs and, on request, other engines.
 
-All are told by `BENCH_SPEC` what to do (`workloads.Run`), and print `BENCH FIRST <epoch ms>` when their first record has come. Kafka
-Streams is compiled once, which takes a JDK; Quix Streams gets a virtual environment of its own, for it shares no dependencies with
-this project.
+All get their job from `BENCH_SPEC` (`workloads.Run`), and print `BENCH FIRST <epoch ms>` at their first record. Kafka
+Streams is compiled once, which needs a JDK; Quix Streams gets its own virtual environment, because its dependencies differ from
+this project's.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.measure import ROOT, MeasurementError
-from orchestration.embedded.cache import cache_dir
-from orchestration.embedded.jars import KAFKA_STREAMS, class_path
-from orchestration.embedded.java import java_home
-from orchestration.embedded.javac import compiled, compiler
+from penstock.orchestration.embedded.cache import cache_dir
+from penstock.orchestration.embedded.jars import KAFKA_STREAMS, class_path
+from penstock.orchestration.embedded.java import java_home
+from penstock.orchestration.embedded.javac import compiled, compiler
 
 _HERE = Path(__file__).parent
 QUIX = ("quixstreams==3.28.1", "orjson==3.11.4")
 QUIX_RECORDS = 100_000
-"""It is measured on no more than these: it is so much slower that all would wait for it."""
+"""Maximum number of records: it is so much slower that all others would wait for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """`command` prepares what it needs, and gives the arguments of its process; it raises MeasurementError or JarsError. `lacks`: kinds
-    of workloads that it cannot do. `most_records`: what it is measured on, if that is less than the others."""
+    """`command` prepares the program and returns the arguments of its process; it raises MeasurementError or JarsError. `lacks`: kinds
+    of workloads that it does not support. `most_records`: its maximum number of records, if lower than that of the others."""
 
     name: str
     command: Callable[[], list[str]]

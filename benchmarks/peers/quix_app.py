@@ -1,4 +1,4 @@
-"""The programs of `workloads.py` in Quix Streams, run by an interpreter of its own (`programs.py`); told by `BENCH_SPEC`."""
+"""The programs of `workloads.py` in Quix Streams, run by a separate interpreter (`programs.py`); `BENCH_SPEC` names the job."""
 
 import json
 import os
@@ -27,7 +27,7 @@ seen = False
 
 
 def first(value: bytes) -> bytes:
-    """The clock starts with the first record."""
+    """Start the clock at the first record."""
     global seen
     if not seen:
         seen = True
@@ -36,7 +36,7 @@ def first(value: bytes) -> bytes:
 
 
 class Sum(Serializer):
-    """Writes the second of a pair, a sum."""
+    """Serialises the second of a pair, a sum."""
 
     def __call__(self, value: tuple[bytes, float], ctx: SerializationContext) -> bytes:
         return struct.pack(">d", value[1])

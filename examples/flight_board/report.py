@@ -1,4 +1,4 @@
-"""The demo's report: what the flight board shows, how fast it came about, what was written down, where to look."""
+"""The demo's report: the flight board's results, the processing speed, the audit trail, where to look further."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from examples.flight_board import data
 from examples.flight_board.stage import Stage
 from examples.flight_board.truth import Truth
 from examples.flight_board.watch import Progress, entry_line
-from orchestration import audit
-from orchestration.operations import Operations
+from penstock.orchestration.database import audit
+from penstock.orchestration.instances.operations import Operations
 
 NEW_YORK = ZoneInfo("America/New_York")
 WORST_HOURS = 8
 BUSY_HOUR = 10
-"""Flights that an hour must have to count among the worst."""
+"""Minimum number of flights of an hour that is listed among the worst."""
 
 
 def report(out: Console, stage: Stage, operations: Operations, result: Truth, progress: Progress) -> None:
-    """Prints all of it."""
+    """Print the whole report."""
     out.rule("[bold]Flights per carrier")
     out.print(carriers(result))
     out.rule("[bold]The worst hours")
@@ -43,7 +43,7 @@ def report(out: Console, stage: Stage, operations: Operations, result: Truth, pr
 
 
 def carriers(result: Truth) -> Table:
-    """Flights per carrier, most first."""
+    """Flights per carrier, largest first."""
     rows = sorted(result.carriers.items(), key=lambda pair: -cast(int, pair[1]["flights"]))
     return _table(
         ("carrier", "airline", "flights", "cancelled"),
@@ -52,7 +52,7 @@ def carriers(result: Truth) -> Table:
 
 
 def worst_hours(result: Truth) -> Table:
-    """The hours of the greatest mean delay."""
+    """The hours with the greatest mean delay."""
 
     def delay(row: Mapping[str, object]) -> float:
         mean = row["mean_delay"]
@@ -70,7 +70,7 @@ def worst_hours(result: Truth) -> Table:
 
 
 def speed(progress: Progress) -> list[str]:
-    """How many records were processed in which time."""
+    """Number of processed records, and the time it took."""
     records = progress.flights + 3 * (progress.flights - 1) + data.WEATHER_ROWS
     working = max(progress.working_s, 0.1)
     return [
@@ -89,8 +89,8 @@ def trail(operations: Operations) -> Iterable[str]:
 
 
 def places(stage: Stage, operations: Operations) -> Sequence[tuple[str, str]]:
-    """Pages of Dagster's UI, commands, files: what is seen there, and where."""
-    url, home = stage.dagster.url, stage.places.home
+    """Pages of Dagster's UI, commands and files, with what they show."""
+    url, home = stage.dagster.url, stage.paths.home
     environment = " ".join(
         f"{name}={shlex.quote(os.path.relpath(value))}" for name, value in stage.environment.items() if "URL" not in name
     )

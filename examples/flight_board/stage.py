@@ -1,4 +1,4 @@
-"""What the demo plays on: a home of its own with a broker, Dagster and the declared application in it; and their end.
+"""The demo's environment: a separate home with a broker, Dagster and the declared application, and their shutdown.
 
 The demo begins clean each time, so that there is something to replay. It keeps apart from what `make dev` uses: another home, and ports
 that are free. Everything that is started knows the home by PENSTOCK_HOME; that is how what an earlier demo left behind (its terminal was
@@ -16,13 +16,13 @@ import psutil
 import tomlkit
 from filelock import FileLock, Timeout
 
-from orchestration.applications import Applications, WrongDeclarationError
-from orchestration.control_plane import ControlPlane
-from orchestration.embedded.dagster_server import DagsterServer
-from orchestration.embedded.kafka import EmbeddedBroker
-from orchestration.embedded.ports import free_port, is_free
-from orchestration.operations import Operations
-from orchestration.places import STREAMS_TOML, Places, default_database_url
+from penstock.orchestration.database import ControlPlane
+from penstock.orchestration.declarations.applications import Applications, WrongDeclarationError
+from penstock.orchestration.declarations.project_paths import STREAMS_TOML, ProjectPaths, default_database_url
+from penstock.orchestration.embedded.dagster_server import DagsterServer
+from penstock.orchestration.embedded.kafka import EmbeddedBroker
+from penstock.orchestration.embedded.ports import free_port, is_free
+from penstock.orchestration.instances.operations import Operations
 
 APPLICATION = "flight-board"
 ACTOR = "demo"
@@ -35,36 +35,36 @@ class StageError(Exception):
 
 
 class Stage:
-    """A context manager. Inside it the home is this demo's alone and empty; at its end everything that runs in it is stopped."""
+    """A context manager. On entry the home is empty and used by this demo alone; on exit everything that runs in it is stopped."""
 
-    def __init__(self, project: Places) -> None:
-        """`project` is where the application is declared; the demo's home is the folder `demo` in that project's."""
+    def __init__(self, project: ProjectPaths) -> None:
+        """`project` is the folder where the application is declared; the demo's home is the folder `demo` in that project's home."""
         self._project = project
         home = project.home / "demo"
-        self.places = Places(root=home, home=home, streams_toml=home / STREAMS_TOML, database_url=default_database_url(home))
-        self.broker = EmbeddedBroker(self.places.broker_dir, free_port())
+        self.paths = ProjectPaths(root=home, home=home, streams_toml=home / STREAMS_TOML, database_url=default_database_url(home))
+        self.broker = EmbeddedBroker(self.paths.broker_dir, free_port())
         port = _DAGSTER_PORT if is_free(_DAGSTER_PORT) else free_port()
         self.dagster = DagsterServer(home / "dagster", port, self.environment)
         self._lock = FileLock(project.home / "demo.lock", timeout=0)
         self._operations: Operations | None = None
-        """Once the application is declared."""
+        """Set after the application is declared."""
         self._outside: dict[str, str | None] = {}
         self.killed: list[str] = []
-        """What `stop` had to kill in the end; nothing, if all is well."""
+        """Processes that `stop` had to kill; normally none."""
 
     @property
     def environment(self) -> dict[str, str]:
-        """What makes any `penstock` command, and Dagster, work on the demo."""
-        places = self.places
+        """Environment in which `penstock` commands and Dagster use the demo's home."""
+        paths = self.paths
         return {
-            "PENSTOCK_HOME": str(places.home),
-            "PENSTOCK_STREAMS": str(places.streams_toml),
-            "PENSTOCK_DATABASE_URL": places.database_url,
+            "PENSTOCK_HOME": str(paths.home),
+            "PENSTOCK_STREAMS": str(paths.streams_toml),
+            "PENSTOCK_DATABASE_URL": paths.database_url,
         }
 
     def __enter__(self) -> Stage:
         """Raises StageError if another demo runs, or the home cannot be written."""
-        home = self.places.home
+        home = self.paths.home
         try:
             home.parent.mkdir(parents=True, exist_ok=True)
             self._lock.acquire()
@@ -78,7 +78,7 @@ class Stage:
             self._lock.release()
             raise
         self._outside = {name: os.environ.get(name) for name in self.environment}
-        os.environ.update(self.environment)  # all that is started from here on can be found by it
+        os.environ.update(self.environment)  # identifies all processes that are started from here on
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -93,15 +93,15 @@ class Stage:
             self._lock.release()
 
     def clear(self) -> None:
-        """Ends what an earlier demo left running, and removes its data. Raises StageError."""
+        """Stop processes of an earlier demo, and remove its data. Raises StageError."""
         self._kill_left_over()
         self.broker.stop()
         try:
-            if self.places.home.exists():
-                shutil.rmtree(self.places.home)
-            self.places.home.mkdir()
+            if self.paths.home.exists():
+                shutil.rmtree(self.paths.home)
+            self.paths.home.mkdir()
         except OSError as error:
-            raise StageError(f"what the last demo left in {self.places.home} cannot be removed: {error}") from error
+            raise StageError(f"what the last demo left in {self.paths.home} cannot be removed: {error}") from error
 
     def declare(self) -> Operations:
         """The application as the project declares it, on the demo's broker. Raises StageError, WrongDeclarationError."""
@@ -115,14 +115,12 @@ class Stage:
         application["config"] = {**application.get("config", {}), "bootstrap.servers": self.broker.bootstrap_servers}
         tables = [table for table in document.get("tables", []) if table["application"] == APPLICATION]
         text = tomlkit.dumps({"applications": {APPLICATION: application}, "tables": tables, "spark": document.get("spark", {})})
-        self.places.streams_toml.write_text(text, encoding="utf-8")
-        self._operations = Operations(
-            self.places, Applications.parse(text, self.places.streams_toml), ControlPlane(self.places.database_url)
-        )
+        self.paths.streams_toml.write_text(text, encoding="utf-8")
+        self._operations = Operations(self.paths, Applications.parse(text, self.paths.streams_toml), ControlPlane(self.paths.database_url))
         return self._operations
 
     def stop(self) -> None:
-        """Instances first, while their broker is there to take their last commit; then Dagster, the broker, and whatever else is left."""
+        """Instances first, while the broker can take their last commit; then Dagster, the broker, and any remaining process."""
         try:
             if self._operations is not None:
                 for name in self._operations.launcher.known():
@@ -135,21 +133,21 @@ class Stage:
             self.killed = self._kill_left_over()
 
     def left_over(self) -> list[psutil.Process]:
-        """Every process that was started for this home and still runs."""
+        """All running processes that were started for this home."""
         found: list[psutil.Process] = []
         for process in psutil.process_iter():
             try:
-                ours = process.pid != os.getpid() and process.environ().get("PENSTOCK_HOME") == str(self.places.home)
+                ours = process.pid != os.getpid() and process.environ().get("PENSTOCK_HOME") == str(self.paths.home)
                 if ours and process.status() != psutil.STATUS_ZOMBIE:
                     found.append(process)
-            except (psutil.Error, OSError):  # it ended meanwhile, or belongs to somebody else
+            except (psutil.Error, OSError):  # it has exited, or belongs to another user
                 continue
         return found
 
     def _kill_left_over(self) -> list[str]:
-        """Kills what is left, and says what that was."""
+        """Kill the remaining processes, and return their names."""
         killed: list[str] = []
-        while left := self.left_over():  # what is killed may just have started something
+        while left := self.left_over():  # a killed process may just have started another one
             for process in left:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     killed.append(f"process {process.pid} ({' '.join(process.cmdline())[:120]})")

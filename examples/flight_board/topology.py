@@ -1,4 +1,4 @@
-"""The flight board's topology: three questions asked of one stream of departures.
+"""The flight board's topology: three queries on one stream of departures.
 
     flights ─┬─ join airlines ── by carrier ──────────── carriers        ─► flights-per-carrier
              ├─ join airports ── by origin, each hour ── hourly-delay    ─► delay-per-hour
@@ -14,14 +14,14 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TypeAlias, cast
 
-from runtime import Consumed, Grouped, Joined, Materialized, Produced, StreamsBuilder, TimeWindows, Topology, serdes
+from penstock import Consumed, Grouped, Joined, Materialized, Produced, StreamsBuilder, TimeWindows, Topology, serdes
 
 Row: TypeAlias = dict[str, object]
 
 FLIGHTS, AIRLINES, AIRPORTS, WEATHER = "flights", "airlines", "airports", "weather"
 PER_CARRIER, PER_HOUR, WITH_WEATHER = "flights-per-carrier", "delay-per-hour", "flights-with-weather"
 REPARTITIONS = ("by-carrier", "by-origin", "by-origin-and-hour")
-"""Names of the topics between the sub-topologies, without the application's in front and `-repartition` behind."""
+"""Names of the repartition topics, without the prefix of the application's name and the suffix `-repartition`."""
 
 HOUR = timedelta(hours=1)
 GRACE = timedelta(days=370)
@@ -80,7 +80,7 @@ def with_weather(flight: Row, weather: Row | None) -> Row:
 
 
 def add_to_carrier(_carrier: str, flight: Row, total: Row) -> Row:
-    """A carrier's row: `name`, `flights`, and of these `cancelled` (they have no departure delay)."""
+    """A carrier's row: `name`, `flights`, and the number of these that were `cancelled` (without a departure delay)."""
     return {
         "name": flight["name"],
         "flights": cast(int, total.get("flights", 0)) + 1,
@@ -89,7 +89,7 @@ def add_to_carrier(_carrier: str, flight: Row, total: Row) -> Row:
 
 
 def add_to_hour(_origin: str, flight: Row, total: Row) -> Row:
-    """An hour's row at an airport: `flights`, of these `cancelled`; `delay_minutes` of those that left, and their `mean_delay`."""
+    """An hour's row at an airport: `flights`, the number of `cancelled` ones, `delay_minutes` of the others, and their `mean_delay`."""
     delay = flight["dep_delay"]
     flights = cast(int, total.get("flights", 0)) + 1
     cancelled = cast(int, total.get("cancelled", 0)) + (delay is None)

@@ -1,4 +1,4 @@
-"""What the flight board must come to, computed straight from the package's files with pandas; and how results are compared."""
+"""Expected results of the flight board, computed from the package's files with pandas, and the comparison with actual results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from examples.flight_board import topology
 from examples.flight_board.data import HOUR_MS, read_file, read_flights
-from runtime import Windowed, serdes
+from penstock import Windowed, serdes
 
 UNITED = 58_665
 """Flights of United in the whole year."""
@@ -27,7 +27,7 @@ HOUR_FIELDS = ("airport", "flights", "cancelled", "delay_minutes", "mean_delay")
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """The right answers. `carriers`: by carrier code; `hours`: by (origin, start of the hour in ms);
+    """The expected results. `carriers`: by carrier code; `hours`: by (origin, start of the hour in ms);
     `weather`: each flight with its weather, counted."""
 
     carriers: Mapping[Hashable, Mapping[str, object]]
@@ -36,7 +36,7 @@ class Truth:
 
 
 def compute(limit: int | None = None) -> Truth:
-    """The truth about the first `limit` flights (default: all)."""
+    """Expected results for the first `limit` flights (default: all)."""
     flights = read_flights(limit)
     return Truth(_carriers(flights), _hours(flights), _weather(flights))
 
@@ -74,7 +74,7 @@ def _weather(flights: pd.DataFrame) -> Counter[Hashable]:
 
 
 def compare(truth: Truth, result: Truth) -> list[str]:
-    """What differs, in words; empty if nothing does."""
+    """Descriptions of the differences; empty if there are none."""
     return [
         *_differences("carrier", truth.carriers, result.carriers),
         *_differences("hour", truth.hours, result.hours),
@@ -89,7 +89,7 @@ def _differences(what: str, wanted: Mapping[Hashable, object], found: Mapping[Ha
 
 
 def read_results(bootstrap_servers: str) -> Truth:
-    """What the application has written to its output topics and committed, up to their ends now."""
+    """The committed records of the application's output topics, up to their current ends."""
     decode = msgspec.json.decode
     windowed = serdes.time_windowed(serdes.STRING, HOUR_MS).deserializer(topology.PER_HOUR)
     carriers: dict[Hashable, Mapping[str, object]] = {}
@@ -108,7 +108,7 @@ def read_results(bootstrap_servers: str) -> Truth:
 
 
 def read_tables(folder: Path, truth: Truth) -> Truth:
-    """What stands in the Parquet tables `carriers` and `hourly_delay` under `folder`. Flights with weather have none: the truth's."""
+    """Content of the Parquet tables `carriers` and `hourly_delay` under `folder`. Flights with weather have no table: the expected ones."""
     carriers = pd.read_parquet((folder / "carriers").resolve())
     hours = pd.read_parquet((folder / "hourly_delay").resolve())
     starts = pd.to_datetime(hours["window_start"], utc=True).astype("datetime64[ms, UTC]").astype("int64")
@@ -120,13 +120,13 @@ def read_tables(folder: Path, truth: Truth) -> Truth:
 
 
 def _records(frame: pd.DataFrame, fields: Iterable[str]) -> list[dict[str, object]]:
-    """Rows with these columns; None where a number is missing."""
+    """Rows with these columns; None for missing numbers."""
     columns = {name: [None if pd.isna(value) else value for value in frame[name].tolist()] for name in fields}
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
 def _committed(bootstrap_servers: str, topics: Iterable[str]) -> Iterator[tuple[str, bytes, bytes]]:
-    """What stands on the topics, aborted and open transactions left out, each partition up to its end. Raises KafkaException."""
+    """The committed records of the topics, each partition up to its end. Raises KafkaException."""
     settings: dict[str, str | int | float | bool] = {
         "bootstrap.servers": bootstrap_servers,
         "group.id": "flight-board-truth",

@@ -1,4 +1,4 @@
-"""Watches the replay: how far it is, and what is written down meanwhile: the pause, the alert, the run-book's steps, the resume.
+"""Progress of the replay, and the events meanwhile: the pause, the alert, the run-book's steps, the resume.
 
 How far: the offsets that the application's group has committed on its input topics. It is done when all flights are committed, and after
 that every task has said that it has nothing more to do, and every run-book has come to its end.
@@ -17,13 +17,13 @@ from sqlalchemy import select
 
 from examples.flight_board import topology
 from examples.flight_board.data import PARTITIONS
-from orchestration.applications import Application
-from orchestration.audit import now
-from orchestration.control_plane.models import Alert, AlertState, AuditEntry, Event, Instance, RunBookRun, RunBookState, Task
-from orchestration.feed import Feed
-from orchestration.operations import Operations
-from runtime.events import EventKind
-from runtime.states import State, TaskState
+from penstock.orchestration.database.audit import now
+from penstock.orchestration.database.models import Alert, AlertState, AuditEntry, Event, Instance, RunBookRun, RunBookState, Task
+from penstock.orchestration.declarations.applications import Application
+from penstock.orchestration.instances.operations import Operations
+from penstock.orchestration.projection.feed import Feed
+from penstock.runtime.model.events import EventKind
+from penstock.runtime.model.states import State, TaskState
 
 STUCK_SECONDS = 180.0
 _LOOK_SECONDS = 0.5
@@ -31,12 +31,12 @@ _TOLD = (EventKind.TASK_PAUSED.value, EventKind.TASK_RESUMED.value, EventKind.TA
 
 
 class StuckError(Exception):
-    """The replay does not get on; the message says where it stands."""
+    """The replay makes no progress; the message says where it stopped."""
 
 
 @dataclass(slots=True)
 class Progress:
-    """How far the replay is. `working_s` counts the time in which something was committed: waiting for a paused task alone is not in it."""
+    """Progress of the replay. `working_s` is the time with commits; it excludes waiting for a paused task."""
 
     flights: int
     done: int = 0
@@ -172,7 +172,7 @@ def _where(operations: Operations, application: Application, progress: Progress,
     lines = [f"nothing has moved for {STUCK_SECONDS:.0f} s; {progress.done:,} of {progress.flights:,} flights are processed"]
     for name in application.instances:
         row, tasks = operations.look(name)
-        lines.append(f"{name} is {row.state or 'unknown'}; its log: {operations.places.log_path(name)}")
+        lines.append(f"{name} is {row.state or 'unknown'}; its log: {operations.paths.log_path(name)}")
         lines += [f"  task {task.task} {task.state} lag {task.lag}" for task in tasks if task.state != TaskState.RUNNING.value or task.lag]
     with operations.control_plane.reading() as session:
         alerts = session.scalars(select(Alert).where(Alert.application == application.id, Alert.state != AlertState.RESOLVED.value)).all()

@@ -1,6 +1,6 @@
-"""Many members in few processes: `python -m tests.broker.crowd FOLDER NAME…` runs a client for each name, each with a worker of its own.
+"""Many members in few processes: `python -m tests.broker.crowd FOLDER NAME…` runs a client with one worker for each name.
 
-They are full members: a group membership, a reader of the coordination topic, a transactional producer, tasks. What they do is next to
+They are full members: a group membership, a consumer of the coordination topic, a transactional producer, tasks. They process almost
 nothing, so that dozens fit on one machine. Application, broker and topics come from the environment. It runs until it is killed.
 """
 
@@ -12,12 +12,12 @@ import signal
 import sys
 from pathlib import Path
 
-from runtime.client import KafkaStreams
-from tests.broker.fleets import copy
+from penstock.runtime.client.kafka_streams import KafkaStreams
+from tests.support.fleets import copy
 
 
 def main(folder: Path, names: list[str]) -> None:
-    """Starts the clients, and waits."""
+    """Start the clients, and wait."""
     logging.basicConfig(filename=folder / f"{names[0]}.log", level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     topology = copy()
     for name in names:
@@ -26,7 +26,7 @@ def main(folder: Path, names: list[str]) -> None:
             "bootstrap.servers": os.environ["TEST_SERVERS"],
             "client.id": name,
             "state.dir": str(folder / name),
-            # So many on two cores have pauses, and hundreds of transactions a second would be a test of the broker.
+            # With so many on two cores, processes pause; hundreds of transactions a second would test the broker instead.
             "session.timeout.ms": 6_000,
             "heartbeat.interval.ms": 1_500,
             "commit.interval.ms": 2_000,

@@ -1,7 +1,7 @@
-"""A network that can fail: a TCP proxy on loopback, and a broker that is reached through it by whoever begins at the proxy's end.
+"""A network that can fail: a TCP proxy on loopback, and a broker that clients of the proxy reach only through it.
 
-A client goes where the broker tells it to go, so the broker has a listener of its own for those behind the proxy, and advertises the
-proxy's port for it. Splitting the proxy splits them from the broker, and nobody else.
+A client connects to the address that the broker advertises, so the broker has a separate listener for clients behind the proxy, and
+advertises the proxy's port for it. Splitting the proxy separates only these clients from the broker.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from orchestration.embedded.kafka import EmbeddedBroker
-from orchestration.embedded.ports import LOOPBACK, free_port
+from penstock.orchestration.embedded.kafka import EmbeddedBroker
+from penstock.orchestration.embedded.ports import LOOPBACK, free_port
 
 CHUNK = 1 << 16
 
 
 class Proxy:
-    """Hands bytes on between its own port and `target_port`, both ways, while it is not split. Use it in a `with` block."""
+    """Forwards bytes between its own port and `target_port`, both ways, while it is not split. Use it in a `with` block."""
 
     def __init__(self, target_port: int) -> None:
         self.port = free_port()
@@ -37,16 +37,16 @@ class Proxy:
         return f"{LOOPBACK}:{self.port}"
 
     def split(self) -> None:
-        """From now on nothing gets through, and nobody is told: connections stay, as when a cable is pulled."""
+        """Stop forwarding silently: connections stay open, as when a cable is pulled."""
         self._loop.call_soon_threadsafe(self._whole.clear)
 
     def cut(self) -> None:
-        """Like `split`, and connections are closed at both ends, as by a firewall that was restarted; new ones get nowhere."""
+        """Stop forwarding and close connections at both ends, as a restarted firewall does; new ones get no answer."""
         self._loop.call_soon_threadsafe(self._whole.clear)
         self._loop.call_soon_threadsafe(self._close_all)
 
     def heal(self) -> None:
-        """What was held on the way arrives, as TCP would send it again."""
+        """Forward again, including the bytes held back, as TCP would retransmit them."""
         self._loop.call_soon_threadsafe(self._whole.set)
 
     def _close_all(self) -> None:
@@ -65,7 +65,7 @@ class Proxy:
                 self._connections.discard(far_writer)
                 far_writer.close()
         except OSError:
-            pass  # the broker is away: for the client, so is the proxy
+            pass  # the broker is down: for the client, so is the proxy
         finally:
             self._connections.discard(writer)
             writer.close()

@@ -1,20 +1,20 @@
-"""An application that counts in stores of all kinds at once, those of the user's own included, to be killed and rebuilt."""
+"""An application that counts in stores of all kinds at once, including the user's own; tests kill it and restore it."""
 
 from __future__ import annotations
 
 import os
 from typing import cast
 
-from runtime import Processor, ProcessorContext, Record, Topology, serdes
-from runtime.record import SessionWindow, Windowed
-from runtime.stores import SessionStore, StateStore, StoreBuilder, Stores, VersionedKeyValueStore
-from tests.unit.own_stores import KINDS, OwnBuilder, OwnStore
+from penstock import Processor, ProcessorContext, Record, Topology, serdes
+from penstock.runtime.model.record import SessionWindow, Windowed
+from penstock.runtime.stores import SessionStore, StateStore, StoreBuilder, Stores, VersionedKeyValueStore
+from tests.support.own_stores import KINDS, OwnBuilder, OwnStore
 
 DAY = 86_400_000
 
 
 class CountEverywhere(Processor):
-    """Counts each key in every store; they must agree on the count before."""
+    """Counts each key in every store; fails if their previous counts differ."""
 
     def init(self, context: ProcessorContext) -> None:
         self._context = context
@@ -43,7 +43,7 @@ class CountEverywhere(Processor):
 
 
 def topology(source: str, output: str) -> Topology:
-    """source → CountEverywhere → output."""
+    """Return source → CountEverywhere → output."""
     builders: list[StoreBuilder[StateStore]] = [
         *(OwnBuilder(kind, kind) for kind in KINDS),
         Stores.versioned_key_value_store_builder(Stores.persistent_versioned_key_value_store("versions", DAY), serdes.STRING, serdes.LONG),
@@ -57,5 +57,5 @@ def topology(source: str, output: str) -> Topology:
 
 
 def build() -> Topology:
-    """The factory of processes."""
+    """Return the topology of the processes."""
     return topology(os.environ["TEST_SOURCE"], os.environ["TEST_OUTPUT"])

@@ -1,9 +1,9 @@
-"""A process that restores two stores and says how far it is, so that it can be killed in the middle.
+"""A process that restores two stores and prints its progress, so that it can be killed in the middle.
 
     python -m tests.broker.restoring <bootstrap servers> <topic> <folder>      (one store for each of the topic's two partitions)
 
 It prints `start <partition> <offset>`, and after each write `batch <partition> <offset of the last record written>`; then it waits for a
-line before it goes on, so that it cannot come to its end before it is killed.
+line on its input, so that it cannot finish before it is killed.
 """
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from runtime.changelog import log_reader, restore
-from runtime.changelog.restore import Restorer
-from runtime.changelog.staleness import Changelog
-from runtime.clock import SystemClock
-from runtime.config import StreamsConfig
-from runtime.events import EventSink
-from runtime.ids import Partition, TaskId
-from runtime.metrics import Metrics
-from runtime.serdes import STRING
-from runtime.stores import Stores
-from runtime.stores.base import EngineStore, StoreContext
-from runtime.topics import TopicAdmin
+from penstock.runtime.changelog import restore
+from penstock.runtime.changelog.restore import Restorer
+from penstock.runtime.changelog.staleness import Changelog
+from penstock.runtime.config.streams_config import StreamsConfig
+from penstock.runtime.kafka import log_reader
+from penstock.runtime.kafka.topic_admin import TopicAdmin
+from penstock.runtime.model.clock import SystemClock
+from penstock.runtime.model.events import EventSink
+from penstock.runtime.model.ids import Partition, TaskId
+from penstock.runtime.model.metrics import Metrics
+from penstock.runtime.stores import Stores
+from penstock.runtime.stores.base import EngineStore, StoreContext
+from penstock.serdes import STRING
 
 AT_ONCE = 500
 
@@ -43,7 +44,7 @@ class Teller:
 
 
 def open_store(folder: Path, partition: Partition) -> EngineStore:
-    """The store of a partition, under `folder`."""
+    """Open the store of a partition, under `folder`."""
     task = TaskId(0, partition.number)
     store = Stores.key_value_store_builder(Stores.persistent_key_value_store("counts"), STRING, STRING).build()
     store.open(folder / str(task), StoreContext("app", folder / str(task), task, partition))
@@ -51,7 +52,7 @@ def open_store(folder: Path, partition: Partition) -> EngineStore:
 
 
 def main(servers: str, topic: str, folder: Path) -> None:
-    """Restores to the present ends."""
+    """Restore to the current end offsets."""
     restore._MOST_KEYS = log_reader._MOST_PER_POLL = AT_ONCE
     restore._STEP_MS = 0
     clock = SystemClock()

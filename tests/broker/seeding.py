@@ -9,27 +9,27 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from runtime.commit.metadata import OffsetAndMetadata
-from runtime.ids import Partition
-from runtime.seeds import install
-from runtime.seeds.journal import Mark
-from runtime.seeds.writing import SeedWriter
-from runtime.stores import rocks_files
-from tests.broker.seeds import config_of, topology_of
+from penstock.runtime.model.ids import Partition
+from penstock.runtime.model.offset_metadata import OffsetAndMetadata
+from penstock.runtime.seeds import install
+from penstock.runtime.seeds.journal import Mark
+from penstock.runtime.seeds.writing import SeedWriter
+from penstock.runtime.stores import rocks_files
+from tests.support.seeds import config_of, topology_of
 
 
 class WaitingWriter(SeedWriter):
-    """Says what it is about to commit."""
+    """Prints what it is about to commit."""
 
     def commit(self, marks: Mapping[Partition, Mark], inputs: Mapping[Partition, OffsetAndMetadata] | None = None) -> None:
-        self._transactions.flush()  # what is not committed is on the logs all the same
+        self._transactions.flush()  # uncommitted records are on the logs too
         print("offsets" if inputs else "commit", flush=True)
         sys.stdin.readline()
         super().commit(marks, inputs)
 
 
 def main(source: str, table: str, application_id: str, bootstrap_servers: str, state_dir: str, seed: str) -> None:
-    install.SeedWriter = WaitingWriter  # type: ignore[attr-defined]  # in place of the one that does not wait
+    install.SeedWriter = WaitingWriter  # type: ignore[attr-defined]  # replaces the one that does not wait
     install._TRANSACTION_RECORDS, rocks_files._MOST_ENTRIES = 10, 7
     config = config_of(application_id, bootstrap_servers, Path(state_dir))
     install.install_seed(topology_of(source, table).resolved(config), config, seed)

@@ -1,5 +1,5 @@
-"""An application with many ways to keep state: counts, windows, counts in memory, counts behind a repartition topic, a store of the user's
-own, and a global table."""
+"""An application with many kinds of state: counts, windows, counts in memory, counts after a repartition topic, a user's own store,
+and a global table."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import os
 from datetime import timedelta
 from typing import cast
 
-from runtime import Processor, ProcessorContext, Record, Topology, serdes
-from runtime.dsl.builder import StreamsBuilder
-from runtime.dsl.options import Consumed, Grouped, Materialized
-from runtime.dsl.windows import TimeWindows
-from tests.unit.own_stores import OwnBuilder, OwnStore
+from penstock import Processor, ProcessorContext, Record, Topology, serdes
+from penstock.runtime.dsl.builder import StreamsBuilder
+from penstock.runtime.dsl.options import Consumed, Grouped, Materialized
+from penstock.runtime.dsl.windows import TimeWindows
+from tests.support.own_stores import OwnBuilder, OwnStore
 
 TEXT = Consumed(serdes.STRING, value=serdes.STRING)
 GROUPED = Grouped(key=serdes.STRING, value=serdes.STRING)
 
 
 class Remember(Processor):
-    """Keeps the last value of each key in a store of the user's own."""
+    """Keeps the last value of each key in a user's own store."""
 
     def init(self, context: ProcessorContext) -> None:
         self._store = cast(OwnStore, context.get_state_store("own"))

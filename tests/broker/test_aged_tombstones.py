@@ -1,4 +1,4 @@
-"""Rule 13 with the broker's own log cleaner: a deletion that it has cleaned away is heard of by nobody who was away."""
+"""An instance that was away misses a deletion that the broker's log cleaner has removed meanwhile (rules.md, 13)."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from runtime import serdes
-from runtime.dsl.builder import StreamsBuilder
-from runtime.dsl.options import Consumed, Materialized, Produced
-from runtime.events import EventKind
-from runtime.topology.topology import Topology
-from tests.broker.engine import running, told, worker_of
+from penstock import serdes
+from penstock.runtime.dsl.builder import StreamsBuilder
+from penstock.runtime.dsl.options import Consumed, Materialized, Produced
+from penstock.runtime.model.events import EventKind
+from penstock.runtime.topology.topology import Topology
 from tests.support import Kafka, wait_until
+from tests.support.engine import running, told, worker_of
 
 Topic = Callable[..., str]
 CLEANED_SOON = {
@@ -30,7 +30,7 @@ def has_key(broker: Kafka, topic: str, key: bytes) -> bool:
 
 
 def clean(broker: Kafka, topic: str, gone: bytes) -> None:
-    """Writes on until the log holds nothing of a key any more, neither its rows nor their deletion."""
+    """Keep writing until the log contains neither rows nor the deletion of a key."""
 
     def written_on() -> bool:
         broker.produce(topic, [("filler", str(time.monotonic()))], partition=0)
@@ -67,7 +67,7 @@ def test_rule_13_a_global_table_that_was_away_is_rebuilt(broker: Kafka, topic: T
 def test_rule_13_a_store_whose_task_was_elsewhere_is_restored_from_the_start(
     broker: Kafka, topic: Topic, application_id: str, tmp_path: Path
 ) -> None:
-    """The row was deleted at another instance, on whose disk it is gone; what this disk holds is older than the log remembers."""
+    """Another instance has processed the deletion of the row; the store on this disk is older than the log's tombstones."""
     source = topic("rows", config={"cleanup.policy": "compact"})
     builder = StreamsBuilder()
     builder.table(source, TEXT, Materialized("rows", logging=CLEANED_SOON))
@@ -95,8 +95,8 @@ def test_rule_13_a_table_hears_of_deletions_that_its_source_topic_has_forgotten(
     broker.produce(source, [("kept", "1"), ("gone", "1")], partition=0)
     with running(broker, topology, application_id, state_dir) as streams:
         wait_until(lambda: dict(streams.store("rows").all()) == {"kept": "1", "gone": "1"}, what="the rows")
-        [task] = worker_of(streams)._parts.tasks.all()
-        wait_until(lambda: all(queue.at_end for queue in task.queues or ()), what="the end of the topic")
+        [task] = worker_of(streams)._assembled.tasks.all()
+        wait_until(lambda: all(queue.at_end for queue in (task.queues.all if task.queues else ())), what="the end of the topic")
     broker.produce(source, [("gone", None)], partition=0)
     clean(broker, source, b"gone")
     with running(broker, topology, application_id, state_dir) as streams:

@@ -1,11 +1,10 @@
-"""Snapshots of a whole application, whose instances are processes: complete or not there, equal to the changelogs at their offsets."""
+"""Snapshots of an application whose instances are processes: complete or absent, and equal to the changelogs at their offsets."""
 
 from __future__ import annotations
 
 import os
 import struct
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,26 +14,26 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from orchestration.applications import Application as Declared
-from orchestration.applications import Applications
-from orchestration.cli import app
-from orchestration.control_plane import ControlPlane
-from orchestration.operations import Operations
-from orchestration.places import Places
-from orchestration.resources import PenstockResource
-from orchestration.snapshot_exports import export_snapshot
-from orchestration.snapshot_job import take_snapshot_job
-from orchestration.snapshots import delete_snapshots, local_root, take_snapshot
-from orchestration.tasks import RefusedError, TaskCommands
-from runtime.errors import StateDirectoryError, StreamsError
-from runtime.ids import TaskId
-from runtime.snapshots.catalogue import Snapshot, find, find_all
-from runtime.snapshots.manifest import GLOBAL, TaskManifest
-from runtime.snapshots.places import place_of
-from runtime.snapshots.reading import check, store_files
-from runtime.stores.rocks_files import read_files
-from tests.broker.instances import Application
+from penstock.orchestration.cli import app
+from penstock.orchestration.dagster.resources import PenstockResource
+from penstock.orchestration.dagster.snapshot_job import take_snapshot_job
+from penstock.orchestration.database import ControlPlane
+from penstock.orchestration.declarations.applications import Application as Declared
+from penstock.orchestration.declarations.applications import Applications
+from penstock.orchestration.declarations.project_paths import ProjectPaths
+from penstock.orchestration.instances.operations import Operations
+from penstock.orchestration.kafka.task_commands import RefusedError, TaskCommands
+from penstock.orchestration.snapshots.exports import export_snapshot
+from penstock.orchestration.snapshots.taking import delete_snapshots, local_root, take_snapshot
+from penstock.runtime.model.errors import StateDirectoryError, StreamsError
+from penstock.runtime.model.ids import TaskId
+from penstock.runtime.snapshots.catalogue import Snapshot, find, find_all
+from penstock.runtime.snapshots.manifest import GLOBAL, TaskManifest
+from penstock.runtime.snapshots.opening import place_of
+from penstock.runtime.snapshots.reading import check, store_files
+from penstock.runtime.stores.rocks_files import read_files
 from tests.support import Kafka, unique, wait_until
+from tests.support.instances import Application
 
 PARTITIONS = 3
 TASKS = [GLOBAL, *(f"{part}_{partition}" for part in (1, 2) for partition in range(PARTITIONS))]
@@ -51,7 +50,7 @@ export-keep = 1
 
 
 class Fleet:
-    """Two instances, one of them with two workers, and a control plane that knows nothing but where they are declared."""
+    """Two instances, one of them with two workers, and a control plane that only has their declaration."""
 
     def __init__(self, broker: Kafka, folder: Path) -> None:
         self.broker = broker
@@ -70,8 +69,8 @@ class Fleet:
         toml = folder / "streams.toml"
         toml.write_text(DECLARED.format(id=self.application.id, servers=broker.bootstrap_servers))
         declared = Applications.read(toml)
-        places = Places(folder, folder / "home", toml, f"sqlite:///{folder}/control-plane.db")
-        self.operations = Operations(places, declared, ControlPlane(places.database_url))
+        paths = ProjectPaths(folder, folder / "home", toml, f"sqlite:///{folder}/control-plane.db")
+        self.operations = Operations(paths, declared, ControlPlane(paths.database_url))
         self.declared = declared.applications[0]
 
     def take(self, snapshot_id: str | None = None, timeout_s: float = 60) -> Snapshot:
@@ -85,7 +84,7 @@ class Fleet:
 
     @contextmanager
     def flowing(self) -> Iterator[None]:
-        """Records come all the time."""
+        """Produce records continuously during the block."""
         ended = threading.Event()
 
         def feed() -> None:
@@ -124,7 +123,7 @@ def entries(snapshot: Snapshot, part: TaskManifest, name: str) -> dict[bytes, by
 
 
 def on_changelog(broker: Kafka, part: TaskManifest, name: str) -> dict[bytes, bytes]:
-    """What a timestamped store must hold by its changelog, up to the snapshot's offset."""
+    """Return the expected content of a timestamped store by its changelog, up to the snapshot's offset."""
     [changelog] = [each.changelog for each in part.stores if each.name == name]
     assert changelog is not None
     found: dict[bytes, bytes] = {}
@@ -164,9 +163,9 @@ def test_a_snapshot_is_complete_and_equal_to_the_changelogs_at_its_offsets_while
 
 
 def test_the_newest_ones_stay_with_the_instances_and_deleted_ones_go(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However they are taken: by a program, on the command line, by the job in Dagster."""
-    monkeypatch.setenv("PENSTOCK_STREAMS", str(fleet.operations.places.streams_toml))
-    monkeypatch.setenv("PENSTOCK_HOME", str(fleet.operations.places.home))
+    """Taken in each way: by a program, on the command line, by the job in Dagster."""
+    monkeypatch.setenv("PENSTOCK_STREAMS", str(fleet.operations.paths.streams_toml))
+    monkeypatch.setenv("PENSTOCK_HOME", str(fleet.operations.paths.home))
     taken = [fleet.take().id]
     shown = CliRunner().invoke(app, ["snapshot", "take", fleet.declared.id])
     assert shown.exit_code == 0 and f"is complete: {len(TASKS)} tasks" in shown.output, shown.output
@@ -222,8 +221,8 @@ def test_the_instances_export_what_they_have(fleet: Fleet, tmp_path: Path) -> No
 
 
 def test_a_task_that_nobody_can_write_now_makes_it_incomplete_and_killed_instances_leave_nothing_that_is_read(fleet: Fleet) -> None:
-    """One instance stands still: the snapshot is not complete, and says whose tasks are missing. Then it is killed in the middle of the
-    next one: its tasks come to the other instance, which is asked for them again."""
+    """One instance is suspended: the snapshot is incomplete, and names the missing tasks. Then it is killed in the middle of the next one:
+    its tasks move to the other instance, which receives the request for them again."""
     application, before = fleet.application, fleet.ids()
     held = sorted(task for task, _ in application.reports()["two"].items())
     application.freeze("two")
@@ -237,9 +236,10 @@ def test_a_task_that_nobody_can_write_now_makes_it_incomplete_and_killed_instanc
     with pytest.raises(StateDirectoryError, match=r"holds parts of a snapshot .* but no snapshot.json"):
         find(fleet.share("one") / "stalled")
     taken: list[Snapshot] = []
+    parts = set(fleet.share("one").iterdir())
     taking = threading.Thread(target=lambda: taken.append(fleet.take()))
     taking.start()
-    time.sleep(1.0)
+    wait_until(lambda: set(fleet.share("one").iterdir()) - parts, what="the first part of the snapshot")
     application.kill("two")
     taking.join(90)
     [snapshot] = taken

@@ -1,8 +1,8 @@
 """A sample of the cases of tests/cases on a real broker, with the same outcome as in the test driver, and with a restart in the middle.
 
 The driver commits after each record, so the applications of all cases run side by side and take one record each per round: the next round
-begins when what the driver puts out for this one is on the broker and the input is committed. Topics are named anew, since the cases call
-all of theirs alike, and times are moved to today, since a broker deletes what is as old as theirs.
+begins when the outputs of the driver for this one are on the broker and the input is committed. Topics get new names, since all cases
+use the same ones, and times are moved to today, since a broker deletes records as old as theirs.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.cimpl import NewTopic
 
 import tests.cases
-from runtime import KafkaStreams, Topology, serdes
-from runtime.serdes import Serde
-from runtime.states import State
-from runtime.testing import TopologyTestDriver
-from runtime.topology.nodes import SinkNode, SourceNode
-from tests.broker.engine import client, reaches
+from penstock import KafkaStreams, Topology, serdes
+from penstock.runtime.model.states import State
+from penstock.runtime.topology.nodes import SinkNode, SourceNode
+from penstock.serdes import Serde
+from penstock.testing import TopologyTestDriver
 from tests.cases.case import Case, Row, outcome
 from tests.support import Kafka, unique, wait_until
+from tests.support.engine import client, reaches
 
 OF_EACH = 2
 ROUNDS = 8
@@ -36,7 +36,7 @@ STRINGS: tuple[Serde, Serde] = (serdes.STRING, serdes.STRING)
 
 
 def sample() -> list[Case]:
-    """Some cases of each module, spread over its list."""
+    """Return some cases of each module, spread over its list."""
     found: list[Case] = []
     for _, name, _ in pkgutil.iter_modules(tests.cases.__path__):
         module = import_module(f"tests.cases.{name}")
@@ -46,12 +46,12 @@ def sample() -> list[Case]:
 
 
 def fits(case: Case) -> bool:
-    """Short, and with one output at least."""
+    """Return True for a short case with at least one output."""
     return 2 <= len(case.given) <= ROUNDS and any(case.expected.values())
 
 
 def today(case: Case) -> Case:
-    """The case with its records at the beginning of today, and what the driver makes of them."""
+    """Return the case with its records at the beginning of today, and the driver's outputs for them."""
     start = time.time_ns() // 1_000_000 // DAY_MS * DAY_MS
     moved = replace(case, given=[(topic, key, value, start + at) for topic, key, value, at in case.given])
     return replace(moved, expected=outcome(moved)[0])
@@ -59,7 +59,7 @@ def today(case: Case) -> Case:
 
 @dataclass
 class Application:
-    """A case that runs on the broker. `rounds`: how many records of each output topic are there after each record."""
+    """A case that runs on the broker. `rounds`: the number of records in each output topic after each input record."""
 
     case: Case
     names: Mapping[str, str]
@@ -70,7 +70,7 @@ class Application:
     produced: dict[str, int] = field(default_factory=dict)
 
     def topology(self) -> Topology:
-        """The case's topology with topics of its own."""
+        """Return the case's topology with topics of its own."""
         topology = self.case.build()
         for name, node in topology._nodes.items():
             if isinstance(node, SourceNode):
@@ -89,7 +89,7 @@ class Application:
             self.streams = None
 
     def pipe(self, broker: Kafka, number: int) -> None:
-        """Writes the record of a round."""
+        """Write the record of a round."""
         topic, key, value, at = self.case.given[number]
         key_serde, value_serde = self.case.serdes.get(topic, STRINGS)
         raw_key = None if key is None else key_serde.serializer(topic)(key)
@@ -98,7 +98,7 @@ class Application:
         self.produced[self.names[topic]] = self.produced.get(self.names[topic], 0) + 1
 
     def committed(self) -> bool:
-        """True if all of the input is committed."""
+        """Return True if all input is committed."""
         assert self.streams is not None
         offsets = {
             at.topic: offset
@@ -110,7 +110,7 @@ class Application:
 
 
 def after_each(case: Case) -> list[dict[str, int]]:
-    """How many records each output topic of a case has after each of its records, in the driver."""
+    """Return the number of records in each output topic of a case after each of its records, in the driver."""
     counts: list[dict[str, int]] = []
     with TopologyTestDriver(case.build(), case.config, 0) as driver:
         outputs = {topic: driver.create_output_topic(topic, *case.serdes.get(topic, STRINGS)) for topic in case.expected}
@@ -146,7 +146,7 @@ class Outputs:
 
 
 def create_all(broker: Kafka, names: Sequence[str]) -> None:
-    """Makes topics that keep records of whatever time."""
+    """Create topics that accept records with any timestamp."""
     admin = broker.admin
     new = [NewTopic(name, num_partitions=1, replication_factor=1, config={"retention.ms": "-1"}) for name in names]
     for done in admin.create_topics(new).values():
@@ -156,7 +156,7 @@ def create_all(broker: Kafka, names: Sequence[str]) -> None:
 
 @contextmanager
 def applications(broker: Kafka, cases: Sequence[Case], folder: Path) -> Iterator[tuple[list[Application], Outputs]]:
-    """The cases, started side by side."""
+    """Start the cases side by side."""
     running: list[Application] = []
     with ExitStack() as stack:
         for number, case in enumerate(cases):
@@ -172,7 +172,7 @@ def applications(broker: Kafka, cases: Sequence[Case], folder: Path) -> Iterator
 
 
 def settled(running: Sequence[Application], outputs: Outputs, number: int) -> bool:
-    """True if the round's outputs are there and its input is committed."""
+    """Return True if the round's outputs have arrived and its input is committed."""
     outputs.look()
     for each in running:
         wanted = each.rounds[min(number, len(each.rounds) - 1)]

@@ -1,4 +1,5 @@
-"""A stopped application is started with another topology: what its state does not fit is refused before anything is made or opened."""
+"""A stopped application is started with another topology: if its state does not fit, the start is refused before anything is created or
+opened."""
 
 from __future__ import annotations
 
@@ -9,13 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from runtime import serdes
-from runtime.dsl.builder import StreamsBuilder
-from runtime.dsl.options import Consumed, Grouped, Materialized, Produced, Repartitioned
-from runtime.stores.suppliers import Stores, VersionedSupplier
-from runtime.topology.topology import Topology
-from tests.broker.engine import client, counts_become, running, set_offset
+from penstock import serdes
+from penstock.runtime.dsl.builder import StreamsBuilder
+from penstock.runtime.dsl.options import Consumed, Grouped, Materialized, Produced, Repartitioned
+from penstock.runtime.serdes.serde import Serde
+from penstock.runtime.stores.suppliers import Stores, VersionedSupplier
+from penstock.runtime.topology.topology import Topology
 from tests.support import Kafka, wait_until
+from tests.support.engine import client, counts_become, running, set_offset
+from tests.support.logs import transaction
 
 Part = Callable[[StreamsBuilder], object]
 STRINGS = Consumed(serdes.STRING, value=serdes.STRING)
@@ -32,10 +35,11 @@ class Stopped:
     output: str
     folder: Path
 
-    def counts(self, store: str | VersionedSupplier = "counts") -> Part:
+    def counts(self, store: str | VersionedSupplier = "counts", between: Serde[str] = serdes.STRING) -> Part:
         def part(builder: StreamsBuilder) -> None:
             how: Materialized[str, int] = Materialized(store, caching=False)
-            grouped = builder.stream(self.source, STRINGS).group_by(lambda key, value: value, Grouped(serdes.STRING, name="by-value"))
+            by_value = Grouped(serdes.STRING, value=between, name="by-value")
+            grouped = builder.stream(self.source, STRINGS).group_by(lambda key, value: value, by_value)
             grouped.count(how).to_stream().to(self.output, Produced(serdes.STRING, value=serdes.LONG))
 
         return part
@@ -44,7 +48,7 @@ class Stopped:
         builder.stream(self.other, STRINGS).to(self.output)
 
     def refuses(self, *parts: Part) -> str:
-        """Why a start with this topology is refused; nothing has come to be by it."""
+        """Return the reason why a start with this topology is refused; check that it created nothing."""
         topics, folders = self.mine(), sorted(self.folder.rglob("*"))
         with client(self.broker, topology(*parts), self.id, self.folder) as streams:
             streams.start()
@@ -80,11 +84,23 @@ def stopped(broker: Kafka, topic: Callable[..., str], application_id: str, tmp_p
 def test_what_does_not_fit_is_refused_with_what_changed_and_the_old_topology_goes_on(stopped: Stopped) -> None:
     shifted = stopped.refuses(stopped.copies, stopped.counts())
     assert "store counts was in sub-topology 1 and is in sub-topology 2 now" in shifted
-    assert f"kafka-topics --bootstrap-server {stopped.broker.bootstrap_servers} --delete" in shifted
+    assert "penstock reset " in shifted
     assert "store counts of sub-topology 1 is not there any more: was it renamed to sums?" in stopped.refuses(stopped.counts("sums"))
     versions = Stores.persistent_versioned_key_value_store("counts", 1000)
     assert "store counts was a key-value store and is a versioned store now" in stopped.refuses(stopped.counts(versions))
     stopped.goes_on(stopped.counts(), stopped.copies, counts=3)
+
+
+def test_one_record_on_its_way_is_seen_and_what_was_aborted_is_not_taken_for_records(stopped: Stopped) -> None:
+    between = f"{stopped.id}-by-value-repartition"
+    changed = stopped.counts(between=serdes.JSON)
+    set_offset(stopped.broker, stopped.id, between, stopped.broker.end_offsets(between)[0])  # after the last transaction's marker
+    stopped.broker.produce(between, [("v", "x")])
+    told = f"repartition topic {between} holds up to 1 records that are not processed yet, and its values were STRING and are JSON now"
+    assert told in stopped.refuses(changed)
+    stopped.goes_on(stopped.counts(), counts=4)
+    transaction(stopped.broker, between, [("v", "x")] * 3, commit=False)
+    stopped.goes_on(changed, counts=5)
 
 
 def test_a_store_that_shall_be_no_more_goes_with_its_changelog_and_a_reset_application_begins_anew(stopped: Stopped) -> None:

@@ -1,4 +1,5 @@
-"""KIP-116 in a whole client, by a clock that the test moves: stores are flushed and `.checkpoint` written at the interval, not before."""
+"""KIP-116 in a whole client, with a clock that the test advances: stores are flushed and `.checkpoint` is written at the interval, not
+before."""
 
 from __future__ import annotations
 
@@ -11,25 +12,25 @@ from pathlib import Path
 
 import pytest
 
-from runtime import serdes
-from runtime.changelog import log_reader
-from runtime.changelog.checkpoint import read_checkpoint
-from runtime.client import KafkaStreams
-from runtime.clock import SystemClock
-from runtime.dsl.builder import StreamsBuilder
-from runtime.dsl.options import Consumed, Materialized, Produced
-from runtime.errors import StateDirectoryError
-from runtime.ids import Partition, TaskId
-from runtime.metrics import STATE
-from runtime.states import State
-from runtime.stores.budget import MIB
-from runtime.stores.directory import StateDirectory
-from runtime.stores.rocks import RocksStore
-from runtime.topology.topology import Topology
-from runtime.worker.queries import StoreQueryParameters
-from tests.broker.engine import client, counts_become, reaches, running
+from penstock import serdes
+from penstock.runtime.changelog.checkpoint import read_checkpoint
+from penstock.runtime.client.kafka_streams import KafkaStreams
+from penstock.runtime.dsl.builder import StreamsBuilder
+from penstock.runtime.dsl.options import Consumed, Materialized, Produced
+from penstock.runtime.kafka import log_reader
+from penstock.runtime.model.clock import SystemClock
+from penstock.runtime.model.errors import StateDirectoryError
+from penstock.runtime.model.ids import Partition, TaskId
+from penstock.runtime.model.metrics import STATE
+from penstock.runtime.model.states import State
+from penstock.runtime.stores.budget import MIB
+from penstock.runtime.stores.directory import StateDirectory
+from penstock.runtime.stores.rocks import RocksStore
+from penstock.runtime.topology.topology import Topology
+from penstock.runtime.worker.queries import StoreQueryParameters
 from tests.broker.test_queries import hold_restores
 from tests.support import Kafka, wait_until
+from tests.support.engine import client, counts_become, reaches, running
 
 FIVE_MINUTES = 300_000
 TEXT = Consumed(serdes.STRING, value=serdes.STRING)
@@ -52,7 +53,7 @@ class ShiftedClock(SystemClock):
 
 @pytest.fixture
 def flushes(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often each store was flushed, by name."""
+    """Count the flushes of each store, by name."""
     counted: Counter[str] = Counter()
     flush = RocksStore.flush
 
@@ -65,7 +66,7 @@ def flushes(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 def topology(words: str, airports: str, counted: str) -> Topology:
-    """A count, and a global table beside it."""
+    """Return a topology with a count and a global table."""
     builder = StreamsBuilder()
     counts = builder.stream(words, TEXT).group_by_key().count(Materialized("counts"))
     counts.to_stream().to(counted, Produced(serdes.STRING, value=serdes.LONG))
@@ -125,7 +126,7 @@ def test_an_interval_of_0_means_each_commit(
         for number in range(1, 4):
             broker.produce(words, [("a", "1")], partition=0)
             counts_become(broker, counted, {"a": number})
-            wait_until(lambda number=number: flushes["counts"] >= number, 10, "the flush of this commit")  # type: ignore[misc]  # a default
+            wait_until(lambda number=number: flushes["counts"] >= number, 10, "the flush of this commit")  # type: ignore[misc]  # a default argument
 
 
 def test_a_task_that_is_being_restored_is_flushed_at_the_interval_too(
@@ -190,6 +191,8 @@ def test_memory_is_configured_and_reported(
     assert found["write-buffer-capacity"] == 12 * MIB
     assert found["record-cache-capacity"] == 2 * MIB
     assert found["read-cache-capacity"] == 3 * MIB
+    assert found["process-resident-bytes"] > found["process-other-bytes"] > 0
+    assert found["restore-buffer-capacity"] == 16 * MIB, "the least there is"
     assert 0 < found["size-all-mem-tables"] <= found["block-cache-usage"] <= 24 * MIB
     assert "block cache 24.0 MiB, of which write buffers at most 12.0 MiB; record caches 2.0 MiB, read caches 3.0 MiB" in caplog.text
 
@@ -197,7 +200,7 @@ def test_memory_is_configured_and_reported(
 def test_a_file_that_is_no_longer_true_is_removed_when_a_store_begins_from_nothing(
     broker: Kafka, topic: Callable[..., str], application_id: str, state_dir: Path
 ) -> None:
-    """Otherwise a kill during the restore would leave it, and the next start announce a task that is whole."""
+    """Otherwise a kill during the restore would leave the file, and the next start would report a complete task."""
     words, counted, airports = topic("words"), topic("counted"), topic("airports", config={"cleanup.policy": "compact"})
     made = topology(words, airports, counted)
     task = state_dir / application_id / "0_0"
@@ -228,7 +231,7 @@ def test_a_clean_close_whose_checkpoint_fails_leaves_nothing_open(
     with running(broker, made, application_id, state_dir):
         broker.produce(words, [("a", "1")], partition=0)
         counts_become(broker, counted, {"a": 1})
-        monkeypatch.setattr("runtime.tasks.plan.write_checkpoint", refuse)
+        monkeypatch.setattr("penstock.runtime.tasks.plan.write_checkpoint", refuse)
     monkeypatch.undo()
     with running(broker, made, application_id, state_dir):
         broker.produce(words, [("a", "1")], partition=0)

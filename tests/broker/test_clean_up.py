@@ -1,4 +1,4 @@
-"""State of tasks that are elsewhere is removed after `state.cleanup.delay.ms`; that of the tasks at hand is kept."""
+"""State of tasks that run elsewhere is removed after `state.cleanup.delay.ms`; that of the client's own tasks is kept."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.broker.engine import count_topology, counts_become, running
+from penstock.runtime.client.kafka_streams import KafkaStreams
+from penstock.runtime.model.states import TaskState
 from tests.support import Kafka, wait_until
+from tests.support.engine import count_topology, counts_become, running
 
 
 def test_the_state_of_a_task_that_moved_away_is_removed(
@@ -25,7 +27,43 @@ def test_the_state_of_a_task_that_moved_away_is_removed(
     with running(broker, count_topology(source, output), application_id, state_dir, **{"state.cleanup.delay.ms": 1000}):
         counts_become(broker, output, {f"k{n}": 1 for n in range(10)})
         wait_until(lambda: not (folder / "0_7").exists(), what="the clean-up")
-        time.sleep(2.5)  # longer than the delay: the tasks at hand are idle now, and stay
+        time.sleep(2.5)  # longer than the delay: the client's own tasks are idle now, and stay
         assert {path.name for path in folder.iterdir() if path.is_dir() and path.name[0].isdigit()} == {"0_0", "0_1"}
         broker.produce(source, [(f"k{n}", "v") for n in range(10)])
         counts_become(broker, output, {f"k{n}": 2 for n in range(10)})
+
+
+def test_the_state_of_a_task_that_another_instance_runs_is_removed_a_while_after_it_was_lost(
+    broker: Kafka, topic: Callable[..., str], application_id: str, state_dir: Path
+) -> None:
+    source, output = topic("in", partitions=2), topic("out", partitions=2)
+    topology = count_topology(source, output)
+    keys = {f"k{n}": 1 for n in range(10)}
+    settings = {"state.cleanup.delay.ms": 3_000}
+
+    def folders() -> set[str]:
+        return {path.name for path in (state_dir / "a" / application_id).iterdir() if path.name.startswith("0_")}
+
+    with running(broker, topology, application_id, state_dir / "a", **settings, **{"client.id": "a"}) as first:
+        broker.produce(source, [(key, "v") for key in keys])
+        counts_become(broker, output, keys)
+        time.sleep(4)  # its own tasks are idle for longer than the delay
+        with running(broker, topology, application_id, state_dir / "b", **settings, **{"client.id": "b"}) as second:
+            wait_until(lambda: len(active(first)) == len(active(second)) == 1, 60, "one task each")
+            lost = time.monotonic()
+            assert folders() == {"0_0", "0_1"}, "the delay begins when the task is lost"
+            wait_until(lambda: folders() == active(first), 30, "the clean-up")
+            assert time.monotonic() - lost > 2
+        wait_until(lambda: len(active(first)) == 2, 60, "both tasks")
+        broker.produce(source, [(key, "v") for key in keys])
+        counts_become(broker, output, dict.fromkeys(keys, 2))
+
+
+def active(streams: KafkaStreams) -> set[str]:
+    """Return the tasks that a client runs."""
+    return {
+        str(task.task_id)
+        for thread in streams.metadata_for_local_threads()
+        for task in thread.active_tasks
+        if task.state is TaskState.RUNNING
+    }

@@ -1,4 +1,4 @@
-"""Commits on a real broker: what brings them forward, what they leave on disk, and what is left when one is rolled back."""
+"""Commits on a real broker: causes of early commits, files that they leave on disk, and the state after a rollback."""
 
 from __future__ import annotations
 
@@ -10,27 +10,36 @@ from pathlib import Path
 
 import pytest
 
-from runtime import serdes
-from runtime.changelog.checkpoint import read_checkpoint
-from runtime.commit import transactions
-from runtime.commit.at_least_once import AtLeastOnce
-from runtime.commit.courier import Courier
-from runtime.commit.exactly_once import ExactlyOnce
-from runtime.commit.metadata import OffsetAndMetadata
-from runtime.coordination.commands import CommandClient
-from runtime.dsl.builder import StreamsBuilder
-from runtime.dsl.options import Consumed, Produced
-from runtime.errors import TaskMigratedError, TransactionAbortedError
-from runtime.events import EventKind
-from runtime.handlers import ErrorHandlerContext, ProcessingExceptionHandler, ProcessingHandlerResponse
-from runtime.ids import NextOffset, Partition
-from runtime.snapshots.manifest import read_manifest
-from runtime.snapshots.retention import LEFTOVER_MS
-from runtime.states import State
-from runtime.timestamps import ConsumerRecord
-from runtime.worker.parts import EVENTS_WAIT_MS
-from tests.broker.engine import BAD, PAUSE, count_topology, counts_become, events, latest, paused, running
+from penstock import serdes
+from penstock.runtime.changelog.checkpoint import read_checkpoint
+from penstock.runtime.commit.at_least_once import AtLeastOnce
+from penstock.runtime.commit.exactly_once import ExactlyOnce
+from penstock.runtime.coordination.commands import CommandClient
+from penstock.runtime.dsl.builder import StreamsBuilder
+from penstock.runtime.dsl.options import Consumed, Produced
+from penstock.runtime.kafka import transactions
+from penstock.runtime.kafka.transactions import CallThread
+from penstock.runtime.model.errors import TaskMigratedError, TransactionAbortedError
+from penstock.runtime.model.events import EventKind
+from penstock.runtime.model.handlers import ErrorHandlerContext, ProcessingExceptionHandler, ProcessingHandlerResponse
+from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.model.offset_metadata import OffsetAndMetadata
+from penstock.runtime.model.states import State
+from penstock.runtime.model.timestamps import ConsumerRecord
+from penstock.runtime.snapshots.manifest import read_manifest
+from penstock.runtime.snapshots.retention import LEFTOVER_MS
 from tests.support import Kafka, wait_until
+from tests.support.engine import (
+    BAD,
+    PAUSE,
+    count_topology,
+    counts_become,
+    events,
+    events_of_the_start_are_committed,
+    latest,
+    paused,
+    running,
+)
 
 Topic = Callable[..., str]
 Offsets = Mapping[Partition, OffsetAndMetadata]
@@ -39,7 +48,7 @@ Offsets = Mapping[Partition, OffsetAndMetadata]
 def fail_some_commits(
     monkeypatch: pytest.MonkeyPatch, transport: type[ExactlyOnce] | type[AtLeastOnce], error: Exception, every: int
 ) -> None:
-    """Every so many commits that carry offsets, the broker is as if it had refused."""
+    """Make every n-th commit that carries offsets fail as if the broker had refused it."""
     real = transport.commit
     seen = {"commits": 0}
 
@@ -69,7 +78,7 @@ def test_rule_10_after_a_rollback_the_counts_are_right(
         assert streams.store("counts").get("k0") == 60
         assert streams.failure is None
     if not caching:
-        assert len(broker.consume(output)) == 420  # each update once: those of rolled-back transactions are not visible
+        assert len(broker.consume(output)) == 420  # each update once: records of rolled-back transactions are not visible
 
 
 def test_a_call_of_the_client_library_that_never_returns_costs_a_new_incarnation_and_nothing_else(
@@ -77,15 +86,15 @@ def test_a_call_of_the_client_library_that_never_returns_costs_a_new_incarnation
 ) -> None:
     monkeypatch.setattr(transactions, "HUNG_SECONDS", 1.0)
     hang, over = threading.Event(), threading.Event()
-    real = Courier.call
+    real = CallThread.call
 
-    def call(self: Courier, function: Callable[[], object], seconds: float, *others: object) -> object:
+    def call(self: CallThread, function: Callable[[], object], seconds: float, *others: object) -> object:
         if hang.is_set():
             hang.clear()
             return real(self, lambda: over.wait(60), seconds)
-        return real(self, function, seconds, *others)  # type: ignore[arg-type]  # passed on as they came
+        return real(self, function, seconds, *others)  # type: ignore[arg-type]  # passed on unchanged
 
-    monkeypatch.setattr(Courier, "call", call)
+    monkeypatch.setattr(CallThread, "call", call)
     source, output = topic("in"), topic("out")
     broker.produce(source, [("a", "v")] * 5)
     with running(broker, count_topology(source, output), application_id, state_dir) as streams:
@@ -102,7 +111,7 @@ def test_uncommitted_bytes_bring_a_commit_forward(broker: Kafka, topic: Topic, a
     source, output = topic("in"), topic("out")
     settings: dict[str, object] = {"commit.interval.ms": 60_000, "statestore.uncommitted.max.bytes": 2_000}
     with running(broker, count_topology(source, output), application_id, state_dir, **settings):
-        time.sleep(EVENTS_WAIT_MS / 1000 + 0.2)  # the commit of the first events is behind us
+        events_of_the_start_are_committed(broker, application_id)
         broker.produce(source, [("a", "v")])
         time.sleep(0.5)
         assert latest(broker, output) == {}
@@ -128,7 +137,7 @@ def test_kip_116_a_checkpoint_is_written_when_its_interval_has_passed(
 def test_a_snapshot_is_taken_by_command(
     broker: Kafka, topic: Topic, application_id: str, state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Paused tasks are in it. A disk that is as good as full costs nothing but the snapshot."""
+    """It includes paused tasks. On an almost full disk, only the snapshot fails."""
     source, output = topic("in", partitions=2), topic("out")
     broker.produce(source, [(f"k{n}", "v") for n in range(20)])
     with (
@@ -145,7 +154,7 @@ def test_a_snapshot_is_taken_by_command(
         broker.produce(source, [("bad", BAD)], partition=0)
         wait_until(lambda: paused(streams) == {"0_0"}, what="the pause")
         with monkeypatch.context() as patched:
-            patched.setattr("runtime.worker.snapshotting.LEAST_FREE_BYTES", 1 << 60)
+            patched.setattr("penstock.runtime.worker.snapshotting.LEAST_FREE_BYTES", 1 << 60)
             result = client.send("snapshot", instance="one", args={"snapshot_id": "full"})
         assert not result.ok and "MiB are free" in result.reason
         assert not (state_dir / application_id / "snapshots" / "full").exists()
@@ -161,7 +170,7 @@ def test_a_snapshot_is_taken_by_command(
         assert result.data["tasks"] == ["0_1"]
         assert client.send("snapshot", instance="one", args={"snapshot_id": "second"}).ok
         long_ago = time.time() - LEFTOVER_MS / 1000 - 60
-        os.utime(folder, (long_ago, long_ago))  # and nobody has told that it is complete, until now
+        os.utime(folder, (long_ago, long_ago))  # not reported as complete until now
         result = client.send(
             "keep-snapshots", instance="one", args={"complete": ["first", "second", "other"], "keep": 2, "unwanted": ["of one"]}
         )
@@ -171,7 +180,7 @@ def test_a_snapshot_is_taken_by_command(
 
 
 class PauseAlways(ProcessingExceptionHandler):
-    """PAUSE for every record that the user's code fails on."""
+    """Answers PAUSE for every record for which the user's code fails."""
 
     def handle(self, context: ErrorHandlerContext, record: ConsumerRecord, exception: Exception) -> ProcessingHandlerResponse:
         return ProcessingHandlerResponse.PAUSE

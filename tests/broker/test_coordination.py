@@ -1,4 +1,4 @@
-"""Who runs what, on a real broker: members that share, leave, return, die and freeze (coordination.md; rules.md, 4 and 21 to 26)."""
+"""Assignment of tasks on a real broker: members that share, leave, return, die and freeze (coordination.md; rules.md, 4 and 21 to 26)."""
 
 from __future__ import annotations
 
@@ -9,19 +9,23 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaException, Producer, TopicPartition
 
-from runtime.client import KafkaStreams
-from runtime.clock import SystemClock
-from runtime.config import StreamsConfig
-from runtime.coordination.commands import CommandClient
-from runtime.coordination.group import Membership, members_group
-from runtime.coordination.records import Assignment, Desired, Member, Tombstone
-from runtime.errors import StreamsError, TaskMigratedError
-from runtime.ids import TaskId
-from runtime.states import State
-from runtime.topics import COORDINATION_CONFIG, coordination_topic, guard_topic
-from tests.broker.engine import BAD, client, count_topology, reaches, worker_of
-from tests.broker.instances import SESSION, Application, application, coordination_log, members
+from penstock.runtime.client.kafka_streams import KafkaStreams
+from penstock.runtime.config.streams_config import StreamsConfig
+from penstock.runtime.coordination import group
+from penstock.runtime.coordination.commands import CommandClient
+from penstock.runtime.coordination.group import members_group
+from penstock.runtime.coordination.records import Assignment, Desired, Member, Tombstone
+from penstock.runtime.coordination.topics import COORDINATION_CONFIG, coordination_topic, guard_topic
+from penstock.runtime.dsl.builder import StreamsBuilder
+from penstock.runtime.dsl.options import Consumed, Produced
+from penstock.runtime.model.clock import SystemClock
+from penstock.runtime.model.errors import StreamsError, TaskMigratedError
+from penstock.runtime.model.ids import TaskId
+from penstock.runtime.model.states import State
+from penstock.serdes import BYTES
 from tests.support import Kafka, wait_until
+from tests.support.engine import BAD, client, count_topology, reaches, worker_of
+from tests.support.instances import SESSION, Application, application, coordination_log, members
 
 RECORDS, KEYS = 2_000, 20
 
@@ -33,7 +37,7 @@ def app(broker: Kafka, application_id: str, tmp_path: Path) -> Iterator[Applicat
 
 
 def two_running(app: Application, *, leader: str = "a", follower: str = "b") -> None:
-    """Two instances, two tasks each; the first one leads."""
+    """Wait for two instances with two tasks each; the first one leads."""
     app.start(leader)
     app.becomes({leader: 4})
     app.start(follower)
@@ -59,7 +63,7 @@ def test_two_members_share_the_tasks_and_no_record_is_counted_twice(app: Applica
 
 
 def test_rule_3_of_coordination_a_task_is_released_before_it_is_granted(app: Application) -> None:
-    """In the order of the log, no assignment grants a task that another live member may still run."""
+    """In log order, no assignment grants a task that another live member may still run."""
     two_running(app)
     app.produce(RECORDS, KEYS)
     app.each_update_came_once(RECORDS, KEYS)
@@ -165,7 +169,7 @@ def test_rule_23_the_guard_refuses_a_member_that_the_group_does_not_know_any_mor
     broker.create_topic(coordination_topic(application_id), 1, exact=True)
     broker.create_topic(guard_topic(application_id), 1, exact=True)
     config = StreamsConfig({"application.id": application_id, "bootstrap.servers": broker.bootstrap_servers, **SESSION})
-    membership = Membership(config)
+    membership = group.membership(config)
     membership.join()
 
     def joined() -> str:
@@ -195,14 +199,14 @@ def test_rule_23_the_guard_refuses_a_member_that_the_group_does_not_know_any_mor
 
 
 def test_rule_4_an_instance_that_restarts_finds_its_tasks(app: Application) -> None:
-    """While it is away nobody else gets them, and its state is not restored anywhere in vain."""
+    """During its absence no other instance gets them, and its state is not restored elsewhere needlessly."""
     app.settings["restart.grace.ms"] = 60_000
     two_running(app)
     app.produce(RECORDS // 2, KEYS)
     theirs = tasks_of(app, "b")
     assert app.stop("b") == 0
     wait_until(lambda: "b" not in app.reports(), 30, "the end of b")
-    time.sleep(2)  # several rounds of the leader, in any of which it could give the tasks away
+    time.sleep(2)  # several rounds of the leader, in any of which it could reassign the tasks
     assert len(tasks_of(app, "a")) == 2
     app.start("b")
     app.becomes({"a": 2, "b": 2})
@@ -250,7 +254,9 @@ def test_rule_4_who_leaves_the_group_hands_its_tasks_over_at_once(broker: Kafka,
 def test_an_instance_with_another_topology_is_refused_and_told_what_differs(broker: Kafka, application_id: str, tmp_path: Path) -> None:
     source, output, other = broker.create_topic("in", 2), broker.create_topic("out", 2), broker.create_topic("other", 2)
     running = client(broker, count_topology(source, output), application_id, tmp_path / "a", **{"client.id": "a", **SESSION})
-    refused = client(broker, count_topology(source, other), application_id, tmp_path / "b", **{"client.id": "b", **SESSION})
+    builder = StreamsBuilder()
+    builder.stream(source, Consumed(BYTES, value=BYTES)).to(other, Produced(BYTES, value=BYTES))
+    refused = client(broker, builder.build(), application_id, tmp_path / "b", **{"client.id": "b", **SESSION})
     with running, refused:
         running.start()
         reaches(running, State.RUNNING)
@@ -258,12 +264,13 @@ def test_an_instance_with_another_topology_is_refused_and_told_what_differs(brok
         assert refused.wait_for(State.ERROR, 30_000)
         message = str(refused.failure)
         assert "another topology" in message and "instance a" in message and other in message and output in message
+        assert "is left out: the tasks that move would leave it behind" in message
         assert running.state is State.RUNNING
         assert set(members(broker, application_id)) == {"a"}
 
 
 def test_a_second_instance_of_one_name_is_refused_and_the_first_one_goes_on(broker: Kafka, application_id: str, tmp_path: Path) -> None:
-    """They would take each other for former lives, and end each other for ever."""
+    """Each would take the other for an earlier incarnation, and they would stop each other repeatedly."""
     source, output = broker.create_topic("in", 2), broker.create_topic("out", 2)
     first = client(broker, count_topology(source, output), application_id, tmp_path / "a", **{"client.id": "same", **SESSION})
     second = client(broker, count_topology(source, output), application_id, tmp_path / "b", **{"client.id": "same", **SESSION})
@@ -298,7 +305,7 @@ def _members(app: Application) -> list[Member]:
 def test_an_incarnation_that_begins_when_the_clock_is_set_back_is_the_later_one_all_the_same(
     broker: Kafka, application_id: str, tmp_path: Path
 ) -> None:
-    """The leader would have taken it for dead, again and again until the clock had come so far."""
+    """Otherwise the leader would take it for dead, repeatedly until the clock had caught up."""
 
     class SetBack(SystemClock):
         by_ms = 0
@@ -319,13 +326,13 @@ def test_an_incarnation_that_begins_when_the_clock_is_set_back_is_the_later_one_
         worker_of(streams)._inbox.put(migrated)
         reaches(streams, State.REBALANCING)
         reaches(streams, State.RUNNING)
-        time.sleep(1)  # looks of the leader, in any of which it could take the later one for the former one
+        time.sleep(1)  # rounds of the leader, in any of which it could take the later one for the earlier one
         lives = {record.incarnation for _, record in coordination_log(broker, application_id) if isinstance(record, Member)}
         assert streams.state is State.RUNNING and len(lives) == 2
 
 
 def test_a_changed_topology_may_start_when_nobody_runs_the_old_one(broker: Kafka, application_id: str, tmp_path: Path) -> None:
-    """The record of a dead instance must not keep the new version from starting."""
+    """The record of a dead instance must not prevent the new version from starting."""
     source, output, other = broker.create_topic("in", 2), broker.create_topic("out", 2), broker.create_topic("other", 2)
     with client(broker, count_topology(source, output), application_id, tmp_path / "a", **{"client.id": "a", **SESSION}) as old:
         old.start()

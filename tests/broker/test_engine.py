@@ -1,27 +1,34 @@
-"""The engine on a real broker: what is visible when, restarts, offsets that are gone or moved, records without key or value."""
+"""The engine on a real broker: visibility of outputs, restarts, offsets that are gone or moved, records without key or value."""
 
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
-from runtime import serdes
-from runtime.dsl.builder import StreamsBuilder
-from runtime.dsl.options import Consumed, Materialized, Produced
-from runtime.errors import BrokerUnavailableError, MissingSourceTopicError, ProcessingError, StateLostError
-from runtime.events import EventKind
-from runtime.ids import TaskId
-from runtime.states import State, TaskState
-from runtime.topology.topology import Topology
-from runtime.worker import clients
-from runtime.worker.parts import EVENTS_WAIT_MS
-from tests.broker.engine import BAD, client, count_topology, counts_become, events, latest, reaches, running
+from penstock import serdes
+from penstock.runtime.dsl.builder import StreamsBuilder
+from penstock.runtime.dsl.options import Consumed, Materialized, Produced
+from penstock.runtime.model.errors import MissingSourceTopicError, ProcessingError, StateLostError
+from penstock.runtime.model.events import EventKind
+from penstock.runtime.model.ids import TaskId
+from penstock.runtime.model.states import State, TaskState
+from penstock.runtime.topology.topology import Topology
 from tests.support import Kafka, wait_until
+from tests.support.engine import (
+    BAD,
+    client,
+    count_topology,
+    counts_become,
+    events,
+    events_of_the_start_are_committed,
+    latest,
+    reaches,
+    running,
+)
 
 Topic = Callable[..., str]
 GUARANTEES = ("exactly_once_v2", "at_least_once")
@@ -67,7 +74,7 @@ def test_a_failed_record_leaves_nothing_visible(broker: Kafka, topic: Topic, app
     stream.to(output, Produced(serdes.STRING, value=serdes.STRING))
     stream.foreach(lambda key, value: 1 // (value != "poison"))
     with running(broker, builder.build(), application_id, state_dir, **{"commit.interval.ms": 60_000}) as streams:
-        time.sleep(EVENTS_WAIT_MS / 1000 + 0.2)  # the commit of the first events; from now on none is due for a minute
+        events_of_the_start_are_committed(broker, application_id)
         broker.produce(source, [("a", "1")])
         wait_until(lambda: broker.consume(output, committed=False), what="the output in an open transaction")
         broker.produce(source, [("a", "poison")])
@@ -138,7 +145,7 @@ def test_records_are_repartitioned_by_their_new_key(broker: Kafka, topic: Topic,
     with running(broker, builder.build(), application_id, state_dir, **config):
         counts_become(broker, output, {f"v{n}": 50 for n in range(4)})
         [repartition] = [name for name in broker.topics() if name.startswith(application_id) and name.endswith("-repartition")]
-        broker.produce(source, [("k", "v0")])  # a commit more, so that a purge follows it
+        broker.produce(source, [("k", "v0")])  # one more commit, so that a purge follows it
         counts_become(broker, output, {"v0": 51, "v1": 50, "v2": 50, "v3": 50})
         wait_until(lambda: len(broker.consume(repartition)) < 200, what="the purge")
 
@@ -164,13 +171,14 @@ def test_rule_14_state_without_committed_offsets_is_refused(
         wait_until(lambda: streams.state is State.ERROR, what="the refusal")
         assert isinstance(streams.failure, StateLostError)
         assert "--reset-offsets --to-offset 2" in str(streams.failure) or disk == "gone"
+        assert f"penstock reset {application_id}" in str(streams.failure)
         assert f"group {application_id} has no committed offset" in str(streams.failure)
 
 
 def test_rule_19_an_offset_moved_while_its_task_runs_is_told(
     broker: Kafka, topic: Topic, application_id: str, state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runtime.worker.parts.MOVED_OFFSETS_MS", 200)
+    monkeypatch.setattr("penstock.runtime.worker.assembly.MOVED_OFFSETS_MS", 200)
     source, output = topic("in"), topic("out")
     broker.produce(source, [("a", "1"), ("a", "2"), ("a", "3")])
     with running(broker, count_topology(source, output), application_id, state_dir):
@@ -189,7 +197,7 @@ def test_rule_19_an_offset_moved_while_its_task_runs_is_told(
 
 
 def commits_of_idle_offsets(broker: Kafka) -> None:
-    """Waits until something is written to the offsets' topic."""
+    """Wait until the offsets topic receives a record."""
     before = sum(broker.end_offsets("__consumer_offsets").values())
     wait_until(lambda: sum(broker.end_offsets("__consumer_offsets").values()) > before, what="a commit of idle offsets")
 
@@ -197,11 +205,11 @@ def commits_of_idle_offsets(broker: Kafka) -> None:
 def test_rule_20_offsets_of_idle_and_paused_tasks_are_committed_again_as_they_are(
     broker: Kafka, topic: Topic, application_id: str, state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runtime.worker.parts.RECOMMIT_MS", 1500)
+    monkeypatch.setattr("penstock.runtime.worker.assembly.RECOMMIT_MS", 1500)
     source, output = topic("in", partitions=2), topic("out")
     broker.produce(source, [("a", "1"), ("a", BAD)], partition=0)
     broker.produce(source, [("b", "1")], partition=1)
-    settings: dict[str, object] = {"deserialization.exception.handler": "runtime.handlers.LogAndPauseExceptionHandler"}
+    settings: dict[str, object] = {"deserialization.exception.handler": "penstock.LogAndPauseExceptionHandler"}
     with running(broker, count_topology(source, output), application_id, state_dir, **settings) as streams:
         wait_until(lambda: broker.committed_offsets(application_id, source) == {0: 1, 1: 1}, what="the commits")
         commits_of_idle_offsets(broker)  # the next is 1.5 s away
@@ -210,7 +218,7 @@ def test_rule_20_offsets_of_idle_and_paused_tasks_are_committed_again_as_they_ar
             application_id
         ].result(10)
         commits_of_idle_offsets(broker)
-        assert broker.committed_offsets(application_id, source) == {0: 2, 1: 1}  # what the operator set for the paused task stands
+        assert broker.committed_offsets(application_id, source) == {0: 2, 1: 1}  # the operator's offset for the paused task is kept
         assert streams.resume(TaskId(0, 0)) is True
 
 
@@ -246,7 +254,7 @@ def test_an_offset_that_is_out_of_range_stops_the_client_where_the_policy_is_non
         assert "auto.offset.reset = none" in str(streams.failure)
 
 
-# -- what is missing --------------------------------------------------------------------------------------------------------------
+# -- missing topics -----------------------------------------------------------------------------------------------------------------
 
 
 def test_a_missing_source_topic_is_named(broker: Kafka, topic: Topic, application_id: str, state_dir: Path) -> None:
@@ -255,15 +263,6 @@ def test_a_missing_source_topic_is_named(broker: Kafka, topic: Topic, applicatio
         wait_until(lambda: streams.state is State.ERROR, what="the end")
         assert isinstance(streams.failure, MissingSourceTopicError)
         assert "no-such-topic" in str(streams.failure)
-
-
-def test_a_broker_that_is_away_at_the_start_is_named(application_id: str, state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients, "FIRST_CONTACT_SECONDS", 1.0)
-    with client(Kafka("127.0.0.1:1"), count_topology("in", "out"), application_id, state_dir) as streams:
-        streams.start()
-        wait_until(lambda: streams.state is State.ERROR, what="the end")
-        assert isinstance(streams.failure, BrokerUnavailableError)
-        assert "bootstrap.servers = 127.0.0.1:1" in str(streams.failure)
 
 
 def test_pause_and_resume_of_the_whole_client(broker: Kafka, topic: Topic, application_id: str, state_dir: Path) -> None:
@@ -280,7 +279,7 @@ def test_pause_and_resume_of_the_whole_client(broker: Kafka, topic: Topic, appli
 
 
 def wordy(source: str, output: str) -> Topology:
-    """A topology whose sink takes records that are too large for the broker."""
+    """Return a topology whose sink receives records that are too large for the broker."""
     builder = StreamsBuilder()
     builder.stream(source, Consumed(serdes.STRING, value=serdes.STRING)).map_values(
         lambda value: value * 2_000_000 if value == "x" else value

@@ -1,4 +1,4 @@
-"""Interactive queries over several instances: any of them knows who has a key, and sends a client there over HTTP."""
+"""Interactive queries over several instances: each of them knows the owner of a key, and redirects clients to it over HTTP."""
 
 from __future__ import annotations
 
@@ -18,15 +18,25 @@ import msgspec
 import pytest
 from typer.testing import CliRunner, Result
 
-from orchestration.cli import app
-from orchestration.embedded.ports import free_port
-from runtime import Consumed, HostInfo, KafkaStreams, KeyQueryMetadata, Materialized, StoreQueryParameters, StreamsBuilder, Topology, serdes
-from runtime.changelog.log_reader import LogReader, Poll
-from runtime.errors import InvalidStateStoreError, StreamsError
-from runtime.serdes.murmur2 import partition_for
-from runtime.states import State
-from tests.broker.engine import client, reaches
+from penstock import (
+    Consumed,
+    HostInfo,
+    KafkaStreams,
+    KeyQueryMetadata,
+    Materialized,
+    StoreQueryParameters,
+    StreamsBuilder,
+    Topology,
+    serdes,
+)
+from penstock.orchestration.cli import app
+from penstock.orchestration.embedded.ports import free_port
+from penstock.runtime.kafka.log_reader import LogReader, Poll
+from penstock.runtime.model.errors import InvalidStateStoreError, StreamsError
+from penstock.runtime.model.states import State
+from penstock.runtime.serdes.murmur import partition_for
 from tests.support import Kafka, wait_until
+from tests.support.engine import client, reaches
 
 Topic = Callable[..., str]
 PARTITIONS = 6
@@ -35,7 +45,7 @@ TOKEN = "for the test"
 
 
 def counts(source: str, places: str) -> Topology:
-    """Counts per key, and a global table."""
+    """Return a topology that counts per key, with a global table."""
     builder = StreamsBuilder()
     builder.stream(source, Consumed(serdes.STRING, value=serdes.STRING)).group_by_key().count(Materialized("counts"))
     builder.global_table(places, Consumed(serdes.STRING, value=serdes.STRING), Materialized("places"))
@@ -63,7 +73,7 @@ class Fleet:
         return streams
 
     def running(self, *names: str) -> list[KafkaStreams]:
-        """Started, and each with a share of the tasks."""
+        """Start instances, and wait until each has a share of the tasks."""
         made = [self.start(name) for name in names]
         wait_until(lambda: all(map(active, made)) and sum(map(active, made)) == PARTITIONS, 60, "a share for each")
         return made
@@ -74,7 +84,7 @@ class Fleet:
 
 
 def active(streams: KafkaStreams) -> int:
-    """How many tasks a client runs."""
+    """Return the number of tasks that a client runs."""
     return sum(len(thread.active_tasks) for thread in streams.metadata_for_local_threads()) if streams.state is State.RUNNING else 0
 
 
@@ -100,7 +110,7 @@ def at(streams: KafkaStreams) -> HostInfo:
 
 
 def get(streams: KafkaStreams, path: str) -> tuple[int, dict[str, object]]:
-    """Status and body, after redirects (which urllib follows, with the token)."""
+    """Return status and body, after redirects (which urllib follows, with the token)."""
     request = Request(f"http://{at(streams)}{path}", headers={"Authorization": f"Bearer {TOKEN}"})
     try:
         with urlopen(request, timeout=20) as answer:
@@ -111,7 +121,7 @@ def get(streams: KafkaStreams, path: str) -> tuple[int, dict[str, object]]:
 
 
 def value(streams: KafkaStreams, key: str, more: str = "") -> object:
-    """A count as an instance tells it; None while it tells none, or sends us to one that has just gone."""
+    """Return a count from an instance; None if it has none, or redirects to an instance that has just gone."""
     try:
         status, body = get(streams, f"/stores/counts/get?key={key}{more}")
     except URLError:
@@ -160,7 +170,7 @@ def test_every_instance_finds_the_owner_of_every_key(fleet: Callable[..., Fleet]
 
 
 def penstock(*arguments: str, status: int = 0) -> str:
-    """Runs a command; gives what it printed."""
+    """Run a command; return its output."""
     result: Result = CliRunner().invoke(app, arguments, env={"COLUMNS": "200"})
     assert result.exit_code == status, (result.output, result.exception)
     return result.output
@@ -189,7 +199,7 @@ def test_the_command_finds_an_instance_through_kafka_and_the_owner_through_it(
 def test_the_endpoint_of_an_instance_answers_for_all_of_its_workers(
     broker: Kafka, topic: Topic, application_id: str, state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The workers are processes; the endpoint is their parent's."""
+    """The workers are processes; the endpoint belongs to their parent."""
     source = topic("in", partitions=PARTITIONS)
     monkeypatch.setenv("TEST_SOURCE", source)
     monkeypatch.setenv("TEST_OUTPUT", topic("out"))
@@ -209,13 +219,13 @@ def test_the_endpoint_of_an_instance_answers_for_all_of_its_workers(
 
 
 def listed(streams: KafkaStreams, path: str) -> list[dict[str, object]]:
-    """An answer that is a list."""
+    """Return a response that is a list."""
     return cast(list[dict[str, object]], get(streams, path)[1])
 
 
 @contextmanager
 def read_without_end(streams: KafkaStreams) -> Iterator[list[object]]:
-    """Reads through one instance; what it gives is wrong."""
+    """Read continuously through one instance; yield the list of wrong results."""
     wrong: list[object] = []
     stop = threading.Event()
 
@@ -224,7 +234,7 @@ def read_without_end(streams: KafkaStreams) -> Iterator[list[object]]:
             for key in KEYS:
                 try:
                     found = value(streams, key)
-                except Exception as error:  # noqa: BLE001 (the test shows it)
+                except Exception as error:  # noqa: BLE001 (the test reports it)
                     wrong.append(error)
                     return
                 if found not in (None, int(key[1:]) + 1):
@@ -261,7 +271,7 @@ def test_answers_are_right_or_missing_while_tasks_move_to_a_newcomer_and_back(fl
 def test_an_instance_that_is_drained_answers_until_its_tasks_are_elsewhere(
     broker: Kafka, fleet: Callable[..., Fleet], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The others learn nothing for a while: they read no changelog."""
+    """For a while the other instances restore nothing: they read no changelog."""
     made = fleet(**{"acceptable.recovery.lag": 0})
     first, second = made.running("a", "b")
     wait_until(partial(is_whole, second), what="all counts")

@@ -1,4 +1,4 @@
-"""The example's data on a broker of its own (its topics have fixed names): loaded twice, after an interruption, over something else."""
+"""The example's data on a separate broker (its topics have fixed names): loaded twice, after an interruption, over other data."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 from examples.flight_board import data, topology
 from examples.flight_board.data import LoadError
-from orchestration.embedded.kafka import EmbeddedBroker
-from orchestration.embedded.ports import free_port
+from penstock.orchestration.embedded.kafka import EmbeddedBroker
+from penstock.orchestration.embedded.ports import free_port
 from tests.support import Kafka
 
 FLIGHTS = 300

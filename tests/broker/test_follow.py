@@ -8,25 +8,25 @@ from pathlib import Path
 
 import pytest
 
-from runtime.changelog.listeners import SuspendReason
-from runtime.changelog.log_reader import LogReader, Poll
-from runtime.changelog.restore import Restorer
-from runtime.changelog.staleness import Changelog
-from runtime.changelog.topic_watch import TopicWatch
-from runtime.clock import SystemClock
-from runtime.config import StreamsConfig
-from runtime.errors import MissingSourceTopicError, TaskCorruptedError
-from runtime.events import EventSink
-from runtime.ids import NextOffset, Partition, TaskId
-from runtime.intake.verdict import Decoder
-from runtime.metrics import Metrics
-from runtime.serdes import STRING
-from runtime.stores import Stores
-from runtime.stores.base import EngineStore, StoreContext
-from runtime.topics import TopicAdmin
-from tests.broker.engine import client, count_topology, counts_become
-from tests.broker.logs import create_anew, cut, open_transaction, transaction
+from penstock.runtime.changelog.listeners import SuspendReason
+from penstock.runtime.changelog.restore import Restorer
+from penstock.runtime.changelog.staleness import Changelog
+from penstock.runtime.config.streams_config import StreamsConfig
+from penstock.runtime.input.deserialization import Decoder
+from penstock.runtime.kafka.log_reader import LogReader, Poll
+from penstock.runtime.kafka.topic_admin import TopicAdmin
+from penstock.runtime.kafka.topic_watch import TopicWatch
+from penstock.runtime.model.clock import SystemClock
+from penstock.runtime.model.errors import MissingSourceTopicError, TaskCorruptedError
+from penstock.runtime.model.events import EventSink
+from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.model.metrics import Metrics
+from penstock.runtime.stores import Stores
+from penstock.runtime.stores.base import EngineStore, StoreContext
+from penstock.serdes import STRING
 from tests.support import Kafka, wait_until
+from tests.support.engine import client, count_topology, counts_become
+from tests.support.logs import create_anew, cut, open_transaction, transaction
 
 TASK, OTHER = TaskId(0, 0), TaskId(0, 1)
 COMPACT = {"cleanup.policy": "compact"}
@@ -35,7 +35,7 @@ DAY_MS = 86_400_000
 
 @dataclass
 class Listener:
-    """A `StandbyUpdateListener` that keeps what it is told."""
+    """A `StandbyUpdateListener` that keeps its calls."""
 
     calls: list[tuple[object, ...]] = field(default_factory=list)
 
@@ -50,7 +50,7 @@ class Listener:
 
 
 class Later(SystemClock):
-    """The machine's clock, which can be turned ahead."""
+    """The machine's clock, which can be advanced."""
 
     ahead_ms = 0
 
@@ -71,7 +71,7 @@ class Copies:
         self._topics = TopicAdmin(StreamsConfig({"application.id": "app", "bootstrap.servers": self.kafka.bootstrap_servers}))
         self._stores: list[EngineStore] = []
         self.committed: int | None = None
-        """If set, topics are source topics, and so much of them was processed."""
+        """If set, topics are source topics, and this number of records was processed."""
         self.restorer = Restorer(
             {"bootstrap.servers": self.kafka.bootstrap_servers},
             self.clock,
@@ -105,7 +105,7 @@ class Copies:
         return store
 
     def until(self, condition: Callable[[], object], what: str, timeout: float = 30.0) -> list[TaskId]:
-        """Steps until the condition holds; the tasks that were complete meanwhile."""
+        """Step until the condition holds; return the tasks that became complete meanwhile."""
         done: list[TaskId] = []
 
         def stepped() -> object:
@@ -123,7 +123,7 @@ class Copies:
 
 @pytest.fixture
 def copies(broker: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Copies]:
-    monkeypatch.setattr("runtime.changelog.restore.LOOK_SECONDS", 0.2)
+    monkeypatch.setattr("penstock.runtime.changelog.restore.LOOK_SECONDS", 0.2)
     copies = Copies(broker, tmp_path)
     yield copies
     copies.close()
@@ -152,7 +152,7 @@ def test_a_follower_applies_what_is_written_and_is_never_complete(copies: Copies
 
 
 def test_a_follower_that_becomes_active_is_read_on_to_the_end_as_it_was_then(copies: Copies, topic: Callable[..., str]) -> None:
-    """The store stays open, nothing is read twice, and what others follow is read meanwhile."""
+    """The store stays open, no record is read twice, and the other followers are read meanwhile."""
     name, other = topic("changelog", config=COMPACT), topic("changelog", config=COMPACT)
     copies.kafka.produce(name, [("a", "1")], partition=0)
     store, beside = copies.follow(name), copies.follow(other, OTHER)
@@ -172,7 +172,7 @@ def test_a_follower_that_becomes_active_is_read_on_to_the_end_as_it_was_then(cop
 
 
 def test_a_follower_of_a_source_topic_goes_as_far_as_is_committed(copies: Copies, topic: Callable[..., str]) -> None:
-    """What lies beyond is input: an active task that found it in its table would tell nobody of the change."""
+    """Later records are input: if the table already had them, the active task would not forward the change."""
     name, beside = topic("source", config=COMPACT), topic("changelog", config=COMPACT)
     copies.kafka.produce(name, [("a", "1"), ("b", b"\xff"), ("b", "1"), ("a", "2"), ("c", "1")], partition=0)
     copies.kafka.produce(beside, [("x", "1")], partition=0)
@@ -248,7 +248,7 @@ def test_markers_and_an_aborted_tail_leave_no_lag(copies: Copies, topic: Callabl
 def test_what_is_not_committed_is_not_applied_and_counts_as_lag(
     copies: Copies, topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The end is that of the last fetch: nobody asks the broker for it."""
+    """The end is that of the last fetch: it takes no request to the broker."""
     monkeypatch.setattr(TopicWatch, "take", lambda watch: None)
     name = topic("changelog", config=COMPACT)
     copies.kafka.produce(name, [("a", "1")], partition=0)
@@ -281,7 +281,7 @@ def test_followers_wait_for_an_active_restore(copies: Copies, topic: Callable[..
 
 
 def test_a_batch_is_not_kept_longer_than_a_moment(copies: Copies, topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A promotion reads again what was not written: that has to be little, also while records go on coming."""
+    """A promotion reads unwritten records again: they must be few, also while new records arrive continuously."""
     name = topic("changelog", config=COMPACT)
     now = [1_000]
     monkeypatch.setattr(copies.clock, "monotonic_ms", lambda: now[0])
@@ -317,7 +317,7 @@ def test_a_client_tells_its_listener_of_its_standbys(broker: Kafka, topic: Calla
     assert listener.calls[-1][-1] is SuspendReason.PROMOTED
 
 
-# --- what a follower may go on building upon ----------------------------------------------------------------------------------------
+# --- state that a follower may keep -------------------------------------------------------------------------------------------------
 
 
 def test_a_log_that_is_cut_past_a_follower_is_a_corrupted_task(copies: Copies, topic: Callable[..., str]) -> None:

@@ -1,4 +1,4 @@
-"""Global tables on a real broker: bootstrap, updates, and every way in which their position is lost (KIP-406)."""
+"""Global tables on a real broker: bootstrap, updates, and every way in which their position can be lost (KIP-406)."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ from pathlib import Path
 
 import pytest
 
-from runtime import serdes
-from runtime.changelog.staleness import mark_at_end
-from runtime.changelog.topic_watch import TopicFacts
-from runtime.clock import SystemClock
-from runtime.config import StreamsConfig
-from runtime.errors import DeserializationError, MissingSourceTopicError, ProcessingError, StreamsConfigError
-from runtime.events import Event, EventKind, EventSink
-from runtime.handlers import (
+from penstock import serdes
+from penstock.runtime.changelog.staleness import mark_at_end
+from penstock.runtime.config.streams_config import StreamsConfig
+from penstock.runtime.input.deserialization import Decoder
+from penstock.runtime.kafka.topic_admin import TopicAdmin
+from penstock.runtime.kafka.topic_watch import TopicFacts, TopicWatcher
+from penstock.runtime.model.clock import SystemClock
+from penstock.runtime.model.errors import DeserializationError, MissingSourceTopicError, ProcessingError, StreamsConfigError
+from penstock.runtime.model.events import Event, EventKind, EventSink
+from penstock.runtime.model.handlers import (
     DeserializationExceptionHandler,
     LogAndContinueExceptionHandler,
     LogAndFailExceptionHandler,
     LogAndPauseExceptionHandler,
 )
-from runtime.ids import NextOffset, Partition, TaskId
-from runtime.intake.verdict import Decoder
-from runtime.metrics import Metrics
-from runtime.operators.processor import Processor, ProcessorContext
-from runtime.record import Record
-from runtime.stores import Stores
-from runtime.stores.base import EngineStore, StoreContext
-from runtime.stores.directory import StateDirectory
-from runtime.stores.key_value import StagedKeyValueStore
-from runtime.tasks.global_ import CompactionCheck, GlobalTask
-from runtime.tasks.global_apply import TableCopy, Verdict
-from runtime.tasks.global_build import build_global_task, look_at
-from runtime.tasks.global_state import REPEATED_MS, GlobalStore, Phase
-from runtime.topics import TopicAdmin
-from runtime.topology.topology import Topology
-from tests.broker.logs import alter, create_anew, cut, end_of, transaction
+from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.model.metrics import Metrics
+from penstock.runtime.model.record import Record
+from penstock.runtime.operators.processor import Processor, ProcessorContext
+from penstock.runtime.stores import Stores
+from penstock.runtime.stores.base import EngineStore, StoreContext
+from penstock.runtime.stores.directory import StateDirectory
+from penstock.runtime.stores.key_value import StagedKeyValueStore
+from penstock.runtime.tasks.global_apply import GlobalDecoder, TableCopy
+from penstock.runtime.tasks.global_build import build_global_task, describe_topics
+from penstock.runtime.tasks.global_state import REPEATED_MS, GlobalStore, Phase
+from penstock.runtime.tasks.global_task import CompactionCheck, GlobalTask
+from penstock.runtime.topology.topology import Topology
 from tests.support import Kafka, wait_until
+from tests.support.logs import alter, create_anew, cut, end_of, transaction
 
 DAY_MS = 86_400_000
 COMPACT = {"cleanup.policy": "compact"}
@@ -48,7 +48,7 @@ READER, OTHER = TaskId(0, 0), TaskId(1, 0)
 
 
 class TurnableClock(SystemClock):
-    """The machine's clock, which can be turned ahead."""
+    """The machine's clock, which can be advanced."""
 
     def __init__(self) -> None:
         self.ahead_ms = 0
@@ -58,7 +58,7 @@ class TurnableClock(SystemClock):
 
 
 class HandTurnedClock(TurnableClock):
-    """Intervals pass by hand only."""
+    """A clock whose intervals pass only when the test advances it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class HandTurnedClock(TurnableClock):
 
 @dataclass
 class Listener:
-    """Keeps what it is told: what happened, the partition, the number of records."""
+    """Keeps its calls: the event, the partition, the number of records."""
 
     calls: list[tuple[str, int, int]] = field(default_factory=list)
 
@@ -88,7 +88,7 @@ class Listener:
 
 @dataclass
 class Global:
-    """A global task over one topic, and what it told."""
+    """A global task over one topic, and its listener's calls."""
 
     kafka: Kafka
     folder: Path
@@ -110,16 +110,17 @@ class Global:
         supplier = Stores.persistent_timestamped_key_value_store("airports")
         self.store: EngineStore = Stores.timestamped_key_value_store_builder(supplier, serdes.STRING, serdes.LONG).build()
         decoder = Decoder(self.topic, serdes.STRING, serdes.LONG)
-        apply = TableCopy(self.store, Verdict(decoder, self.handler, self.metrics, self.events))
+        applier = TableCopy(self.store, GlobalDecoder(decoder, self.handler, self.metrics, self.events))
         self.checkpoints: list[Mapping[Partition, NextOffset]] = []
         self.task = GlobalTask(
-            [GlobalStore(self.store, self.topic, apply, own_processor)],
+            [GlobalStore(self.store, self.topic, applier, own_processor)],
             open_store=lambda store: store.open(self.folder, StoreContext("app", self.folder)),
-            look=lambda names: look_at(self.admin, names),
+            describe=lambda names: describe_topics(self.admin, names),
             write_checkpoint=self.checkpoints.append,
             properties={"bootstrap.servers": self.kafka.bootstrap_servers},
             compaction_check=self.check,
             clock=self.clock,
+            watcher=TopicWatcher(self.clock),
             events=self.events,
             metrics=self.metrics,
             listeners=(self.listener,),
@@ -132,7 +133,7 @@ class Global:
         self.running()
 
     def turn(self) -> None:
-        """One round of the worker's loop."""
+        """Run one iteration of the worker's loop."""
         self.task.step(0.05)
         self.told += self.events.drain()
         if not self.states or self.states[-1] is not self.task.restoring:
@@ -161,7 +162,7 @@ class Global:
         return [event.kind.value for event in self.told]
 
     def recovery(self) -> str:
-        """The reason of the one recovery that there was; it is over."""
+        """Return the reason of the only recovery, which must be complete."""
         started, ended = [event for event in self.told if event.kind.value.startswith("GLOBAL_RECOVERY")]
         assert started.kind is EventKind.GLOBAL_RECOVERY_STARTED and ended.kind is EventKind.GLOBAL_RECOVERY_ENDED
         assert started.payload["store"] == ended.payload["store"] == "airports"
@@ -176,7 +177,7 @@ class Global:
         self.told += self.events.drain()
 
     def restart(self, at_end_ago_ms: int | None = None) -> None:
-        """Closes, optionally turns back the time at which the store was last at the end, and makes the task anew."""
+        """Close and create the task again, optionally with an earlier time at which the store was last at the end."""
         self.close()
         if at_end_ago_ms is not None:
             self.store.open(self.folder, StoreContext("app", self.folder))
@@ -267,7 +268,7 @@ def test_a_missing_topic_is_named(make: Callable[..., Global]) -> None:
     table.close()
     table.topic = "nowhere-to-be-found"
     table.make()
-    with pytest.raises(MissingSourceTopicError, match="nowhere-to-be-found"):
+    with pytest.raises(MissingSourceTopicError, match=r"--topic nowhere-to-be-found --partitions 1 --config cleanup\.policy=compact"):
         table.task.start()
 
 
@@ -288,7 +289,7 @@ def test_out_of_range_at_the_start(make: Callable[..., Global]) -> None:
 
 
 def test_out_of_range_while_it_runs(make: Callable[..., Global]) -> None:
-    """The reader stands still while the log is cut past it, as a process that was stopped does."""
+    """The log is truncated past the suspended reader, as for a stopped process."""
     table = make(DELETABLE)
     table.put(("EWR", 1), ("old", 1))
     table.start()
@@ -302,7 +303,7 @@ def test_out_of_range_while_it_runs(make: Callable[..., Global]) -> None:
 
 
 def lose_the_position(table: Global) -> None:
-    """The log is cut past the reader, which stands still meanwhile."""
+    """Truncate the log past the suspended reader."""
     consumer = table.task._reader._consumer
     consumer.pause(consumer.assignment())
     table.put(("x", 1), ("y", 1))
@@ -321,7 +322,7 @@ def test_recoveries_in_a_row_wait_longer_each_time_and_say_so(make: Callable[...
         lose_the_position(table)
         if wait_ms:
             clock.now_ms += wait_ms - 1
-            for _ in range(2):  # what is seen of the topic does not begin it before its time
+            for _ in range(2):  # a new observation of the topic does not shorten the wait
                 seen = table.task._watch._newest
                 table.until(lambda seen=seen: table.task._watch._newest is not seen or table.task._watch._newest is None, "a look")  # type: ignore[misc]
             assert table.task.restoring
@@ -348,7 +349,7 @@ def test_what_somebody_asks_for_does_not_wait(make: Callable[..., Global]) -> No
 
 @pytest.mark.parametrize("records", [1, 50], ids=["shorter", "longer"])
 def test_a_topic_made_anew_while_it_runs(make: Callable[..., Global], records: int) -> None:
-    """A longer one gives no error at all: only its id tells, which is looked at each second."""
+    """A longer topic causes no error: only its id differs, which is checked each second."""
     table = make()
     table.put(*[(f"old-{n}", n) for n in range(10)])
     table.start()
@@ -397,7 +398,7 @@ def test_a_topic_that_is_gone_leaves_the_table_as_it_is(make: Callable[..., Glob
 
 @pytest.mark.parametrize(("away_ms", "recovers"), [(DAY_MS + 60_000, True), (DAY_MS - 60_000, False)])
 def test_rule_13_away_for_longer_than_delete_retention(make: Callable[..., Global], away_ms: int, recovers: bool) -> None:
-    """The tombstone of `gone` was cleaned meanwhile: no record of the log tells of it any more."""
+    """The tombstone of `gone` was cleaned meanwhile: no record of the log mentions the key any more."""
     table = make()
     table.put(("EWR", 1), ("JFK", 1))
     table.start()
@@ -414,7 +415,7 @@ def test_rule_13_away_for_longer_than_delete_retention(make: Callable[..., Globa
 
 
 def test_rule_13_a_gap_longer_than_delete_retention_while_it_lives(make: Callable[..., Global]) -> None:
-    """A process that was stopped for two days, or whose broker was away that long."""
+    """A process that was suspended for two days, or whose broker was down that long."""
     table = make()
     table.put(("EWR", 1))
     table.start()
@@ -439,7 +440,7 @@ def test_the_retention_of_the_topic_itself_counts(make: Callable[..., Global]) -
 
 
 def test_damaged_files_are_wiped_and_rebuilt(make: Callable[..., Global]) -> None:
-    """KAFKA-21034: a damaged global store must not crash in a loop."""
+    """KAFKA-21034: a damaged global store must not cause a crash loop."""
     table = make()
     table.put(("EWR", 1), ("JFK", 2))
     table.start()
@@ -532,14 +533,14 @@ def test_rule_3_error_refuses_to_start_and_names_the_way_out(make: Callable[...,
 def test_rule_3_a_topic_that_stops_being_compacted_later_is_told_once(
     make: Callable[..., Global], check: CompactionCheck, tells: int
 ) -> None:
-    """Too late to refuse the start: the table is right as long as it is not rebuilt."""
+    """It is too late to refuse the start: the table is correct as long as it is not rebuilt."""
     table = make(check=check)
     table.put(("EWR", 1))
     table.start()
     alter(table.kafka, table.topic, "cleanup.policy", "delete")
     table.until(lambda: not next(iter(table.task._states.values())).facts.compacted, "the look that sees it")
-    looked = table.task._states[table.topic].sight
-    table.until(lambda: table.task._states[table.topic].sight is not looked or looked is None, "the next look")
+    looked = table.task._states[table.topic].observation
+    table.until(lambda: table.task._states[table.topic].observation is not looked or looked is None, "the next look")
     assert table.kinds().count("GLOBAL_TOPIC_NOT_COMPACTED") == tells
 
 
@@ -584,7 +585,7 @@ def test_a_checkpoint_is_told_when_there_is_something_new_in_it(make: Callable[.
 
 
 def test_offset_of_the_end_is_kept_when_the_tail_holds_no_record(make: Callable[..., Global], broker: Kafka) -> None:
-    """An aborted tail: the position passes it, so the next start has nothing to read."""
+    """An aborted transaction at the end: the position passes it, so the next start has nothing to read."""
     table = make()
     table.put(("EWR", 1))
     transaction(broker, table.topic, [("EWR", "aborted")], commit=False)
@@ -596,7 +597,7 @@ def test_offset_of_the_end_is_kept_when_the_tail_holds_no_record(make: Callable[
 
 
 class Doubling(Processor):
-    """Writes twice the value; counts what it saw since it was made."""
+    """Writes twice the value; counts the records since its creation."""
 
     def init(self, context: ProcessorContext) -> None:
         store = context.get_state_store("doubled")
@@ -620,7 +621,9 @@ def processed(broker: Kafka, topic_name: str, folder: Path) -> GlobalTask:
     config = StreamsConfig({"application.id": "app", "bootstrap.servers": broker.bootstrap_servers})
     directory = StateDirectory(folder, "app")
     clock = SystemClock()
-    made = build_global_task(topology, config, directory, TopicAdmin(config), clock, Metrics(), EventSink("app", "i", clock))
+    made = build_global_task(
+        topology, config, directory, TopicAdmin(config), TopicWatcher(clock), clock, Metrics(), EventSink("app", "i", clock)
+    )
     assert made is not None
     return made
 
@@ -628,7 +631,7 @@ def processed(broker: Kafka, topic_name: str, folder: Path) -> GlobalTask:
 def test_a_processor_of_its_own_fills_the_store_at_the_start_live_and_after_a_recovery(
     broker: Kafka, topic: Callable[..., str], tmp_path: Path
 ) -> None:
-    """KAFKA-7663: restored through the processor, not past it."""
+    """KAFKA-7663: restored through the processor, not around it."""
     name = topic("numbers", config=DELETABLE)
 
     def put(key: str, value: int) -> None:
@@ -664,7 +667,7 @@ def test_what_a_failing_processor_wrote_is_not_kept(broker: Kafka, topic: Callab
     transaction(broker, name, [("b", (2).to_bytes(8, "big")), ("c", (13).to_bytes(8, "big"))])
     with pytest.raises(ProcessingError, match="thirteen"):
         wait_until(lambda: task.step(0.05) and False, what="the error")
-    task.close()  # writes a checkpoint, which must not take what is left of the failed run with it
+    task.close()  # writes a checkpoint, which must not include leftovers of the failed run
 
     again = processed(broker, name, tmp_path)
     store = again.store("doubled")
@@ -679,5 +682,5 @@ def test_what_a_failing_processor_wrote_is_not_kept(broker: Kafka, topic: Callab
 def test_a_topology_without_global_stores_has_no_global_task(broker: Kafka, tmp_path: Path) -> None:
     config = StreamsConfig({"application.id": "app", "bootstrap.servers": broker.bootstrap_servers})
     clock = SystemClock()
-    parts = (StateDirectory(tmp_path, "app"), TopicAdmin(config), clock, Metrics(), EventSink("app", "i", clock))
+    parts = (StateDirectory(tmp_path, "app"), TopicAdmin(config), TopicWatcher(clock), clock, Metrics(), EventSink("app", "i", clock))
     assert build_global_task(Topology(), config, *parts) is None

@@ -1,4 +1,4 @@
-"""KIP-406 in a whole client: damage found at the start and while a table is read, recoveries in a row, and no join with half a table."""
+"""KIP-406 in a whole client: damage found at the start and during reads, consecutive recoveries, and no join with a partial table."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from runtime import serdes
-from runtime.changelog import log_reader
-from runtime.commit.compare_and_set import Offsets
-from runtime.commit.exactly_once import ExactlyOnce
-from runtime.dsl.builder import StreamsBuilder
-from runtime.dsl.options import Consumed, Materialized, Produced
-from runtime.errors import InvalidStateStoreError, TransactionAbortedError
-from runtime.events import EventKind
-from runtime.ids import NextOffset, Partition
-from runtime.operators.processor import Processor, ProcessorContext
-from runtime.record import Record
-from runtime.states import State
-from runtime.stores.key_value import StagedKeyValueStore
-from runtime.topology.topology import Topology
-from tests.broker.engine import BAD, client, on_worker, reaches, running, told, worker_of
+from penstock import serdes
+from penstock.runtime.commit.compare_and_set import Offsets
+from penstock.runtime.commit.exactly_once import ExactlyOnce
+from penstock.runtime.dsl.builder import StreamsBuilder
+from penstock.runtime.dsl.options import Consumed, Materialized, Produced
+from penstock.runtime.kafka import log_reader
+from penstock.runtime.model.errors import InvalidStateStoreError, TransactionAbortedError
+from penstock.runtime.model.events import EventKind
+from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.model.record import Record
+from penstock.runtime.model.states import State
+from penstock.runtime.operators.processor import Processor, ProcessorContext
+from penstock.runtime.stores.key_value import StagedKeyValueStore
+from penstock.runtime.topology.topology import Topology
 from tests.support import Kafka, wait_until
+from tests.support.engine import BAD, client, on_worker, reaches, running, told, worker_of
 
 Topic = Callable[..., str]
 COMPACT = {"cleanup.policy": "compact"}
@@ -31,7 +31,7 @@ TEXT = Consumed(serdes.STRING, value=serdes.STRING)
 
 
 def joining(flights: str, airports: str, output: str) -> Topology:
-    """Flights with the name of their airport; None where the table has none."""
+    """Return a topology of flights with the name of their airport; None if the table lacks it."""
     builder = StreamsBuilder()
     table = builder.global_table(airports, TEXT, Materialized("airports"))
     joined = builder.stream(flights, TEXT).left_join(table, lambda _, airport: airport, lambda airport, name: f"{airport}={name}")
@@ -48,7 +48,7 @@ def comes(broker: Kafka, topic: str, wanted: list[str]) -> None:
 
 
 def flip(path: Path) -> None:
-    """One byte of what the files of a store hold, in the first block of entries."""
+    """Flip one byte in the first block of entries of a store's files."""
     data = bytearray(path.read_bytes())
     data[len(data) // 8] ^= 0xFF
     path.write_bytes(data)
@@ -69,11 +69,11 @@ def fill(broker: Kafka, airports: str) -> None:
 def test_a_flipped_byte_that_a_join_finds_leads_to_a_rebuild_without_a_restart(
     broker: Kafka, topics: tuple[str, str, str], application_id: str, state_dir: Path
 ) -> None:
-    """RocksDB looks at a block when it reads it: the start finds nothing wrong."""
+    """RocksDB verifies a block when it reads it: the start detects nothing."""
     flights, airports, output = topics
     fill(broker, airports)
     topology = joining(*topics)
-    for _ in range(2):  # the second start writes what the log of the first holds into tables
+    for _ in range(2):  # the second start writes the first one's log to table files
         with running(broker, topology, application_id, state_dir):
             pass
     tables = list(state_dir.glob("*/global/rocksdb/airports/*.sst"))
@@ -123,7 +123,7 @@ def test_damaged_files_are_found_at_the_start(
 def test_a_checkpoint_file_of_rubbish_does_no_harm(
     broker: Kafka, topics: tuple[str, str, str], application_id: str, state_dir: Path
 ) -> None:
-    """The offsets that count stand in the store, beside the data."""
+    """The authoritative offsets are in the store, next to the data."""
     flights, airports, output = topics
     broker.produce(airports, [("EWR", "Newark")], partition=0)
     topology = joining(*topics)
@@ -177,12 +177,12 @@ def test_a_record_of_a_global_topic_that_is_skipped_is_kept_as_a_dead_letter_als
         if len(aborted) < 2:
             aborted.append(len(offsets))
             raise TransactionAbortedError("a test wants it")
-        return real(self, offsets, *others)  # type: ignore[arg-type]  # passed on as they came
+        return real(self, offsets, *others)  # type: ignore[arg-type]  # passed on unchanged
 
     monkeypatch.setattr(ExactlyOnce, "commit", commit)
     broker.produce(airports, [("EWR", "Newark"), ("EWR", BAD)], partition=0, headers=[("own", b"1")])
     settings: dict[str, object] = {
-        "deserialization.exception.handler": "runtime.handlers.LogAndContinueExceptionHandler",
+        "deserialization.exception.handler": "penstock.LogAndContinueExceptionHandler",
         "errors.dead.letter.queue.topic.name": letters,
     }
     with running(broker, joining(*topics), application_id, state_dir, **settings):
@@ -199,13 +199,13 @@ def test_a_record_of_a_global_topic_that_is_skipped_is_kept_as_a_dead_letter_als
     assert [event.payload["offset"] for event in told(broker, application_id, EventKind.RECORD_SKIPPED)] == [1, 2]
 
 
-# -- half a table --------------------------------------------------------------------------------------------------------------------
+# -- partial tables ------------------------------------------------------------------------------------------------------------------
 
 
 class Lookups(Processor):
-    """Reads the whole table when it is made, and for each record."""
+    """Reads the whole table on creation, and for each record."""
 
-    at_init: list[int] = []  # noqa: RUF012 (of the class: the engine makes the processors)
+    at_init: list[int] = []  # noqa: RUF012 (a class attribute: the engine creates the processors)
 
     def init(self, context: ProcessorContext) -> None:
         self.context = context
@@ -224,7 +224,7 @@ class Lookups(Processor):
 def test_rule_27_no_record_and_no_processors_init_ever_sees_half_a_table(
     broker: Kafka, topic: Topic, application_id: str, state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The table is rebuilt in small steps, again and again, while records come in and tasks are rolled back in the middle of it."""
+    """The table is rebuilt in small steps, repeatedly, while records arrive and tasks are rolled back meanwhile."""
     monkeypatch.setattr(log_reader, "_MOST_PER_POLL", 40)
     Lookups.at_init.clear()
     flights, others, airports = topic("flights"), topic("others"), topic("airports", config=COMPACT)
@@ -245,7 +245,7 @@ def test_rule_27_no_record_and_no_processors_init_ever_sees_half_a_table(
 
     with running(broker, builder.build(), application_id, state_dir) as streams:
         worker = worker_of(streams)
-        task = worker._parts.global_task
+        task = worker._assembled.global_task
         assert task is not None
 
         def go_back() -> None:

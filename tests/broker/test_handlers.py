@@ -8,24 +8,24 @@ from typing import ClassVar
 
 import pytest
 
-from runtime import serdes
-from runtime.dsl.builder import StreamsBuilder
-from runtime.dsl.options import Consumed, Produced
-from runtime.errors import DeserializationError, ProcessingError, StreamsConfigError, StreamsError, TransactionAbortedError
-from runtime.handlers import (
+from penstock import serdes
+from penstock.runtime.dsl.builder import StreamsBuilder
+from penstock.runtime.dsl.options import Consumed, Produced
+from penstock.runtime.model.errors import DeserializationError, ProcessingError, StreamsConfigError, StreamsError, TransactionAbortedError
+from penstock.runtime.model.handlers import (
     DeserializationExceptionHandler,
     DeserializationHandlerResponse,
     ErrorHandlerContext,
     ProcessingExceptionHandler,
     ProcessingHandlerResponse,
 )
-from runtime.ids import TaskId
-from runtime.states import State
-from runtime.timestamps import ConsumerRecord
-from runtime.topology.topology import Topology
-from runtime.worker.parts import Parts
-from tests.broker.engine import BAD, client, paused, running
+from penstock.runtime.model.ids import TaskId
+from penstock.runtime.model.states import State
+from penstock.runtime.model.timestamps import ConsumerRecord
+from penstock.runtime.topology.topology import Topology
+from penstock.runtime.worker.committer import Committer
 from tests.support import Kafka, RawRecord, wait_until
+from tests.support.engine import BAD, client, paused, running
 
 Topic = Callable[..., str]
 GUARANTEES = ["exactly_once_v2", "at_least_once"]
@@ -34,7 +34,7 @@ POISON = b"poison"
 
 
 class Reading(DeserializationExceptionHandler):
-    """Answers as the test says."""
+    """Returns the answer set by the test."""
 
     answer: ClassVar[object] = None
     asked: ClassVar[list[tuple[ErrorHandlerContext, ConsumerRecord, Exception]]] = []
@@ -65,7 +65,7 @@ class Working(ProcessingExceptionHandler):
 
 @pytest.fixture
 def answer() -> Iterator[Callable[[object], None]]:
-    """Sets what both handlers answer."""
+    """Return a function that sets the answer of both handlers."""
     Reading.asked.clear()
     Reading.configs.clear()
 
@@ -151,17 +151,17 @@ def test_continue_keeps_the_record_as_a_dead_letter_once_also_if_the_commit_is_r
 
 
 def fail_first_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first commit after a handler was asked is as if the broker had refused it."""
-    real = Parts.commit
+    """Make the first commit after a handler's call fail as if the broker had refused it."""
+    real = Committer.commit
     failed: list[bool] = []
 
-    def commit(self: Parts, *arguments: object) -> bool:
+    def commit(self: Committer, *arguments: object) -> bool:
         if Reading.asked and not failed:
             failed.append(True)
             raise TransactionAbortedError("refused")
-        return real(self, *arguments)  # type: ignore[arg-type]  # passed on as they came
+        return real(self, *arguments)  # type: ignore[arg-type]  # passed on unchanged
 
-    monkeypatch.setattr(Parts, "commit", commit)
+    monkeypatch.setattr(Committer, "commit", commit)
 
 
 @pytest.mark.parametrize("guarantee", GUARANTEES)
@@ -214,7 +214,7 @@ def test_pause_holds_the_task_before_the_record_and_the_others_go_on(
 
 
 class Broken(DeserializationExceptionHandler):
-    """A handler that does not like its configuration."""
+    """A handler that rejects its configuration."""
 
     def configure(self, configs: Mapping[str, object]) -> None:
         raise KeyError("my.setting")

@@ -1,4 +1,4 @@
-"""An instance as a process: its exit statuses, and the end that hanging user code comes to (rules.md, 7)."""
+"""An instance as a process: its exit statuses, and how it stops if user code hangs (rules.md, 7)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import Kafka, unique, wait_until
+from tests.support import ROOT, Kafka, unique, wait_until
 
-ROOT = Path(__file__).resolve().parents[2]
 FACTORIES = """
+import sys
 import time
-from runtime import Consumed, Produced, StreamsBuilder, serdes
+from penstock import Consumed, Processor, Produced, StreamsBuilder, serdes
 
 TEXT = Consumed(serdes.STRING, value=serdes.STRING)
 
@@ -29,28 +29,52 @@ def hangs():
     builder.stream("{input}", TEXT).foreach(lambda key, value: time.sleep(600))
     return builder.build()
 
+def exits():
+    builder = StreamsBuilder()
+    builder.stream("{input}", TEXT).foreach(lambda key, value: sys.exit(0))
+    return builder.build()
+
+class ExitsInClose(Processor):
+    def process(self, record):
+        pass
+
+    def close(self):
+        sys.exit(0)
+
+def exits_in_close():
+    builder = StreamsBuilder()
+    builder.stream("{input}", TEXT).process(ExitsInClose)
+    return builder.build()
+
 def raises():
     return 1 / 0
+
+def is_interrupted():
+    raise KeyboardInterrupt
+
+def exits_at_once():
+    sys.exit(0)
 """
 
 
 class Process:
-    """`python -m runtime.instance`, with its log in a file."""
+    """`python -m penstock.runtime.instance`, with its log in a file."""
 
     def __init__(self, folder: Path, broker: Kafka, factory: str, **config: object) -> None:
         self.input, self.output = broker.create_topic("in", 1), broker.create_topic("out", 1)
         (folder / "factories.py").write_text(FACTORIES.format(input=self.input, output=self.output))
         self.log = folder / "instance.log"
         application = unique("app")
+        self.name = f"{application}-1"
         settings = {
             "application": application,
-            "instance": f"{application}-1",
+            "instance": self.name,
             "factory": f"factories:{factory}",
             "config": {"bootstrap.servers": broker.bootstrap_servers, "state.dir": str(folder / "state"), **config},
             "log_path": str(self.log),
         }
         (folder / "instance.json").write_text(json.dumps(settings))
-        command = [sys.executable, "-m", "runtime.instance", "--config", str(folder / "instance.json")]
+        command = [sys.executable, "-m", "penstock.runtime.instance", "--config", str(folder / "instance.json")]
         self.process = subprocess.Popen(command, cwd=folder, env={"PYTHONPATH": f"{ROOT}:{folder}", "PATH": "/usr/bin:/bin"})
 
     def wait(self, timeout: float = 60) -> int:
@@ -83,11 +107,33 @@ def test_rule_7_a_process_whose_user_code_hangs_is_ended(tmp_path: Path, broker:
 
 
 @pytest.mark.broker
-def test_a_factory_that_raises_is_named(tmp_path: Path, broker: Kafka) -> None:
-    instance = Process(tmp_path, broker, "raises")
+def test_sys_exit_in_an_operator_ends_it_with_a_status_that_is_not_0(tmp_path: Path, broker: Kafka) -> None:
+    instance = Process(tmp_path, broker, "exits")
+    broker.produce(instance.input, [(b"key", b"value")])
+    assert instance.wait() == 1
+    message = json.loads(instance.text().splitlines()[-1])["message"]
+    assert f"record {instance.input}-0@0: SystemExit: 0" in message
+    assert instance.name not in message, "launchers put the name before it"
+
+
+@pytest.mark.broker
+def test_sys_exit_in_close_at_a_clean_stop_ends_it_with_a_status_that_is_not_0(tmp_path: Path, broker: Kafka) -> None:
+    instance = Process(tmp_path, broker, "exits_in_close")
+    wait_until(lambda: "task 0_0 runs from" in instance.text(), 60, "the task")
+    instance.process.send_signal(signal.SIGTERM)
+    assert instance.wait() == 1
+    assert "in close: SystemExit: 0" in instance.text().splitlines()[-1]
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize(
+    ("factory", "error"), [("raises", "ZeroDivisionError"), ("exits_at_once", "SystemExit"), ("is_interrupted", "KeyboardInterrupt")]
+)
+def test_a_factory_that_raises_is_named(tmp_path: Path, broker: Kafka, factory: str, error: str) -> None:
+    instance = Process(tmp_path, broker, factory)
     assert instance.wait() == 2
-    assert "factories:raises" in instance.text()
-    assert "ZeroDivisionError" in instance.text()
+    assert f"factories:{factory}" in instance.text()
+    assert error in instance.text()
 
 
 @pytest.mark.broker

@@ -1,4 +1,4 @@
-"""What reads a log up to where it ends now does end, also where the log is written to faster than a fetch waits."""
+"""Reading a log up to its current end terminates, even if the log is written to faster than a fetch waits."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from contextlib import contextmanager
 
 from confluent_kafka import Producer, TopicPartition
 
-from orchestration.kafka_log import FROM_START, reader, to_end
-from runtime.config import StreamsConfig
-from runtime.coordination.commands import CommandClient
-from runtime.coordination.log import CoordinationLog
-from runtime.coordination.records import Desired, encode
-from runtime.topics import COORDINATION_CONFIG, coordination_topic, ensure_topic
+from penstock.orchestration.kafka.log import FROM_START, reader, to_end
+from penstock.runtime.config.streams_config import StreamsConfig
+from penstock.runtime.coordination.commands import CommandClient
+from penstock.runtime.coordination.log import CoordinationLog
+from penstock.runtime.coordination.records import Desired, encode
+from penstock.runtime.coordination.topics import COORDINATION_CONFIG, coordination_topic
+from penstock.runtime.kafka.topic_admin import ensure_topic
 from tests.support import Kafka, unique
 
 PAUSE_SECONDS = 0.005
@@ -22,7 +23,7 @@ PAUSE_SECONDS = 0.005
 
 @contextmanager
 def never_at_rest(broker: Kafka, topic: str) -> Iterator[int]:
-    """A coordination topic to which a record is written every few milliseconds; what is there already is told."""
+    """Write a record to a coordination topic every few milliseconds; yield the number of those that are there already."""
     ensure_topic(broker.bootstrap_servers, topic, 1, COORDINATION_CONFIG)
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 0})
     record = Desired(instance="a", running=True, at_ms=1, by="test")
@@ -31,7 +32,7 @@ def never_at_rest(broker: Kafka, topic: str) -> Iterator[int]:
         while not over.is_set():
             producer.produce(topic, encode(record), record.key)
             producer.flush()
-            time.sleep(PAUSE_SECONDS)  # the rate; nothing is waited for
+            time.sleep(PAUSE_SECONDS)  # the rate; it waits for nothing
 
     over = threading.Event()
     for _ in range(1_000):

@@ -1,4 +1,4 @@
-"""An application that ran on Kafka Streams is taken over with its state folder, its changelogs and its group's offsets."""
+"""An application that ran on Kafka Streams is continued with its state folder, its changelogs and its group's offsets."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from runtime import serdes
-from runtime.dsl.builder import StreamsBuilder
-from runtime.dsl.options import Consumed, Materialized, Produced
-from runtime.dsl.windows import TimeWindows
-from runtime.errors import StoreChangedError
-from runtime.serdes.keys import window_store_key
-from runtime.states import State
-from runtime.topology.topology import Topology
-from tests.broker.engine import client, counts_become, reaches, running, set_offset
+from penstock import serdes
+from penstock.runtime.dsl.builder import StreamsBuilder
+from penstock.runtime.dsl.options import Consumed, Materialized, Produced
+from penstock.runtime.dsl.windows import TimeWindows
+from penstock.runtime.model.errors import TopologyError
+from penstock.runtime.model.states import State
+from penstock.runtime.serdes.keys import window_store_key
+from penstock.runtime.topology.topology import Topology
 from tests.support import Kafka
+from tests.support.engine import client, counts_become, reaches, running, set_offset
 
 JAVA = Path(__file__).parents[1] / "formats" / "written_by_java"
 APPLICATION = "java-app"
@@ -31,9 +31,9 @@ TEXT = Consumed(serdes.STRING, value=serdes.STRING)
 
 @pytest.fixture
 def moved(broker: Kafka) -> Iterator[Kafka]:
-    """The topics as Java left them: six words that are processed, and the changelogs of what they came to.
+    """The topics as Java left them: six processed words, and the changelogs of the results.
 
-    The changelog of the counts tells another story than the store, to see which of the two was read."""
+    The changelog of the counts differs from the store, to show which of the two was read."""
     _forget(broker)
     broker.create_topic(WORDS, exact=True)
     broker.create_topic(AIRPORTS, 2, COMPACT, exact=True)
@@ -82,8 +82,8 @@ def test_an_application_of_kafka_streams_goes_on_where_it_stopped(
     for again in range(2):
         with running(moved, topology(), APPLICATION, state_dir):
             moved.produce(WORDS, [("EWR", "v")], partition=0, timestamps=[1_360_000])
-            counts_become(moved, COUNTED, {"EWR": 4 + again})  # three in the store, not what the changelog says
-            counts_become(moved, HOURLY, {"EWR": 41 + again})  # windows: what the changelog says
+            counts_become(moved, COUNTED, {"EWR": 4 + again})  # three from the store, not the changelog's number
+            counts_become(moved, HOURLY, {"EWR": 41 + again})  # windows: the changelog's number
     assert [record.value for record in moved.consume(NAMED)] == [b"Newark", b"Newark"]
     assert "hourly holds segments" in caplog.text
 
@@ -99,8 +99,8 @@ def test_a_store_that_has_changed_stops_the_client_and_leaves_all_as_it_was(move
     with client(moved, builder.build(), APPLICATION, state_dir) as changed:
         changed.start()
         reaches(changed, State.ERROR)
-        assert isinstance(changed.failure, StoreChangedError)
-        assert "store counts has changed: its values were LONG and are STRING now" in str(changed.failure)
+        assert isinstance(changed.failure, TopologyError)
+        assert "store counts: its values were LONG and are STRING now" in str(changed.failure)
         assert f"--delete --topic {APPLICATION}-counts-changelog" in str(changed.failure)
     with running(moved, topology(), APPLICATION, state_dir):
         moved.produce(WORDS, [("EWR", "v")], partition=0, timestamps=[1_360_000])

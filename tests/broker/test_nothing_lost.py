@@ -1,40 +1,49 @@
-"""The narrow places where a record could be lost or counted twice: answers that do not come, ends that are not the end, first offsets."""
+"""Situations in which a record could be lost or counted twice: missing responses, ends of logs that are not the end, first offsets."""
 
 from __future__ import annotations
 
 import shutil
 import struct
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
-from runtime import serdes
-from runtime.commit.transactions import TransactionalProducer
-from runtime.dsl.builder import StreamsBuilder
-from runtime.dsl.options import Consumed, Materialized, Produced
-from runtime.errors import BrokerUnavailableError
-from runtime.events import EventKind
-from runtime.ids import Partition, TaskId
-from runtime.intake.reader import Reader
-from runtime.operators.processor import Processor
-from runtime.record import Record
-from runtime.states import State
-from runtime.topics import TopicAdmin
-from runtime.worker.parts import EVENTS_WAIT_MS
-from tests.broker.engine import BAD, PAUSE, client, count_topology, counts_become, events, paused, reaches, running
-from tests.broker.logs import cut, open_transaction
+from penstock import serdes
+from penstock.runtime.dsl.builder import StreamsBuilder
+from penstock.runtime.dsl.options import Consumed, Materialized, Produced
+from penstock.runtime.kafka.input_reader import Reader
+from penstock.runtime.kafka.topic_admin import TopicAdmin
+from penstock.runtime.kafka.transactions import TransactionalProducer
+from penstock.runtime.model.errors import BrokerUnavailableError
+from penstock.runtime.model.events import EventKind
+from penstock.runtime.model.ids import Partition, TaskId
+from penstock.runtime.model.record import Record
+from penstock.runtime.model.states import State
+from penstock.runtime.operators.processor import Processor
 from tests.broker.test_commit import PauseAlways
 from tests.support import Kafka, wait_until
+from tests.support.engine import (
+    BAD,
+    PAUSE,
+    client,
+    count_topology,
+    counts_become,
+    events,
+    events_of_the_start_are_committed,
+    paused,
+    reaches,
+    running,
+)
+from tests.support.logs import cut, open_transaction
 
 Topic = Callable[..., str]
 TEXT = Consumed(serdes.STRING, value=serdes.STRING)
 
 
 def fail_once(monkeypatch: pytest.MonkeyPatch, owner: type, method: str) -> list[object]:
-    """The broker does not answer the first call of this method. Gives the calls."""
+    """Make the first call of this method fail, as if the broker did not answer. Return the calls."""
     real = getattr(owner, method)
     calls: list[object] = []
 
@@ -70,7 +79,7 @@ def test_rule_22_a_restore_waits_for_the_marker_of_the_last_commit(
     with running(broker, count_topology(source, output), application_id, state_dir):
         counts_become(broker, output, {"a": 1})
     shutil.rmtree(state_dir / application_id)
-    # A commit is done for its writer when the coordinator has it; the marker reaches each partition later.
+    # For its writer, a commit is complete when the coordinator has it; the marker reaches each partition later.
     last_commit = open_transaction(broker, f"{application_id}-counts-changelog", [("a", struct.pack(">q", 7))])
     with client(broker, count_topology(source, output), application_id, state_dir, **{"session.timeout.ms": 6000}) as streams:
         streams.start()
@@ -87,7 +96,7 @@ def test_a_position_that_is_gone_is_asked_for_again_when_the_broker_did_not_answ
     source, output = topic("in"), topic("out")
     broker.produce(source, [("a", "1")] * 10)
     place = ConsumerGroupTopicPartitions(application_id, [TopicPartition(source, 0, 3)])
-    admin = broker.admin  # its requests end when it does
+    admin = broker.admin  # the client must outlive its requests
     admin.alter_consumer_group_offsets([place])[application_id].result(30)
     cut(broker, source, before=6)
     calls = fail_once(monkeypatch, Reader, "bounds")
@@ -130,7 +139,7 @@ def test_rule_10_an_abort_before_the_first_commit_goes_back_to_where_latest_was(
     }
     broker.produce(source, [("a", "before")])
     with running(broker, builder.build(), application_id, state_dir, **settings) as streams:
-        time.sleep(EVENTS_WAIT_MS / 1000 + 0.2)  # the commit of the first events; from now on none is due for a minute
+        events_of_the_start_are_committed(broker, application_id)
         broker.produce(source, [("a", "1"), ("a", "2"), ("a", "poison")])
         wait_until(lambda: paused(streams) == {"0_0"}, what="the pause")
         assert broker.committed_offsets(application_id, source) == {0: 3}
@@ -148,7 +157,7 @@ def test_a_pause_before_a_record_that_is_too_large_for_an_event(broker: Kafka, t
 
 
 class FailsToClose(Processor):
-    """A processor whose end is not a good one."""
+    """A processor whose `close` fails."""
 
     def process(self, record: Record) -> None:
         pass
@@ -166,8 +175,8 @@ def test_a_processor_that_fails_to_close_keeps_nothing_open(broker: Kafka, topic
     topology = builder.build()
     for _ in range(2):  # the second finds the stores' locks free, and its tasks not held by a member that never left
         with running(broker, topology, application_id, state_dir) as streams:
-            pass
-        assert streams.state is State.NOT_RUNNING
+            wait_until(lambda: sum(len(each.active_tasks) for each in streams.metadata_for_local_threads()) == 2, what="both tasks")
+        assert streams.state is State.ERROR
 
 
 def test_rule_15_under_at_least_once_offsets_are_committed_after_what_they_stand_for(
@@ -181,13 +190,13 @@ def test_rule_15_under_at_least_once_offsets_are_committed_after_what_they_stand
         if any(partition.topic == source for partition in offsets):
             written = len(broker.consume(output)), len(broker.consume(f"{application_id}-counts-changelog"))
             seen.append((list(offsets), *written))
-        real(self, offsets, *others, **named)  # type: ignore[arg-type]  # passed on as they came
+        real(self, offsets, *others, **named)  # type: ignore[arg-type]  # passed on unchanged
 
     monkeypatch.setattr(TransactionalProducer, "send_offsets", look)
     settings: dict[str, object] = {
         "processing.guarantee": "at_least_once",
         "commit.interval.ms": 100,
-        "producer.linger.ms": 5_000,  # what nobody waits for is still on its way when the offsets go out
+        "producer.linger.ms": 5_000,  # records that no one waits for are still in flight when the offsets are sent
     }
     broker.produce(source, [("a", "1"), ("b", "1")])
     with running(broker, count_topology(source, output, caching=False), application_id, state_dir, **settings):
@@ -211,7 +220,7 @@ def test_rule_2_resume_is_done_when_it_returns_and_a_task_whose_offsets_cannot_b
             with pytest.raises(BrokerUnavailableError):
                 streams.resume(TaskId(0, 0))
         assert paused(streams) == {"0_0"}
-        admin = broker.admin  # its requests end when it does
+        admin = broker.admin  # the client must outlive its requests
         place = ConsumerGroupTopicPartitions(application_id, [TopicPartition(source, 0, 1)])
         admin.alter_consumer_group_offsets([place])[application_id].result(30)
         assert streams.resume(TaskId(0, 0)) is True

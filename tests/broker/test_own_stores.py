@@ -1,30 +1,28 @@
-"""Rule 12 on a real broker: stores of the user's own, and those with more than one entry per key, through kills, aborts and restores."""
+"""Users' own stores, and those with more than one entry per key, through kills, aborts and restores on a real broker (rules.md, 12)."""
 
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from runtime.commit.exactly_once import ExactlyOnce
-from runtime.errors import TransactionAbortedError
-from runtime.states import State
-from runtime.worker.parts import EVENTS_WAIT_MS
-from tests.broker.engine import counts_become, running
-from tests.broker.instances import application
+from penstock.runtime.commit.exactly_once import ExactlyOnce
+from penstock.runtime.model.errors import TransactionAbortedError
+from penstock.runtime.model.states import State
 from tests.broker.own_stores import topology
 from tests.broker.test_commit import fail_some_commits
 from tests.support import Kafka, wait_until
+from tests.support.engine import counts_become, events_of_the_start_are_committed, running
+from tests.support.instances import application
 
 Topic = Callable[..., str]
 
 
 @pytest.mark.chaos
 def test_all_kinds_of_stores_agree_after_kills_and_after_a_rebuild(broker: Kafka, application_id: str, tmp_path: Path) -> None:
-    """The processor fails where the stores differ on a count."""
+    """The processor fails if the stores differ on a count."""
     with application(broker, application_id, tmp_path, 2) as app:
         app.factory = "tests.broker.own_stores:build"
         sent = 0
@@ -57,11 +55,11 @@ def test_an_abort_takes_back_what_stores_of_the_users_own_wrote(
 
 
 def test_uncommitted_bytes_of_every_kind_bring_a_commit_forward(broker: Kafka, topic: Topic, application_id: str, state_dir: Path) -> None:
-    """Of five stores in one task, whose bytes count together."""
+    """Five stores in one task share the limit."""
     source, output = topic("in"), topic("out")
     settings: dict[str, object] = {"commit.interval.ms": 60_000, "statestore.uncommitted.max.bytes": 20 * 5 * 64}
     with running(broker, topology(source, output), application_id, state_dir, **settings):
-        time.sleep(EVENTS_WAIT_MS / 1000 + 0.2)  # the commit of the first events is behind us
+        events_of_the_start_are_committed(broker, application_id)
         broker.produce(source, [(f"k{n}", "v") for n in range(30)])
         counts_become(broker, output, {f"k{n}": 1 for n in range(30)}, 20)
 
@@ -76,9 +74,9 @@ def test_no_limit_of_uncommitted_bytes_leaves_commits_to_the_interval(
         def processed() -> float:
             return sum(value for name, value in streams.metrics().items() if name.name == "process-total")
 
-        time.sleep(EVENTS_WAIT_MS / 1000 + 0.2)  # as above
-        for sent in (30, 60):  # when the second are processed, the worker has asked itself after the first whether to commit
+        events_of_the_start_are_committed(broker, application_id)
+        for sent in (30, 60):  # when the second are processed, the worker has checked after the first whether to commit
             broker.produce(source, [(f"k{n}", "v") for n in range(30)])
-            wait_until(lambda sent=sent: processed() >= sent, what="the processing")  # type: ignore[misc]  # a default
+            wait_until(lambda sent=sent: processed() >= sent, what="the processing")  # type: ignore[misc]  # a default argument
         assert not sum(broker.committed_offsets(application_id, source).values())
     assert sum(broker.committed_offsets(application_id, source).values()) == 60, "by the close"

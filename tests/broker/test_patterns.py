@@ -1,4 +1,4 @@
-"""Streams of all topics that match a pattern: those that are there, and those that are made while the application runs."""
+"""Streams of all topics that match a pattern: existing ones, and those created while the application runs."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from runtime import serdes
-from runtime.client import KafkaStreams
-from runtime.dsl.builder import StreamsBuilder
-from runtime.dsl.options import Consumed, Materialized, Produced
-from runtime.states import State
-from runtime.topology.topology import Topology
-from tests.broker.engine import reaches, running
+from penstock import serdes
+from penstock.runtime.client.kafka_streams import KafkaStreams
+from penstock.runtime.dsl.builder import StreamsBuilder
+from penstock.runtime.dsl.options import Consumed, Materialized, Produced
+from penstock.runtime.model.states import State
+from penstock.runtime.topology.topology import Topology
 from tests.support import Kafka, unique, wait_until
+from tests.support.engine import reaches, running
 
 Topic = Callable[..., str]
 

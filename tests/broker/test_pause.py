@@ -1,4 +1,4 @@
-"""KIP-990 on a real broker: a record that cannot be read pauses its task, and nothing else."""
+"""KIP-990 on a real broker: a malformed record pauses its task, and no other."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from pathlib import Path
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
-from orchestration.embedded.tools import run_tool
-from runtime import serdes
-from runtime.coordination.commands import CommandClient
-from runtime.dsl.builder import StreamsBuilder
-from runtime.dsl.options import Consumed, Materialized, Produced
-from runtime.errors import StreamsError
-from runtime.events import EventKind
-from runtime.handlers import (
+from penstock import serdes
+from penstock.orchestration.embedded.tools import run_tool
+from penstock.runtime.coordination.commands import CommandClient
+from penstock.runtime.dsl.builder import StreamsBuilder
+from penstock.runtime.dsl.options import Consumed, Materialized, Produced
+from penstock.runtime.model.errors import StreamsError
+from penstock.runtime.model.events import EventKind
+from penstock.runtime.model.handlers import (
     DeserializationExceptionHandler,
     DeserializationHandlerResponse,
     ErrorHandlerContext,
     ProcessingExceptionHandler,
     ProcessingHandlerResponse,
 )
-from runtime.ids import TaskId
-from runtime.states import State
-from runtime.timestamps import ConsumerRecord
-from tests.broker.engine import BAD, PAUSE, client, count_topology, counts_become, events, paused, reaches, running
+from penstock.runtime.model.ids import TaskId
+from penstock.runtime.model.states import State
+from penstock.runtime.model.timestamps import ConsumerRecord
 from tests.support import Kafka, wait_until
+from tests.support.engine import BAD, PAUSE, client, count_topology, counts_become, events, paused, reaches, running
 
 Topic = Callable[..., str]
 
@@ -105,7 +105,7 @@ def test_a_restart_resumes_at_the_bad_record(broker: Kafka, topic: Topic, applic
     pausing: dict[str, object] = {"deserialization.exception.handler": PAUSE}
     with running(broker, count_topology(source, output), application_id, state_dir, **pausing) as streams:
         wait_until(lambda: paused(streams) == {"0_0"}, what="the pause")
-    skipping: dict[str, object] = {"deserialization.exception.handler": "runtime.handlers.LogAndContinueExceptionHandler"}
+    skipping: dict[str, object] = {"deserialization.exception.handler": "penstock.LogAndContinueExceptionHandler"}
     with running(broker, count_topology(source, output), application_id, state_dir, **skipping):
         counts_become(broker, output, {"a": 2})
         wait_until(lambda: broker.committed_offsets(application_id, source) == {0: 3}, what="the commit behind it")
@@ -159,7 +159,7 @@ def test_a_task_is_paused_and_resumed_by_command(broker: Kafka, topic: Topic, ap
 
 
 class PauseAlways(ProcessingExceptionHandler):
-    """PAUSE for every record that the user's code fails on."""
+    """Answers PAUSE for every record for which the user's code fails."""
 
     def handle(self, context: ErrorHandlerContext, record: ConsumerRecord, exception: Exception) -> ProcessingHandlerResponse:
         return ProcessingHandlerResponse.PAUSE
@@ -180,7 +180,7 @@ def test_rule_18_pause_from_the_processing_handler_leaves_no_trace_of_the_record
     poisoned = StreamsBuilder()
     stream = poisoned.stream(source, Consumed(serdes.STRING, value=serdes.STRING))
     stream.group_by_key().count(Materialized("counts", caching=False)).to_stream().to(output, Produced(serdes.STRING, value=serdes.LONG))
-    stream.map_values(fail_on_poison).foreach(lambda key, value: None)  # after the count: its effects are there when this fails
+    stream.map_values(fail_on_poison).foreach(lambda key, value: None)  # after the count: its effects exist when this fails
     broker.produce(source, [("a", "1"), ("a", "2"), ("a", "poison"), ("a", "3")])
     settings: dict[str, object] = {
         "processing.exception.handler": PauseAlways,
@@ -197,9 +197,9 @@ def test_rule_18_pause_from_the_processing_handler_leaves_no_trace_of_the_record
 
 
 class Counting(DeserializationExceptionHandler):
-    """PAUSE, and remembers how often it was asked."""
+    """Answers PAUSE, and keeps the number of calls."""
 
-    asked: list[int] = []  # noqa: RUF012 (of the class: the engine makes the handler)
+    asked: list[int] = []  # noqa: RUF012 (a class attribute: the engine creates the handler)
 
     def handle(self, context: ErrorHandlerContext, record: ConsumerRecord, exception: Exception) -> DeserializationHandlerResponse:
         Counting.asked.append(record.offset)
@@ -216,7 +216,7 @@ def test_rule_16_the_handler_is_asked_once_per_meeting(broker: Kafka, topic: Top
         wait_until(lambda: paused(streams) == {"0_0"}, what="the pause")
         assert Counting.asked == [1]
         request = ConsumerGroupTopicPartitions(application_id, [TopicPartition(source, 0, 2)])
-        admin = broker.admin  # its requests end when it does
+        admin = broker.admin  # the client must outlive its requests
         admin.alter_consumer_group_offsets([request])[application_id].result(10)
         assert streams.resume(TaskId(0, 0)) is True
         wait_until(lambda: Counting.asked == [1, 2], what="the second bad record")
@@ -226,7 +226,8 @@ def test_rule_16_the_handler_is_asked_once_per_meeting(broker: Kafka, topic: Top
 def test_pause_and_resume_from_the_clients_own_state_listener_do_not_wait_for_themselves(
     broker: Kafka, topic: Topic, application_id: str, state_dir: Path
 ) -> None:
-    """On the stream thread they are done at once; at a move that another thread makes while the stream thread waits, they are refused."""
+    """On the stream thread they take effect at once; at a change that another thread makes while the stream thread waits, they are
+    refused."""
     source, output = topic("in"), topic("out")
     broker.produce(source, [("a", "1")])
     streams = client(broker, count_topology(source, output), application_id, state_dir)
@@ -258,7 +259,7 @@ def test_pause_and_resume_from_the_clients_own_state_listener_do_not_wait_for_th
 
 
 def test_the_other_tasks_hardly_notice_that_one_pauses(broker: Kafka, topic: Topic, application_id: str, state_dir: Path) -> None:
-    """A pause costs them the one commit that makes it true."""
+    """A pause costs them only the commit that makes it durable."""
     source, output = topic("in", partitions=2), topic("out", partitions=2)
     seen: list[float] = []
     builder = StreamsBuilder()

@@ -1,4 +1,5 @@
-"""A paused task stays paused wherever it goes: after a kill, after a restart, by a bad record or by hand; and what commands answer."""
+"""A paused task stays paused on every owner: after a kill, after a restart, by a bad record or by a command; and the replies to
+commands."""
 
 from __future__ import annotations
 
@@ -7,26 +8,26 @@ from pathlib import Path
 
 import pytest
 
-from runtime.client import KafkaStreams
-from runtime.clock import SystemClock
-from runtime.commit.compare_and_set import Offsets
-from runtime.commit.transactions import TransactionalProducer
-from runtime.coordination.commands import CommandClient
-from runtime.errors import StreamsError
-from runtime.events import EventKind
-from runtime.ids import Partition, TaskId
-from runtime.states import State
-from runtime.worker.chores import RECOMMIT_MS
-from tests.broker.engine import BAD, PAUSE, count_topology, counts_become, paused, reaches, running, told
-from tests.broker.instances import application, members
+from penstock.runtime.client.kafka_streams import KafkaStreams
+from penstock.runtime.commit.compare_and_set import Offsets
+from penstock.runtime.coordination.commands import CommandClient
+from penstock.runtime.kafka.transactions import TransactionalProducer
+from penstock.runtime.model.clock import SystemClock
+from penstock.runtime.model.errors import StreamsError
+from penstock.runtime.model.events import EventKind
+from penstock.runtime.model.ids import Partition, TaskId
+from penstock.runtime.model.states import State
+from penstock.runtime.worker.periodic_jobs import RECOMMIT_MS
 from tests.support import Kafka, wait_until
+from tests.support.engine import BAD, PAUSE, count_topology, counts_become, paused, reaches, running, told
+from tests.support.instances import application, members
 
 Topic = Callable[..., str]
 TASK, OTHER = TaskId(0, 0), TaskId(0, 1)
 
 
 def where(broker: Kafka, application_id: str, state: str) -> dict[str, str]:
-    """The owner of each task that is in a state, by task."""
+    """Return the owner of each task that is in a state, by task."""
     return {
         task: instance
         for instance, tasks in members(broker, application_id).items()
@@ -38,7 +39,7 @@ def where(broker: Kafka, application_id: str, state: str) -> dict[str, str]:
 def test_a_bad_record_and_a_pause_by_hand_hold_their_tasks_at_the_next_owner_too(
     broker: Kafka, application_id: str, tmp_path: Path
 ) -> None:
-    """Two instances; the owner of both is killed. One task is stopped by the record once more, the other by what is written of it."""
+    """Of two instances, the owner of both tasks is killed. One task is paused by its record again, the other by the recorded pause."""
     with (
         application(broker, application_id, tmp_path, partitions=2) as app,
         CommandClient(application_id, broker.bootstrap_servers, "t") as client,
@@ -64,7 +65,7 @@ def test_a_bad_record_and_a_pause_by_hand_hold_their_tasks_at_the_next_owner_too
         assert client.send("resume", task=OTHER).by == "two"
         counts_become(broker, app.output, {"a": 2, "b": 2})
         app.kill("two")
-        app.start("two")  # what was resumed is not held any more
+        app.start("two")  # a resumed task is not held any more
         app.becomes({"two": 2})
 
 
@@ -114,7 +115,7 @@ def test_commands_are_answered_clearly_whatever_they_find(broker: Kafka, topic: 
 
 
 class TurnableClock(SystemClock):
-    """The machine's clock, whose intervals can be over before they are."""
+    """The machine's clock, with intervals that the test can let pass early."""
 
     def __init__(self) -> None:
         self.ahead_ms = 0
@@ -140,7 +141,7 @@ def test_rule_20_offsets_of_a_paused_task_are_committed_again_every_six_hours(
 
     def send(self: TransactionalProducer, offsets: Offsets, *others: object, **named: object) -> None:
         written.extend(at.offset for partition, at in offsets.items() if partition == Partition(source, 0))
-        real(self, offsets, *others, **named)  # type: ignore[arg-type]  # passed on as they came
+        real(self, offsets, *others, **named)  # type: ignore[arg-type]  # passed on unchanged
 
     with KafkaStreams(count_topology(source, output), config, clock=clock) as streams:
         streams.start()

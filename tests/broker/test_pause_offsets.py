@@ -1,4 +1,4 @@
-"""KIP-990: where a paused task stands, in every input, and where it goes on when somebody has moved its offsets."""
+"""KIP-990: offsets at which a paused task stops, in every input, and where it continues after an operator has moved them."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from runtime import serdes
-from runtime.client import KafkaStreams
-from runtime.commit.transactions import TransactionalProducer
-from runtime.coordination.commands import CommandClient
-from runtime.dsl.builder import StreamsBuilder
-from runtime.dsl.options import Consumed, Materialized, Produced
-from runtime.events import EventKind
-from runtime.ids import Partition, TaskId
-from runtime.states import State
-from runtime.timestamps import ConsumerRecord
-from tests.broker.engine import BAD, PAUSE, count_topology, counts_become, paused, running, set_offset, told
-from tests.broker.logs import cut
+from penstock import serdes
+from penstock.runtime.client.kafka_streams import KafkaStreams
+from penstock.runtime.coordination.commands import CommandClient
+from penstock.runtime.dsl.builder import StreamsBuilder
+from penstock.runtime.dsl.options import Consumed, Materialized, Produced
+from penstock.runtime.kafka.transactions import TransactionalProducer
+from penstock.runtime.model.events import EventKind
+from penstock.runtime.model.ids import Partition, TaskId
+from penstock.runtime.model.states import State
+from penstock.runtime.model.timestamps import ConsumerRecord
 from tests.support import Kafka, wait_until
+from tests.support.engine import BAD, PAUSE, count_topology, counts_become, paused, running, set_offset, told
+from tests.support.logs import cut
 
 Topic = Callable[..., str]
 TASK = TaskId(0, 0)
@@ -31,7 +31,7 @@ def pauses(streams: KafkaStreams) -> None:
     wait_until(lambda: paused(streams) == {"0_0"}, what="the pause")
 
 
-# -- where it stands ------------------------------------------------------------------------------------------------------------
+# -- where it stops -------------------------------------------------------------------------------------------------------------
 
 
 def test_rule_16_the_next_offset_of_every_input_is_committed_and_bad_records_in_both_inputs_pause_one_after_the_other(
@@ -45,7 +45,7 @@ def test_rule_16_the_next_offset_of_every_input_is_committed_and_bad_records_in_
     broker.produce(customers, [("c", "Ann"), ("c", BAD), ("c", "Bob")], timestamps=[1, 20, 30])
     broker.produce(orders, [("c", "1"), ("c", "2"), ("c", BAD), ("c", "3")], timestamps=[10, 11, 12, 40])
     with running(broker, builder.build(), application_id, state_dir, **PAUSING) as streams:
-        # A record that cannot be read has no time: it is met as soon as it is next in its input, before the other input's records.
+        # A malformed record has no timestamp: it is handled as soon as it is next in its input, before the other input's records.
         for bad, stand in ((customers, {customers: 1, orders: 0}), (orders, {customers: 2, orders: 2})):
             pauses(streams)
             event = told(broker, application_id, EventKind.TASK_PAUSED)[-1]
@@ -72,7 +72,7 @@ def test_rule_16_an_input_without_a_processed_record_is_committed_too(
 
 
 def no_time(record: ConsumerRecord, partition_time: int) -> int:
-    """An extractor that finds no time in one record, and nonsense in another."""
+    """Return no timestamp for one record, and an invalid one for another."""
     if record.value == "raises":
         raise KeyError("when")
     return None if record.value == "nonsense" else 1  # type: ignore[return-value]  # what user code may do
@@ -140,7 +140,7 @@ def test_the_other_tasks_lag_goes_to_nothing_while_one_is_paused_and_its_own_is_
         wait_until(lambda: lags() == {"0_0": 7, "0_1": 0}, what="the lags")
 
 
-# -- where it goes on -------------------------------------------------------------------------------------------------------------
+# -- where it continues -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,8 @@ def test_a_paused_task_whose_place_is_no_longer_on_the_log(
     goes_on_at: tuple[int, str],
     wanted: dict[str, int],
 ) -> None:
-    """Retention has moved the log's start past it. The policy decides, unless somebody has set the place: then the nearest one is meant."""
+    """Retention has moved the log's start past it. The policy decides, unless an operator has set the offset: then the nearest one is
+    used."""
     source, output = topic("in"), topic("out")
     broker.produce(source, [("a", "1"), ("a", "2"), ("a", BAD), ("a", "3"), ("a", "4")])
     set_offset(broker, application_id, source, 0)  # so that `latest` and `none` begin there
@@ -231,11 +232,11 @@ def test_a_paused_task_whose_place_is_gone_stops_the_client_where_the_policy_is_
         assert streams.resume(TASK)
         wait_until(lambda: streams.state is State.ERROR, what="the end")
         assert f"{source}-0: offset 1 is out of range" in str(streams.failure)
-        assert "kafka-consumer-groups --reset-offsets" in str(streams.failure)
+        assert "penstock reset" in str(streams.failure)
 
 
 def test_a_shift_beyond_the_end_counts_for_a_restart_too(broker: Kafka, topic: Topic, application_id: str, state_dir: Path) -> None:
-    """By `earliest`, what the store has counted would be counted once more."""
+    """With `earliest`, records in the store's count would be counted again."""
     source, output = topic("in"), topic("out")
     broker.produce(source, [("a", "1"), ("a", "2"), ("a", BAD)])
     with running(broker, count_topology(source, output), application_id, state_dir, **PAUSING) as streams:
@@ -251,8 +252,8 @@ def test_a_shift_beyond_the_end_counts_for_a_restart_too(broker: Kafka, topic: T
 def test_rule_20_what_an_operator_sets_while_idle_offsets_are_committed_again_stands(
     broker: Kafka, topic: Topic, application_id: str, state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The shift comes after the engine has read the offset, and before it writes it again."""
-    monkeypatch.setattr("runtime.worker.parts.RECOMMIT_MS", 1000)
+    """The operator sets the offset after the engine has read it, and before it commits it again."""
+    monkeypatch.setattr("penstock.runtime.worker.assembly.RECOMMIT_MS", 1000)
     source, output = topic("in"), topic("out")
     broker.produce(source, [("a", "1"), ("a", BAD), ("a", "2")])
     shifted: list[int] = []
@@ -262,7 +263,7 @@ def test_rule_20_what_an_operator_sets_while_idle_offsets_are_committed_again_st
         if paused(streams) and Partition(source, 0) in offsets and not shifted:
             set_offset(broker, application_id, source, 2)
             shifted.append(2)
-        real(self, offsets, *others, **named)  # type: ignore[arg-type]  # passed on as they came
+        real(self, offsets, *others, **named)  # type: ignore[arg-type]  # passed on unchanged
 
     with running(broker, count_topology(source, output), application_id, state_dir, **PAUSING) as streams:
         pauses(streams)

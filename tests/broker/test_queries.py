@@ -1,4 +1,4 @@
-"""Interactive queries of a running client: committed data only, under load, while tasks are restored, from other threads."""
+"""Interactive queries of a running client: committed data only, under load, during restores, from other threads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import cast
 
 import pytest
 
-from runtime import (
+from penstock import (
     Consumed,
     KafkaStreams,
     KeyValueStore,
@@ -26,24 +26,25 @@ from runtime import (
     Topology,
     serdes,
 )
-from runtime.changelog import log_reader, restore
-from runtime.changelog.folding import FoldedBatch
-from runtime.changelog.log_reader import LogReader, Poll
-from runtime.changelog.restore import Restorer
-from runtime.commit.exactly_once import ExactlyOnce
-from runtime.errors import InvalidStateStoreError, TransactionAbortedError
-from runtime.ids import Partition, TaskId
-from runtime.states import State
-from tests.broker.engine import client, reaches, running
+from penstock.runtime.changelog import restore
+from penstock.runtime.changelog.folding import FoldedBatch
+from penstock.runtime.changelog.restore import Restorer
+from penstock.runtime.commit.exactly_once import ExactlyOnce
+from penstock.runtime.kafka import log_reader
+from penstock.runtime.kafka.log_reader import LogReader, Poll
+from penstock.runtime.model.errors import InvalidStateStoreError, TransactionAbortedError
+from penstock.runtime.model.ids import Partition, TaskId
+from penstock.runtime.model.states import State
 from tests.broker.test_commit import fail_some_commits
 from tests.support import Kafka, wait_until
+from tests.support.engine import client, reaches, running
 
 Topic = Callable[..., str]
 KEYS = [f"k{n:02d}" for n in range(30)]
 
 
 class SetAll(Processor):
-    """Sets every key to the record's number, one after the other: in between they differ."""
+    """Sets every key to the record's number, one after the other: meanwhile they differ."""
 
     def init(self, context: ProcessorContext) -> None:
         self._store = cast(KeyValueStore, context.get_state_store("numbers"))
@@ -54,7 +55,7 @@ class SetAll(Processor):
 
 
 def numbers(source: str) -> Topology:
-    """Keeps the number of the last record under every key."""
+    """Return a topology that keeps the number of the last record under every key."""
     builder = Stores.key_value_store_builder(Stores.persistent_key_value_store("numbers"), serdes.STRING, serdes.LONG)
     topology = Topology().add_source("source", source, key_serde=serdes.STRING, value_serde=serdes.STRING)
     return topology.add_processor("all", SetAll, "source").add_state_store(builder, "all")
@@ -63,7 +64,7 @@ def numbers(source: str) -> Topology:
 def test_a_query_never_sees_what_is_not_committed(
     broker: Kafka, topic: Topic, application_id: str, state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every third transaction is aborted. A number that is seen is one whose record is committed, and all keys have it."""
+    """Every third transaction is aborted. A visible number is one whose record is committed, and all keys have it."""
     source = topic("in")
     fail_some_commits(monkeypatch, ExactlyOnce, TransactionAbortedError("for the test"), every=3)
     wrong: list[object] = []
@@ -105,7 +106,7 @@ def test_a_query_never_sees_what_is_not_committed(
 
 
 def hold_restores(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """A restore reads once and writes that; it goes on when the event is set."""
+    """Make a restore stop after its first write, until the event is set."""
     go_on, real, read = threading.Event(), Restorer.step, set[int]()
 
     def step(self: Restorer, timeout: float) -> list[TaskId]:
@@ -133,7 +134,7 @@ class Count(Processor):
 
 
 def rows(source: str) -> Topology:
-    """A table of the source."""
+    """Return a topology with a table of the source."""
     builder = Stores.key_value_store_builder(Stores.persistent_key_value_store("rows"), serdes.STRING, serdes.STRING)
     topology = Topology().add_source("source", source, key_serde=serdes.STRING, value_serde=serdes.STRING)
     return topology.add_processor("keep", Count, "source").add_state_store(builder, "keep")
@@ -169,7 +170,7 @@ def test_a_store_that_is_restored_is_refused_unless_stale_parts_were_asked_for(
 
 
 def hold_partition(monkeypatch: pytest.MonkeyPatch, number: int) -> threading.Event:
-    """Of the changelogs' partitions of this number only the first few records are read, until the event is set; the others go on."""
+    """Restore only the first few records of changelog partitions with this number until the event is set; the others continue."""
     go_on, begun, held, real = threading.Event(), set[Partition](), Poll(), LogReader.poll
 
     def poll(self: LogReader, timeout: float) -> Poll:
@@ -195,12 +196,12 @@ def hold_partition(monkeypatch: pytest.MonkeyPatch, number: int) -> threading.Ev
 
 WINDOW_MS, ROUNDS = 60_000, 3
 BEGIN_MS = time.time_ns() // 1_000_000 // WINDOW_MS * WINDOW_MS
-"""Of the only window. Now, because brokers delete what is long past from a changelog of windows."""
+"""Start of the only window. It is recent, because brokers delete old records from a changelog of windows."""
 WORDS = [f"k{n:04d}" for n in range(2_000)]
 
 
 def counts(source: str) -> Topology:
-    """Counts per key, and per key and window."""
+    """Return a topology that counts per key, and per key and window."""
     builder = StreamsBuilder()
     grouped = builder.stream(source, Consumed(serdes.STRING, value=serdes.STRING)).group_by_key()
     grouped.count(Materialized("counts"))
@@ -209,7 +210,7 @@ def counts(source: str) -> Topology:
 
 
 class Reads:
-    """Reads everything again and again, in threads, and keeps what was wrong. A refusal is an answer; all else is not."""
+    """Reads everything repeatedly, in threads, and keeps wrong results. A refusal is a valid result; other errors are not."""
 
     def __init__(self, streams: KafkaStreams) -> None:
         self._streams = streams
@@ -234,7 +235,7 @@ class Reads:
                 self._once(stale)
             except InvalidStateStoreError:
                 self.refused += 1
-            except Exception as error:  # noqa: BLE001 (the test shows it)
+            except Exception as error:  # noqa: BLE001 (the test reports it)
                 self.wrong.append(error)
 
     def _once(self, stale: bool) -> None:
@@ -259,7 +260,8 @@ _WANTED = frozenset(WORDS)
 def test_stores_are_read_without_end_while_one_task_is_restored_and_another_is_under_load(
     broker: Kafka, topic: Topic, application_id: str, state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who asks for whole parts gets all of them, or a refusal; who takes stale ones sees some. Nobody is held up: the load is committed."""
+    """A query for whole partitions gets all of them, or a refusal; one that accepts stale data gets some. None blocks: the load is
+    committed."""
     source = topic("in", partitions=2)
     broker.produce(source, [(word, "v") for word in WORDS] * ROUNDS, timestamps=[BEGIN_MS] * (ROUNDS * len(WORDS)))
     with running(broker, counts(source), application_id, state_dir):

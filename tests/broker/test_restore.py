@@ -8,21 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from runtime import serdes
-from runtime.changelog.folding import FoldedBatch
-from runtime.changelog.log_reader import LogReader, Poll
-from runtime.changelog.restore import Restorer
-from runtime.changelog.staleness import Changelog, mark_at_end
-from runtime.clock import SystemClock
-from runtime.errors import TaskCorruptedError
-from runtime.events import EventKind, EventSink
-from runtime.ids import NextOffset, Partition, TaskId
-from runtime.metrics import Metrics
-from runtime.record import ValueAndTimestamp
-from runtime.stores import Stores
-from runtime.stores.base import EngineStore, StoreContext
-from tests.broker.logs import create_anew, cut, end_of, open_transaction, transaction
+from penstock import serdes
+from penstock.runtime.changelog.folding import FoldedBatch
+from penstock.runtime.changelog.restore import Restorer
+from penstock.runtime.changelog.staleness import Changelog, mark_at_end
+from penstock.runtime.kafka.log_reader import LogReader, Poll
+from penstock.runtime.model.clock import SystemClock
+from penstock.runtime.model.errors import TaskCorruptedError
+from penstock.runtime.model.events import EventKind, EventSink
+from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.model.metrics import Metrics
+from penstock.runtime.model.record import ValueAndTimestamp
+from penstock.runtime.stores import Stores
+from penstock.runtime.stores.base import EngineStore, StoreContext
+from penstock.runtime.stores.budget import MIB
 from tests.support import Kafka, wait_until
+from tests.support.logs import create_anew, cut, end_of, open_transaction, transaction
 
 TASK = TaskId(0, 0)
 DAY_MS = 86_400_000
@@ -30,7 +31,7 @@ DAY_MS = 86_400_000
 
 @dataclass
 class Listener:
-    """Keeps what it is told."""
+    """Keeps its calls."""
 
     calls: list[tuple[str, str, int]] = field(default_factory=list)
 
@@ -71,12 +72,12 @@ class Bench:
         upto = end_of(self.kafka, self.topic) if end is None else end
         return Changelog(self.partition, NextOffset(upto), topic_id, DAY_MS)
 
-    def restorer(self, **settings: int) -> Restorer:
+    def restorer(self, most_bytes: int = 64 * MIB, **settings: int) -> Restorer:
         properties: dict[str, str | int] = {"bootstrap.servers": self.kafka.bootstrap_servers, **settings}
-        return Restorer(properties, SystemClock(), Metrics(), self.events, [self.listener])
+        return Restorer(properties, SystemClock(), Metrics(), self.events, [self.listener], most_bytes=most_bytes)
 
-    def restore(self, store: EngineStore, changelog: Changelog | None = None) -> None:
-        restorer = self.restorer()
+    def restore(self, store: EngineStore, changelog: Changelog | None = None, most_bytes: int = 64 * MIB) -> None:
+        restorer = self.restorer(most_bytes)
         try:
             restorer.add(TASK, [(store, changelog or self.changelog())])
             finish(restorer)
@@ -159,7 +160,7 @@ def test_a_changelog_that_starts_above_zero(bench: Bench) -> None:
 
 
 def test_nothing_beyond_the_end_is_applied(bench: Bench) -> None:
-    """A source topic that serves as changelog: what is beyond the end is the task's own input."""
+    """A source topic used as changelog: records after the end are the task's own input."""
     bench.kafka.produce(bench.topic, [("a", "1"), ("a", "2"), ("a", "3"), ("b", "1")], partition=0)
     store = bench.open()
     bench.restore(store, bench.changelog(end=2))
@@ -169,7 +170,7 @@ def test_nothing_beyond_the_end_is_applied(bench: Bench) -> None:
 
 
 def test_it_waits_for_an_open_transaction_below_the_end(bench: Bench) -> None:
-    """KAFKA-10167: the end is the high watermark; what a fenced predecessor left open ends first."""
+    """KAFKA-10167: the end is the high watermark; an open transaction of a fenced predecessor ends first."""
     bench.kafka.produce(bench.topic, [("a", "1")], partition=0)
     producer = open_transaction(bench.kafka, bench.topic, [("a", "2")])
     store, restorer = bench.open(), bench.restorer()
@@ -222,12 +223,12 @@ def test_out_of_range_is_a_corrupted_task_and_the_others_go_on(bench: Bench, top
 def test_an_interrupted_restore_goes_on_from_what_it_wrote(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.kafka.produce(bench.topic, [(f"k{n}", "1") for n in range(10_000)], partition=0)
     monkeypatch.setattr(FoldedBatch, "is_due", lambda self, *limits: self.records >= 1_000)
-    monkeypatch.setattr("runtime.changelog.log_reader._MOST_PER_POLL", 1_000)
-    monkeypatch.setattr("runtime.changelog.restore._STEP_MS", 0)
+    monkeypatch.setattr("penstock.runtime.kafka.log_reader._MOST_PER_POLL", 1_000)
+    monkeypatch.setattr("penstock.runtime.changelog.restore._STEP_MS", 0)
     store, restorer = bench.open(), bench.restorer()
     restorer.add(TASK, [(store, bench.changelog())])
     wait_until(lambda: restorer.step(0.1) or store.committed_offset(bench.partition), what="the first write")
-    restorer.remove(TASK)  # what a kill leaves: the last write
+    restorer.remove(TASK)  # the state after a kill: the last write
     written = store.committed_offset(bench.partition)
     assert written is not None and 0 < written < 10_000
     assert bench.listener.calls[-1] == ("suspended", "counts", written)
@@ -244,11 +245,10 @@ def test_an_interrupted_restore_goes_on_from_what_it_wrote(bench: Bench, monkeyp
     store.close()
 
 
-def test_batches_of_many_tasks_share_one_budget_of_memory(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runtime.changelog.restore._MOST_BYTES", 1_000_000)
+def test_batches_of_many_tasks_share_one_budget_of_memory(bench: Bench) -> None:
     bench.kafka.produce(bench.topic, [(f"k{n}", "v" * 100) for n in range(20_000)], partition=0)
     store = bench.open()
-    bench.restore(store)
+    bench.restore(store, most_bytes=1_000_000)
     batches = [call for call in bench.listener.calls if call[0] == "batch"]
     assert len(batches) >= 3
     assert len(content(store)) == 20_000
@@ -282,7 +282,7 @@ def test_progress_and_events(bench: Bench) -> None:
     store.close()
 
 
-# --- rule 13: what a store may still be built upon -----------------------------------------------------------------------------------
+# --- rule 13: stores that may still be used ------------------------------------------------------------------------------------------
 
 
 def test_rule_13_a_topic_made_anew_wipes_the_store_even_where_its_offset_exists(bench: Bench) -> None:
@@ -298,7 +298,7 @@ def test_rule_13_a_topic_made_anew_wipes_the_store_even_where_its_offset_exists(
 
 @pytest.mark.parametrize(("away_ms", "kept"), [(DAY_MS + 60_000, False), (DAY_MS - 60_000, True)])
 def test_rule_13_away_for_longer_than_delete_retention(bench: Bench, away_ms: int, kept: bool) -> None:
-    """The tombstone of `gone` was cleaned away meanwhile: the log that is left never mentions it."""
+    """The tombstone of `gone` was cleaned meanwhile: the remaining log never mentions the key."""
     store = bench.open()
     store.restore([(b"gone", b"1", 1)], {bench.partition: NextOffset(1)})
     bench.kafka.produce(bench.topic, [("a", "1"), ("b", "1")], partition=0)
@@ -334,7 +334,7 @@ def test_rule_13_a_store_ahead_of_its_changelog_is_wiped(bench: Bench) -> None:
 
 
 def test_rule_13_a_slow_first_restore_counts_from_its_beginning(bench: Bench) -> None:
-    """A store that never reached the end is as old as the moment at which it began to read."""
+    """A store that never reached the end is as old as the beginning of its restore."""
     bench.kafka.produce(bench.topic, [("a", "1"), ("b", "1")], partition=0)
     store, restorer = bench.open(), bench.restorer()
     restorer.add(TASK, [(store, bench.changelog())])
@@ -366,7 +366,7 @@ def test_a_position_that_is_gone_costs_other_stores_nothing_of_what_the_same_pol
     real, saved = LogReader.poll, Poll()
 
     def together(reader: LogReader, timeout: float) -> Poll:
-        """What came one after the other, as one poll: which it may be."""
+        """Return consecutive polls as one, which is a valid poll too."""
         found = real(reader, timeout)
         for partition, run in found.runs.items():
             saved.runs.setdefault(partition, []).extend(run)

@@ -1,4 +1,4 @@
-"""What may happen while a restore goes on: kills, rebalances, a log that is cut under it, other tasks that want to process."""
+"""Events during a restore: kills, rebalances, a truncated log, other tasks that want to process."""
 
 from __future__ import annotations
 
@@ -15,28 +15,27 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from runtime.changelog import log_reader
-from runtime.changelog.staleness import Changelog
-from runtime.errors import TaskCorruptedError
-from runtime.ids import NextOffset, Partition, TaskId
-from runtime.states import State, TaskState
-from tests.broker.engine import client, count_topology, counts_become, reaches
-from tests.broker.logs import cut, open_transaction
+from penstock.runtime.changelog.staleness import Changelog
+from penstock.runtime.kafka import clients, log_reader
+from penstock.runtime.model.errors import TaskCorruptedError
+from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.model.states import State, TaskState
 from tests.broker.restoring import open_store
 from tests.broker.test_restore import Bench, content, finish
 from tests.broker.test_two_instances import tasks
-from tests.support import Kafka, wait_until
+from tests.support import ROOT, Kafka, wait_until
+from tests.support.engine import client, count_topology, counts_become, reaches
+from tests.support.logs import cut, open_transaction
 
 Topic = Callable[..., str]
 TASK = TaskId(0, 0)
-ROOT = Path(__file__).resolve().parents[2]
 SLOW: dict[str, int] = {
     "max.partition.fetch.bytes": 20_000,
     "queued.min.messages": 1,
     "queued.max.messages.kbytes": 1,
     "fetch.queue.backoff.ms": 20,
 }
-"""Settings of a consumer that reads about a thousand records at a time."""
+"""Settings of a consumer that polls about a thousand records at a time."""
 DELETABLE = {"cleanup.policy": "compact,delete"}
 
 
@@ -51,8 +50,8 @@ def bench(broker: Kafka, tmp_path: Path, topic: Topic) -> Bench:
 def restore_once(
     broker: Kafka, topic: str, folder: Path, batches: int | None, wait_ms: int = 0
 ) -> tuple[dict[int, int], dict[int, int], bool]:
-    """Runs a restore, lets it write so many batches, and kills it `wait_ms` after it was told to go on: where it started, the next offset
-    after the last batch that it told of (both by partition), and whether it came to its end."""
+    """Run a restore, let it write some batches, and kill it `wait_ms` after it was allowed to continue. Return its start offsets, the next
+    offsets after the last batch that it reported (both by partition), and whether it finished."""
     command = [sys.executable, "-m", "tests.broker.restoring", broker.bootstrap_servers, topic, str(folder)]
     starts: dict[int, int] = {}
     written: dict[int, int] = {}
@@ -72,7 +71,7 @@ def restore_once(
                 os.kill(process.pid, signal.SIGKILL)
                 break
         rest = process.stdout.read().split()
-        if rest:  # the next batch was told of before the kill
+        if rest:  # it reported the next batch before the kill
             written[int(rest[1])] = int(rest[2]) + 1
     return starts, written, process.returncode == 0
 
@@ -86,7 +85,7 @@ def test_after_each_kill_it_goes_on_from_what_it_had_written(broker: Kafka, topi
     for _ in range(5):
         starts, written, complete = restore_once(broker, name, tmp_path, choice.randint(1, 5), choice.randint(0, 30))
         assert not complete
-        # A batch that was written and not told of any more may have been the last: never less, and never from the start again.
+        # The last batch may have been written but not reported: the offset is never lower, and never the start again.
         assert all(starts[partition] >= offset for partition, offset in reached.items())
         reached |= written
     starts, _, complete = restore_once(broker, name, tmp_path, None)
@@ -99,13 +98,13 @@ def test_after_each_kill_it_goes_on_from_what_it_had_written(broker: Kafka, topi
         store.close()
 
 
-# --- the log changes while it is read -----------------------------------------------------------------------------------------------
+# --- changes of the log during the read ---------------------------------------------------------------------------------------------
 
 
 def test_a_log_that_is_cut_past_the_reader_in_the_middle_is_read_anew(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.kafka.produce(bench.topic, [(f"k{n}", "v" * 100) for n in range(20_000)], partition=0)
     monkeypatch.setattr(log_reader, "_MOST_PER_POLL", 100)
-    monkeypatch.setattr("runtime.changelog.restore._STEP_MS", 0)
+    monkeypatch.setattr("penstock.runtime.changelog.restore._STEP_MS", 0)
     store, restorer = bench.open(), bench.restorer(**SLOW)
     restorer.add(TASK, [(store, bench.changelog())])
     wait_until(lambda: restorer.step(0.1) or restorer.progress()[0].position > 0, what="the first records")
@@ -129,7 +128,7 @@ def test_a_log_that_is_cut_past_the_reader_in_the_middle_is_read_anew(bench: Ben
 def test_a_start_that_moves_behind_the_reader_is_nothing_to_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.kafka.produce(bench.topic, [(f"k{n}", "v") for n in range(5_000)], partition=0)
     monkeypatch.setattr(log_reader, "_MOST_PER_POLL", 1_000)
-    monkeypatch.setattr("runtime.changelog.restore._STEP_MS", 0)
+    monkeypatch.setattr("penstock.runtime.changelog.restore._STEP_MS", 0)
     store, restorer = bench.open(), bench.restorer()
     restorer.add(TASK, [(store, bench.changelog())])
     wait_until(lambda: restorer.step(0.1) or restorer.progress()[0].position >= 1_000, what="the first records")
@@ -144,7 +143,7 @@ def test_a_start_that_moves_behind_the_reader_is_nothing_to_it(bench: Bench, mon
 
 
 def restored_later(broker: Kafka, application_id: str, state_dir: Path, partitions: list[int]) -> list[Producer]:
-    """The state is gone, and the restore of these partitions will not end before the transactions do that are given back; abort them."""
+    """Delete the state, and delay the restore of these partitions until the caller aborts the returned transactions."""
     shutil.rmtree(state_dir / application_id)
     return [open_transaction(broker, f"{application_id}-counts-changelog", [("held", bytes(8))], partition=each) for each in partitions]
 
@@ -239,10 +238,10 @@ def test_settings_of_the_restore_consumer_reach_it_and_no_other(
         streams.start()
         counts_become(broker, output, {"a": 1})
     shutil.rmtree(state_dir / application_id)
-    monkeypatch.setattr(log_reader, "Consumer", spy)
+    monkeypatch.setattr(clients, "Consumer", spy)
     settings = {"consumer.fetch.wait.max.ms": 77, "restore.consumer.fetch.wait.max.ms": 33}
     with client(broker, count_topology(source, output), application_id, state_dir, **settings) as streams:
         streams.start()
         reaches(streams, State.RUNNING)
-    (restoring,) = (properties for properties in made if properties["client.id"] == "restore")
+    (restoring,) = (properties for properties in made if properties.get("client.id") == "restore")
     assert restoring["fetch.wait.max.ms"] == 33

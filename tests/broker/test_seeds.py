@@ -1,4 +1,5 @@
-"""A seed of the first half and the stream of the second half are the stream of the whole, for every kind of store; whatever stops it."""
+"""A seed of the first half plus the stream of the second half equals the stream of the whole, for every kind of store, with
+interruptions."""
 
 from __future__ import annotations
 
@@ -14,26 +15,30 @@ from pathlib import Path
 
 import pytest
 
-from runtime import serdes
-from runtime.changelog.listeners import SuspendReason
-from runtime.client import KafkaStreams
-from runtime.config import StreamsConfig
-from runtime.dsl.builder import StreamsBuilder
-from runtime.dsl.options import Consumed, Grouped, Materialized
-from runtime.errors import SeedRefusedError, StateDirectoryError, TaskCorruptedError
-from runtime.ids import Partition, TaskId
-from runtime.seeds.install import install_seed
-from runtime.snapshots.manifest import read_manifest
-from runtime.states import State
-from runtime.stores import Stores
-from runtime.stores.directory import StateDirectory
-from runtime.topology.topology import Topology
-from tests.broker.engine import events, reaches, worker_of
-from tests.broker.logs import cut, transaction
-from tests.broker.seeds import MINUTE_MS, STORES, Tally, config_of, entries, make_seed, seed_of_counts, take_snapshot, topology_of
-from tests.support import Kafka, unique, wait_until
+from penstock import serdes
+from penstock.orchestration.database import ControlPlane
+from penstock.orchestration.declarations.applications import Application, Applications
+from penstock.orchestration.declarations.project_paths import ProjectPaths, default_database_url
+from penstock.orchestration.instances.operations import Operations
+from penstock.orchestration.snapshots.taking import take_snapshot as take_application_snapshot
+from penstock.runtime.changelog.listeners import SuspendReason
+from penstock.runtime.client.kafka_streams import KafkaStreams
+from penstock.runtime.config.streams_config import StreamsConfig
+from penstock.runtime.dsl.builder import StreamsBuilder
+from penstock.runtime.dsl.options import Consumed, Grouped, Materialized
+from penstock.runtime.model.errors import SeedRefusedError, StateDirectoryError, TaskCorruptedError
+from penstock.runtime.model.ids import Partition, TaskId
+from penstock.runtime.model.states import State
+from penstock.runtime.seeds.install import install_seed
+from penstock.runtime.snapshots.manifest import read_manifest
+from penstock.runtime.stores import Stores
+from penstock.runtime.stores.directory import StateDirectory
+from penstock.runtime.topology.topology import Topology
+from tests.support import ROOT, Kafka, unique, wait_until
+from tests.support.engine import events, reaches, worker_of
+from tests.support.logs import cut, transaction
+from tests.support.seeds import MINUTE_MS, STORES, Tally, config_of, entries, make_seed, seed_of_counts, take_snapshot, topology_of
 
-ROOT = Path(__file__).resolve().parents[2]
 KEYS = [f"k{number}" for number in range(40)]
 TASKS = [f"{part}_{partition}" for part in (0, 1) for partition in (0, 1)]
 
@@ -50,7 +55,7 @@ class World:
         self.now_ms = int(time.time() * 1000) - 30 * MINUTE_MS
 
     def write(self, half: int) -> None:
-        """A quarter of an hour of records, in which keys come back, pause and are deleted."""
+        """Write a quarter of an hour of records, in which keys return, pause and are deleted."""
         for topic in (self.source, self.table):
             rows = [
                 (key, None if topic == self.table and (step + number) % 7 == 3 else f"{half}-{step}")
@@ -71,7 +76,7 @@ class World:
         }
 
     def runs_to_the_end(self, config: StreamsConfig) -> None:
-        """Runs an application until all that is there is committed, and closes it."""
+        """Run an application until it has committed all existing input, and close it."""
         with KafkaStreams(self.topology, config) as streams:
             streams.start()
             reaches(streams, State.RUNNING)
@@ -88,7 +93,7 @@ class World:
             streams.close()
 
     def state(self, config: StreamsConfig) -> dict[tuple[str, str], dict[str, dict[bytes, bytes]]]:
-        """All entries of a closed application, by task and store."""
+        """Return all entries of a closed application, by task and store."""
         folder = config.state_dir / config.application_id
         found = {
             (task, store): entries(folder / task / "rocksdb" / store)
@@ -107,7 +112,8 @@ def world(broker: Kafka, tmp_path: Path) -> World:
 
 @dataclass(frozen=True)
 class Half:
-    """A world whose first half is written, an application that has run over it, and a seed with its entries. Nothing more is written."""
+    """A world with its first half written, an application that has processed it, and a seed with its entries. No more records are
+    written."""
 
     world: World
     whole: StreamsConfig
@@ -115,7 +121,7 @@ class Half:
 
     @property
     def seeded(self) -> StreamsConfig:
-        """An application that has not run."""
+        """Configuration of an application that has not run."""
         application_id = unique("seeded")
         return self.world.config(application_id, application_id)
 
@@ -132,8 +138,8 @@ def first_half(world: World) -> Half:
     return Half(world, former, make_seed(world.folder / "seeds", "s1", world.topology, former, world.ends))
 
 
-def install(world: World, config: StreamsConfig, seed: Path, reset: bool = False) -> str:
-    return str(install_seed(world.topology.resolved(config), config, str(seed), reset=reset))
+def install(world: World, config: StreamsConfig, seed: Path, reset: bool = False, of: Topology | None = None) -> str:
+    return str(install_seed((of or world.topology).resolved(config), config, str(seed), reset=reset))
 
 
 def test_rule_30_a_seed_and_the_rest_of_the_stream_are_the_stream_of_the_whole(world: World) -> None:
@@ -148,7 +154,7 @@ def test_rule_30_a_seed_and_the_rest_of_the_stream_are_the_stream_of_the_whole(w
     assert world.state(seeded) == world.state(whole)
     with pytest.raises(SeedRefusedError, match="has committed offsets"):
         install(world, seeded, make_seed(world.folder / "seeds", "s2", world.topology, whole, world.ends))
-    # A disk is lost: all of it is on the changelogs.
+    # A disk is lost: all its content is on the changelogs.
     shutil.rmtree(seeded.state_dir)
     world.runs_to_the_end(seeded)
     assert world.state(seeded) == world.state(whole)
@@ -162,7 +168,7 @@ def test_rule_30_a_seed_and_the_rest_of_the_stream_are_the_stream_of_the_whole(w
 
 
 def test_rule_30_an_installation_that_is_killed_goes_on_where_it_was(half: Half) -> None:
-    """When it has begun, in the middle of a store, and when all is there but the offsets: the next attempt writes what is missing."""
+    """Killed at its beginning, in the middle of a store, and when only the offsets are missing: the next attempt writes the rest."""
     world, whole, seed, seeded = half.world, half.whole, half.seed, half.seeded
     kill_installation(world, seeded, seed, after=1)
     assert not any(committed_records(world, seeded).values())
@@ -187,7 +193,7 @@ def test_rule_30_an_installation_that_is_killed_goes_on_where_it_was(half: Half)
 
 
 def committed_records(world: World, config: StreamsConfig) -> dict[tuple[str, str], int]:
-    """By task and store, on the changelogs."""
+    """Return the number of committed records on the changelogs, by task and store."""
     found = {(task, store): 0 for task in TASKS for store in STORES if (store == "versions") is (task[0] == "1")}
     for store in STORES:
         for record in world.broker.consume(f"{config.application_id}-{store}-changelog"):
@@ -196,7 +202,7 @@ def committed_records(world: World, config: StreamsConfig) -> dict[tuple[str, st
 
 
 def kill_installation(world: World, config: StreamsConfig, seed: Path, after: int | None) -> None:
-    """Has a process install, which waits before each of its commits; kills it after so many, or before the last one."""
+    """Run an installation that waits before each of its commits; kill it after some commits, or before the last one."""
     arguments = [world.source, world.table, config.application_id, world.broker.bootstrap_servers, str(config.state_dir), str(seed)]
     command = [sys.executable, "-m", "tests.broker.seeding", *arguments]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -232,7 +238,7 @@ class Counter:
 
 
 class Follower:
-    """A `StandbyUpdateListener` that keeps where copies begin."""
+    """A `StandbyUpdateListener` that keeps the start offsets of copies."""
 
     def __init__(self) -> None:
         self.started: dict[Partition, int] = {}
@@ -246,7 +252,7 @@ class Follower:
 
 
 def restores(world: World, config: StreamsConfig) -> Counter:
-    """Starts an application, which restores, and closes it."""
+    """Start an application, which restores its stores, and close it."""
     counter = Counter()
     with KafkaStreams(world.topology, config) as streams:
         streams.set_global_state_restore_listener(counter)
@@ -291,7 +297,7 @@ def test_a_lost_disk_begins_with_the_newest_snapshot_and_reads_the_rest(world: W
     assert world.state(app) == state
     assert not {"OFFSET_MOVED"} & {event.kind.value for event in events(world.broker, app.application_id)}
 
-    # Files that turn out to be damaged while the task runs: with the snapshot once, and not again if that is of no use.
+    # Files that turn out to be damaged while the task runs: restored from the snapshot once, and not again if that does not help.
     counter = Counter()
     with KafkaStreams(world.topology, with_snapshots) as streams:
         streams.set_global_state_restore_listener(counter)
@@ -307,7 +313,7 @@ def test_a_lost_disk_begins_with_the_newest_snapshot_and_reads_the_rest(world: W
         streams.close()
     assert world.state(app) == state
 
-    # One that comes, to learn tasks and to keep copies, begins in the same way.
+    # A joining instance, which gets learners and standbys, begins in the same way.
     with KafkaStreams(world.topology, world.config(app.application_id, settings={"num.standby.replicas": 1})) as streams:
         streams.start()
         reaches(streams, State.RUNNING)
@@ -318,7 +324,7 @@ def test_a_lost_disk_begins_with_the_newest_snapshot_and_reads_the_rest(world: W
             other.start()
             wait_until(lambda: follower.started == at, 40, "copies of all tasks that begin where the snapshot ends")
 
-    # A damaged snapshot costs a warning, not the start.
+    # A damaged snapshot causes a warning; the start succeeds.
     shutil.rmtree(app.state_dir)
     damaged = next((snapshot / "0_0" / "tallies").glob("*.sst"), None) or next((snapshot / "0_0" / "tallies").glob("*.log"))
     damaged.write_bytes(damaged.read_bytes()[:-5])
@@ -333,15 +339,15 @@ def test_a_lost_disk_begins_with_the_newest_snapshot_and_reads_the_rest(world: W
 
 
 def test_a_seed_that_does_not_fit_is_refused_and_nothing_is_changed(half: Half, application_id: str) -> None:
-    """All that does not fit is told at once; then the state of the brokers is looked at."""
+    """All mismatches are reported at once; then the state on the brokers is checked."""
     world, seeds = half.world, half.world.folder / "seeds"
     other = topology_of(world.table, world.source)
     with pytest.raises(SeedRefusedError) as refused:
-        install_seed(other.resolved(half.seeded), half.seeded, str(half.seed))
+        install(world, half.seeded, half.seed, of=other)
     assert f"there is no offset of {world.table}-0, which task 0_0 reads" in str(refused.value)
     wider = world.broker.create_topic("wider", 3)
     with pytest.raises(SeedRefusedError) as refused:
-        install_seed(topology_of(wider, world.table).resolved(half.seeded), half.seeded, str(half.seed))
+        install(world, half.seeded, half.seed, of=topology_of(wider, world.table))
     assert "task 0_2 is missing (stores sessions, tallies, windows)" in str(refused.value)
     assert f"there is no offset of {wider}-0" in str(refused.value)
     assert f"its input {world.source} is not read by the topology" in str(refused.value)
@@ -364,8 +370,53 @@ def test_a_seed_that_does_not_fit_is_refused_and_nothing_is_changed(half: Half, 
         with pytest.raises(SeedRefusedError, match="runs on this machine"):
             install(world, seeded, half.seed)
         elsewhere = world.config(seeded.application_id, "elsewhere")
-        with pytest.raises(SeedRefusedError, match=r"runs [(]one[)]: stop every instance first"):
+        with pytest.raises(SeedRefusedError, match=r"runs [(]one[)]: stop every instance first") as refused:
             install(world, elsewhere, half.seed)
+        assert "reset" not in str(refused.value), "nothing of an application that runs is to be deleted"
+        topics = world.broker.topics()
+        with pytest.raises(SeedRefusedError, match=r"runs [(]one[)]: stop every instance first(.|\n)*there is no offset of"):
+            install(world, elsewhere, half.seed, of=other)
+        assert world.broker.topics() == topics, "nothing is made beside an application that runs"
+    with pytest.raises(SeedRefusedError) as refused:
+        install(world, elsewhere, late, of=topology_of(world.source, world.table, more=True))
+    for told in ("store more of task 0_0 is missing", "has committed offsets", "the topic was made anew since"):
+        assert told in str(refused.value)
+    assert f"begin again from the seed: penstock reset {seeded.application_id}" in str(refused.value)
+
+
+def test_a_snapshot_of_an_application_with_a_global_table_seeds_another_one(broker: Kafka, tmp_path: Path) -> None:
+    """Also if the other one has no such table; records counted by the first application are not counted again."""
+    source, cards = broker.create_topic("source"), broker.create_topic("cards", 1, {"cleanup.policy": "compact"})
+    broker.produce(cards, [("a", "A"), ("b", "B")])
+    broker.produce(source, [("a", "1"), ("b", "1")])
+
+    def topology(with_table: bool) -> Topology:
+        builder = StreamsBuilder()
+        text = Consumed(serdes.STRING, value=serdes.STRING)
+        builder.stream(source, text).group_by_key().count(Materialized("counts", caching=False))
+        if with_table:
+            builder.global_table(cards, text, Materialized("cards"))
+        return builder.build()
+
+    def counted(with_table: bool, config: StreamsConfig, total: int) -> Path:
+        """Return the folder of a snapshot taken after this many records were counted."""
+        with KafkaStreams(topology(with_table), config) as streams:
+            streams.start()
+            reaches(streams, State.RUNNING)
+            wait_until(
+                lambda: sum(value for _, value in streams.store("counts").all() if isinstance(value, int)) == total, 40, "the counts"
+            )
+            paths = ProjectPaths(tmp_path, tmp_path / "home", tmp_path / "streams.toml", default_database_url(tmp_path))
+            operations = Operations(paths, Applications(), ControlPlane(paths.database_url))
+            application = Application(config.application_id, "", ("one",), {"bootstrap.servers": broker.bootstrap_servers})
+            return Path(str(take_application_snapshot(operations, application, actor="test").place))
+
+    snapshot = counted(True, config_of(unique("former"), broker.bootstrap_servers, tmp_path / "former"), 2)
+    for with_table in (True, False):
+        app = config_of(unique("seeded"), broker.bootstrap_servers, tmp_path / f"seeded-{with_table}")
+        assert "is installed: 1 tasks" in str(install_seed(topology(with_table).resolved(app), app, str(snapshot)))
+        broker.produce(source, [("a", "2")])
+        counted(with_table, app, 3 if with_table else 4)
 
 
 def test_offsets_that_are_no_longer_there_are_told_with_the_reason(world: World, caplog: pytest.LogCaptureFixture) -> None:
@@ -386,7 +437,7 @@ def test_offsets_that_are_no_longer_there_are_told_with_the_reason(world: World,
 
 
 def test_lost_changelogs_are_put_back_to_a_snapshot(world: World) -> None:
-    """The disk and the changelogs of one sub-topology are gone: its tasks begin again where the snapshot was taken, the others stay."""
+    """The disk and the changelogs of one sub-topology are lost: its tasks continue from the snapshot, the others from their state."""
     world.write(0)
     app = world.config(unique("app"))
     world.runs_to_the_end(app)
@@ -412,7 +463,8 @@ def test_lost_changelogs_are_put_back_to_a_snapshot(world: World) -> None:
 
 
 def test_what_is_on_its_way_between_tasks_is_neither_lost_nor_taken_twice(broker: Kafka, tmp_path: Path) -> None:
-    """A topology with a repartition topic: a seed begins at its end, a snapshot too if nothing was on its way; otherwise it is refused."""
+    """A topology with a repartition topic: a seed begins at its end, and so does a snapshot if no records were in flight; otherwise it is
+    refused."""
     source = broker.create_topic("source", 2)
     builder = StreamsBuilder()
     text = Consumed(serdes.STRING, value=serdes.STRING)
@@ -453,7 +505,7 @@ def test_what_is_on_its_way_between_tasks_is_neither_lost_nor_taken_twice(broker
         install_seed(topology.resolved(config(late)), config(late), str(snapshot))
     for application_id in (seeded, cloned):
         run(application_id, 80)
-    # The changelog is lost: its reader goes back to where it was, its writers stay, and the records between are still on the topic.
+    # The changelog is lost: its reader returns to the snapshot, its writers continue, and the records between are still on the topic.
     broker.delete_topic(f"{former}-counts-changelog")
     shutil.rmtree(config(former).state_dir)
     told = install_seed(topology.resolved(config(former)), config(former), str(snapshot), reset=True)
@@ -467,14 +519,14 @@ def test_an_instance_that_is_started_with_a_seed_installs_it_and_runs(half: Half
     settings = {
         "application": config.application_id,
         "instance": "one",
-        "factory": "tests.broker.seeds:build",
+        "factory": "tests.support.seeds:build",
         "config": {"bootstrap.servers": world.broker.bootstrap_servers, "state.dir": str(config.state_dir)},
         "log_path": str(log),
     }
     path = world.folder / "one.json"
     path.write_text(json.dumps(settings))
     environment = {**os.environ, "TEST_SOURCE": world.source, "TEST_TABLE": world.table}
-    command = [sys.executable, "-m", "runtime.instance", "--config", str(path), "--seed"]
+    command = [sys.executable, "-m", "penstock.runtime.instance", "--config", str(path), "--seed"]
     nowhere = subprocess.run([*command, str(world.folder)], cwd=ROOT, env=environment, timeout=60, check=False)
     assert nowhere.returncode == 3
     assert "there is no snapshot at" in log.read_text()

@@ -1,4 +1,4 @@
-"""Snapshots of stores that were restored from real changelogs: whole, consistent, and readable beside the running store."""
+"""Snapshots of stores restored from real changelogs: complete, consistent, and readable while the store is open."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from runtime import serdes
-from runtime.changelog.restore import Restorer
-from runtime.changelog.staleness import Changelog
-from runtime.clock import SystemClock
-from runtime.errors import StateDirectoryError
-from runtime.events import EventSink
-from runtime.ids import NextOffset, Partition, TaskId
-from runtime.metrics import Metrics
-from runtime.serdes.keys import window_store_key
-from runtime.snapshots.local import snapshots_directory, write_snapshot
-from runtime.snapshots.manifest import MANIFEST, read_manifest
-from runtime.stores import Stores
-from runtime.stores.base import EngineStore, EntryStore, StoreContext
-from runtime.stores.files import read_store
+from penstock import serdes
+from penstock.runtime.changelog.restore import Restorer
+from penstock.runtime.changelog.staleness import Changelog
+from penstock.runtime.model.clock import SystemClock
+from penstock.runtime.model.errors import StateDirectoryError
+from penstock.runtime.model.events import EventSink
+from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.model.metrics import Metrics
+from penstock.runtime.serdes.keys import window_store_key
+from penstock.runtime.snapshots.local import snapshots_directory, write_snapshot
+from penstock.runtime.snapshots.manifest import MANIFEST, read_manifest
+from penstock.runtime.stores import Stores
+from penstock.runtime.stores.base import EngineStore, EntryStore, StoreContext
+from penstock.runtime.stores.files import read_store
 from tests.support import Kafka, wait_until
 
 TASK = TaskId(0, 2)
@@ -59,7 +59,7 @@ def snapshot(root: Path, snapshot_id: str, stores: dict[EngineStore, Partition |
 
 
 def rows(directory: Path, name: str) -> dict[object, tuple[bytes, int | None]]:
-    """Key (with window start) → value and timestamp."""
+    """Return key (with window start) → value and timestamp."""
     manifest = next(store for store in read_manifest(directory).stores if store.name == name)
     found: dict[object, tuple[bytes, int | None]] = {}
     for batch in read_store(directory / manifest.directory, manifest.layout):
@@ -93,7 +93,7 @@ def test_a_restored_store_and_its_offsets(broker: Kafka, topic: Callable[..., st
 
 
 def test_it_stays_as_it_was_while_the_store_goes_on(tmp_path: Path) -> None:
-    """Read beside the running store, without its lock; what is only staged is not in it."""
+    """It is readable beside the running store, without its lock, and excludes staged updates."""
     changelog = Partition("log", 0)
     store = opened(key_value("counts"), tmp_path / "0_2", changelog)
     store.restore([(b"a", (1).to_bytes(8, "big"), 5)], {changelog: NextOffset(1)})

@@ -1,4 +1,4 @@
-"""Tables whose source topic is their changelog (`topology.optimization`): restored, copied and gone on with as far as is committed."""
+"""Tables with their source topic as changelog (`topology.optimization`): restored, copied and continued up to the committed offset."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from pathlib import Path
 
 import pytest
 
-from runtime import serdes
-from runtime.client import KafkaStreams
-from runtime.dsl.builder import StreamsBuilder
-from runtime.dsl.options import Consumed, Materialized, Produced
-from runtime.ids import Partition
-from runtime.states import State, TaskKind
-from runtime.topology.topology import Topology
-from tests.broker.engine import BAD, client, reaches, running, set_offset
-from tests.broker.instances import Application, application, copies
+from penstock import serdes
+from penstock.runtime.client.kafka_streams import KafkaStreams
+from penstock.runtime.dsl.builder import StreamsBuilder
+from penstock.runtime.dsl.options import Consumed, Materialized, Produced
+from penstock.runtime.model.ids import Partition
+from penstock.runtime.model.states import State, TaskKind
+from penstock.runtime.topology.topology import Topology
 from tests.support import Kafka, wait_until
+from tests.support.engine import BAD, client, reaches, running, set_offset
+from tests.support.instances import Application, application, copies
 
 Topic = Callable[..., str]
-CONTINUE = "runtime.handlers.LogAndContinueExceptionHandler"
+CONTINUE = "penstock.LogAndContinueExceptionHandler"
 REUSE = "reuse.ktable.source.topics"
 
 
 def looked_up(source: str, questions: str, output: str) -> Topology:
-    """A table without a changelog, and what it has for each question."""
+    """Return a topology with a table without a changelog, and lookups in it for each question."""
     builder = StreamsBuilder()
     rows = builder.table(source, Consumed(serdes.STRING, value=serdes.STRING), Materialized("rows"))
     asked = builder.stream(questions, Consumed(serdes.STRING, value=serdes.STRING))
@@ -36,12 +36,12 @@ def looked_up(source: str, questions: str, output: str) -> Topology:
 
 
 def build() -> Topology:
-    """The factory of the processes."""
+    """Return the topology of the processes."""
     return looked_up(os.environ["TEST_SOURCE"], f"{os.environ['TEST_SOURCE']}-questions", os.environ["TEST_OUTPUT"])
 
 
 class Restored:
-    """Up to which offset each store was restored."""
+    """Keeps the offset up to which each store was restored."""
 
     def __init__(self) -> None:
         self.ends: dict[str, int] = {}
@@ -67,7 +67,7 @@ def rows_become(streams: KafkaStreams, wanted: dict[object, object]) -> None:
 def test_a_lost_disk_is_restored_from_the_source_topic_up_to_the_committed_offset(
     broker: Kafka, topic: Topic, application_id: str, tmp_path: Path
 ) -> None:
-    """What could not be read when it was processed is passed over again; what was not processed is processed, not restored."""
+    """Records that could not be deserialized are skipped again; unprocessed records are processed, not restored."""
     source = topic("in", config={"cleanup.policy": "compact"})
     topology = looked_up(source, topic("questions"), topic("out"))
     settings = {"deserialization.exception.handler": CONTINUE, "commit.interval.ms": 100}
@@ -93,7 +93,7 @@ def test_a_lost_disk_is_restored_from_the_source_topic_up_to_the_committed_offse
 
 @pytest.fixture
 def app(broker: Kafka, application_id: str, tmp_path: Path) -> Iterator[Application]:
-    """With a standby for each task."""
+    """Yield an application with a standby for each task."""
     settings = {"num.standby.replicas": 1, "acceptable.recovery.lag": 0, "commit.interval.ms": 100}
     with application(broker, application_id, tmp_path, partitions=2, **settings) as made:
         made.factory = "tests.broker.test_source_changelogs:build"

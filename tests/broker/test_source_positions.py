@@ -1,4 +1,5 @@
-"""Source partitions whose position is lost: the log was cut, or the topic made anew; each policy, per topic and in the configuration."""
+"""Source partitions with lost positions: the log was truncated, or the topic created again; each policy, per topic and in the
+configuration."""
 
 from __future__ import annotations
 
@@ -8,16 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from runtime import serdes
-from runtime.client import KafkaStreams
-from runtime.dsl.builder import StreamsBuilder
-from runtime.dsl.options import Consumed, Produced
-from runtime.events import EventKind
-from runtime.ids import TaskId
-from runtime.offset_reset import AutoOffsetReset
-from runtime.states import State
-from runtime.topology.topology import Topology
-from tests.broker.engine import (
+from penstock import serdes
+from penstock.runtime.client.kafka_streams import KafkaStreams
+from penstock.runtime.dsl.builder import StreamsBuilder
+from penstock.runtime.dsl.options import Consumed, Produced
+from penstock.runtime.model.events import EventKind
+from penstock.runtime.model.ids import TaskId
+from penstock.runtime.model.offset_reset import AutoOffsetReset
+from penstock.runtime.model.states import State
+from penstock.runtime.topology.topology import Topology
+from tests.support import Kafka, wait_until
+from tests.support.engine import (
     BAD,
     PAUSE,
     client,
@@ -31,8 +33,7 @@ from tests.broker.engine import (
     told,
     worker_of,
 )
-from tests.broker.logs import create_anew, cut
-from tests.support import Kafka, wait_until
+from tests.support.logs import create_anew, cut
 
 Topic = Callable[..., str]
 HOUR_MS = 3_600_000
@@ -54,11 +55,11 @@ def becomes(broker: Kafka, output: str, wanted: list[str]) -> None:
 
 
 def stand_still(streams: KafkaStreams, still: bool) -> None:
-    """The reader of a client stands still, as a process that was stopped does, or goes on."""
+    """Suspend or resume a client's reader, as if its process were stopped."""
     worker = worker_of(streams)
 
     def hold() -> None:
-        consumer = worker._parts._consumer
+        consumer = worker._assembled.reader._consumer
         (consumer.pause if still else consumer.resume)(consumer.assignment())
 
     on_worker(worker, hold)
@@ -77,7 +78,7 @@ def stand_still(streams: KafkaStreams, still: bool) -> None:
 def test_where_a_topic_without_a_committed_offset_begins(
     broker: Kafka, topic: Topic, application_id: str, state_dir: Path, policy: AutoOffsetReset | str, wanted: list[str]
 ) -> None:
-    """The topic's own policy goes before the configured one, which would stop the client."""
+    """The topic's own policy overrides the configured one, which would stop the client."""
     source, output = topic("in"), topic("out")
     now_ms = time.time_ns() // 1_000_000
     broker.produce(source, [("k", "day"), ("k", "half")], timestamps=[now_ms - 24 * HOUR_MS, now_ms - HOUR_MS // 2])
@@ -119,13 +120,13 @@ def test_the_log_is_cut_past_a_reader_that_runs(
 def test_the_topic_is_made_anew_under_a_reader_that_runs(
     broker: Kafka, topic: Topic, application_id: str, state_dir: Path, policy: str, records: int
 ) -> None:
-    """A longer one gives no error: its id tells, which is looked at each second."""
+    """A longer topic causes no error: its id differs, which is checked each second."""
     source, output = topic("in"), topic("out")
     broker.produce(source, [("k", f"old {n}") for n in range(10)])
     set_offset(broker, application_id, source, 0)
     with running(broker, copy(source, output), application_id, state_dir, **{"auto.offset.reset": policy}) as streams:
         wait_until(lambda: len(copied(broker, output)) == 10, what="the old ones")
-        sources = worker_of(streams)._parts._sources
+        sources = worker_of(streams)._assembled.sources
         wait_until(lambda: source in sources._known, what="a first look")
         stand_still(streams, True)
         create_anew(broker, source)
@@ -138,7 +139,7 @@ def test_the_topic_is_made_anew_under_a_reader_that_runs(
         assert resets[0]["from"] in range(10, max(10, records) + 1), "of the longer one some may have been read before the look"
         assert {each["policy"] for each in resets} == {policy}
         if policy == "earliest":
-            # what was read of the longer one before the look was read in vain, and comes again
+            # Records of the longer topic that were read before the check are discarded, and read again.
             seen = [value for value in copied(broker, output) if value.startswith("new")]
             assert seen[-records:] == [f"new {n}" for n in range(records)]
             assert len({(each["from"], each["to"]) for each in resets}) == 1, "told again only where a rollback came before the commit"
@@ -155,7 +156,7 @@ def test_a_topic_made_anew_stops_the_client_where_the_policy_is_none(
         streams.start()
         reaches(streams, State.RUNNING)
         becomes(broker, output, ["old"])
-        sources = worker_of(streams)._parts._sources
+        sources = worker_of(streams)._assembled.sources
         wait_until(lambda: source in sources._known, what="a first look")
         create_anew(broker, source)
         broker.produce(source, [("k", "new")] * 5)
@@ -171,7 +172,7 @@ def test_a_topic_made_anew_while_its_task_is_paused_is_begun_by_the_policy_when_
     settings: dict[str, object] = {"deserialization.exception.handler": PAUSE}
     with running(broker, count_topology(source, output), application_id, state_dir, **settings) as streams:
         wait_until(lambda: paused(streams) == {"0_0"}, what="the pause")
-        sources = worker_of(streams)._parts._sources
+        sources = worker_of(streams)._assembled.sources
         known = wait_until(lambda: sources._known.get(source), what="a first look")
         create_anew(broker, source)
         broker.produce(source, [("k", f"new {n}") for n in range(5)])

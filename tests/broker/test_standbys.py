@@ -1,4 +1,5 @@
-"""Standbys and learners on a real broker: copies that follow, take over and go on where they were (coordination.md, 2; rules.md, 1, 25)."""
+"""Standbys and learners on a real broker: copies that follow, take over and continue at their position (coordination.md, 2; rules.md, 1,
+25)."""
 
 from __future__ import annotations
 
@@ -8,28 +9,28 @@ from pathlib import Path
 
 import pytest
 
-from runtime.changelog.checkpoint import read_checkpoint
-from runtime.coordination.records import Assignment, Death, Member, TaskReport
-from runtime.events import EventKind
-from runtime.states import State, TaskKind
-from tests.broker.engine import client, count_topology, counts_become, events, reaches
-from tests.broker.instances import Application, application, coordination_log, copies
-from tests.broker.logs import alter, cut, end_of
+from penstock.runtime.changelog.checkpoint import read_checkpoint
+from penstock.runtime.coordination.records import Assignment, Death, Member, TaskReport
+from penstock.runtime.model.events import EventKind
+from penstock.runtime.model.states import State, TaskKind
 from tests.support import Kafka, wait_until
+from tests.support.engine import client, count_topology, counts_become, events, reaches
+from tests.support.instances import Application, application, coordination_log, copies
+from tests.support.logs import alter, cut, end_of
 
 KEYS, RECORDS = 20, 4_000
 
 
 @pytest.fixture
 def app(broker: Kafka, application_id: str, tmp_path: Path) -> Iterator[Application]:
-    """With one standby for each task; nothing but a whole copy counts as caught up."""
+    """Yield an application with one standby for each task; only a complete copy counts as caught up."""
     settings = {"num.standby.replicas": 1, "acceptable.recovery.lag": 0, "statestore.checkpoint.interval.ms": 0}
     with application(broker, application_id, tmp_path, **settings) as made:
         yield made
 
 
 def standbys_have_caught_up(app: Application, wanted: dict[str, int]) -> None:
-    """Waits until the members keep so many copies each, of tasks that they do not run, all of them whole and none empty."""
+    """Wait until the members have this many copies each, of tasks that they do not run, all of them complete and none empty."""
 
     def as_wanted() -> bool:
         found = copies(app.broker, app.id)
@@ -42,7 +43,7 @@ def standbys_have_caught_up(app: Application, wanted: dict[str, int]) -> None:
 
 
 def told_checkpoints(app: Application, instance: str) -> set[str | None]:
-    """The tasks of which an instance has told a checkpoint that is not empty."""
+    """Return the tasks for which an instance has published a checkpoint that is not empty."""
     told = [each for each in events(app.broker, app.id) if each.kind is EventKind.CHECKPOINT and each.instance == instance]
     return {each.task for each in told if any(dict(offsets) for offsets in dict(each.payload["stores"]).values())}  # type: ignore[call-overload]
 
@@ -81,7 +82,7 @@ def test_a_standby_that_is_killed_goes_on_from_its_own_offset(app: Application) 
 
 
 def test_an_active_stays_until_the_learner_has_caught_up(broker: Kafka, application_id: str, tmp_path: Path) -> None:
-    """In the order of the log: a grant of a task to the newcomer comes after its own word that it has the state."""
+    """In log order, the grant of a task to the new member comes after its own report that it has the state."""
     with application(broker, application_id, tmp_path, **{"acceptable.recovery.lag": 0}) as app:
         app.start("a")
         app.becomes({"a": 4})
@@ -107,7 +108,7 @@ def test_an_active_stays_until_the_learner_has_caught_up(broker: Kafka, applicat
 
 
 def reports(app: Application, name: str) -> dict[str, TaskReport]:
-    """What a member said last of each task that it ever had."""
+    """Return the last report of a member on each task that it ever had."""
     return {
         task: report
         for _, record in coordination_log(app.broker, app.id)
@@ -119,7 +120,7 @@ def reports(app: Application, name: str) -> dict[str, TaskReport]:
 def test_rule_1_a_standby_does_not_make_its_client_restore(
     broker: Kafka, topic: Callable[..., str], application_id: str, tmp_path: Path
 ) -> None:
-    """It is listed apart, and its client is RUNNING from the grant on, though it has all of the state still to read."""
+    """It is listed separately, and its client is RUNNING from the grant on, although it still has to restore all of the state."""
     source, output = topic("in"), topic("out")
     topology = count_topology(source, output)
     settings = {"num.standby.replicas": 1, "statestore.checkpoint.interval.ms": 0}
@@ -146,7 +147,7 @@ def test_rule_1_a_standby_does_not_make_its_client_restore(
 
 
 def test_a_standby_whose_offset_is_gone_begins_anew_and_disturbs_nobody(app: Application) -> None:
-    """What its member runs itself is not rolled back for that."""
+    """Its member's own tasks are not rolled back for it."""
     app.start("a")
     app.start("b")
     app.becomes({"a": 2, "b": 2})
@@ -164,14 +165,14 @@ def test_a_standby_whose_offset_is_gone_begins_anew_and_disturbs_nobody(app: App
     app.becomes({"a": 2, "b": 2})
     standbys_have_caught_up(app, {"a": 2, "b": 2})
     app.each_update_came_once(RECORDS, KEYS)
-    assert "begins anew" in app.log("b")
+    assert "is restored from scratch" in app.log("b")
     assert "rolled back" not in app.log("b")
 
 
 def test_rule_4_a_client_that_closes_for_good_goes_on_until_others_have_learned_its_tasks(
     broker: Kafka, topic: Callable[..., str], application_id: str, tmp_path: Path
 ) -> None:
-    """In the order of the log: the other's word that it has caught up comes before the grant, and what was processed meanwhile is there."""
+    """In log order, the other member's report that it has caught up precedes the grant, and records processed meanwhile are not lost."""
     source, output = topic("in", partitions=2), topic("out", partitions=2)
     topology = count_topology(source, output)
     settings = {"acceptable.recovery.lag": 0, "max.warmup.replicas": 1}
@@ -199,7 +200,8 @@ def test_rule_4_a_client_that_closes_for_good_goes_on_until_others_have_learned_
 
 
 def test_a_killed_instance_that_is_back_at_once_does_not_make_its_standby_wait_for_its_session(app: Application) -> None:
-    """The group lets it in when its old session is over; it says itself that the old process is dead, and the standby runs its tasks."""
+    """The group admits it when its old session is over; it reports itself that the old process is dead, and the standby takes over its
+    tasks."""
     app.settings["session.timeout.ms"] = 45_000
     app.start("a")
     app.becomes({"a": 4})
@@ -219,7 +221,7 @@ def test_a_killed_instance_that_is_back_at_once_does_not_make_its_standby_wait_f
 def test_an_instance_that_cannot_open_its_state_is_given_nothing_and_disturbs_nobody(
     broker: Kafka, topic: Callable[..., str], application_id: str, tmp_path: Path
 ) -> None:
-    """It is to learn before it is to run anything, so it fails with a copy, while the tasks go on where they are."""
+    """It starts with a learner, so it fails with a copy, while the tasks keep running on the other instance."""
     source, output = topic("in", partitions=2), topic("out", partitions=2)
     topology = count_topology(source, output)
     broken = tmp_path / "2" / application_id

@@ -1,17 +1,18 @@
-"""On a real broker: what waits is on its changelog as Kafka Streams writes it, and goes out after a restart on another disk."""
+"""`suppress` on a real broker: buffered records are on its changelog in Kafka Streams' format, and are emitted after a restart
+elsewhere."""
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
 
-from runtime import Consumed, EmitStrategy, Materialized, Produced, StreamsBuilder, Suppressed, TimeWindows, Topology, serdes
-from runtime.stores.buffer_format import BufferValue
-from tests.broker.engine import running
+from penstock import Consumed, EmitStrategy, Materialized, Produced, StreamsBuilder, Suppressed, TimeWindows, Topology, serdes
+from penstock.runtime.stores.buffer_format import BufferValue
 from tests.support import Kafka, unique, wait_until
+from tests.support.engine import running
 
 NOON = time.time_ns() // 60_000_000_000 * 60_000 - 600_000
-"""A full minute, ten minutes ago: brokers delete what is much older."""
+"""A full minute, ten minutes ago: brokers delete much older records."""
 
 
 def waiting(source: str, output: str) -> Topology:
@@ -39,7 +40,7 @@ def test_what_waits_is_restored_from_its_changelog(broker: Kafka, tmp_path: Path
         last = broker.consume(changelog)[-1]
     assert last.value is not None and last.headers == (("v", b"\x03"),)
     value = BufferValue.from_bytes(last.value)
-    assert (value.new, value.timestamp, value.time, value.origin.topic) == (b"2", NOON + 1, NOON + 1, source)  # a cache folds them before
+    assert (value.new, value.timestamp, value.time, value.origin.topic) == (b"2", NOON + 1, NOON + 1, source)  # the cache combines them
     assert broker.consume(output) == []
     broker.produce(source, [(b"b", b"1")], timestamps=[NOON + 60_001])
     with running(broker, waiting(source, output), application, tmp_path / "two"):

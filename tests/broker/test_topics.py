@@ -1,23 +1,30 @@
-"""Topics on a real broker: what is asked, what is checked before anything starts, and what is made (Kafka Streams' names and settings)."""
+"""Topics on a real broker: queries, checks before a start, and creation (with Kafka Streams' names and settings)."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
-from runtime import serdes
-from runtime.config import StreamsConfig
-from runtime.dsl.builder import StreamsBuilder
-from runtime.dsl.options import Consumed, Grouped, Materialized, Produced
-from runtime.dsl.windows import TimeWindows
-from runtime.errors import BrokerUnavailableError, MissingSourceTopicError, StoreChangedError, StreamsError, WrongPartitionsError
-from runtime.ids import NextOffset, Partition, TaskId
-from runtime.topics import TopicAdmin, TopicLayout, coordination_topic, guard_topic
-from runtime.topology.topology import Topology
+from penstock import serdes
+from penstock.runtime.config.streams_config import StreamsConfig
+from penstock.runtime.coordination.topics import COORDINATION_CONFIG, TopicLayout, coordination_topic, guard_topic, prepare_topics
+from penstock.runtime.dsl.builder import StreamsBuilder
+from penstock.runtime.dsl.options import Consumed, Grouped, Materialized, Produced
+from penstock.runtime.dsl.windows import TimeWindows
+from penstock.runtime.kafka.topic_admin import TopicAdmin
+from penstock.runtime.model.errors import (
+    BrokerUnavailableError,
+    MissingSourceTopicError,
+    StoreChangedError,
+    StreamsError,
+    WrongPartitionsError,
+)
+from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.topology.topology import Topology
 from tests.support import Kafka, unique, wait_until
 
 Topic = Callable[..., str]
@@ -34,7 +41,7 @@ def admin(config: StreamsConfig) -> TopicAdmin:
 
 
 def grouped(source: str, *, windows: TimeWindows | None = None) -> Topology:
-    """Groups by the value, which needs a repartition topic, and counts."""
+    """Return a topology that groups by the value, which needs a repartition topic, and counts."""
     builder = StreamsBuilder()
     groups = builder.stream(source, Consumed(serdes.STRING, value=serdes.STRING)).group_by(
         lambda key, value: value, Grouped(serdes.STRING, name="by-value")
@@ -55,11 +62,11 @@ def joined(stream: str, table: str) -> Topology:
     return builder.build()
 
 
-def prepare(admin: TopicAdmin, topology: Topology, config: StreamsConfig) -> TopicLayout:
-    return admin.prepare(topology.resolved(config))
+def prepare(admin: TopicAdmin, topology: Topology, config: StreamsConfig, had: Collection[str] = ()) -> TopicLayout:
+    return prepare_topics(admin, topology.resolved(config), config, had=had)
 
 
-# -- questions -----------------------------------------------------------------------------------------------------------------
+# -- queries -------------------------------------------------------------------------------------------------------------------
 
 
 def test_a_topic_is_described_with_id_partitions_and_settings(admin: TopicAdmin, topic: Topic) -> None:
@@ -108,7 +115,7 @@ def test_an_offset_that_a_transaction_holds_cannot_be_read_yet(admin: TopicAdmin
     producer.commit_transaction(20)
 
     def committed() -> dict[Partition, NextOffset]:
-        with suppress(StreamsError):  # the marker comes to the offsets a moment after the commit was answered
+        with suppress(StreamsError):  # the marker reaches the offsets a moment after the reply to the commit
             return admin.committed_offsets(group)
         return {}
 
@@ -122,7 +129,7 @@ def test_an_absent_broker_is_named(application_id: str) -> None:
         TopicAdmin(away).describe(["any"])
 
 
-# -- what is made --------------------------------------------------------------------------------------------------------------
+# -- creation ------------------------------------------------------------------------------------------------------------------
 
 
 def test_internal_topics_have_kafka_streams_names_partitions_and_settings(admin: TopicAdmin, config: StreamsConfig, topic: Topic) -> None:
@@ -139,17 +146,19 @@ def test_internal_topics_have_kafka_streams_names_partitions_and_settings(admin:
     assert layout.tasks == {TaskId(part, number) for part in (0, 1) for number in range(3)}
 
 
-def test_a_changelog_that_is_made_although_the_application_has_run_is_told(
+def test_a_changelog_of_state_that_is_recorded_is_lost_with_a_warning_and_a_new_one_is_made_without(
     admin: TopicAdmin, broker: Kafka, config: StreamsConfig, topic: Topic, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Even if the coordination topic exists: after a failed start, and after a reset."""
     topology, changelog = grouped(topic("in")), f"{config.application_id}-counts-changelog"
+    admin.create(coordination_topic(config.application_id), 1, COORDINATION_CONFIG)
     prepare(admin, topology, config)
-    assert "has run before" not in caplog.text
     wait_until(lambda: changelog in admin.describe([changelog]), what="the changelog")
     broker.delete_topic(changelog)
     wait_until(lambda: changelog not in admin.describe([changelog]), what="its end")
-    prepare(admin, topology, config)
-    assert f"has run before: {changelog}." in caplog.text and "--seed <URI> --reset-offsets" in caplog.text
+    assert "lost" not in caplog.text
+    prepare(admin, topology, config, had=[changelog])
+    assert f"are lost, and are made again: {changelog}." in caplog.text and "--seed <URI> --reset-offsets" in caplog.text
 
 
 def test_a_windowed_changelog_keeps_windows_a_day_longer_than_the_store(admin: TopicAdmin, config: StreamsConfig, topic: Topic) -> None:
@@ -192,7 +201,7 @@ def test_events_and_coordination_are_taken_from_a_machine_whose_clock_is_ahead(
 
 
 def written(broker: Kafka, topic: str, timestamp: int) -> int | None:
-    """Writes a record with this time stamp; the error's number if it is refused."""
+    """Write a record with this timestamp; return the error code if it is refused."""
     errors: list[int | None] = []
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
     producer.produce(
@@ -204,7 +213,7 @@ def written(broker: Kafka, topic: str, timestamp: int) -> int | None:
 
 
 def test_preparing_twice_changes_nothing(admin: TopicAdmin, config: StreamsConfig, topic: Topic) -> None:
-    """No setting of any topic either: a changelog that brokers stamped would lose the times of its records."""
+    """It changes no topic's settings either: with the broker's timestamps, a changelog would lose the times of its records."""
     topology = grouped(topic("in", partitions=2))
     layout = prepare(admin, topology, config)
     names = [*layout.partitions, coordination_topic(config.application_id), f"{config.application_id}-events"]
@@ -214,13 +223,20 @@ def test_preparing_twice_changes_nothing(admin: TopicAdmin, config: StreamsConfi
     assert admin.describe(names) == made
 
 
-# -- what is refused -----------------------------------------------------------------------------------------------------------
+# -- refusals ------------------------------------------------------------------------------------------------------------------
 
 
-def test_a_missing_source_topic_is_named_and_nothing_is_made(admin: TopicAdmin, config: StreamsConfig, broker: Kafka) -> None:
+def test_a_missing_source_topic_is_named_with_the_command_and_nothing_is_made(
+    admin: TopicAdmin, config: StreamsConfig, broker: Kafka, topic: Topic
+) -> None:
     missing = unique("missing")
-    with pytest.raises(MissingSourceTopicError, match=missing):
+    with pytest.raises(MissingSourceTopicError) as refused:
         prepare(admin, grouped(missing), config)
+    command = f"kafka-topics --bootstrap-server {broker.bootstrap_servers} --create --topic {missing} --partitions"
+    assert str(refused.value).splitlines()[1:] == [f"  {command} 6"]
+    with pytest.raises(MissingSourceTopicError) as refused:
+        prepare(admin, joined(missing, topic("table", partitions=4)), config)
+    assert str(refused.value).splitlines()[1:] == [f"  {command} 4"], "as many as the topic that it is joined with"
     assert not any(name.startswith(config.application_id) for name in broker.topics())
 
 
@@ -248,17 +264,17 @@ def test_a_changelog_that_is_not_compacted_is_refused(admin: TopicAdmin, config:
 
 
 def test_a_changelog_of_another_kind_of_store_is_refused(admin: TopicAdmin, config: StreamsConfig, topic: Topic, broker: Kafka) -> None:
-    """As a new machine sees it, which has nothing on disk."""
+    """On a new machine, which has no state on disk."""
     changelog = f"{config.application_id}-counts-changelog"
     broker.create_topic(changelog, 2, {"cleanup.policy": "compact,delete", "retention.ms": "90000000"}, exact=True)
-    with pytest.raises(StoreChangedError, match=f"was a window or session store before.*--delete --topic {changelog}"):
+    with pytest.raises(StoreChangedError, match=f"was a window or session store before.*penstock reset {config.application_id}"):
         prepare(admin, grouped(topic("in", partitions=2)), config)
 
 
 def test_a_coordination_topic_with_several_partitions_is_refused(
     admin: TopicAdmin, config: StreamsConfig, topic: Topic, broker: Kafka
 ) -> None:
-    """Its one order is what all members agree by."""
+    """All members rely on its single order."""
     broker.create_topic(coordination_topic(config.application_id), 3, {"cleanup.policy": "compact"}, exact=True)
     with pytest.raises(WrongPartitionsError, match="has 3 partitions, but must have 1"):
         prepare(admin, grouped(topic("in")), config)

@@ -1,4 +1,4 @@
-"""Transactions that fail for real: fenced, timed out in a frozen process, refused again and again, cut off by the end of a broker."""
+"""Transactions that really fail: fenced, timed out in a suspended process, refused repeatedly, interrupted by the end of a broker."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from orchestration.embedded.kafka import EmbeddedBroker
-from runtime.commit.exactly_once import ExactlyOnce
-from runtime.commit.metadata import OffsetAndMetadata
-from runtime.coordination.records import Member
-from runtime.errors import StreamsConfigError, TransactionAbortedError
-from runtime.ids import NextOffset, Partition
-from runtime.states import State
-from tests.broker.engine import client, count_topology, counts_become, running, worker_of
-from tests.broker.instances import application, coordination_log
+from penstock.orchestration.embedded.kafka import EmbeddedBroker
+from penstock.runtime.commit.exactly_once import ExactlyOnce
+from penstock.runtime.coordination.records import Member
+from penstock.runtime.model.errors import StreamsConfigError, TransactionAbortedError
+from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.model.offset_metadata import OffsetAndMetadata
+from penstock.runtime.model.states import State
 from tests.support import Kafka, wait_until
+from tests.support.engine import client, count_topology, counts_become, running, worker_of
+from tests.support.instances import application, coordination_log
 
 Topic = Callable[..., str]
 
 
 def incarnations(broker: Kafka, application_id: str) -> dict[int, str]:
-    """The transactional id of each incarnation that was ever announced."""
+    """Return the transactional id of each incarnation that was ever announced."""
     members = [record for _, record in coordination_log(broker, application_id) if isinstance(record, Member)]
     return {member.incarnation: member.transactional_id for member in members}
 
 
 def is_open(broker: Kafka, topic: str) -> bool:
-    """True while an open transaction holds back readers of committed records: then the last stable offset is not the end."""
+    """Return True while an open transaction blocks consumers of committed records: then the last stable offset is not the end."""
     ends = []
     for level in ("read_committed", "read_uncommitted"):
         settings = {"bootstrap.servers": broker.bootstrap_servers, "group.id": "looks-only", "isolation.level": level}
@@ -43,7 +43,7 @@ def is_open(broker: Kafka, topic: str) -> bool:
 
 
 def produce_until_open(broker: Kafka, source: str, output: str) -> int:
-    """Writes a record now and then until outputs stand there that are not committed. Gives the number of records."""
+    """Write a record now and then until the output has uncommitted records. Return the number of records."""
     written = 0
     deadline = time.monotonic() + 30
     while not is_open(broker, output):
@@ -91,7 +91,7 @@ def test_a_frozen_worker_whose_transaction_timed_out_begins_anew_and_counts_noth
             if is_open(broker, app.output):
                 break
             app.thaw("one")
-        # The broker looks for transactions that took too long every ten seconds.
+        # The broker checks for expired transactions every ten seconds.
         wait_until(lambda: not is_open(broker, app.output), 40, "the end of the transaction")
         app.thaw("one")
         counts_become(broker, app.output, {f"k{n}": 10 for n in range(20)} | {"a": records - 200})
@@ -110,14 +110,14 @@ def test_commits_that_fail_again_and_again_are_counted_so_that_the_pauses_grow(
         if refusing[0] and offsets:
             attempts.append(offsets)
             raise TransactionAbortedError("refused")
-        return real(self, offsets, *others)  # type: ignore[arg-type]  # passed on as they came
+        return real(self, offsets, *others)  # type: ignore[arg-type]  # passed on unchanged
 
     monkeypatch.setattr(ExactlyOnce, "commit", commit)
     source, output = topic("in"), topic("out")
     broker.produce(source, [("a", "v")] * 5)
     with running(broker, count_topology(source, output, caching=False), application_id, state_dir) as streams:
         wait_until(lambda: len(attempts) >= 6, what="six attempts")
-        assert worker_of(streams)._failures >= 5  # turns and commits of events in between do not count as getting on
+        assert worker_of(streams)._failures >= 5  # iterations and commits of events in between do not reset the count
         refusing[0] = False
         counts_become(broker, output, {"a": 5})
         assert streams.failure is None

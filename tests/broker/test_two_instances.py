@@ -1,20 +1,20 @@
-"""Two instances share the tasks; one that dies or leaves is taken over from, and nothing is counted twice or lost."""
+"""Two instances share the tasks; if one dies or leaves, the other takes over, and no record is counted twice or lost."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
 
-from runtime.client import KafkaStreams
-from runtime.states import State
-from tests.broker.engine import client, count_topology, counts_become, reaches
+from penstock.runtime.client.kafka_streams import KafkaStreams
+from penstock.runtime.model.states import State
 from tests.support import Kafka, wait_until
+from tests.support.engine import client, count_topology, counts_become, reaches
 
 Topic = Callable[..., str]
 
 
 def tasks(streams: KafkaStreams) -> set[str]:
-    """The ids of the tasks that a client runs."""
+    """Return the ids of the tasks that a client runs."""
     return {str(task.task_id) for thread in streams.metadata_for_local_threads() for task in thread.active_tasks}
 
 

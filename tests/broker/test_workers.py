@@ -1,4 +1,4 @@
-"""Workers in processes of their own: several in one instance, asked as one, killed, frozen, added and removed (docs/workers.md)."""
+"""Workers as processes: several in one instance, queried as one, killed, suspended, added and removed (docs/workers.md)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,17 +17,18 @@ from pathlib import Path
 import psutil
 import pytest
 
-from runtime.client import KafkaStreams, StreamThreadExceptionResponse
-from runtime.coordination.commands import CommandClient
-from runtime.coordination.records import Member
-from runtime.errors import InvalidStateStoreError, StreamsConfigError, StreamsError
-from runtime.ids import Partition
-from runtime.states import State
-from runtime.worker.remote import ProcessWorker
-from tests.broker.engine import client, reaches
-from tests.broker.instances import ROOT, members
+from penstock.runtime.client.kafka_streams import KafkaStreams, StreamThreadExceptionResponse
+from penstock.runtime.coordination.commands import CommandClient
+from penstock.runtime.coordination.records import Member
+from penstock.runtime.model.errors import InvalidStateStoreError, StreamsConfigError, StreamsError
+from penstock.runtime.model.ids import Partition
+from penstock.runtime.model.states import State
+from penstock.runtime.stores.backed import UPDATE_BYTES
+from penstock.runtime.worker.supervisor.process_worker import ProcessWorker
 from tests.broker.worker_apps import counts
-from tests.support import Kafka, wait_until
+from tests.support import ROOT, Kafka, wait_until
+from tests.support.engine import client, reaches
+from tests.support.instances import members
 
 Settings = Mapping[str, object]
 APPS = "tests.broker.worker_apps"
@@ -83,12 +85,12 @@ def app(broker: Kafka, application_id: str, state_dir: Path, monkeypatch: pytest
 
 
 def processes(streams: KafkaStreams) -> dict[int, int]:
-    """Process ids by the number of the worker."""
-    return {worker.number: worker.pid for worker in streams._crew.workers if isinstance(worker, ProcessWorker)}
+    """Return process ids by the number of the worker."""
+    return {worker.number: worker.pid for worker in streams._supervisor.workers if isinstance(worker, ProcessWorker)}
 
 
 def tasks(streams: KafkaStreams) -> dict[str, set[str]]:
-    """What each worker runs, by the end of its name."""
+    """Return the tasks of each worker, by the end of its name."""
     return {
         thread.thread_name.rpartition("-")[2]: {str(task.task_id) for task in thread.active_tasks if task.state.value == "RUNNING"}
         for thread in streams.metadata_for_local_threads()
@@ -96,12 +98,12 @@ def tasks(streams: KafkaStreams) -> dict[str, set[str]]:
 
 
 def share(streams: KafkaStreams, sizes: list[int], seconds: float = 40) -> None:
-    """Waits until the workers run so many tasks each."""
+    """Wait until the workers run these numbers of tasks."""
     wait_until(lambda: sorted(map(len, tasks(streams).values())) == sizes, seconds, f"{sizes} tasks")
 
 
 class Restores:
-    """A restore listener: how many records each restore read."""
+    """A restore listener that keeps the number of records of each restore."""
 
     def __init__(self) -> None:
         self.ended: list[int] = []
@@ -126,7 +128,7 @@ def test_two_workers_are_asked_as_one(app: App) -> None:
         assert store.get("nobody") is None
         assert dict(store.all()) == {f"k{number}": 100 for number in range(20)}
         assert sorted(key for key, _ in store.range("k1", "k11")) == ["k1", "k10", "k11"]  # type: ignore[type-var]
-        assert store.approximate_num_entries() == 20
+        assert store.approximate_num_entries() >= 20  # RocksDB counts a key once per commit until it merges them
         with pytest.raises(InvalidStateStoreError, match=r"store 'nothing' is unknown or not on this client \(stores here: counts\)"):
             streams.store("nothing")
         with pytest.raises(InvalidStateStoreError, match="is a key-value store: use get, range, all or prefix_scan"):
@@ -150,6 +152,7 @@ def _members(app: App) -> list[Member]:
 
 def test_iterations_over_workers_come_in_pieces_and_may_be_left(app: App) -> None:
     with app.running() as streams:
+        share(streams, [2, 2])  # a read of a task that moves to another worker is refused
         app.count(6_000, keys=6_000)
         store = streams.store("counts")
         wait_until(lambda: store.approximate_num_entries() == 6_000, what="all keys")
@@ -161,12 +164,12 @@ def test_iterations_over_workers_come_in_pieces_and_may_be_left(app: App) -> Non
 
 
 def test_a_worker_that_is_killed_is_missed_for_a_moment(app: App) -> None:
-    """Not for the session's time-out, after which alone the group takes its successor in."""
+    """Not for the whole session timeout, after which alone the group admits its successor."""
     with app.running() as streams:
         share(streams, [2, 2])
         app.count(400)
         app.each_update_came_once()
-        killed = processes(streams)[1]  # the first to begin leads
+        killed = processes(streams)[1]  # the first to start leads
         os.kill(killed, signal.SIGKILL)
         at = time.monotonic()
         app.count(400)
@@ -242,6 +245,66 @@ def test_a_worker_that_is_frozen_is_ended_and_replaced(app: App, caplog: pytest.
     assert "does not run: nothing was heard of it" in caplog.text
 
 
+def test_a_worker_that_is_frozen_before_its_first_word_is_ended_and_replaced(app: App) -> None:
+    with app.running(settings={"session.timeout.ms": 6_000}) as streams:
+        share(streams, [2, 2])
+        first = processes(streams)[1]
+        os.kill(first, signal.SIGKILL)
+        frozen = wait_until(lambda: (pid := processes(streams).get(1)) != first and pid, 20, "the next process")
+        assert frozen
+        os.kill(frozen, signal.SIGSTOP)
+        wait_until(lambda: processes(streams).get(1) not in (None, frozen), 15, "the one after that")
+        share(streams, [2, 2])
+        app.count(400)
+        app.each_update_came_once()
+
+
+def test_a_worker_that_is_frozen_is_ended_while_a_listener_waits_for_it(app: App) -> None:
+    """The state listener runs on the thread that starts workers, and each worker answers its queries."""
+    streams = app.client(settings={"session.timeout.ms": 6_000})
+    asked = threading.Event()
+
+    def listen(new: State, old: State) -> None:
+        if frozen:
+            asked.set()
+            streams.all_local_store_partition_lags()
+
+    frozen: list[int] = []
+    streams.set_state_listener(listen)
+    with streams:
+        streams.start()
+        reaches(streams, State.RUNNING, 60)
+        share(streams, [2, 2])
+        pids = processes(streams)
+        frozen.append(pids[1])
+        os.kill(pids[1], signal.SIGSTOP)
+        os.kill(pids[2], signal.SIGKILL)  # the state changes, and the listener is called
+        assert asked.wait(60)
+        wait_until(lambda: not psutil.pid_exists(pids[1]) or processes(streams).get(1) != pids[1], 13, "the end of the frozen one")
+        frozen.clear()
+        share(streams, [2, 2])
+        app.count(400)
+        app.each_update_came_once()
+
+
+def test_uncommitted_bytes_are_a_budget_that_workers_share(app: App) -> None:
+    """Each of the two has less than the total to commit, and more than half."""
+    keys = 400
+    whole = keys * (UPDATE_BYTES + len("k100") + 16) * 3 // 4
+    settings = {"commit.interval.ms": 60_000, "statestore.uncommitted.max.bytes": whole}
+    with app.running(settings=settings) as streams:
+        share(streams, [2, 2])
+        app.count(keys, keys)
+        for worker in tasks(streams).values():
+            partitions = {int(task.partition("_")[2]) for task in worker}
+            wait_until(lambda partitions=partitions: partitions & _committed(app).keys(), 20, "a commit long before its interval")  # type: ignore[misc]  # a default argument
+
+
+def _committed(app: App) -> dict[int, int]:
+    """Return the committed input offsets of partitions with processed records."""
+    return {partition: offset for partition, offset in app.broker.committed_offsets(app.id, app.source).items() if offset > 0}
+
+
 def test_the_handler_of_failures_is_asked_in_the_main_process(app: App) -> None:
     asked: list[BaseException] = []
 
@@ -260,12 +323,14 @@ def test_the_handler_of_failures_is_asked_in_the_main_process(app: App) -> None:
     assert isinstance(error, StreamsError) and isinstance(error.__cause__, ValueError)
 
 
-def test_a_worker_that_fails_for_good_ends_the_client(app: App, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("value", ["fail", "exit"])
+def test_a_worker_that_fails_for_good_ends_the_client(app: App, caplog: pytest.LogCaptureFixture, value: str) -> None:
     with app.running("troubled_copy") as streams:
         children = list(processes(streams).values())
-        app.broker.produce(app.source, [("a", "fail")])
+        app.broker.produce(app.source, [("a", value)])
         assert streams.wait_for(State.ERROR, 60_000)
         assert isinstance(streams.failure, StreamsError) and "cannot go on" in str(streams.failure)
+        assert f"record {app.source}-" in str(streams.failure)
         wait_until(lambda: not any(psutil.pid_exists(pid) for pid in children), 5, "the end of the workers")
     assert "the stream thread of" in caplog.text and "trouble" in caplog.text, "the worker's log is this process's, its trace too"
 
@@ -305,7 +370,7 @@ def test_a_ready_made_topology_cannot_have_workers(app: App) -> None:
 
 
 class Instance:
-    """An instance as a process, at the head of a process group, as under a terminal."""
+    """An instance as a process, as leader of a process group, as under a terminal."""
 
     def __init__(self, app: App) -> None:
         self.log = app.folder / "instance.log"
@@ -318,16 +383,16 @@ class Instance:
         path = app.folder / "instance.json"
         told = {"application": app.id, "instance": "one", "factory": f"{APPS}:counts", "config": config, "log_path": str(self.log)}
         path.write_text(json.dumps(told))
-        command = [sys.executable, "-m", "runtime.instance", "--config", str(path)]
+        command = [sys.executable, "-m", "penstock.runtime.instance", "--config", str(path)]
         self.process = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
 
     @property
     def workers(self) -> list[psutil.Process]:
-        """The workers that there are, of this and of former main processes."""
+        """The existing workers, of this and of earlier main processes."""
         return [
             each
             for each in psutil.process_iter()
-            if str(self.log.parent) in _environment(each) and "runtime.worker.process" in each.cmdline()
+            if str(self.log.parent) in _environment(each) and "penstock.runtime.worker.supervisor.process" in each.cmdline()
         ]
 
     def runs(self) -> None:
@@ -374,9 +439,9 @@ def test_ctrl_c_closes_an_instance_as_one_program(app: App, instance: Callable[[
     app.each_update_came_once()
     workers = one.workers
     assert len(workers) == 2
-    os.killpg(one.process.pid, signal.SIGINT)  # what a terminal does
+    os.killpg(one.process.pid, signal.SIGINT)  # what a terminal sends
     for worker in workers:
-        worker.send_signal(signal.SIGTERM)  # what a service manager may do: the main process alone decides
+        worker.send_signal(signal.SIGTERM)  # what a service manager may send: the main process alone decides
     assert one.process.wait(30) == 0
     assert "closed cleanly" in one.text.splitlines()[-1]
     assert not any(worker.is_running() for worker in workers)

@@ -1,27 +1,28 @@
-"""Applications for workers in processes of their own: factories that find everything else in the environment."""
+"""Applications for workers as processes: factories that read all other settings from the environment."""
 
 from __future__ import annotations
 
 import os
+import sys
 import time
 from pathlib import Path
 
-from runtime import serdes
-from runtime.dsl.builder import StreamsBuilder
-from runtime.dsl.options import Consumed, Materialized, Produced
-from runtime.topology.topology import Topology
-from tests.broker.engine import count_topology
+from penstock import serdes
+from penstock.runtime.dsl.builder import StreamsBuilder
+from penstock.runtime.dsl.options import Consumed, Materialized, Produced
+from penstock.runtime.topology.topology import Topology
+from tests.support.engine import count_topology
 
 TEXT = Consumed(serdes.STRING, value=serdes.STRING)
 
 
 def counts() -> Topology:
-    """Counts per key; every update is written."""
+    """Return a topology that counts per key; every update is written."""
     return count_topology(os.environ["TEST_SOURCE"], os.environ["TEST_OUTPUT"], caching=False)
 
 
 def once(name: str) -> bool:
-    """True for the first process that asks for it."""
+    """Return True for the first process that calls it with this name."""
     try:
         Path(os.environ["TEST_FOLDER"], name).touch(exist_ok=False)
     except FileExistsError:
@@ -30,16 +31,19 @@ def once(name: str) -> bool:
 
 
 def trouble(value: str) -> str:
-    """Passes a value on. The first process that meets `hang` hangs; one that meets `fail` fails, the first one only for `fail once`."""
+    """Return the value. The first process that meets `hang` hangs; one that meets `fail` fails, and for `fail once` only the first; one
+    that meets `exit` calls `sys.exit()`."""
     if value == "hang" and once("hung"):
         time.sleep(600)
     if value == "fail" or (value == "fail once" and once("failed")):
         raise ValueError(f"cannot go on at {value!r}")
+    if value == "exit":
+        sys.exit(f"cannot go on at {value!r}")
     return value
 
 
 def troubled_copy() -> Topology:
-    """Writes what it reads, unless it is told not to."""
+    """Return a topology that copies its input, with the failures of `trouble`."""
     builder = StreamsBuilder()
     source = builder.stream(os.environ["TEST_SOURCE"], TEXT)
     source.map_values(trouble).to(os.environ["TEST_OUTPUT"], Produced(serdes.STRING, value=serdes.STRING))
@@ -47,7 +51,7 @@ def troubled_copy() -> Topology:
 
 
 def with_names() -> Topology:
-    """Joins with a global table."""
+    """Return a topology that joins with a global table."""
     builder = StreamsBuilder()
     names = builder.global_table(os.environ["TEST_NAMES"], TEXT, Materialized("names"))
     source = builder.stream(os.environ["TEST_SOURCE"], TEXT)

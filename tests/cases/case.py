@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from runtime import serdes
-from runtime.metrics import TASK
-from runtime.record import Record
-from runtime.serdes import Serde
-from runtime.testing import TopologyTestDriver
-from runtime.topology.topology import Topology
+from penstock import serdes
+from penstock.runtime.model.metrics import TASK
+from penstock.runtime.model.record import Record
+from penstock.runtime.topology.topology import Topology
+from penstock.serdes import Serde
+from penstock.testing import TopologyTestDriver
 from tests.cases.restarting import State, restart
 
 Row = tuple[object, object, int]

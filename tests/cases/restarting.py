@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from enum import Enum
 
-from runtime.testing import TopologyTestDriver
-from runtime.testing.tasks import DriverTask
-from runtime.topology.pipeline import compile_pipeline
+from penstock.runtime.testing.tasks import DriverTask
+from penstock.runtime.topology.pipeline import compile_pipeline
+from penstock.testing import TopologyTestDriver
 
 
 class State(Enum):
@@ -24,6 +24,7 @@ def restart(driver: TopologyTestDriver, state: State) -> None:
 
 def _restart(driver: TopologyTestDriver, task: DriverTask, state: State) -> None:
     context = task._context
+    assert task._pipeline is not None
     task._pipeline.close()
     for store in task.stores.values():
         directory, opened_with = store._directory, store._context  # type: ignore[attr-defined]  # of the engine's own stores
@@ -34,5 +35,5 @@ def _restart(driver: TopologyTestDriver, task: DriverTask, state: State) -> None
             log = driver._log.unread(f"{context.application_id}-{store.name}-changelog")
             store.restore([(record.raw_key or b"", record.raw_value, record.time_ms) for record in log], {})
     context.shared.clear()
-    task._pipeline = compile_pipeline(task._part, context, task._goes_on)
+    task._pipeline = compile_pipeline(task.plan.subtopology, context, task._continues_after)
     task._pipeline.init()

@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from runtime import CogroupedKStream, Grouped, KTable, Materialized, SessionWindows, SlidingWindows, StreamsBuilder, TimeWindows, serdes
-from runtime.dsl.options import Consumed, Produced
-from runtime.record import SessionWindow, Window, Windowed
-from runtime.serdes import Serde
-from runtime.topology.topology import Topology
-from tests.cases.building import S
+from penstock import CogroupedKStream, Grouped, KTable, Materialized, SessionWindows, SlidingWindows, StreamsBuilder, TimeWindows, serdes
+from penstock.runtime.dsl.options import Consumed, Produced
+from penstock.runtime.model.record import SessionWindow, Window, Windowed
+from penstock.runtime.topology.topology import Topology
+from penstock.serdes import Serde
 from tests.cases.case import Case, check
 from tests.cases.restarting import State
+from tests.support.building import S
 
 WINDOWED: dict[str, tuple[Serde, Serde]] = {"out": (serdes.time_windowed(S, 10), S)}
 SESSIONS: dict[str, tuple[Serde, Serde]] = {"out": (serdes.session_windowed(S), S)}

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-import runtime
-from runtime import serdes
-from runtime.stores.interfaces import KeyValueStore, SessionStore, VersionedKeyValueStore, WindowStore
-from runtime.stores.suppliers import Builder
+from penstock import api, serdes
+from penstock.runtime.stores.interfaces import KeyValueStore, SessionStore, VersionedKeyValueStore, WindowStore
+from penstock.runtime.stores.suppliers import Builder
+from tests.support import ROOT
 
-COOKBOOK = Path(__file__).resolve().parents[2] / "docs" / "cookbook"
+COOKBOOK = ROOT / "docs" / "cookbook"
 PROGRAMS = [
     program for page in sorted(COOKBOOK.glob("*.md")) for program in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
 ]
@@ -52,9 +52,9 @@ THE_ENGINES = {
 
 def of_the_dsl() -> Iterator[type]:
     """The exported classes whose methods make topologies."""
-    exported = (getattr(runtime, name) for name in runtime.__all__)
-    yield from (kind for kind in exported if inspect.isclass(kind) and kind.__module__.startswith("runtime.dsl."))
-    yield from (runtime.Suppressed.BufferConfig, runtime.Stores, Builder, runtime.AutoOffsetReset, runtime.ProcessorContext)
+    exported = (getattr(api, name) for name in api.__all__)
+    yield from (kind for kind in exported if inspect.isclass(kind) and kind.__module__.startswith("penstock.runtime.dsl."))
+    yield from (api.Suppressed.BufferConfig, api.Stores, Builder, api.AutoOffsetReset, api.ProcessorContext)
 
 
 def methods(kind: type) -> list[str]:
@@ -81,7 +81,7 @@ def test_every_operation_is_called_in_the_cookbook(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     wanted, called = set(THE_ENGINES), set(THE_ENGINES)
     kinds = [(kind, methods(kind)) for kind in of_the_dsl()]
-    for kind, names in (*kinds, (runtime.Topology, OF_TOPOLOGIES)):
+    for kind, names in (*kinds, (api.Topology, OF_TOPOLOGIES)):
         for name in names:
             wanted.add(f"{kind.__name__}.{name}")
             monkeypatch.setattr(kind, name, watched(kind, name, called))

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from runtime import Consumed, Grouped, Joined, KStream, KTable, Materialized, Produced, StreamsBuilder, TableJoined, Topology, serdes
-from runtime.stores import Stores
+from penstock import Consumed, Grouped, Joined, KStream, KTable, Materialized, Produced, StreamsBuilder, TableJoined, Topology, serdes
+from penstock.runtime.stores import Stores
 from tests.cases.case import Case, check
 from tests.cases.restarting import State
 

@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from runtime import (
+from penstock import (
     Branched,
     Consumed,
     FixedKeyProcessor,
@@ -33,12 +33,12 @@ from runtime import (
     TopologyError,
     serdes,
 )
-from runtime.record import Window, Windowed
-from runtime.serdes.murmur2 import murmur2
-from runtime.stores import EngineStore
-from runtime.testing import TopologyTestDriver
+from penstock.runtime.model.record import Window, Windowed
+from penstock.runtime.serdes.murmur import murmur2
+from penstock.runtime.stores import EngineStore
+from penstock.testing import TopologyTestDriver
 from tests.cases.case import Case, check
-from tests.unit.pipelines import Compiled
+from tests.support.pipelines import Compiled
 
 S, L = serdes.STRING, serdes.LONG
 STRINGS = Consumed(S, value=S)

@@ -8,15 +8,15 @@ from typing import cast
 
 import pytest
 
-from runtime import serdes
-from runtime.dsl.builder import StreamsBuilder
-from runtime.dsl.kstream import KStream
-from runtime.dsl.options import Consumed, Grouped, Joined, Materialized, Produced, Repartitioned
-from runtime.dsl.windows import TimeWindows
-from runtime.operators.processor import Processor, ProcessorContext
-from runtime.record import Record, Window, Windowed
-from runtime.stores import KeyValueStore, Stores
-from runtime.topology.topology import Topology
+from penstock import serdes
+from penstock.runtime.dsl.builder import StreamsBuilder
+from penstock.runtime.dsl.kstream import KStream
+from penstock.runtime.dsl.options import Consumed, Grouped, Joined, Materialized, Produced, Repartitioned
+from penstock.runtime.dsl.windows import TimeWindows
+from penstock.runtime.model.record import Record, Window, Windowed
+from penstock.runtime.operators.processor import Processor, ProcessorContext
+from penstock.runtime.stores import KeyValueStore, Stores
+from penstock.runtime.topology.topology import Topology
 from tests.cases.case import Case, check
 
 S, L, J = serdes.STRING, serdes.LONG, serdes.JSON

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from runtime import serdes
-from runtime.dsl.builder import StreamsBuilder
-from runtime.dsl.ktable import KTable
-from runtime.dsl.options import Consumed, Grouped, Materialized, Produced
-from runtime.topology.topology import Topology
+from penstock import serdes
+from penstock.runtime.dsl.builder import StreamsBuilder
+from penstock.runtime.dsl.ktable import KTable
+from penstock.runtime.dsl.options import Consumed, Grouped, Materialized, Produced
+from penstock.runtime.topology.topology import Topology
 from tests.cases.case import Case, check
 
 S, L = serdes.STRING, serdes.LONG

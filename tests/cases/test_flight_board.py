@@ -12,13 +12,13 @@ import pytest
 from examples.flight_board import data, topology, truth
 from examples.flight_board.data import InputRecord
 from examples.flight_board.truth import Truth
-from runtime import Windowed, serdes
-from runtime.testing import TopologyTestDriver
+from penstock import Windowed, serdes
+from penstock.testing import TopologyTestDriver
 
 FLIGHTS = 400
 LAST_HOUR = "2013-01-02"
 """Hours of weather from this day on are not needed."""
-SKIPPING = {"deserialization.exception.handler": "runtime.handlers.LogAndContinueExceptionHandler"}
+SKIPPING = {"deserialization.exception.handler": "penstock.LogAndContinueExceptionHandler"}
 
 
 @pytest.fixture(scope="module")

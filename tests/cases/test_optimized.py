@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
-from runtime import JoinWindows, Materialized, StreamsBuilder, TimeWindows, serdes
-from runtime.record import Record
-from runtime.testing import TopologyTestDriver
+from penstock import JoinWindows, Materialized, StreamsBuilder, TimeWindows, serdes
+from penstock.runtime.model.record import Record
+from penstock.testing import TopologyTestDriver
 
 S = serdes.STRING
 DEFAULTS = {"default.key.serde": S, "default.value.serde": S}

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support import ROOT
+
 PAGES = (
     *("README.md", "docs/dsl.md", "docs/joins.md", "docs/processors.md", "docs/serdes.md", "docs/stores.md", "docs/windows.md"),
     *(page.relative_to(ROOT).as_posix() for page in sorted((ROOT / "docs").glob("coming-from-*.md"))),

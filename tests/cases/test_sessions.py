@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from runtime import EmitStrategy, KGroupedStream, KTable, Materialized, SessionWindows, StreamsBuilder, serdes
-from runtime.dsl.options import Consumed, Produced
-from runtime.record import SessionWindow, Windowed
-from runtime.serdes import Serde
-from runtime.topology.topology import Topology
-from tests.cases.building import L, S, piped
+from penstock import EmitStrategy, KGroupedStream, KTable, Materialized, SessionWindows, StreamsBuilder, serdes
+from penstock.runtime.dsl.options import Consumed, Produced
+from penstock.runtime.model.record import SessionWindow, Windowed
+from penstock.runtime.topology.topology import Topology
+from penstock.serdes import Serde
 from tests.cases.case import Case, Row, check
 from tests.cases.restarting import State
+from tests.support.building import L, S, piped
 
 SESSIONS = SessionWindows.of_inactivity_gap_with_no_grace(5)
 GRACEFUL = SessionWindows.of_inactivity_gap_and_grace(5, 10)

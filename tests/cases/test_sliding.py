@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from runtime import EmitStrategy, Materialized, SlidingWindows, StreamsBuilder, serdes
-from runtime.dsl.options import Consumed, Produced
-from runtime.record import Window, Windowed
-from runtime.serdes import Serde
-from runtime.topology.topology import Topology
-from tests.cases.building import S, piped
+from penstock import EmitStrategy, Materialized, SlidingWindows, StreamsBuilder, serdes
+from penstock.runtime.dsl.options import Consumed, Produced
+from penstock.runtime.model.record import Window, Windowed
+from penstock.runtime.topology.topology import Topology
+from penstock.serdes import Serde
 from tests.cases.case import Case, Row, check
 from tests.cases.restarting import State
+from tests.support.building import S, piped
 
 TEN = SlidingWindows.of_time_difference_with_no_grace(10)
 GRACEFUL = SlidingWindows.of_time_difference_and_grace(10, 20)

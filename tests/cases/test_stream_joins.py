@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from runtime import Consumed, JoinWindows, KStream, Produced, StreamJoined, StreamsBuilder, Topology, serdes
-from runtime.stores import Stores
+from penstock import Consumed, JoinWindows, KStream, Produced, StreamJoined, StreamsBuilder, Topology, serdes
+from penstock.runtime.stores import Stores
 from tests.cases.case import Case, check
 from tests.cases.restarting import State
 

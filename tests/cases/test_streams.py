@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from runtime.operators.aggregate import StreamAggregate, StreamCount, StreamReduce
-from runtime.operators.stateless import Filter, FlatMap, FlatMapValues, Map, MapValues, PassThrough, SelectKey
-from runtime.operators.table import TableFilter, ToStream
-from runtime.topology.topology import Topology
-from tests.cases.building import J, L, S, chain, key_value, piped
+from penstock.runtime.operators.aggregate import StreamAggregate, StreamCount, StreamReduce
+from penstock.runtime.operators.stateless import Filter, FlatMap, FlatMapValues, Map, MapValues, PassThrough, SelectKey
+from penstock.runtime.operators.table import TableFilter, ToStream
+from penstock.runtime.topology.topology import Topology
 from tests.cases.case import Case, check
+from tests.support.building import J, L, S, chain, key_value, piped
 
 STATELESS = [
     Case(

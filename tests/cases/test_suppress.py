@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from runtime import (
+from penstock import (
     Grouped,
     KTable,
     Materialized,
@@ -19,16 +19,16 @@ from runtime import (
     TopologyError,
     serdes,
 )
-from runtime.dsl.options import Consumed, Produced
-from runtime.metrics import NODE, STATE
-from runtime.record import SessionWindow, Window, Windowed
-from runtime.serdes import Serde
-from runtime.stores.buffer_format import BufferValue, Origin
-from runtime.testing import TopologyTestDriver
-from runtime.topology.topology import Topology
-from tests.cases.building import J, L, S, piped
+from penstock.runtime.dsl.options import Consumed, Produced
+from penstock.runtime.model.metrics import NODE, STATE
+from penstock.runtime.model.record import SessionWindow, Window, Windowed
+from penstock.runtime.stores.buffer_format import BufferValue, Origin
+from penstock.runtime.topology.topology import Topology
+from penstock.serdes import Serde
+from penstock.testing import TopologyTestDriver
 from tests.cases.case import Case, check
 from tests.cases.restarting import State
+from tests.support.building import J, L, S, piped
 
 Buffer = Suppressed.BufferConfig
 UNBOUNDED = Buffer.unbounded()

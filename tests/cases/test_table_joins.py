@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from runtime.operators.base import OperatorSupplier
-from runtime.operators.table import TableFilter, TableMapValues, TableSource
-from runtime.operators.table_join import StreamGlobalTableJoin, StreamTableJoin
-from runtime.topology.topology import Topology
-from tests.cases.building import S, key_value
+from penstock.runtime.operators.base import OperatorSupplier
+from penstock.runtime.operators.table import TableFilter, TableMapValues, TableSource
+from penstock.runtime.operators.table_join import StreamGlobalTableJoin, StreamTableJoin
+from penstock.runtime.topology.topology import Topology
 from tests.cases.case import Case, check
+from tests.support.building import S, key_value
 
 
 def joined(left: bool, *derived: OperatorSupplier, with_key: bool = False) -> Callable[[], Topology]:

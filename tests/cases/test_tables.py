@@ -6,16 +6,16 @@ from collections.abc import Callable
 
 import pytest
 
-from runtime import serdes
-from runtime.operators.aggregate import TableAggregate, TableCount, TableReduce
-from runtime.operators.base import OperatorSupplier
-from runtime.operators.table import TableFilter, TableGroupBy, TableMapValues, TableSource, ToStream
-from runtime.serdes import Serde
-from runtime.serdes.changed import ChangedSerde
-from runtime.stores import EngineStore, StoreBuilder
-from runtime.topology.topology import Topology
-from tests.cases.building import L, S, chain, key_value, piped
+from penstock import serdes
+from penstock.runtime.operators.aggregate import TableAggregate, TableCount, TableReduce
+from penstock.runtime.operators.base import OperatorSupplier
+from penstock.runtime.operators.table import TableFilter, TableGroupBy, TableMapValues, TableSource, ToStream
+from penstock.runtime.serdes.changed import ChangedSerde
+from penstock.runtime.stores import EngineStore, StoreBuilder
+from penstock.runtime.topology.topology import Topology
+from penstock.serdes import Serde
 from tests.cases.case import Case, check
+from tests.support.building import L, S, chain, key_value, piped
 
 
 def table(

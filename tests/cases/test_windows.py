@@ -7,21 +7,21 @@ from datetime import UTC, datetime
 
 import pytest
 
-from runtime import EmitStrategy, Materialized, StreamsBuilder, StreamsConfig, TimeWindows, TopologyError, UnlimitedWindows, serdes
-from runtime.dsl.options import Consumed, Produced
-from runtime.metrics import NODE
-from runtime.operators.aggregate import nothing
-from runtime.operators.base import OperatorSupplier
-from runtime.operators.table import ToStream
-from runtime.operators.windowed import WindowAggregate, reducing
-from runtime.record import Window, Windowed
-from runtime.serdes import Serde
-from runtime.stores import EngineStore, StoreBuilder
-from runtime.testing import TopologyTestDriver
-from runtime.topology.topology import Topology
-from tests.cases.building import L, S, Windows, chain, piped, window, window_count
+from penstock import EmitStrategy, Materialized, StreamsBuilder, StreamsConfig, TimeWindows, TopologyError, UnlimitedWindows, serdes
+from penstock.runtime.dsl.options import Consumed, Produced
+from penstock.runtime.model.metrics import NODE
+from penstock.runtime.model.record import Window, Windowed
+from penstock.runtime.operators.aggregate import nothing
+from penstock.runtime.operators.base import OperatorSupplier
+from penstock.runtime.operators.table import ToStream
+from penstock.runtime.operators.windowed import WindowAggregate, reducing
+from penstock.runtime.stores import EngineStore, StoreBuilder
+from penstock.runtime.topology.topology import Topology
+from penstock.serdes import Serde
+from penstock.testing import TopologyTestDriver
 from tests.cases.case import Case, check
 from tests.cases.restarting import State, restart
+from tests.support.building import L, S, Windows, chain, piped, window, window_count
 
 TUMBLING = Windows(10, 10, 5)
 HOPPING = Windows(10, 4, 0)

@@ -8,8 +8,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from orchestration.embedded.kafka import EmbeddedBroker
-from orchestration.embedded.ports import free_port
+from penstock.orchestration.embedded.kafka import EmbeddedBroker
+from penstock.orchestration.embedded.ports import free_port
 from tests.chaos.fleet import MOST, FleetChaos
 from tests.chaos.rounds import KILLS, Chaos
 

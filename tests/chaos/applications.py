@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from runtime.topology.topology import Topology
-from tests.broker.engine import count_topology
+from penstock.runtime.topology.topology import Topology
+from tests.support.engine import count_topology
 
 
 def count() -> Topology:

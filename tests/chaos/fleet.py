@@ -24,18 +24,18 @@ from pathlib import Path
 import psutil
 
 from benchmarks.updates import Watch
-from orchestration.embedded.kafka import EmbeddedBroker
-from runtime.config import StreamsConfig
-from runtime.coordination.commands import CommandClient
-from runtime.events import EventKind
-from runtime.topology.topology import Topology
-from tests.broker.engine import told
-from tests.broker.fleets import ran_nothing_twice
-from tests.broker.instances import Application, coordination_log
+from penstock.orchestration.embedded.kafka import EmbeddedBroker
+from penstock.runtime.config.streams_config import StreamsConfig
+from penstock.runtime.coordination.commands import CommandClient
+from penstock.runtime.model.events import EventKind
+from penstock.runtime.topology.topology import Topology
 from tests.chaos.feeder import Feeder
 from tests.chaos.sabotage import topology
 from tests.chaos.witness import Changelogs, committed, each_update_once, stores_equal_their_changelogs, truth
 from tests.support import Kafka, wait_until
+from tests.support.engine import told
+from tests.support.fleets import ran_nothing_twice
+from tests.support.instances import Application, coordination_log
 
 PARTITIONS, KEYS, RATE = 4, 300, 1_000
 SESSION_MS, COMMIT_MS = 2_000, 100

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import psutil
 
-from runtime import serdes
-from runtime.ids import NextOffset, Partition, TaskId
-from runtime.stores.base import EngineStore, StoreContext
-from runtime.stores.budget import MIB, StoreMemory
-from runtime.stores.suppliers import Stores
+from penstock import serdes
+from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.stores.base import EngineStore, StoreContext
+from penstock.runtime.stores.budget import MIB, StoreMemory
+from penstock.runtime.stores.suppliers import Stores
 
 BLOCK_CACHE, WRITE_BUFFERS = 8 * MIB, 4 * MIB
 ROUNDS, ENTRIES, VALUE = 3, 100, bytes(200)

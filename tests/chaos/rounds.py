@@ -22,19 +22,18 @@ from pathlib import Path
 
 from confluent_kafka import KafkaException
 
-from orchestration.embedded.kafka import EmbeddedBroker
-from runtime.config import StreamsConfig
-from runtime.coordination.records import Member
-from runtime.events import EventKind
-from runtime.ids import NextOffset, Partition
-from tests.broker.engine import events
-from tests.broker.instances import coordination_log
+from penstock.orchestration.embedded.kafka import EmbeddedBroker
+from penstock.runtime.config.streams_config import StreamsConfig
+from penstock.runtime.coordination.records import Member
+from penstock.runtime.model.events import EventKind
+from penstock.runtime.model.ids import NextOffset, Partition
 from tests.chaos.feeder import Feeder
 from tests.chaos.sabotage import INSTANTS, topology
 from tests.chaos.witness import Changelogs, committed, each_update_once, end_of_the_dead, stores_equal_their_changelogs, truth
-from tests.support import Kafka, wait_until
+from tests.support import ROOT, Kafka, wait_until
+from tests.support.engine import events
+from tests.support.instances import coordination_log
 
-ROOT = Path(__file__).resolve().parents[2]
 PARTITIONS, STORES, KEYS, RATE = 3, 3, 300, 1_500
 RUNS_FROM = re.compile(r"task (\d+_\d+) runs from (.*?)(?:[\"}]|$)", re.MULTILINE)
 START_SECONDS, DEATH_SECONDS, CATCH_UP_SECONDS = 60, 60, 120
@@ -166,7 +165,7 @@ class Chaos:
         )
         environment = {**os.environ, "TOPICS": ",".join((self.source, *self.outputs)), "KILL_AT": kill or "", "KILL_NTH": str(nth)}
         with (self.folder / "stderr").open("ab") as stderr:
-            command = [sys.executable, "-m", "runtime.instance", "--config", str(path)]
+            command = [sys.executable, "-m", "penstock.runtime.instance", "--config", str(path)]
             return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=stderr)
 
     def _kill_broker(self, instance: subprocess.Popen[bytes]) -> None:

@@ -18,19 +18,19 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from runtime import serdes
-from runtime.changelog.folding import FoldedBatch
-from runtime.commit.exactly_once import ExactlyOnce
-from runtime.commit.transactions import TransactionalProducer
-from runtime.dsl.builder import StreamsBuilder
-from runtime.dsl.options import Consumed, Grouped, Materialized, Produced
-from runtime.dsl.windows import TimeWindows
-from runtime.record import Windowed
-from runtime.stores.rocks import RocksStore
-from runtime.stores.staging import StagedStore
-from runtime.tasks import plan
-from runtime.tasks.active import ActiveTask
-from runtime.topology.topology import Topology
+from penstock import serdes
+from penstock.runtime.changelog.folding import FoldedBatch
+from penstock.runtime.commit.exactly_once import ExactlyOnce
+from penstock.runtime.dsl.builder import StreamsBuilder
+from penstock.runtime.dsl.options import Consumed, Grouped, Materialized, Produced
+from penstock.runtime.dsl.windows import TimeWindows
+from penstock.runtime.kafka.transactions import TransactionalProducer
+from penstock.runtime.model.record import Windowed
+from penstock.runtime.stores.rocks import RocksStore
+from penstock.runtime.stores.staging import StagedStore
+from penstock.runtime.tasks import plan
+from penstock.runtime.tasks.active import ActiveTask
+from penstock.runtime.topology.topology import Topology
 
 WINDOW_MS = 60_000
 RETENTION_MS = 1_000 * 86_400_000

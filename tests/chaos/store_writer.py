@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
-from runtime import serdes
-from runtime.ids import NextOffset, Partition, TaskId
-from runtime.record import SessionWindow, ValueAndTimestamp, VersionedRecord, Windowed
-from runtime.stores import StoreContext, Stores
-from runtime.stores.base import EngineStore
-from runtime.stores.custom import build_store
-from runtime.stores.key_value import StagedKeyValueStore
-from runtime.stores.session import StagedSessionStore
-from runtime.stores.versioned import StagedVersionedStore
-from runtime.stores.window import StagedWindowStore
-from tests.unit.own_stores import OwnBuilder, SqliteStore
+from penstock import serdes
+from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.model.record import SessionWindow, ValueAndTimestamp, VersionedRecord, Windowed
+from penstock.runtime.stores import StoreContext, Stores
+from penstock.runtime.stores.base import EngineStore
+from penstock.runtime.stores.custom import build_store
+from penstock.runtime.stores.key_value import StagedKeyValueStore
+from penstock.runtime.stores.session import StagedSessionStore
+from penstock.runtime.stores.versioned import StagedVersionedStore
+from penstock.runtime.stores.window import StagedWindowStore
+from tests.support.own_stores import OwnBuilder, SqliteStore
 
 KEYS = [f"key-{n}" for n in range(60)]
 MINUTE = 60_000

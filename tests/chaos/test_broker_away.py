@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from pathlib import Path
 
 import pytest
 
-from orchestration.embedded.kafka import EmbeddedBroker
-from runtime.states import State
-from tests.broker.engine import count_topology, counts_become, running
-from tests.support import Kafka
+from penstock import serdes
+from penstock.orchestration.embedded.kafka import EmbeddedBroker
+from penstock.runtime.dsl.builder import StreamsBuilder
+from penstock.runtime.dsl.options import Consumed, Materialized, Produced
+from penstock.runtime.model.states import State
+from tests.support import Kafka, wait_until
+from tests.support.engine import count_topology, counts_become, running
 
 
 @pytest.mark.parametrize("away_seconds", [1.0, 14.0])
@@ -30,3 +34,33 @@ def test_it_goes_on_when_the_broker_is_back_and_nothing_is_lost(
         broker.produce(source, [(f"k{n % 5}", "v") for n in range(95)])
         counts_become(broker, output, {f"k{n}": 40 for n in range(5)}, seconds=90)
         assert streams.failure is None
+
+
+def test_an_outage_longer_than_the_delay_of_the_clean_up_costs_no_state(
+    own_broker: EmbeddedBroker, application_id: str, state_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """When the broker is back the instance owns nothing for a moment, and its folders are old. A store without a changelog has no other
+    copy of its state."""
+    broker = Kafka(own_broker.bootstrap_servers)
+    source, output = broker.create_topic("in", 2), broker.create_topic("out", 2)
+    keys = [f"k{number}" for number in range(5)]
+    builder = StreamsBuilder()
+    counts = (
+        builder.stream(source, Consumed(serdes.STRING, value=serdes.STRING)).group_by_key().count(Materialized("counts", logging=False))
+    )
+    counts.to_stream().to(output, Produced(serdes.STRING, value=serdes.LONG))
+    caplog.set_level(logging.INFO)
+    settings = {"state.cleanup.delay.ms": 2_000, "statestore.cache.max.bytes": 0}
+    with running(broker, builder.build(), application_id, state_dir, **settings) as streams:
+        broker.produce(source, [(key, "v") for key in keys * 20])
+        counts_become(broker, output, dict.fromkeys(keys, 20))
+        own_broker.stop()
+        time.sleep(14)
+        own_broker.start()
+        broker.produce(source, [(key, "v") for key in keys * 20])
+        counts_become(broker, output, dict.fromkeys(keys, 40), seconds=90)
+        wait_until(lambda: "is no longer a member" in caplog.text, 30, "the loss of the membership")
+        broker.produce(source, [(key, "v") for key in keys])
+        counts_become(broker, output, dict.fromkeys(keys, 41), seconds=90)
+        assert streams.failure is None
+    assert "is removed" not in caplog.text

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from runtime.instance import EXIT_STATE_DIRECTORY
-from tests.broker.instances import Application, application
+from penstock.runtime.instance.settings import EXIT_STATE_DIRECTORY
 from tests.support import Kafka, wait_until
+from tests.support.instances import Application, application
 
 DISK_MIB = 24
 FILE_BYTES = 150_000

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestration.embedded.kafka import EmbeddedBroker
+from penstock.orchestration.embedded.kafka import EmbeddedBroker
 from tests.chaos.fleet import FleetChaos
 
 EVENTS, RATE = 4, 500

@@ -12,13 +12,12 @@ from pathlib import Path
 import pytest
 
 from examples.flight_board import data, topology, truth
-from orchestration.embedded.kafka import EmbeddedBroker
-from orchestration.embedded.ports import free_port
-from tests.support import Kafka, wait_until
+from penstock.orchestration.embedded.kafka import EmbeddedBroker
+from penstock.orchestration.embedded.ports import free_port
+from tests.support import ROOT, Kafka, wait_until
 
 FLIGHTS = 40_000
 KILLS = 3
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -37,7 +36,7 @@ def settings(folder: Path, broker: Kafka) -> Path:
     config = {
         "bootstrap.servers": broker.bootstrap_servers,
         "state.dir": str(folder / "state"),
-        "deserialization.exception.handler": "runtime.handlers.LogAndContinueExceptionHandler",
+        "deserialization.exception.handler": "penstock.LogAndContinueExceptionHandler",
         "windowstore.changelog.additional.retention.ms": 631_152_000_000,
         "session.timeout.ms": 1_000,
         "heartbeat.interval.ms": 300,
@@ -49,7 +48,9 @@ def settings(folder: Path, broker: Kafka) -> Path:
 
 def run(config: Path) -> subprocess.Popen[bytes]:
     with (config.parent / "instance.log").open("ab") as log:
-        return subprocess.Popen([sys.executable, "-m", "runtime.instance", "--config", str(config)], cwd=ROOT, stdout=log, stderr=log)
+        return subprocess.Popen(
+            [sys.executable, "-m", "penstock.runtime.instance", "--config", str(config)], cwd=ROOT, stdout=log, stderr=log
+        )
 
 
 def test_killed_in_the_middle_of_the_replay_the_truth_is_unchanged(own_broker: Kafka, tmp_path: Path) -> None:

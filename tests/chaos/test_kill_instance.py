@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from runtime.coordination.commands import CommandClient
-from runtime.errors import StreamsError
-from tests.broker.engine import latest
+from penstock.runtime.coordination.commands import CommandClient
+from penstock.runtime.model.errors import StreamsError
 from tests.support import Kafka, wait_until
+from tests.support.engine import latest
 
 Topic = Callable[..., str]
 RECORDS, KEYS = 120_000, 3_000
@@ -46,7 +46,9 @@ def instance(
     }
     (folder / "config.json").write_text(json.dumps(settings))
     environment = {**os.environ, "SOURCE_TOPIC": source, "OUTPUT_TOPIC": output, "CACHING": "1" if caching else "0"}
-    process = subprocess.Popen([sys.executable, "-m", "runtime.instance", "--config", str(folder / "config.json")], env=environment)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "penstock.runtime.instance", "--config", str(folder / "config.json")], env=environment
+    )
     try:
         yield process
     finally:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import signal
 
-from orchestration.embedded.kafka import EmbeddedBroker
-from runtime.clock import SystemClock
-from runtime.config import StreamsConfig
-from runtime.coordination.group import Membership
-from runtime.coordination.liveness import Liveness
-from runtime.coordination.records import Member
-from runtime.coordination.registry import Known
-from runtime.topics import coordination_topic
-from tests.broker.instances import SESSION
+from penstock.orchestration.embedded.kafka import EmbeddedBroker
+from penstock.runtime.config.streams_config import StreamsConfig
+from penstock.runtime.coordination import group
+from penstock.runtime.coordination.liveness import Liveness
+from penstock.runtime.coordination.records import Member
+from penstock.runtime.coordination.registry import Known
+from penstock.runtime.coordination.topics import coordination_topic
+from penstock.runtime.model.clock import SystemClock
 from tests.support import Kafka, wait_until
+from tests.support.instances import SESSION
 
 AWAY_MS = 4_000
 
@@ -28,7 +28,7 @@ def test_rule_24_deaths_are_learned_of_after_the_broker_was_killed(own_broker: E
     Kafka(own_broker.bootstrap_servers).create_topic(coordination_topic(application_id), exact=True)
     config = StreamsConfig({"application.id": application_id, "bootstrap.servers": own_broker.bootstrap_servers, **SESSION})
     clock = SystemClock()
-    membership = Membership(config)
+    membership = group.membership(config)
     liveness = Liveness(config, membership, clock)
     membership.join()
 

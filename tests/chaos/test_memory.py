@@ -7,17 +7,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-from runtime.stores.budget import MIB
+from penstock.runtime.stores.budget import MIB
 from tests.chaos.many_stores import BLOCK_CACHE, BUFFERS_AT_MOST, EACH, ENTRIES, ROUNDS, SOFT_LIMIT, STORES, VALUE
+from tests.support import ROOT
 
 PER_STORE = 0.7 * MIB
 """What an open store may take besides: measured 0.4. Three families' write buffers with their filters would be 2.8."""
 
 
 def test_a_thousand_stores_stay_within_one_budget(tmp_path: Path) -> None:
-    root = Path(__file__).parents[2]
     command = [sys.executable, "-m", "tests.chaos.many_stores", str(tmp_path)]
-    found = json.loads(subprocess.run(command, cwd=root, check=True, capture_output=True, text=True, timeout=240).stdout)
+    found = json.loads(subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, timeout=240).stdout)
     written = STORES * (1 + (ROUNDS - 1) / EACH) * ENTRIES * len(VALUE)
     assert written > 2 * BLOCK_CACHE
     assert found["opened"] < STORES * PER_STORE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from orchestration.embedded.kafka import EmbeddedBroker
+from penstock.orchestration.embedded.kafka import EmbeddedBroker
 from tests.chaos.rounds import BROKER, Chaos
 
 SEED, RATE = 892, 600

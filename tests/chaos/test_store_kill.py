@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.store_writer import CHANGELOG, INPUT, KINDS, opened
+from tests.support import ROOT
 
 KILLS = 5
-ROOT = Path(__file__).parents[2]
 
 
 def run_and_kill(folder: Path, kind: str, chance: random.Random) -> int:

@@ -9,18 +9,18 @@ from dataclasses import dataclass, field
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from runtime.changelog.writer import changelog_partition
-from runtime.config import StreamsConfig
-from runtime.coordination.records import Member
-from runtime.ids import NextOffset, Partition, TaskId
-from runtime.record import ValueAndTimestamp, Windowed
-from runtime.serdes.keys import split_window_store_key
-from runtime.stores.base import EngineStore, StoreContext
-from runtime.stores.custom import build_store
-from runtime.topology.topology import Topology
-from tests.broker.instances import coordination_log
+from penstock.runtime.changelog.writer import changelog_partition
+from penstock.runtime.config.streams_config import StreamsConfig
+from penstock.runtime.coordination.records import Member
+from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.model.record import ValueAndTimestamp, Windowed
+from penstock.runtime.serdes.keys import split_window_store_key
+from penstock.runtime.stores.base import EngineStore, StoreContext
+from penstock.runtime.stores.custom import build_store
+from penstock.runtime.topology.topology import Topology
 from tests.chaos.sabotage import WINDOW_MS
 from tests.support import Kafka, RawRecord, unique
+from tests.support.instances import coordination_log
 
 Rows = dict[object, tuple[int, int]]
 """Count and timestamp by key; the key of a window is (key, start)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from runtime.record import SessionWindow, VersionedRecord, Window, Windowed
+from penstock.runtime.model.record import SessionWindow, VersionedRecord, Window, Windowed
 
 K = TypeVar("K")
 Cell = tuple[str, int, int]

@@ -8,11 +8,11 @@ from typing import cast
 
 import pytest
 
-from runtime.errors import InvalidStateStoreError, StreamsError, TaskCorruptedError
-from runtime.ids import NextOffset, Partition, TaskId
-from runtime.stores import StateStore, StoreContext
-from runtime.stores.custom import CustomStore, build_global_store, build_store, changelog_config
-from tests.unit.own_stores import KINDS, FileStore, OwnBuilder, OwnStore
+from penstock.runtime.model.errors import InvalidStateStoreError, StreamsError, TaskCorruptedError
+from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.stores import StateStore, StoreContext
+from penstock.runtime.stores.custom import CustomStore, build_global_store, build_store, changelog_config
+from tests.support.own_stores import KINDS, FileStore, OwnBuilder, OwnStore
 
 CHANGELOG = Partition("app-own-changelog", 0)
 INPUT = Partition("input", 0)
@@ -79,7 +79,7 @@ def test_a_rollback_takes_back_what_was_not_committed(bench: Bench) -> None:
     bench.own.put("a", "2")
     bench.own.put("b", "2")
     if bench.kind == "file-at-once":
-        with pytest.raises(TaskCorruptedError, match="wrote at once what has not been committed") as caught:
+        with pytest.raises(TaskCorruptedError, match="it contains uncommitted writes") as caught:
             bench.adapter.rollback()
         assert caught.value.tasks == {TaskId(0, 0)}
         bench.adapter.rollback()  # told once: the way back from it may roll back again

@@ -1,5 +1,5 @@
 """The contract of key-value stores, over every implementation: in RocksDB and in memory, plain and timestamped, of immutable objects
-(staged as objects) and of mutable ones (staged as bytes). `tests/unit/test_lru_store.py` has what is special about `lru_map`."""
+(staged as objects) and of mutable ones (staged as bytes). What is special about `lru_map` is in `tests/unit/runtime/stores`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from runtime import serdes
-from runtime.errors import InvalidStateStoreError, StreamsError
-from runtime.ids import NextOffset
-from runtime.record import ValueAndTimestamp
-from runtime.stores import StoreMemory, Stores
-from runtime.stores.key_value import StagedKeyValueStore
-from tests.contracts.stores import CHANGELOG, INPUT, Opened, opened
+from penstock import serdes
+from penstock.runtime.model.errors import InvalidStateStoreError, StreamsError
+from penstock.runtime.model.ids import NextOffset
+from penstock.runtime.model.record import ValueAndTimestamp
+from penstock.runtime.stores import StoreMemory, Stores
+from penstock.runtime.stores.key_value import StagedKeyValueStore
+from tests.support.stores import CHANGELOG, INPUT, Opened, opened
 
 KINDS = [(persistent, timestamped, mutable) for persistent in (True, False) for timestamped in (True, False) for mutable in (True, False)]
 

@@ -18,17 +18,17 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
-from runtime import serdes
-from runtime.ids import NextOffset, TaskId
-from runtime.record import SessionWindow, Windowed
-from runtime.stores import StoreContext, StoreMemory, Stores
-from runtime.stores.base import ChangelogRecord, EngineStore, EntryStore
-from runtime.stores.key_value import StagedKeyValueStore
-from runtime.stores.session import StagedSessionStore
-from runtime.stores.versioned import NOT_PUT, VALID_TO_UNDEFINED, StagedVersionedStore
-from runtime.stores.window import StagedWindowStore
+from penstock import serdes
+from penstock.runtime.model.ids import NextOffset, TaskId
+from penstock.runtime.model.record import SessionWindow, Windowed
+from penstock.runtime.stores import StoreContext, StoreMemory, Stores
+from penstock.runtime.stores.base import ChangelogRecord, EngineStore, EntryStore
+from penstock.runtime.stores.key_value import StagedKeyValueStore
+from penstock.runtime.stores.session import StagedSessionStore
+from penstock.runtime.stores.versioned import NOT_PUT, VALID_TO_UNDEFINED, StagedVersionedStore
+from penstock.runtime.stores.window import StagedWindowStore
 from tests.contracts.models import Cell, KeyValueModel, TimesModel, VersionsModel, session_row, window_row
-from tests.contracts.stores import CHANGELOG, INPUT
+from tests.support.stores import CHANGELOG, INPUT
 
 KEYS = st.sampled_from(["a", "a\0", "a\0\0", "ab", "b", "c\x7f", "d"])
 BOUNDS = st.none() | KEYS

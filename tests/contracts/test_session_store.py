@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from runtime import serdes
-from runtime.errors import InvalidStateStoreError
-from runtime.ids import NextOffset
-from runtime.record import SessionWindow, Window, Windowed
-from runtime.stores import Stores
-from runtime.stores.files import read_store
-from runtime.stores.session import StagedSessionStore
-from tests.contracts.stores import CHANGELOG, INPUT, Opened, opened
+from penstock import serdes
+from penstock.runtime.model.errors import InvalidStateStoreError
+from penstock.runtime.model.ids import NextOffset
+from penstock.runtime.model.record import SessionWindow, Window, Windowed
+from penstock.runtime.stores import Stores
+from penstock.runtime.stores.files import read_store
+from penstock.runtime.stores.session import StagedSessionStore
+from tests.support.stores import CHANGELOG, INPUT, Opened, opened
 
 MINUTE = 60_000
 RETENTION = 240 * MINUTE

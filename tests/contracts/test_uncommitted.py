@@ -11,14 +11,14 @@ from typing import Any, TypeVar
 
 import pytest
 
-from runtime import serdes
-from runtime.ids import TaskId
-from runtime.record import SessionWindow, Windowed
-from runtime.stores import StoreContext, Stores
-from runtime.stores.base import EngineStore, EntryStore
-from runtime.stores.custom import build_store
-from runtime.stores.suppliers import Builder
-from tests.unit.own_stores import OwnBuilder
+from penstock import serdes
+from penstock.runtime.model.ids import TaskId
+from penstock.runtime.model.record import SessionWindow, Windowed
+from penstock.runtime.stores import StoreContext, Stores
+from penstock.runtime.stores.base import EngineStore, EntryStore
+from penstock.runtime.stores.custom import build_store
+from penstock.runtime.stores.suppliers import Builder
+from tests.support.own_stores import OwnBuilder
 
 E = TypeVar("E", bound=EngineStore)
 

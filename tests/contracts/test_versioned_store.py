@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from runtime import serdes
-from runtime.errors import InvalidStateStoreError, StreamsError
-from runtime.ids import NextOffset
-from runtime.record import VersionedRecord
-from runtime.stores import Stores
-from runtime.stores.versioned import StagedVersionedStore
-from tests.contracts.stores import CHANGELOG, INPUT, Opened, opened
+from penstock import serdes
+from penstock.runtime.model.errors import InvalidStateStoreError, StreamsError
+from penstock.runtime.model.ids import NextOffset
+from penstock.runtime.model.record import VersionedRecord
+from penstock.runtime.stores import Stores
+from penstock.runtime.stores.versioned import StagedVersionedStore
+from tests.support.stores import CHANGELOG, INPUT, Opened, opened
 
 HISTORY = 1_000
 SEGMENT = 100
@@ -220,7 +220,7 @@ def test_a_look_at_several_families_is_repeated_when_a_commit_came_between(tmp_p
                 each.commit(looks[0])
             return looks[0]
 
-        assert store._opened().shared().look(look) == 3
+        assert store._opened().shared().read_consistently(look) == 3
 
 
 def test_the_changelog_has_a_record_per_version_folded_by_key_and_timestamp(

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from runtime import serdes
-from runtime.errors import InvalidStateStoreError
-from runtime.ids import NextOffset
-from runtime.record import ValueAndTimestamp, Window, Windowed
-from runtime.serdes import keys
-from runtime.stores import Stores
-from runtime.stores.window import StagedWindowStore
-from tests.contracts.stores import CHANGELOG, INPUT, Opened, opened
+from penstock import serdes
+from penstock.runtime.model.errors import InvalidStateStoreError
+from penstock.runtime.model.ids import NextOffset
+from penstock.runtime.model.record import ValueAndTimestamp, Window, Windowed
+from penstock.runtime.serdes import keys
+from penstock.runtime.stores import Stores
+from penstock.runtime.stores.window import StagedWindowStore
+from tests.support.stores import CHANGELOG, INPUT, Opened, opened
 
 MINUTE = 60_000
 SIZE = 10 * MINUTE

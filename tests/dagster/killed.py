@@ -1,5 +1,5 @@
-"""`python -m tests.dagster.killed RUN-BOOK STEP [ARGUMENT …]`: starts a run-book and kills its own process with SIGKILL at that step: what
-the step does is done by then, that it is done is not written down. `replay:inside` dies in the middle of a transaction.
+"""`python -m tests.dagster.killed RUN-BOOK STEP [ARGUMENT …]`: starts a run-book and kills its own process with SIGKILL at that step, after
+the step's effects and before the record of its completion. `replay:inside` dies in the middle of a transaction.
 """
 
 from __future__ import annotations
@@ -11,23 +11,25 @@ from collections.abc import Callable
 
 from confluent_kafka import Producer
 
-from orchestration import replay
-from orchestration.control_plane.models import StepState
-from orchestration.operations import Operations
-from orchestration.replay import DeadLetter
-from orchestration.run_books import (
+from penstock.orchestration.database.models import StepState
+from penstock.orchestration.dead_letters import replay
+from penstock.orchestration.dead_letters.replay import DeadLetter
+from penstock.orchestration.instances.operations import Operations
+from penstock.orchestration.resets.target import Edge, Target
+from penstock.orchestration.run_books import (
+    PausedRecord,
     RebuildGlobalStore,
-    RecordInTheWay,
     ReplayDeadLetters,
     Request,
+    ResetApplication,
     RestartInstance,
     ResumeTask,
     RunBook,
     SkipRecord,
     Step,
 )
-from orchestration.run_books.base import Found
-from runtime.ids import TaskId
+from penstock.orchestration.run_books.base import Findings
+from penstock.runtime.model.ids import TaskId
 
 WHO = Request("a test")
 Make = Callable[[Operations, list[str]], RunBook]
@@ -35,7 +37,7 @@ Make = Callable[[Operations, list[str]], RunBook]
 
 def _skip(operations: Operations, arguments: list[str]) -> RunBook:
     (application,) = operations.applications.applications
-    record = RecordInTheWay(TaskId(0, 0), f"{application.id}-in", 0, int(arguments[0]))
+    record = PausedRecord(TaskId(0, 0), f"{application.id}-in", 0, int(arguments[0]))
     return SkipRecord(application, operations.control_plane, record, WHO)
 
 
@@ -46,12 +48,15 @@ MAKE: dict[str, Make] = {
     RebuildGlobalStore.NAME: lambda project, _: RebuildGlobalStore(
         project.applications.applications[0], project.control_plane, "names", WHO
     ),
+    ResetApplication.NAME: lambda project, _: ResetApplication(
+        project, project.applications.applications[0], Target("earliest", Edge.EARLIEST), WHO
+    ),
     RestartInstance.NAME: lambda project, _: RestartInstance(project, project.applications.instances[0], WHO),
 }
 
 
 def make(operations: Operations, name: str, *arguments: str) -> RunBook:
-    """A run-book of the tests' one application, by its name."""
+    """Create a run-book for the tests' one application, by its name."""
     return MAKE[name](operations, list(arguments))
 
 
@@ -63,19 +68,19 @@ def main(name: str, step: str, *arguments: str) -> None:
     end_step = RunBook.end_step
     last, _, inside = step.partition(":")
 
-    def end_or_die(self: RunBook, number: int, step: Step, state: StepState, found: Found) -> None:
+    def end_or_die(self: RunBook, number: int, step: Step, state: StepState, findings: Findings) -> None:
         if step.name == last and not inside:
             _die()
-        end_step(self, number, step, state, found)
+        end_step(self, number, step, state, findings)
 
     RunBook.end_step = end_or_die  # type: ignore[method-assign]  # this process exists in order to die there
     if inside:
         send = replay._send
         sent: list[str] = []
 
-        def send_or_die(producer: Producer, letter: DeadLetter, marks_topic: str, by: str) -> None:
-            send(producer, letter, marks_topic, by)
-            sent.append(letter.place)
+        def send_or_die(producer: Producer, record: DeadLetter, marks_topic: str, by: str) -> None:
+            send(producer, record, marks_topic, by)
+            sent.append(record.place)
             if len(sent) == 2:
                 producer.flush(10)  # the broker has both, in an open transaction
                 _die()

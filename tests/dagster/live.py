@@ -1,4 +1,4 @@
-"""Dagster as people run it: webserver and daemon, as a process of their own, asked through GraphQL."""
+"""Dagster as users run it: webserver and daemon in a separate process, queried through GraphQL."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import signal
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from orchestration.embedded.ports import free_port
-from tests.support import wait_until
+from penstock.orchestration.embedded.ports import free_port
+from tests.support import ROOT, wait_until
 
-ROOT = Path(__file__).parents[2]
 _LAUNCH = """
 mutation ($params: ExecutionParams!) {
   launchPipelineExecution(executionParams: $params) { __typename ... on LaunchRunSuccess { run { runId } } ... on PythonError { message } }
@@ -26,24 +26,36 @@ query ($id: ID!) { runOrError(runId: $id) { ... on Run { eventConnection { event
 _RUNS = "query ($job: String!) { runsOrError(filter: {pipelineName: $job}) { ... on Runs { results { runId status } } } }"
 _PARTITIONS = '{ assetNodeOrError(assetKey: {path: ["instances"]}) { ... on AssetNode { partitionKeys } } }'
 _SENSORS = """
-{ sensorsOrError(repositorySelector: {repositoryName: "__repository__", repositoryLocationName: "penstock"}) {
-    ... on Sensors { results { name sensorState { status } } } ... on PythonError { message } } }"""
+query ($location: String!) {
+  sensorsOrError(repositorySelector: {repositoryName: "__repository__", repositoryLocationName: $location}) {
+    ... on Sensors { results { name sensorState { status ticks(limit: 1) { status } } } } ... on PythonError { message } } }"""
+_ASSETS = "{ assetNodes { assetKey { path } } }"
 
 
 class LiveDagster:
-    """`dagster dev` in the project's folder, with a home of its own. It ends with `stop()`, as with Ctrl-C."""
+    """`dagster dev` in a project's folder, by default this repository's, with its own home. `stop()` ends it like Ctrl-C."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(
+        self,
+        home: Path,
+        *,
+        project: Path = ROOT,
+        python: Path = Path(sys.executable),
+        module: str | None = None,
+        environment: Mapping[str, str] = os.environ,
+    ) -> None:
+        """`module`: the only code location, with this name; without it, the project's `workspace.yaml` names it `penstock`."""
         home.mkdir(parents=True, exist_ok=True)
         (home / "dagster.yaml").write_text("telemetry: {enabled: false}\nnux: {enabled: false}\n")
         self.url = f"http://127.0.0.1:{(port := free_port())}"
         self.log = home / "dagster-dev.log"
-        command = [str(Path(sys.executable).parent / "dagster"), "dev", "-h", "127.0.0.1", "-p", str(port)]
+        self._location = module or "penstock"
+        command = [str(python), "-m", "dagster", "dev", "-h", "127.0.0.1", "-p", str(port), *([] if module is None else ["-m", module])]
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 command,
-                cwd=ROOT,
-                env={**os.environ, "DAGSTER_HOME": str(home)},
+                cwd=project,
+                env={**environment, "DAGSTER_HOME": str(home)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -52,7 +64,7 @@ class LiveDagster:
         wait_until(self._answers, 120, "an answer of Dagster's webserver")
 
     def stop(self) -> None:
-        """Ctrl-C to all of its processes; ends when they have ended."""
+        """Send Ctrl-C to all its processes, and wait until they have ended."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGINT)
             try:
@@ -71,11 +83,11 @@ class LiveDagster:
         return found
 
     def launch(self, job: str, *, partition: str | None = None) -> str:
-        """Launches a job as the UI does, once the sensor has added the partition; waits for its success, returns the run's id."""
+        """Launch a job like the UI, after the sensor has added the partition; wait for its success, and return the run's id."""
         if partition is not None:
             wait_until(lambda: partition in self.partitions(), 60, f"partition {partition}")
         tags = [] if partition is None else [{"key": "dagster/partition", "value": partition}]
-        selector = {"repositoryName": "__repository__", "repositoryLocationName": "penstock", "pipelineName": job}
+        selector = {"repositoryName": "__repository__", "repositoryLocationName": self._location, "pipelineName": job}
         params = {"selector": selector, "mode": "default", "runConfigData": {}, "executionMetadata": {"tags": tags}}
         launched = self.ask(_LAUNCH, params=params)["launchPipelineExecution"]
         run_id = str(launched["run"]["runId"])
@@ -84,17 +96,32 @@ class LiveDagster:
         return run_id
 
     def partitions(self) -> list[str]:
-        """The partitions of the asset `instances`."""
+        """Return the partitions of the asset `instances`."""
         found: list[str] = self.ask(_PARTITIONS)["assetNodeOrError"]["partitionKeys"]
         return found
 
     def runs(self, job: str) -> list[str]:
-        """The states of a job's runs."""
+        """Return the states of a job's runs."""
         return [run["status"] for run in self.ask(_RUNS, job=job)["runsOrError"]["results"]]
 
     def sensors(self) -> dict[str, str]:
-        """Whether each sensor runs."""
-        return {sensor["name"]: sensor["sensorState"]["status"] for sensor in self.ask(_SENSORS)["sensorsOrError"]["results"]}
+        """Return the status of each sensor."""
+        return {sensor["name"]: sensor["sensorState"]["status"] for sensor in self._sensors()}
+
+    def last_ticks(self) -> dict[str, str]:
+        """Return the result of the daemon's last evaluation of each sensor, without sensors that were never evaluated."""
+        ticks = {sensor["name"]: sensor["sensorState"]["ticks"] for sensor in self._sensors()}
+        return {name: last[0]["status"] for name, last in ticks.items() if last}
+
+    def assets(self) -> set[str]:
+        """Return the keys of all assets."""
+        return {"/".join(node["assetKey"]["path"]) for node in self.ask(_ASSETS)["assetNodes"]}
+
+    def _sensors(self) -> list[dict[str, Any]]:
+        found = self.ask(_SENSORS, location=self._location)["sensorsOrError"]
+        assert "CodeLocationLoadError" not in found.get("message", ""), found["message"]
+        sensors: list[dict[str, Any]] = found["results"]
+        return sensors
 
     def _ended(self, run_id: str) -> str | None:
         status = str(self.ask(_RUN, id=run_id)["runOrError"]["status"])

@@ -1,4 +1,4 @@
-"""Stores of every kind with real files and real changelogs on a real broker, and nothing between them: no task, no instance."""
+"""Stores of every kind with real files and real changelogs on a real broker, without tasks and instances."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from runtime import serdes
-from runtime.ids import NextOffset, Partition, TaskId
-from runtime.record import SessionWindow, ValueAndTimestamp, Windowed
-from runtime.snapshots.local import write_snapshot
-from runtime.snapshots.manifest import SNAPSHOT, ApplicationManifest, encoded, read_manifest
-from runtime.stores import Stores
-from runtime.stores.base import StoreContext
+from penstock import serdes
+from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.model.record import SessionWindow, ValueAndTimestamp, Windowed
+from penstock.runtime.snapshots.local import write_snapshot
+from penstock.runtime.snapshots.manifest import SNAPSHOT, ApplicationManifest, encoded, read_manifest
+from penstock.runtime.stores import Stores
+from penstock.runtime.stores.base import StoreContext
 from tests.support import Kafka, unique
 
 Store = Any
-"""A store of any kind: their puts have nothing in common."""
+"""A store of any kind: their `put` methods have no common signature."""
 
 RETENTION_MS = 60_000
 WINDOW_MS = 1_000
 COMPACT = {"cleanup.policy": "compact"}
 COMPACT_DELETE = {"cleanup.policy": "compact,delete", "retention.ms": "-1"}
 COMPACT_LATE = {"cleanup.policy": "compact", "min.compaction.lag.ms": str(10**13)}
-"""The records of these tests are of 1970: brokers compact them at once, unless they are told to wait for centuries."""
+"""The records of these tests are from 1970: brokers would compact them immediately, without a lag of centuries."""
 COMPACT_SOON = {**COMPACT, "segment.ms": "200", "min.cleanable.dirty.ratio": "0.001", "max.compaction.lag.ms": "500"}
 POLICIES = {"key_value": COMPACT, "versioned": COMPACT_LATE}
 
@@ -66,7 +66,7 @@ KINDS: Mapping[str, Callable[[str], Store]] = {
 
 
 def change_at_random(kind: str, store: Store, rng: random.Random, now: int) -> None:
-    """An update or a deletion of one of a few keys, about the time `now` (ms), sometimes late and sometimes too late."""
+    """Update or delete one of a few keys, at about the time `now` (ms), sometimes late and sometimes too late."""
     key = f"k{rng.randrange(6)}"
     at = max(1, now - rng.choice((0, 0, 0, 500, 3_000, 20_000, 70_000)))
     value = None if rng.random() < 0.25 else rng.randrange(1_000)
@@ -85,7 +85,7 @@ def change_at_random(kind: str, store: Store, rng: random.Random, now: int) -> N
 
 @dataclass
 class LoggedStore:
-    """One store in several tasks. What is put is committed as a worker does it: to the changelog in a transaction, then to the files."""
+    """One store in several tasks. Updates are committed like a worker's: to the changelog in a transaction, then to the files."""
 
     kafka: Kafka
     folder: Path
@@ -109,7 +109,7 @@ class LoggedStore:
         return {"bootstrap.servers": self.kafka.bootstrap_servers}
 
     def commit(self) -> None:
-        """One transaction for all tasks; then their files."""
+        """Commit all tasks in one transaction; then write their files."""
         if self.producer is None:
             self.producer = Producer({"bootstrap.servers": self.kafka.bootstrap_servers, "transactional.id": unique("test")})
             self.producer.init_transactions(60)
@@ -125,7 +125,7 @@ class LoggedStore:
             store.commit({Partition(self.changelog, number): NextOffset(ends[number])})
 
     def snapshot(self, snapshot_id: str) -> str:
-        """Where the complete snapshot is."""
+        """Take a complete snapshot; return its location."""
         root = self.folder / "snapshots"
         for number, store in enumerate(self.stores):
             write_snapshot(

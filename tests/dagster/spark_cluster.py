@@ -1,6 +1,6 @@
-"""A standalone cluster of Spark on loopback, one master and two workers, and a server of Spark Connect: from PySpark's own jars.
+"""A standalone Spark cluster on loopback, one master and two workers, and a Spark Connect server: from PySpark's own jars.
 
-Their Python is the bare interpreter with the installed packages, and without this project: what runs there has travelled there.
+Their Python is the bare interpreter with the installed packages, but without this project: its code reaches them only if it is sent.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from pathlib import Path
 import psutil
 import pyspark
 
-from orchestration.embedded.java import java_home
-from orchestration.embedded.ports import LOOPBACK, answers, free_port
+from penstock.orchestration.embedded.java import java_home
+from penstock.orchestration.embedded.ports import LOOPBACK, answers, free_port
 from tests.support import wait_until
 
 SPARK = Path(pyspark.__file__).parent
 BARE_PYTHON = Path(sys.executable).resolve()
-"""Not in the virtual environment, whose site-packages name this project's folder in a .pth file."""
+"""Not in the virtual environment, whose site-packages contain this project's folder in a .pth file."""
 _OPENED = ("java.base/java.lang", "java.base/java.nio", "java.base/java.util", "java.base/sun.nio.ch", "java.base/sun.security.action")
 WORKERS = 2
 
 
 class JavaProcesses:
-    """Java processes with PySpark's jars, in a folder of their own. They end with `stop`, and so does what they started."""
+    """Java processes with PySpark's jars, in their own folder. `stop` ends them and their children."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -44,7 +44,7 @@ class JavaProcesses:
             "PYSPARK_PYTHON": str(BARE_PYTHON),
             "PYSPARK_DRIVER_PYTHON": str(BARE_PYTHON),
             "SPARK_HOME": str(SPARK),
-            "SPARK_SCALA_VERSION": "2.13",  # as its start scripts have it
+            "SPARK_SCALA_VERSION": "2.13",  # set like in its start scripts
             "SPARK_LOCAL_IP": LOOPBACK,
             "JAVA_HOME": str(java_home()),
         }
@@ -62,7 +62,7 @@ class JavaProcesses:
         return process
 
     def stop(self) -> None:
-        """Kills all of them, and what they started: nothing here is worth a farewell."""
+        """Kill all of them and their children, without a clean shutdown."""
         for process in self._processes:
             try:
                 started = psutil.Process(process.pid).children(recursive=True)
@@ -85,7 +85,7 @@ class SparkCluster(JavaProcesses):
         self.workers: list[subprocess.Popen[bytes]] = []
 
     def begin(self) -> None:
-        """Returns when the master knows its workers."""
+        """Start, and wait until the master has registered its workers."""
         port = self._port
         self.start("master", "org.apache.spark.deploy.master.Master", ["--host", LOOPBACK, "--port", port, "--webui-port", self._page])
         wait_until(lambda: answers(port) and answers(self._page), 120, "Spark's master")
@@ -98,22 +98,22 @@ class SparkCluster(JavaProcesses):
         return self.start(f"worker-{number}", "org.apache.spark.deploy.worker.Worker", arguments)
 
     def replace(self, number: int) -> None:
-        """Starts a worker in the place of one that was killed."""
+        """Start a worker to replace one that was killed."""
         self.workers[number] = self._worker(number)
         wait_until(lambda: self.state("workers", "ALIVE") == WORKERS, 120, "the new worker")
 
     def state(self, kind: str, state: str) -> int:
-        """How many `workers` or `activeapps` are in a state, as the master's page says."""
+        """Return the number of `workers` or `activeapps` in a state, from the master's page."""
         try:
             with urllib.request.urlopen(f"http://{LOOPBACK}:{self._page}/json/", timeout=10) as answer:
                 text = answer.read()
         except urllib.error.HTTPError:
             text = b""
-        # The page is not there, and then empty, while the master is still on its way.
+        # While the master starts, the page is missing, and then empty.
         return sum(each["state"] == state for each in json.loads(text)[kind]) if text else 0
 
     def executors(self) -> list[psutil.Process]:
-        """What the workers have started."""
+        """Return the processes that the workers have started."""
         alive = [psutil.Process(worker.pid) for worker in self.workers if worker.poll() is None]
         return [child for worker in alive for child in worker.children()]
 
@@ -127,7 +127,7 @@ class ConnectServer(JavaProcesses):
         self.url = f"sc://{LOOPBACK}:{self._port}"
 
     def begin(self) -> None:
-        """Returns when it listens."""
+        """Start, and wait until it listens."""
         conf = {
             "spark.connect.grpc.binding.address": LOOPBACK,
             "spark.connect.grpc.binding.port": self._port,

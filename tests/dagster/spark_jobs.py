@@ -1,6 +1,7 @@
-"""Jobs of Spark that tests run in the child process."""
+"""Spark jobs that tests run in the child process."""
 
 import functools
+import json
 import os
 import sys
 import time
@@ -10,30 +11,32 @@ from pathlib import Path
 import dagster as dg
 import msgspec
 import pyarrow as pa
+from dagster_pipes import decode_param
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from assets.spark.pipes import SparkJobs
-from assets.spark.seed_job import write_seed
-from tests.dagster.seeded import TOPIC
+from penstock.assets.spark.process.messages import MESSAGES
+from penstock.assets.spark.process.pipes import SparkJobs
+from penstock.assets.spark.seeds.job import write_seed
+from tests.support.seeded import TOPIC
 
 
 class Work(msgspec.Struct, frozen=True):
-    """So many tasks that each show for so long, in `folder`, that they are at work. The `table` is written when all of them are done."""
+    """A number of tasks that show activity in `folder` for some time. The `table` is written when all of them are done."""
 
     folder: str
     tasks: int = 4
     seconds: float = 0.0
     snapshot: str | None = None
-    """Its store `carriers` is read too, and written as a seed of another application."""
+    """A snapshot whose store `carriers` is read too, and written as a seed of another application."""
     topic: str | None = None
-    """`<bootstrap servers> <topic>`, whose records are counted."""
+    """`<bootstrap servers> <topic>`, the records of which are counted."""
     delta: bool = False
     """The store is also written as a Delta table."""
 
 
 class Done(msgspec.Struct, frozen=True):
-    """How many tasks there were, and from where they had the engine's code; the rows of the store, the total of their values, the rows of
+    """The number of tasks, and the origin of their engine code; the rows of the store, the total of their values, the rows of
     the seed and of the Delta table, the records of the topic."""
 
     tasks: int
@@ -46,7 +49,7 @@ class Done(msgspec.Struct, frozen=True):
 
 
 def work(request: Work, session: SparkSession, report: Callable[[str], None]) -> Done:
-    """Writes the table beside its place and puts it there when it is whole, as the tables of state are."""
+    """Write the table beside its location, and move it there when it is complete, like tables of state."""
     report("beating")
     table = Path(request.folder, "table")
     beats(session, request).write.parquet(str(table.with_name(".table")))
@@ -61,7 +64,7 @@ def work(request: Work, session: SparkSession, report: Callable[[str], None]) ->
     seed = write_seed(
         {"totals": state.select("key", F.col("value").alias("orders"), F.col("value").alias("amount"), "timestamp")},
         application="shop",
-        factory="tests.dagster.seeded:build",
+        factory="tests.support.seeded:build",
         config={},
         root=str(Path(request.folder, "seeds")),
         offsets={TOPIC: {0: 0, 1: 0, 2: 0}},
@@ -79,7 +82,7 @@ def work(request: Work, session: SparkSession, report: Callable[[str], None]) ->
 
 
 def as_delta(session: SparkSession, state: DataFrame, place: str) -> int:
-    """The rows of a Delta table."""
+    """Return the number of rows of a Delta table."""
     state.select("key", "value").write.format("delta").save(place)
     return session.read.format("delta").load(place).count()
 
@@ -90,14 +93,14 @@ def records(session: SparkSession, bootstrap_servers: str, topic: str) -> int:
 
 
 def beats(session: SparkSession, request: Work) -> DataFrame:
-    """A row per task."""
+    """Return a row per task."""
     function = functools.partial(beat, request.folder, request.seconds)
     return session.range(0, request.tasks, 1, request.tasks).mapInArrow(function, "id LONG, code STRING")
 
 
 def beat(folder: str, seconds: float, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-    """Runs on an executor: touches `beat-<task>` again and again."""
-    import runtime
+    """Run on an executor: touch `beat-<task>` repeatedly."""
+    import penstock.runtime
 
     for batch in batches:
         for task in batch.column(0).to_pylist():
@@ -105,18 +108,18 @@ def beat(folder: str, seconds: float, batches: Iterable[pa.RecordBatch]) -> Iter
             while True:
                 written = Path(folder, f".beat-{task}")
                 written.write_text(str(os.getpid()))
-                written.replace(written.with_name(f"beat-{task}"))  # whole for whoever reads it
+                written.replace(written.with_name(f"beat-{task}"))  # complete for any reader
                 if time.monotonic() >= until:
                     break
                 time.sleep(0.05)
-            yield pa.RecordBatch.from_pylist([{"id": task, "code": str(runtime.__file__)}], BEAT)
+            yield pa.RecordBatch.from_pylist([{"id": task, "code": str(penstock.runtime.__file__)}], BEAT)
 
 
 BEAT = pa.schema([("id", pa.int64()), ("code", pa.string())])
 
 
 def fail(request: Work, session: SparkSession, report: Callable[[str], None]) -> Done:
-    """Fails on an executor, as bytes that do not fit fail."""
+    """Fail on an executor, with the error of malformed bytes."""
     session.range(1).mapInArrow(refuse, "id LONG").collect()
     raise AssertionError("not reached")
 
@@ -128,11 +131,31 @@ def refuse(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
         yield batch
 
 
-JOBS = {job.__name__: job for job in (work, fail)}
+def talk(request: Work, session: SparkSession, report: Callable[[str], None]) -> Done:
+    """Write messages in pieces and incomplete ones, and kill Spark's JVM when the work is done."""
+    report("before")
+    found = decode_param(os.environ["DAGSTER_PIPES_MESSAGES"])
+    line = json.dumps(
+        {"__dagster_pipes_version": "0.1", "method": "log", "params": {"message": "in pièces", "level": "info"}}, ensure_ascii=False
+    )
+    data = line.encode() + b"\n"
+    cut = data.index("è".encode()) + 1  # in the middle of a character
+    with open(found.get("path") or Path(found["folder"], MESSAGES), "ab", buffering=0) as file:
+        for piece in (data[:cut], data[cut:], b'{"method": "log", "par', b"\n"):
+            file.write(piece)
+            time.sleep(0.3)  # meanwhile the reader polls many times
+    report("after")
+    gateway = session.sparkContext._gateway
+    assert gateway is not None
+    gateway.proc.kill()
+    return Done(1, [])
+
+
+JOBS = {job.__name__: job for job in (work, fail, talk)}
 
 
 def run(name: str, request: Work, instance: dg.DagsterInstance) -> tuple[dg.ExecuteInProcessResult, list[Done]]:
-    """Runs a job as an asset does; its result, where there is one, in a list."""
+    """Run a job like an asset; return the run's result, and the job's result, if there is one, in a list."""
     results: list[Done] = []
 
     @dg.asset
@@ -144,6 +167,6 @@ def run(name: str, request: Work, instance: dg.DagsterInstance) -> tuple[dg.Exec
 
 
 def main() -> None:
-    """A run of Dagster in a process of its own, of the job and the request that the command line names."""
+    """Run the job and the request that the command line names, as a Dagster run in a separate process."""
     with dg.DagsterInstance.get() as own:
         run(sys.argv[1], msgspec.json.decode(sys.argv[2], type=Work), own)

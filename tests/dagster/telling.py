@@ -1,15 +1,15 @@
-"""What the tests of the control plane share: a project, and an application's voice on its topics."""
+"""Shared by the tests of the control plane: a project, and publication of an application's events."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
 
-from orchestration.applications import Application
-from orchestration.control_plane import ControlPlane
-from orchestration.feed import Feed, Step
-from orchestration.operations import Operations
-from runtime.events import Event, EventKind, events_topic
+from penstock.orchestration.database import ControlPlane
+from penstock.orchestration.declarations.applications import Application
+from penstock.orchestration.instances.operations import Operations
+from penstock.orchestration.projection.feed import Feed, Step
+from penstock.runtime.model.events import Event, EventKind, events_topic
 from tests.support import Kafka
 
 STREAMS_TOML = """
@@ -19,7 +19,7 @@ instances = ["{application}-1", "{application}-2"]
 
 [applications.{application}.config]
 "bootstrap.servers" = "{bootstrap_servers}"
-"deserialization.exception.handler" = "runtime.handlers.LogAndPauseExceptionHandler"
+"deserialization.exception.handler" = "penstock.LogAndPauseExceptionHandler"
 
 [applications.{application}.paused]
 run-book = "skip-record"
@@ -45,7 +45,7 @@ class Project:
         return self.operations.control_plane
 
     def event(self, kind: EventKind, payload: dict[str, object], task: str | None = None, *, event_id: str = "") -> Event:
-        """An event as the first instance would make it; not published."""
+        """Return an event like the first instance's, without publishing it."""
         self.told += 1
         identity = self.application.id
         return Event(
@@ -63,10 +63,10 @@ class Project:
         self.broker.create_topic(events_topic(self.application.id), exact=True)
 
     def tell(self, *events: Event) -> None:
-        """Publishes events, as the application does."""
+        """Publish events like the application."""
         self.broker.produce(events_topic(self.application.id), [(event.key, event.to_json()) for event in events])
 
     def feed(self) -> Step:
-        """One step of a feed of its own."""
+        """Run one step of a separate feed."""
         with Feed(self.application, self.control_plane) as feed:
             return feed.step(20.0)

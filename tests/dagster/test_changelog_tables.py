@@ -1,10 +1,11 @@
-"""Tables of changelogs, whole and by increments, and the comparison with snapshots: a real Spark, a real broker, stores of every kind."""
+"""Tables of changelogs, full and incremental, and the comparison with snapshots: a real Spark, a real broker, stores of every kind."""
 
 from __future__ import annotations
 
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -14,30 +15,30 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from rocksdict import Options, Rdict
 
-from assets.spark import incremental
-from assets.spark.changelog import read_changelog
-from assets.spark.formats import Decoder
-from assets.spark.log_range import ChangelogError, look, require_whole
-from assets.spark.reconcile import reconcile
-from assets.spark.store_log import StoreLog
-from runtime.errors import WrongPartitionsError
-from runtime.record import ValueAndTimestamp
-from runtime.snapshots.manifest import MANIFEST, encoded, files_in, read_manifest
-from runtime.stores.base import StoreLayout, StoreSchemas
-from runtime.stores.files import read_store
-from tests.broker.logs import alter, create_anew, cut, transaction
+from penstock.assets.spark.changelog import incremental
+from penstock.assets.spark.changelog.log_range import ChangelogError, look, require_whole
+from penstock.assets.spark.changelog.reading import read_changelog
+from penstock.assets.spark.changelog.reconcile import reconcile
+from penstock.assets.spark.changelog.store_log import StoreLog
+from penstock.assets.spark.types.formats import Decoder
+from penstock.runtime.model.errors import WrongPartitionsError
+from penstock.runtime.model.record import ValueAndTimestamp
+from penstock.runtime.snapshots.manifest import MANIFEST, encoded, files_in, read_manifest
+from penstock.runtime.stores.base import StoreLayout, StoreSchemas
+from penstock.runtime.stores.files import read_store
 from tests.dagster.logged_stores import COMPACT_DELETE, COMPACT_LATE, COMPACT_SOON, KINDS, POLICIES, LoggedStore, change_at_random
 from tests.support import Kafka, unique, wait_until
+from tests.support.logs import alter, create_anew, cut, transaction
 
 pytestmark = [
     pytest.mark.spark,
-    # py4j leaves its sockets to the garbage collector, and PySpark still calls what Python 3.12 deprecates: neither is ours to change.
+    # py4j leaves its sockets to the garbage collector, and PySpark still calls functions deprecated by Python 3.12: not in our code.
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning", "default::DeprecationWarning"),
 ]
 
 Rows = list[tuple[object, ...]]
 MakeStore = Callable[..., LoggedStore]
-"""Of a kind of store, and settings of the topic."""
+"""Creates a store from a kind of store and settings of the topic."""
 
 
 @pytest.fixture
@@ -64,7 +65,7 @@ def assert_same(found: Rows, truth: Rows) -> None:
 
 
 def in_files(store: LoggedStore, snapshot: str) -> Rows:
-    """What the snapshot's files hold, read without Spark."""
+    """Return the content of the snapshot's files, read without Spark."""
     layout = store.stores[0].layout
     decoder = Decoder.of(layout)
     rows = [
@@ -115,7 +116,7 @@ def frame_of(spark: SparkSession, store: LoggedStore, snapshot: str) -> DataFram
 
 
 def damaged(snapshot: str, family: str, change: Callable[[Rdict], None], task: int = 0) -> None:
-    """Changes a store of the snapshot, so that its files are as its manifest says and only their content is wrong."""
+    """Change a store of the snapshot such that its files match its manifest, and only their content is wrong."""
     folder = Path(snapshot) / f"0_{task}"
     path = str(folder / "facts")
     families = {name: Options(raw_mode=True) for name in Rdict.list_cf(path)}
@@ -146,10 +147,10 @@ def test_rule_29_a_store_damaged_on_purpose_is_found_key_by_key(spark: SparkSess
         del rows[b"k2"]  # a key deleted
         rows[b"never"] = (1_000).to_bytes(8, "big") + (7).to_bytes(8, "big")  # a key added
         rows[b"k4"] = (2_000).to_bytes(8, "big") + (4).to_bytes(8, "big")  # a time changed
-        rows[b"k6"] = (1_000).to_bytes(8, "big") + b"short"  # bytes that are no number
+        rows[b"k6"] = (1_000).to_bytes(8, "big") + b"short"  # bytes that are not a number
 
     damaged(snapshot, "keyValueWithTimestamp", change)
-    # What is written afterwards counts for nothing, also of the keys that were damaged.
+    # Later records do not count, not even those of the damaged keys.
     store.stores[0].put("k0", ValueAndTimestamp(99, 1_000))
     store.stores[0].put("after", ValueAndTimestamp(1, 1_000))
     store.commit()
@@ -174,7 +175,7 @@ def test_rule_29_a_store_damaged_on_purpose_is_found_key_by_key(spark: SparkSess
 
 
 def made(spark: SparkSession, store: LoggedStore, log: StoreLog, previous: Path | None, version: Path) -> tuple[str, str, Rows]:
-    """A run as whoever writes tables does it; `kind`, `reason` and rows."""
+    """Run as a writer of tables does; return `kind`, `reason` and rows."""
     with incremental.run(spark, log, store.config, previous, version) as run:
         rows = collected(run.rows)
         if run.kind == "unchanged":
@@ -183,6 +184,31 @@ def made(spark: SparkSession, store: LoggedStore, log: StoreLog, previous: Path 
             version.mkdir()
             run.save(version)
         return run.kind, run.reason, rows
+
+
+def test_versions_from_a_time_that_no_table_can_show_are_ordered_and_replaced_by_it(
+    spark: SparkSession, logged: MakeStore, tmp_path: Path
+) -> None:
+    """Microseconds mistaken for milliseconds are in a year far beyond 9999: `valid_from` is null, which cannot be used for merging."""
+    far = 1_700_000_000_000_000
+    store, versions = logged("versioned", {**COMPACT_LATE, "message.timestamp.after.max.ms": str(2**63 - 1)}), tmp_path / "versions"
+    store.stores[0].put("a", 1, 1_000)
+    store.stores[0].put("a", 2, far)
+    store.commit()
+    truth = [row[:5] for row in in_files(store, store.snapshot("s1"))]
+    last = datetime(9999, 12, 31, 23, 59, 59, 999_000)
+    assert {row[1:5] for row in truth} == {("a", datetime(1970, 1, 1, 0, 0, 1), last, 1), ("a", None, None, 2)}
+    _, _, rows = made(spark, store, log_of(store), None, versions / "v1")
+    assert_same([row[:5] for row in rows], truth)
+    store.stores[0].put("a", 3, far)
+    store.commit()
+    snapshot = store.snapshot("s2")
+    kind, _, rows = made(spark, store, log_of(store), versions / "v1", versions / "v2")
+    assert kind == "merged"
+    assert_same([row[:5] for row in rows], [row[:5] for row in in_files(store, snapshot)])
+    found = reconcile(spark, frame_of(spark, store, snapshot), log_of(store), store.config, ends(store))
+    assert found.equal and (found.rows, found.malformed) == (2, 1), found.first
+    found.close()
 
 
 def test_the_life_of_a_table_that_is_made_by_increments(spark: SparkSession, logged: MakeStore, tmp_path: Path) -> None:
@@ -194,7 +220,7 @@ def test_the_life_of_a_table_that_is_made_by_increments(spark: SparkSession, log
     kind, _, first = made(spark, store, log, None, versions / "v1")
     assert kind == "full" and [row[1:3] for row in first] == [("a", 1), ("b", 2)]
 
-    # Nothing came: nothing is written, and the state is of now. An aborted transaction is nothing.
+    # No new records: nothing is written, and the state gets the present time. An aborted transaction counts as no records.
     transaction(store.kafka, store.changelog, [("a", None)], commit=False)
     before = incremental.read_state(versions / "v1")
     assert made(spark, store, log, versions / "v1", versions / "v2") == ("unchanged", "nothing came since the last run", first)
@@ -203,7 +229,7 @@ def test_the_life_of_a_table_that_is_made_by_increments(spark: SparkSession, log
     assert confirmed.at_ms > before.at_ms and confirmed.offsets == ends(store) != before.offsets
     assert not (versions / "v2").exists()
 
-    # A run that is killed before it has saved leaves the version as it was, and what it left goes with the next run.
+    # A run that is killed before it has saved does not change the version, and the next run removes its files.
     store.stores[0].put("a", None)
     store.stores[1].put("c", ValueAndTimestamp(3, 1_000))
     store.commit()
@@ -214,10 +240,10 @@ def test_the_life_of_a_table_that_is_made_by_increments(spark: SparkSession, log
     assert (kind, reason) == ("merged", "2 entries came since the last run")
     assert [row[1:3] for row in rows] == [("b", 2), ("c", 3)]
     assert list(versions.glob(".*")) == []
-    # Twice is safe: the same version is built upon again.
+    # Repetition is safe: it builds on the same version again.
     assert made(spark, store, log, versions / "v1", versions / "v4")[2] == rows
 
-    # A topic that was made anew is another topic, though it is longer than the last run's offsets.
+    # A topic that was created again is another topic, even if it is longer than the last run's offsets.
     create_anew(store.kafka, store.changelog, 2, COMPACT_LATE)
     store.kafka.produce(store.changelog, [("z", (9).to_bytes(8, "big"))] * 40, partition=0)
     kind, reason, rows = made(spark, store, log, versions / "v4", versions / "v5")
@@ -250,7 +276,7 @@ def test_rule_29_what_compaction_took_is_no_difference_and_nothing_is_lost_by_in
     wait_until(cleaned, 90, "a log without the first record of k0")
     found = reconcile(spark, frame_of(spark, store, snapshot), log, store.config, offsets)
     assert found.equal and found.rows == 20, found.first
-    assert found.expected + found.moved_on == 21  # `filler` has come since
+    assert found.expected + found.moved_on == 21  # `filler` has arrived since
     assert found.moved_on > 1
     found.close()
     kind, _, rows = made(spark, store, log, tmp_path / "v1", tmp_path / "v2")
@@ -294,14 +320,14 @@ def test_topics_that_are_no_changelogs_tell_of_stores_too(spark: SparkSession, l
     everything = read_changelog(spark, json_log(store, is_global=True), store.config)
     assert [tuple(row)[:3] for row in everything.rows.orderBy("key").collect()] == [(-1, "a", 4), (-1, "b", 2)]
     everything.close()
-    # A source topic that serves as changelog counts up to where the application has come.
+    # A source topic that serves as changelog counts up to the application's committed offset.
     admin = store.kafka.admin
     at = ConsumerGroupTopicPartitions(application, [TopicPartition(store.changelog, 0, 2)])
     admin.alter_consumer_group_offsets([at])[application].result(30)
     source = read_changelog(spark, json_log(store, of_source=True, application=application), store.config)
     assert [tuple(row)[:3] for row in source.rows.orderBy("key").collect()] == [(0, "a", 1), (0, "b", 2)]
     assert source.offsets == {0: 2, 1: 0}
-    before = source.rows.withColumn("timestamp", F.lit(0).cast("timestamp"))  # the store's times, had the topic said the same before
+    before = source.rows.withColumn("timestamp", F.lit(0).cast("timestamp"))  # the store's times, as for an earlier equal record
     held = reconcile(spark, before, json_log(store, of_source=True, application=application), store.config, source.offsets)
     assert held.equal and held.rows == 2
     held.close()
@@ -321,7 +347,7 @@ def test_what_is_wrong_with_a_topic_is_told_before_spark_reads(logged: MakeStore
         look(log, store.config, {0: 1, 7: 1})
     with pytest.raises(ChangelogError, match=f"{store.changelog}-0 ends at offset 5, before 99, which is asked for"):
         look(log, store.config, {0: 99})
-    alter(store.kafka, store.changelog, "cleanup.policy", "delete")  # brokers delete no records of topics that are only compacted
+    alter(store.kafka, store.changelog, "cleanup.policy", "delete")  # brokers do not delete records of topics that are only compacted
     cut(store.kafka, store.changelog, 3)
     alter(store.kafka, store.changelog, "cleanup.policy", "compact")
     with pytest.raises(ChangelogError, match=f"{store.changelog}-0 begins at offset 3, though it is only compacted"):

@@ -1,4 +1,4 @@
-"""`penstock …` on a real instance: what people type, and what they read."""
+"""`penstock …` on a real instance: the command line and its output."""
 
 from __future__ import annotations
 
@@ -13,21 +13,20 @@ import dagster as dg
 import pytest
 from typer.testing import CliRunner, Result
 
-from orchestration import audit, incidents
-from orchestration.applications import Applications
-from orchestration.cli import app
-from orchestration.cursor import Cursor
-from orchestration.definitions import definitions
-from runtime.events import EventKind
-from tests.broker.seeds import seed_of_counts
+from penstock.orchestration.alerts import incidents
+from penstock.orchestration.cli import app
+from penstock.orchestration.database import audit
+from penstock.orchestration.declarations.applications import Applications
+from penstock.orchestration.definitions import definitions
+from penstock.runtime.model.events import EventKind
+from penstock.sensors.event_cursor import Cursor
 from tests.dagster.telling import Project
-from tests.support import wait_until
-
-ROOT = Path(__file__).parents[2]
+from tests.support import ROOT, wait_until
+from tests.support.seeds import seed_of_counts
 
 
 def penstock(*arguments: str, status: int = 0) -> str:
-    """Runs a command; gives what it printed."""
+    """Run a command; return its output."""
     result: Result = CliRunner().invoke(app, arguments, env={"COLUMNS": "200"})
     assert result.exit_code == status, (result.output, result.exception)
     return result.output
@@ -74,7 +73,7 @@ def test_start_look_skip_and_stop(project: Project) -> None:
 
 
 def test_an_application_starts_with_a_seed(project: Project, tmp_path: Path) -> None:
-    """The job installs it and starts nothing; the command finds it installed, and the count goes on from a hundred."""
+    """The job installs the seed and starts nothing; the command finds it installed, and the count continues from a hundred."""
     application, broker = project.application, project.broker
     for end, partitions in (("in", 2), ("out", 1)):
         broker.create_topic(f"{application.id}-{end}", partitions, exact=True)
@@ -126,12 +125,12 @@ def test_a_task_id_that_is_none_is_explained(project: Project) -> None:
 
 
 def test_a_broken_declaration_ends_with_its_explanation(project: Project) -> None:
-    project.operations.places.streams_toml.write_text("[applications.a]\nfactory = 5\n")
+    project.operations.paths.streams_toml.write_text("[applications.a]\nfactory = 5\n")
     assert "line 2: applications.a.factory" in penstock("status", status=1)
 
 
 def test_looking_needs_kafka_alone(project: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No `streams.toml`, a database that is away, no Dagster: from any machine that reaches the broker."""
+    """Without `streams.toml`, with an unreachable database, without Dagster: on any machine that reaches the broker."""
     application, broker = project.application, project.broker
     for end, partitions in (("in", 2), ("out", 1)):
         broker.create_topic(f"{application.id}-{end}", partitions, exact=True)
@@ -167,7 +166,7 @@ def test_looking_needs_kafka_alone(project: Project, monkeypatch: pytest.MonkeyP
     assert "no broker answers at 127.0.0.1:1" in penstock("tasks", "-a", application.id, "-b", "127.0.0.1:1", status=1)
     assert "never been" not in penstock("tasks", "-a", "unknown", "-b", broker.bootstrap_servers)
 
-    monkeypatch.setenv("PENSTOCK_STREAMS", str(project.operations.places.streams_toml))
+    monkeypatch.setenv("PENSTOCK_STREAMS", str(project.operations.paths.streams_toml))
     assert "it is done, but not in the audit trail" in penstock("pause", application.id, "0_1")
     shown = penstock("alerts")
     assert "127.0.0.1:1/penstock" in shown and "secret" not in shown
@@ -178,7 +177,7 @@ def test_looking_needs_kafka_alone(project: Project, monkeypatch: pytest.MonkeyP
 def test_watching_shows_it_again_until_ctrl_c(project: Project) -> None:
     project.create_events_topic()
     project.tell(project.event(EventKind.TASK_RESUMED, {"offsets": {}}, "0_0"))
-    command = [sys.executable, "-m", "orchestration", "events", "--json", "--watch", "0.2"]
+    command = [sys.executable, "-m", "penstock.orchestration", "events", "--json", "--watch", "0.2"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as watching:
         assert watching.stdout is not None
         first, second = watching.stdout.readline(), watching.stdout.readline()
@@ -215,7 +214,7 @@ def test_an_alert_is_shown_with_the_bad_record_and_what_to_type_acknowledged_com
 
 
 def test_a_proposed_run_is_approved_on_the_command_line_and_a_dry_run_changes_nothing(project: Project) -> None:
-    path = project.operations.places.streams_toml
+    path = project.operations.paths.streams_toml
     path.write_text(path.read_text() + 'start = "after-approval"\n')
     (application,) = Applications.read(path).applications
     for end, partitions in (("in", 2), ("out", 1)):

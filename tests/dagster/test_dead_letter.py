@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from orchestration import dead_letter
-from orchestration.dead_letter import Kept, RawRecord, dead_letter_topic, keep, read_record
+from penstock.orchestration.dead_letters import topic
+from penstock.orchestration.dead_letters.topic import DeadLetter, RawRecord, dead_letter_topic, read_record, store_dead_letter
 from tests.support import Kafka
 
 BAD = b'\xff\x00{"truncated'
@@ -15,7 +15,7 @@ BAD = b'\xff\x00{"truncated'
 
 @pytest.fixture
 def record(broker: Kafka) -> RawRecord:
-    """A record on a topic of the broker, between two others."""
+    """Return a record on a topic of the broker, between two others."""
     source = broker.create_topic("source")
     broker.produce(source, [("a", "{}")])
     broker.produce(
@@ -28,8 +28,8 @@ def record(broker: Kafka) -> RawRecord:
 
 
 def test_a_record_is_kept_with_its_bytes_headers_time_coordinates_and_error(broker: Kafka, application_id: str, record: RawRecord) -> None:
-    kept = keep(broker.bootstrap_servers, application_id, record, "ValueError", "not JSON")
-    assert kept == Kept(dead_letter_topic(application_id), 0, already=False)
+    kept = store_dead_letter(broker.bootstrap_servers, application_id, record, "ValueError", "not JSON")
+    assert kept == DeadLetter(dead_letter_topic(application_id), 0, already=False)
     (dead,) = broker.consume(kept.topic)
     assert (dead.key, dead.value, dead.timestamp) == (b"\x01key", BAD, 1_357_000_000_123)
     assert dead.headers == (
@@ -45,14 +45,14 @@ def test_a_record_is_kept_with_its_bytes_headers_time_coordinates_and_error(brok
 
 
 def test_keeping_again_changes_nothing(broker: Kafka, application_id: str, record: RawRecord) -> None:
-    keep(broker.bootstrap_servers, application_id, record, "ValueError", "not JSON")
-    assert keep(broker.bootstrap_servers, application_id, record, "ValueError", "not JSON").already
+    store_dead_letter(broker.bootstrap_servers, application_id, record, "ValueError", "not JSON")
+    assert store_dead_letter(broker.bootstrap_servers, application_id, record, "ValueError", "not JSON").already
     assert len(broker.consume(dead_letter_topic(application_id))) == 1
 
 
 def test_several_at_once_keep_it_once(broker: Kafka, application_id: str, record: RawRecord) -> None:
     with ThreadPoolExecutor(3) as pool:
-        kept = list(pool.map(lambda _: keep(broker.bootstrap_servers, application_id, record, "E", "e"), range(3)))
+        kept = list(pool.map(lambda _: store_dead_letter(broker.bootstrap_servers, application_id, record, "E", "e"), range(3)))
     assert len({one.offset for one in kept}) == 1
     assert len(broker.consume(dead_letter_topic(application_id))) == 1
 
@@ -67,12 +67,12 @@ def test_a_writer_that_was_killed_before_its_commit_has_kept_nothing(
         raise Killed
 
     with monkeypatch.context() as patched:
-        patched.setattr(dead_letter, "_write", die)
+        patched.setattr(topic, "_write", die)
         with pytest.raises(Killed):
-            keep(broker.bootstrap_servers, application_id, record, "E", "e")
-    assert not dead_letter.is_kept(broker.bootstrap_servers, application_id, record.topic, 0, 1)
-    assert not keep(broker.bootstrap_servers, application_id, record, "E", "e").already
-    assert dead_letter.is_kept(broker.bootstrap_servers, application_id, record.topic, 0, 1)
+            store_dead_letter(broker.bootstrap_servers, application_id, record, "E", "e")
+    assert not topic.has_dead_letter(broker.bootstrap_servers, application_id, record.topic, 0, 1)
+    assert not store_dead_letter(broker.bootstrap_servers, application_id, record, "E", "e").already
+    assert topic.has_dead_letter(broker.bootstrap_servers, application_id, record.topic, 0, 1)
 
 
 def test_a_tombstone_and_a_record_without_key_are_kept_as_they_are(broker: Kafka, application_id: str) -> None:
@@ -80,7 +80,7 @@ def test_a_tombstone_and_a_record_without_key_are_kept_as_they_are(broker: Kafka
     broker.produce(source, [(None, None)])
     record = read_record(broker.bootstrap_servers, source, 0, 0)
     assert record is not None
-    keep(broker.bootstrap_servers, application_id, record, "E", "e")
+    store_dead_letter(broker.bootstrap_servers, application_id, record, "E", "e")
     (dead,) = broker.consume(dead_letter_topic(application_id))
     assert (dead.key, dead.value) == (None, None)
 

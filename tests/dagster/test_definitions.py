@@ -1,4 +1,4 @@
-"""The code location loads, by Dagster's own tools too; a broken `streams.toml` says what is wrong."""
+"""The code location loads, with Dagster's own tools too; a broken `streams.toml` causes an error that names the mistake."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from orchestration.applications import Applications
-from orchestration.dagster_alerts import INSTANCES, NO_OPEN_ALERTS
-from orchestration.definitions import definitions
-from orchestration.health import DESCRIPTIONS
-from orchestration.health.checks import LIVENESS
-from orchestration.instance_partitions import follow_instances
-from orchestration.operations import Operations
+from penstock.orchestration.commands.dev import _dagster
+from penstock.orchestration.dagster.alert_check import INSTANCES, NO_OPEN_ALERTS
+from penstock.orchestration.dagster.instance_partitions import follow_instances
+from penstock.orchestration.declarations.applications import Applications
+from penstock.orchestration.declarations.project_paths import ProjectPaths
+from penstock.orchestration.definitions import definitions
+from penstock.orchestration.health import DESCRIPTIONS
+from penstock.orchestration.health.checks import LIVENESS
+from penstock.orchestration.instances.operations import Operations
+from tests.support import ROOT
 
-ROOT = Path(__file__).parents[2]
 DECLARED = '[applications.a]\nfactory = "m:f"\ninstances = ["a-1", "a-2"]\n'
 
 
 def tool(*command: str, streams: Path | None = None, home: Path) -> subprocess.CompletedProcess[str]:
-    """One of Dagster's tools, in the project's folder."""
+    """Run one of Dagster's tools in the project's folder."""
     environment = {**os.environ, "PENSTOCK_HOME": str(home), **({"PENSTOCK_STREAMS": str(streams)} if streams else {})}
     path = Path(sys.executable).parent
     return subprocess.run(
@@ -93,3 +95,13 @@ def test_a_broken_declaration_names_file_line_key_and_what_would_be_right(tmp_pa
     assert f"{broken}, line 5: applications.a.paused.run-bok: unknown key: did you mean 'run-book'" in (
         result.stdout + result.stderr
     ).replace("\n", " ")
+
+
+def test_a_project_in_a_folder_of_its_own_loads_with_the_files_that_penstock_dev_writes(tmp_path: Path) -> None:
+    (tmp_path / "streams.toml").write_text(DECLARED)
+    paths = ProjectPaths(tmp_path, tmp_path / ".penstock", tmp_path / "streams.toml", "")
+    arguments, environment = _dagster(paths)
+    command = [str(Path(sys.executable).parent / "dagster"), "definitions", "validate", *arguments]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=180, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Validation successful for code location penstock" in done.stdout + done.stderr

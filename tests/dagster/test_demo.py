@@ -1,4 +1,4 @@
-"""The demo as `make demo` runs it, a process of its own: on a slice of the year; interrupted; killed."""
+"""The demo, run by `make demo` as a separate process: on a part of the year; interrupted; killed."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from orchestration.embedded.kafka import EmbeddedBroker
-from orchestration.embedded.ports import LOOPBACK
-from tests.support import wait_until
+from penstock.orchestration.embedded.kafka import EmbeddedBroker
+from penstock.orchestration.embedded.ports import LOOPBACK
+from tests.support import ROOT, wait_until
 
-ROOT = Path(__file__).resolve().parents[2]
 FLIGHTS = 1_500
 Start = Callable[..., subprocess.Popen[bytes]]
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Path]:
-    """The home of a project in which nothing runs yet; what still runs there after the test is ended."""
+    """Yield the home of a project without running processes; those left after the test are killed."""
     yield tmp_path
     for process in started_for(tmp_path / "demo"):
         process.kill()
@@ -34,7 +33,7 @@ def home(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def start(home: Path) -> Start:
-    """Starts the demo in that home; its output goes to `demo.out` there."""
+    """Return a function that starts the demo in that home; its output goes to `demo.out` there."""
 
     def demo(*arguments: str) -> subprocess.Popen[bytes]:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
@@ -57,7 +56,7 @@ def told(home: Path) -> str:
 
 
 def started_for(demo_home: Path) -> list[psutil.Process]:
-    """Every process that works in the demo's home: by its environment, or because the home stands on its command line (the broker)."""
+    """Return every process of the demo's home: identified by its environment, or by its command line (the broker)."""
     found: list[psutil.Process] = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
@@ -77,7 +76,7 @@ def assert_nothing_runs(home: Path) -> None:
 def test_once_it_ends_with_status_0_because_all_of_it_held(home: Path, start: Start) -> None:
     with socket.socket() as taken:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        with contextlib.suppress(OSError):  # then somebody else has it, which is as good
+        with contextlib.suppress(OSError):  # then another process has it, which is equally good
             taken.bind((LOOPBACK, 3000))
             taken.listen()
         demo = start("--once", "--flights", str(FLIGHTS))

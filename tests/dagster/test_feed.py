@@ -1,4 +1,4 @@
-"""The feed: exactly once into SQL, whatever happens between Kafka and the database. Rules 26 and 28."""
+"""The feed writes events to SQL exactly once, whatever happens between Kafka and the database (rules.md, 26 and 28)."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from confluent_kafka import Producer
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from orchestration import projection
-from orchestration.applications import Applications
-from orchestration.control_plane.models import Event, FeedOffset, Instance
-from orchestration.feed import Feed
-from runtime.errors import BrokerUnavailableError
-from runtime.events import EventKind, events_topic
+from penstock.orchestration.database.models import Event, FeedOffset, Instance
+from penstock.orchestration.declarations.applications import Applications
+from penstock.orchestration.projection import writer
+from penstock.orchestration.projection.feed import Feed
+from penstock.runtime.model.errors import BrokerUnavailableError
+from penstock.runtime.model.events import EventKind, events_topic
 from tests.dagster.telling import Project
 from tests.support import unique
 
 
 def stored(project: Project) -> list[tuple[int, str]]:
-    """Number and kind of what is in SQL."""
+    """Return number and kind of the events in SQL."""
     with project.control_plane.reading() as session:
         return [(event.sequence, event.kind) for event in session.scalars(select(Event).order_by(Event.sequence))]
 
@@ -32,7 +32,7 @@ def next_offset(project: Project) -> int:
 
 
 def state(project: Project, new: str, *, event_id: str = "") -> None:
-    """Tells of a state of the first instance."""
+    """Publish a state of the first instance."""
     project.tell(project.event(EventKind.INSTANCE_STATE, {"old": "", "new": new, "pid": 1}, event_id=event_id))
 
 
@@ -61,7 +61,7 @@ def test_rule_28_a_step_that_fails_leaves_neither_rows_nor_offsets(project: Proj
     project.feed()
     before = next_offset(project)
     state(project, "RUNNING")
-    store = projection.store_events
+    store = writer.store_events
 
     def store_and_die(session: Session, application: str, sequence: int, values: list[bytes | None]) -> int:
         store(session, application, sequence, values)
@@ -69,7 +69,7 @@ def test_rule_28_a_step_that_fails_leaves_neither_rows_nor_offsets(project: Proj
         raise RuntimeError("killed between the rows and the commit")
 
     with monkeypatch.context() as patched:
-        patched.setattr(projection, "store_events", store_and_die)
+        patched.setattr(writer, "store_events", store_and_die)
         with pytest.raises(RuntimeError, match="killed"):
             project.feed()
     assert stored(project) == [(1, "INSTANCE_STATE")]
@@ -142,8 +142,8 @@ def test_a_topic_made_anew_is_read_from_its_start(project: Project) -> None:
 
 
 def test_a_broker_that_is_away_is_named(project: Project) -> None:
-    text = project.operations.places.streams_toml.read_text().replace(project.broker.bootstrap_servers, "127.0.0.1:1")
-    (application,) = Applications.parse(text, project.operations.places.streams_toml).applications
+    text = project.operations.paths.streams_toml.read_text().replace(project.broker.bootstrap_servers, "127.0.0.1:1")
+    (application,) = Applications.parse(text, project.operations.paths.streams_toml).applications
     with (
         Feed(application, project.control_plane) as feed,
         pytest.raises(BrokerUnavailableError, match=r"no broker answers at 127\.0\.0\.1:1"),

@@ -1,24 +1,29 @@
-"""The checks on a real broker and a real instance: what only the brokers know, and how an alert comes into Dagster and leaves it."""
+"""Checks on a real broker and a real instance: those that only the brokers can answer, and how an alert reaches Dagster and is resolved."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
 import dagster as dg
 import pytest
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.cimpl import NewPartitions
 from sqlalchemy import select
 
-from assets.checks import instance_checks
-from orchestration import incidents
-from orchestration.applications import Applications
-from orchestration.audit import now
-from orchestration.control_plane.models import Checkpoint
-from orchestration.cursor import Cursor
-from orchestration.dagster_alerts import NO_OPEN_ALERTS
-from orchestration.operations import Operations
-from orchestration.resources import PenstockResource
-from sensors.open_alerts import open_alerts
+from penstock.assets.checks import instance_checks
+from penstock.orchestration.alerts import alert_text, incidents
+from penstock.orchestration.dagster.alert_check import NO_OPEN_ALERTS
+from penstock.orchestration.dagster.resources import PenstockResource
+from penstock.orchestration.database.audit import now
+from penstock.orchestration.database.models import Alert, Checkpoint, Task
+from penstock.orchestration.declarations.applications import Applications
+from penstock.orchestration.health.checks import partitions
+from penstock.orchestration.health.examination import gather
+from penstock.orchestration.instances.operations import Operations
+from penstock.runtime.model.states import TaskKind
+from penstock.sensors.event_cursor import Cursor
+from penstock.sensors.open_alerts import open_alerts
 from tests.dagster.telling import Project
 from tests.support import wait_until
 
@@ -31,10 +36,10 @@ def dagster() -> Iterator[dg.DagsterInstance]:
 
 @pytest.fixture
 def running(project: Project) -> Project:
-    """The project with a global table whose topic is not compacted, and one instance, where two were needed for a standby."""
-    path = project.operations.places.streams_toml
+    """Return the project with a global table whose topic is not compacted, and one instance, though a standby needs two."""
+    path = project.operations.paths.streams_toml
     path.write_text(_toml(project))
-    operations = Operations(project.operations.places, Applications.read(path), project.control_plane)
+    operations = Operations(project.operations.paths, Applications.read(path), project.control_plane)
     for end in ("in", "out", "names"):
         project.broker.create_topic(f"{project.application.id}-{end}", exact=True)
     operations.start(operations.applications.instances[0], actor="ann")
@@ -55,7 +60,7 @@ instances = ["{project.application.instances[0]}"]
 
 
 def evaluate(dagster: dg.DagsterInstance) -> dict[str, dg.AssetCheckEvaluation]:
-    """What the schedule's job finds."""
+    """Return the results of the schedule's job."""
     result = instance_checks.execute_in_process(instance=dagster, resources={"penstock": PenstockResource()})
     return {evaluation.check_name: evaluation for evaluation in result.get_asset_check_evaluations()}
 
@@ -111,3 +116,33 @@ def test_what_the_brokers_know_is_in_the_checks_and_an_alert_is_shown_until_it_i
     assert evaluate(dagster)["global_topics_compacted"].passed
     changed = [event for event in tick(dagster, result.cursor).asset_events if isinstance(event, dg.AssetObservation)]
     assert [str(event.description) for event in changed if "is compacted now" in str(event.description)]
+
+
+def test_input_partitions_that_no_task_reads_are_an_alert_and_a_failing_check_until_each_has_a_task(
+    running: Project, dagster: dg.DagsterInstance
+) -> None:
+    """Partitions are added while the instance runs; its state is kept by partition."""
+    application, topic = running.application, f"{running.application.id}-in"
+    assert evaluate(dagster)["input_partitions"].passed
+    admin = running.broker.admin
+    before = admin.list_topics(topic).topics[topic].partitions
+    admin.create_partitions([NewPartitions(topic, len(before) + 1)])[topic].result(30)
+
+    def reported() -> bool:
+        running.feed()
+        with running.control_plane.writing() as session:
+            events, _ = Cursor().read(session, application.id, incidents.GLOBAL_KINDS)
+            incidents.of_globals(session, application, events, now())
+            return session.scalar(select(Alert).where(Alert.kind == incidents.INPUT_PARTITIONS)) is not None
+
+    wait_until(reported, 60, "the alert")
+    with running.control_plane.reading() as session:
+        (alert,) = session.scalars(select(Alert).where(Alert.kind == incidents.INPUT_PARTITIONS))
+    assert alert.subject == topic and f"penstock reset {application.id}" in alert_text.next_commands(alert)
+    failed = evaluate(dagster)["input_partitions"]
+    assert not failed.passed and f"partitions {len(before)} of input topic {topic} are read by no task" in str(failed.description)
+    with running.control_plane.reading() as session:
+        known = gather(session, application, now())
+        task = next(each for each in known.tasks if each.kind == TaskKind.ACTIVE.value)
+        added = [Task(task=f"1_{number}", instance="x", kind=task.kind, state="RUNNING") for number in range(len(before) + 1)]
+    assert not partitions(dataclasses.replace(known, tasks=added)).texts

@@ -1,4 +1,4 @@
-"""Instances as processes of their own, under the control plane: started, killed, started again, stopped, repaired. No part is a double."""
+"""Instances as separate processes under the control plane: started, killed, restarted, stopped, repaired. Nothing is mocked."""
 
 from __future__ import annotations
 
@@ -13,22 +13,21 @@ import psutil
 import pytest
 from sqlalchemy import select
 
-from assets.instances import instances_asset
-from orchestration import audit
-from orchestration.applications import Applications
-from orchestration.control_plane import ControlPlane
-from orchestration.control_plane.models import Alert, AlertState, AuditEntry, RunBookRun, RunBookState, StepState, Task
-from orchestration.dead_letter import dead_letter_topic
-from orchestration.definitions import definitions
-from orchestration.instance_partitions import follow_instances
-from orchestration.launcher import LaunchError
-from orchestration.operations import Operations
-from orchestration.resources import PenstockResource
-from orchestration.run_books import RecordInTheWay, Request, SkipRecord
-from runtime.errors import BrokerUnavailableError
-from runtime.ids import TaskId
-from sensors.instances import instances_that_should_run
-from sensors.paused_tasks import paused_tasks
+from penstock.assets.instances import instances_asset
+from penstock.orchestration.dagster.instance_partitions import follow_instances
+from penstock.orchestration.dagster.resources import PenstockResource
+from penstock.orchestration.database import ControlPlane, audit
+from penstock.orchestration.database.models import Alert, AlertState, AuditEntry, RunBookRun, RunBookState, StepState, Task
+from penstock.orchestration.dead_letters.topic import dead_letter_topic
+from penstock.orchestration.declarations.applications import Applications
+from penstock.orchestration.definitions import definitions
+from penstock.orchestration.instances.launcher import LaunchError
+from penstock.orchestration.instances.operations import Operations
+from penstock.orchestration.run_books import PausedRecord, Request, SkipRecord
+from penstock.runtime.model.errors import BrokerUnavailableError
+from penstock.runtime.model.ids import TaskId
+from penstock.sensors.instances import instances_that_should_run
+from penstock.sensors.paused_tasks import paused_tasks
 from tests.dagster.telling import Project
 from tests.support import wait_until
 
@@ -38,7 +37,7 @@ BAD = b'{"truncated'
 
 @pytest.fixture
 def first(project: Project) -> str:
-    """The name of the first instance; its input has two partitions, its output one."""
+    """Return the name of the first instance; its input has two partitions, its output one."""
     for end, partitions in (("in", 2), ("out", 1)):
         project.broker.create_topic(f"{project.application.id}-{end}", partitions, exact=True)
     return project.application.instances[0]
@@ -56,7 +55,7 @@ def feed_records(project: Project, *values: bytes, partition: int = 0) -> None:
 
 
 def tick(project: Project, sensor: dg.SensorDefinition, dagster: dg.DagsterInstance, cursor: str | None = None) -> dg.SensorResult:
-    """One tick of a sensor, as the daemon would do it."""
+    """Run one tick of a sensor, like the daemon."""
     with dg.build_sensor_context(instance=dagster, cursor=cursor, resources={"penstock": PenstockResource()}) as context:
         result = sensor(context)
     assert isinstance(result, dg.SensorResult)
@@ -64,7 +63,7 @@ def tick(project: Project, sensor: dg.SensorDefinition, dagster: dg.DagsterInsta
 
 
 def run(project: Project, request: dg.RunRequest, job: str, dagster: dg.DagsterInstance) -> dg.ExecuteInProcessResult:
-    """What the daemon does with a request: the job, with this configuration or for this partition."""
+    """Handle a run request like the daemon: run the job with this configuration or for this partition."""
     found = definitions(project.operations.applications).resolve_job_def(job)
     return found.execute_in_process(
         run_config=request.run_config, partition_key=request.partition_key, instance=dagster, raise_on_error=False
@@ -84,7 +83,7 @@ def wait_for_pause(project: Project) -> None:
 
 
 def tick_until_alerted(project: Project, dagster: dg.DagsterInstance) -> dg.SensorResult:
-    """Ticks of the sensor on paused tasks, as the daemon makes them, up to the one that asks for a run."""
+    """Run ticks of the sensor on paused tasks, like the daemon, up to the one that requests a run."""
 
     def asked() -> dg.SensorResult | None:
         result = tick(project, paused_tasks, dagster)
@@ -96,12 +95,12 @@ def tick_until_alerted(project: Project, dagster: dg.DagsterInstance) -> dg.Sens
 
 
 def skip(project: Project, offset: int, *, partition: int = 0) -> RunBookRun:
-    record = RecordInTheWay(TaskId(0, partition), f"{project.application.id}-in", partition, offset)
+    record = PausedRecord(TaskId(0, partition), f"{project.application.id}-in", partition, offset)
     return SkipRecord(project.application, project.control_plane, record, Request("ann", "a test")).run()
 
 
 def count_of(project: Project, expected: int) -> Callable[[], bool]:
-    """True once the newest count of the key on the output is this."""
+    """Return a condition: the newest count of the key on the output is this."""
 
     def ask() -> bool:
         records = project.broker.consume(f"{project.application.id}-out")
@@ -119,9 +118,9 @@ def test_materialising_the_asset_starts_the_instance_and_tells_what_one_wants_to
     shown = materialised.metadata
     assert shown["state"].value == "RUNNING"
     assert psutil.pid_exists(int(str(shown["pid"].value)))
-    assert shown["log"].value == str(project.operations.places.log_path(first))
-    assert project.operations.places.log_path(first).exists()
-    assert shown["state_folder"].value == str(project.operations.places.state_dir(first))
+    assert shown["log"].value == str(project.operations.paths.log_path(first))
+    assert project.operations.paths.log_path(first).exists()
+    assert shown["state_folder"].value == str(project.operations.paths.state_dir(first))
     assert f"penstock status {first}" in str(shown["next_command"].value)
     kind, picture = str(shown["topology"].value).removesuffix(")").split(";base64,")
     assert kind.endswith("(data:image/svg+xml")
@@ -143,9 +142,9 @@ def test_starting_twice_gives_one_process_and_it_leads_a_life_of_its_own(project
 
 
 def test_a_process_that_was_not_written_down_is_found(project: Project, first: str) -> None:
-    """The launcher was killed between starting the process and writing its id."""
+    """The launcher was killed between the start of the process and the record of its id."""
     once = project.operations.start(first, actor="ann")
-    project.operations.places.process_path(first).unlink()
+    project.operations.paths.process_path(first).unlink()
     process, started = project.operations.launcher.start(project.application, first)
     assert (process.pid, started) == (once.process.pid, False)
 
@@ -171,7 +170,7 @@ def test_a_killed_instance_is_seen_and_started_again_by_the_sensor(project: Proj
 def test_rule_26_what_should_run_is_rebuilt_from_kafka(project: Project, first: str) -> None:
     project.operations.start(first, actor="ann")
     lost = Operations(
-        project.operations.places, project.operations.applications, ControlPlane(f"sqlite:///{project.operations.places.home}/new.db")
+        project.operations.paths, project.operations.applications, ControlPlane(f"sqlite:///{project.operations.paths.home}/new.db")
     )
     with lost.feed(project.application) as feed:
         feed.step(20)
@@ -216,10 +215,10 @@ def test_an_instance_that_cannot_start_says_why(project: Project) -> None:
 def test_without_a_broker_nothing_is_started_and_the_sensor_says_so(
     project: Project, dagster: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    places = project.operations.places
-    places.streams_toml.write_text(places.streams_toml.read_text().replace(project.broker.bootstrap_servers, "127.0.0.1:1"))
-    away = Operations(places, Applications.read(places.streams_toml), project.control_plane)
-    monkeypatch.setattr("sensors.ticks.FEED_SECONDS", 1.0)
+    paths = project.operations.paths
+    paths.streams_toml.write_text(paths.streams_toml.read_text().replace(project.broker.bootstrap_servers, "127.0.0.1:1"))
+    away = Operations(paths, Applications.read(paths.streams_toml), project.control_plane)
+    monkeypatch.setattr("penstock.sensors.ticks.FEED_SECONDS", 1.0)
     with pytest.raises(BrokerUnavailableError, match=r"127\.0\.0\.1:1"):
         away.start(project.application.instances[0], actor="ann")
     assert away.launcher.known() == []
@@ -231,9 +230,9 @@ def test_a_stop_without_a_broker_is_told_to_kafka_when_it_is_back(project: Proje
     name = project.application.instances[0]
     project.operations._want(project.application, name, True, "ann")
     project.operations.publish_wanted(project.application)
-    text = project.operations.places.streams_toml.read_text().replace(project.broker.bootstrap_servers, "127.0.0.1:1")
-    declared = Applications.parse(text, project.operations.places.streams_toml)
-    Operations(project.operations.places, declared, project.control_plane).stop(name, actor="bob")
+    text = project.operations.paths.streams_toml.read_text().replace(project.broker.bootstrap_servers, "127.0.0.1:1")
+    declared = Applications.parse(text, project.operations.paths.streams_toml)
+    Operations(project.operations.paths, declared, project.control_plane).stop(name, actor="bob")
     assert not project.operations.look(name)[0].wanted_published
     tick(project, instances_that_should_run, dagster)
     row, _ = project.operations.look(name)
@@ -245,7 +244,7 @@ def test_a_stop_without_a_broker_is_told_to_kafka_when_it_is_back(project: Proje
 def test_a_paused_task_is_alerted_skipped_resumed_and_closed_by_the_policy(
     project: Project, first: str, dagster: dg.DagsterInstance
 ) -> None:
-    """The whole way: pause → event → feed → sensor → alert, reservation → run-book → dead letter → RUNNING → alert closed."""
+    """The full sequence: pause → event → feed → sensor → alert, reservation → run-book → dead letter → RUNNING → alert closed."""
     project.operations.start(first, actor="ann")
     feed_records(project, b'{"n": 1}', BAD, b'{"n": 2}')
     wait_for_pause(project)
@@ -301,7 +300,9 @@ def test_a_run_book_that_was_killed_half_way_is_finished_by_the_next(project: Pr
     feed_records(project, b"{}", BAD, b"{}")
     wait_for_pause(project)
     with monkeypatch.context() as patched:
-        patched.setattr("orchestration.tasks.TaskCommands.resume", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        patched.setattr(
+            "penstock.orchestration.kafka.task_commands.TaskCommands.resume", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt())
+        )
         with pytest.raises(KeyboardInterrupt):
             skip(project, 1)
     done = skip(project, 1)
@@ -342,7 +343,7 @@ def test_rule_20_an_offset_that_somebody_moved_is_not_moved_again(project: Proje
 
 
 def test_an_alert_is_closed_when_somebody_else_has_mended_it(project: Project, first: str, dagster: dg.DagsterInstance) -> None:
-    """An operator shifts with Kafka's own tool's means and resumes; the sensor sees that the task runs."""
+    """An operator moves the offset with Kafka's own tool and resumes; the sensor sees that the task runs."""
     project.operations.start(first, actor="ann")
     feed_records(project, b"{}", BAD, b"{}")
     wait_for_pause(project)

@@ -1,5 +1,5 @@
-"""The whole, live: Dagster's daemon and webserver, a real broker, a real instance, a real browser. What the sensors do, nobody asks them to
-do here."""
+"""End to end: Dagster's daemon and webserver, a real broker, a real instance, a real browser. Only the daemon evaluates the sensors
+here."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 from sqlalchemy import select
 
-from orchestration.control_plane.models import Alert, AlertState, RunBookRun, RunBookState
-from orchestration.dead_letter import dead_letter_topic
+from penstock.orchestration.database.models import Alert, AlertState, RunBookRun, RunBookState
+from penstock.orchestration.dead_letters.topic import dead_letter_topic
 from tests.dagster.live import LiveDagster
 from tests.dagster.telling import Project
-from tests.support import wait_until
+from tests.support import ROOT, wait_until
 
-ARTEFACTS = Path(__file__).parents[2] / "test-artefacts"
+ARTEFACTS = ROOT / "test-artefacts"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 @pytest.fixture
 def dagster(project: Project, tmp_path: Path) -> Iterator[LiveDagster]:
-    """Its policy skips records that are cut off, and leaves others to people."""
-    path = project.operations.places.streams_toml
+    """Yield Dagster with a policy that skips truncated records, and leaves others to operators."""
+    path = project.operations.paths.streams_toml
     path.write_text(path.read_text() + 'skip-errors = [".*truncated.*"]\n')
     live = LiveDagster(tmp_path / "dagster")
     try:
@@ -36,13 +36,13 @@ def dagster(project: Project, tmp_path: Path) -> Iterator[LiveDagster]:
 
 
 def alerts(project: Project) -> dict[str, str]:
-    """State of the newest alert of each kind."""
+    """Return the state of the newest alert of each kind."""
     with project.control_plane.reading() as session:
         return {alert.kind: alert.state for alert in session.scalars(select(Alert).order_by(Alert.id))}
 
 
 def run_books(project: Project) -> list[str]:
-    """States of the runs of run-books."""
+    """Return the states of the run-books' runs."""
     with project.control_plane.reading() as session:
         return [run.state for run in session.scalars(select(RunBookRun))]
 
@@ -83,8 +83,8 @@ def test_dagster_starts_watches_and_repairs_and_the_instance_outlives_it(project
 
 
 def _repair(dagster: LiveDagster, name: str, place: str) -> None:
-    """In a real browser: the alert is found on the asset's page, the run-book is started by clicking, the check turns green. Screenshots
-    are kept."""
+    """Repair in a real browser: find the alert on the asset's page, start the run-book by clicks, wait for the check to turn green. Keep
+    screenshots."""
     executable = next(filter(None, map(shutil.which, BROWSERS)), None)
     if executable is None:
         pytest.skip("everything but the pages in a browser held; no chromium on this machine; on Debian: apt-get install chromium")
@@ -114,7 +114,7 @@ def _repair(dagster: LiveDagster, name: str, place: str) -> None:
 
 
 def _see(page: Page, url: str, *texts: str) -> None:
-    """The page shows these texts."""
+    """Check that the page shows these texts."""
     page.goto(url)
     for text in texts:
         expect(page.get_by_text(text).first).to_be_visible(timeout=60_000)

@@ -1,7 +1,7 @@
-"""Dagster, the database and the broker go down in turn, under load. Seconds here where it would be minutes: nothing depends on how long.
+"""Dagster, the database and the broker fail in turn, under load. Outages last seconds instead of minutes: nothing depends on their length.
 
-The stream goes on where it can. Afterwards each event is in the database once, in its order; each record is counted once; each bad record
-was taken out of the way once. `watch()` is what Dagster's sensors and the runs that they ask for do, in the test's own hand.
+The stream continues where it can. Afterwards each event is in the database once, in order; each record is counted once; each bad record
+was skipped once. Instead of Dagster's daemon, the test itself runs the sensors and the runs that they request (`watch()`).
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ import pytest
 from confluent_kafka import KafkaException
 from sqlalchemy import select
 
-from orchestration import incidents, pauses
-from orchestration.applications import Applications
-from orchestration.audit import now
-from orchestration.control_plane import ControlPlane, ControlPlaneError
-from orchestration.control_plane.models import Alert, Event, RunBookRun, RunBookState
-from orchestration.cursor import Cursor
-from orchestration.dead_letter import DeadLetterError, dead_letter_topic
-from orchestration.embedded.kafka import EmbeddedBroker
-from orchestration.operations import Operations
-from orchestration.places import Places
-from orchestration.run_books import RecordInTheWay, Request, RunBookError, SkipRecord
-from runtime.errors import StreamsError
-from runtime.events import Event as EngineEvent
-from runtime.events import events_topic
-from runtime.ids import TaskId
+from penstock.orchestration.alerts import incidents, pauses
+from penstock.orchestration.database import ControlPlane, ControlPlaneError
+from penstock.orchestration.database.audit import now
+from penstock.orchestration.database.models import Alert, Event, RunBookRun, RunBookState
+from penstock.orchestration.dead_letters.topic import DeadLetterError, dead_letter_topic
+from penstock.orchestration.declarations.applications import Applications
+from penstock.orchestration.declarations.project_paths import ProjectPaths
+from penstock.orchestration.embedded.kafka import EmbeddedBroker
+from penstock.orchestration.instances.operations import Operations
+from penstock.orchestration.run_books import PausedRecord, Request, RunBookError, SkipRecord
+from penstock.runtime.model.errors import StreamsError
+from penstock.runtime.model.events import Event as EngineEvent
+from penstock.runtime.model.events import events_topic
+from penstock.runtime.model.ids import TaskId
+from penstock.sensors.event_cursor import Cursor
 from tests.dagster.postgresql import PostgreSQL
 from tests.dagster.telling import STREAMS_TOML, Project
 from tests.support import Kafka, unique, wait_until
 
 BAD = b'{"truncated'
 AWAY = (ControlPlaneError, StreamsError, KafkaException, DeadLetterError, RunBookError)
-"""What whoever needs Kafka or the database is told while one of them is away."""
+"""Errors that callers get while Kafka or the database is down."""
 
 
 class Load(threading.Thread):
-    """Writes good records all the time, and a bad one when asked to. What the broker did not take is sent again, in its order."""
+    """Writes good records continuously, and a bad one on request. Records that the broker did not accept are sent again, in order."""
 
     def __init__(self, broker: Kafka, topic: str) -> None:
         super().__init__(daemon=True)
@@ -74,7 +74,7 @@ class Load(threading.Thread):
 
 
 class Watcher:
-    """Feed, sensor and run-books, tick by tick. Its cursor is kept as Dagster keeps it: only a tick that ends moves it."""
+    """Feed, sensor and run-books, tick by tick. Its cursor is kept as in Dagster: only a completed tick advances it."""
 
     def __init__(self, project: Project) -> None:
         self._project = project
@@ -91,7 +91,7 @@ class Watcher:
         self._cursor = cursor
         for run in runs:
             assert run.task is not None and run.topic is not None and run.partition is not None and run.offset is not None
-            record = RecordInTheWay(TaskId.parse(run.task), run.topic, run.partition, run.offset)
+            record = PausedRecord(TaskId.parse(run.task), run.topic, run.partition, run.offset)
             SkipRecord(application, project.control_plane, record, Request("policy", run_id=run.id, occurrence=run.occurrence)).run()
 
 
@@ -109,10 +109,10 @@ def project(tmp_path: Path, own_broker: EmbeddedBroker, database: PostgreSQL, mo
     text = STREAMS_TOML.format(application=application, bootstrap_servers=own_broker.bootstrap_servers)
     path.write_text(text.replace("budget-per-hour = 2", "budget-per-hour = 100"))
     monkeypatch.setenv("PENSTOCK_TEST_APPLICATION", application)
-    monkeypatch.setattr(pauses, "PATIENCE", pauses.PATIENCE / 100)  # a run that an outage broke off is started again after 3 s
+    monkeypatch.setattr(pauses, "PATIENCE", pauses.PATIENCE / 100)  # a run interrupted by an outage is started again after 3 s
     monkeypatch.setattr(pauses, "MOST_ATTEMPTS", 100)
-    places = Places(tmp_path, home, path, database.new_database())
-    operations = Operations(places, Applications.read(path), ControlPlane(places.database_url))
+    paths = ProjectPaths(tmp_path, home, path, database.new_database())
+    operations = Operations(paths, Applications.read(path), ControlPlane(paths.database_url))
     yield Project(operations, Kafka(own_broker.bootstrap_servers))
     for name in operations.launcher.known():
         operations.launcher.stop(name, 5.0, kill=True)
@@ -124,13 +124,13 @@ def outputs(project: Project) -> int:
 
 
 def goes_on(project: Project) -> None:
-    """The output grows."""
+    """Check that the output grows."""
     before = outputs(project)
     wait_until(lambda: outputs(project) > before + 50, 60, "more output")
 
 
 def ends_well(project: Project, watcher: Watcher, load: Load, bad: int) -> None:
-    """Ticks until so many bad records are out of the way and the stream goes on behind them."""
+    """Tick until this many bad records are skipped and the stream continues after them."""
 
     def out_of_the_way() -> bool:
         with suppress(*AWAY):
@@ -153,7 +153,7 @@ def test_dagster_database_and_broker_down_in_turn_under_load(project: Project, o
     load.poison()
     ends_well(project, watcher, load, 1)
 
-    # Dagster is down: nobody ticks.
+    # Dagster is down: there are no ticks.
     goes_on(project)
     load.poison()
     wait_until(lambda: load.bad == 2, 10)
@@ -169,14 +169,14 @@ def test_dagster_database_and_broker_down_in_turn_under_load(project: Project, o
     database.start()
     ends_well(project, watcher, load, 3)
 
-    # The broker is killed, and is back after a while.
+    # The broker is killed, and started again after a while.
     status = own_broker.status()
     assert status is not None
     os.kill(status.pid, signal.SIGKILL)
     with pytest.raises(AWAY):
         watcher.watch()
     load.poison()
-    time.sleep(3)  # the outage itself: everybody meets it
+    time.sleep(3)  # the outage itself: all components experience it
     own_broker.start()
     ends_well(project, watcher, load, 4)
 
@@ -197,6 +197,6 @@ def test_dagster_database_and_broker_down_in_turn_under_load(project: Project, o
 
 
 def _count(project: Project) -> int:
-    """The newest count of the one key."""
+    """Return the newest count of the only key."""
     records = project.broker.consume(f"{project.application.id}-out", timeout=60)
     return int.from_bytes(records[-1].value or b"", "big") if records else 0

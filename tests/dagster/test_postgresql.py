@@ -1,4 +1,4 @@
-"""The control plane on a real PostgreSQL, started for these tests. Skipped where the machine has none."""
+"""The control plane on a real PostgreSQL, started for these tests. Skipped if the machine has none."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import select
 
-from orchestration.control_plane import ControlPlane, ControlPlaneError, migrate
-from orchestration.control_plane.models import Base, Event, Instance
-from orchestration.cursor import Cursor
-from orchestration.feed import Feed
-from runtime.events import EventKind
-from tests.dagster.old_database import check_old_database_is_migrated
+from penstock.orchestration.database import ControlPlane, ControlPlaneError, migrate
+from penstock.orchestration.database.models import Base, Event, Instance
+from penstock.orchestration.projection.feed import Feed
+from penstock.runtime.model.events import EventKind
+from penstock.sensors.event_cursor import Cursor
 from tests.dagster.postgresql import PostgreSQL
 from tests.dagster.telling import Project
+from tests.support.old_database import check_old_database_is_migrated
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def server() -> Iterator[PostgreSQL]:
 
 @pytest.fixture
 def url(server: PostgreSQL) -> str:
-    """The URL of an empty database."""
+    """Return the URL of an empty database."""
     return server.new_database()
 
 
@@ -66,7 +66,7 @@ def test_several_that_come_first_together_make_the_tables_once_and_lose_no_updat
 
 
 def test_rule_28_the_feed_stores_each_event_once_and_the_cursor_misses_none(project: Project, control_plane: ControlPlane) -> None:
-    """Four feeds at once, and a reader that looks all the time: it sees each event once, in the order of the topic."""
+    """Four feeds at once, and a reader that polls continuously: it sees each event once, in the order of the topic."""
     project.create_events_topic()
     project.tell(*[project.event(EventKind.TASK_RESUMED, {"number": number}, "0_0") for number in range(400)])
 

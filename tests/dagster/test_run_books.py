@@ -1,29 +1,28 @@
-"""Run-books on a real broker and real instances: each is killed with SIGKILL at each of its steps and started again, and the end is the
-same; what they refuse; what a dry run says."""
+"""Run-books on a real broker and real instances: each is killed with SIGKILL at each of its steps and started again, with the same
+result; refusals; output of dry runs."""
 
 from __future__ import annotations
 
 import dataclasses
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from sqlalchemy import select
 
-from orchestration import incidents
-from orchestration.applications import Applications
-from orchestration.audit import now
-from orchestration.control_plane.models import Alert, AlertState, Event, Instance, RunBookRun, RunBookState, StepState, Task
-from orchestration.cursor import Cursor
-from orchestration.dead_letter import RawRecord, dead_letter_topic, keep, read_record
-from orchestration.operations import Operations
-from orchestration.policies import PausedPolicy
-from orchestration.replay import REPLAYED_FROM, replayed_topic
-from orchestration.run_books import (
+from penstock.orchestration.alerts import incidents
+from penstock.orchestration.database.audit import now
+from penstock.orchestration.database.models import Alert, AlertState, Event, Instance, RunBookRun, RunBookState, StepState, Task
+from penstock.orchestration.dead_letters.replay import REPLAYED_FROM, replayed_topic
+from penstock.orchestration.dead_letters.topic import RawRecord, dead_letter_topic, read_record, store_dead_letter
+from penstock.orchestration.declarations.applications import Applications
+from penstock.orchestration.declarations.policies import PausedPolicy
+from penstock.orchestration.instances.operations import Operations
+from penstock.orchestration.kafka.task_commands import TaskCommands
+from penstock.orchestration.run_books import (
     ALL,
+    PausedRecord,
     RebuildGlobalStore,
-    RecordInTheWay,
     ReplayDeadLetters,
     Request,
     RestartInstance,
@@ -31,20 +30,19 @@ from orchestration.run_books import (
     RunBook,
     SkipRecord,
 )
-from orchestration.tasks import TaskCommands
-from runtime.events import EventKind
-from runtime.ids import TaskId
+from penstock.runtime.model.events import EventKind
+from penstock.runtime.model.ids import TaskId
+from penstock.sensors.event_cursor import Cursor
 from tests.dagster.killed import MAKE, make
 from tests.dagster.telling import Project
-from tests.support import wait_until
+from tests.support import ROOT, wait_until
 
-ROOT = Path(__file__).parents[2]
 BAD = b'{"truncated'
 
 
 @pytest.fixture
 def running(project: Project) -> Project:
-    """The project, with its first instance running; the input has two partitions, the output one."""
+    """Return the project with its first instance running; the input has two partitions, the output one."""
     for end, partitions in (("in", 2), ("out", 1)):
         project.broker.create_topic(f"{project.application.id}-{end}", partitions, exact=True)
     project.operations.start(project.application.instances[0], actor="ann")
@@ -52,7 +50,7 @@ def running(project: Project) -> Project:
 
 
 def start_and_kill(name: str, step: str, *arguments: str) -> None:
-    """Starts a run-book in a process of its own, which dies at that step."""
+    """Start a run-book in a separate process, which dies at that step."""
     command = [sys.executable, "-m", "tests.dagster.killed", name, step, *arguments]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == -9, ended.stdout + ended.stderr
@@ -79,7 +77,7 @@ def wait_for_pause_at(project: Project, offset: int) -> None:
 
 
 def open_alerts_of_tasks(project: Project) -> None:
-    """What the sensor does, with a policy that starts nothing."""
+    """Run the sensor's work, with a policy that starts nothing."""
     application = dataclasses.replace(project.application, paused=PausedPolicy())
     with project.control_plane.writing() as session:
         events, _ = Cursor().read(session, project.application.id, incidents.TASK_KINDS)
@@ -107,7 +105,7 @@ def test_every_run_book_lists_its_steps_and_is_killed_here() -> None:
 
 
 def test_skip_record_killed_after_any_step_skips_one_record_and_no_second_one(running: Project) -> None:
-    """A good record stands before and after each bad one: the count at the end tells whether one of them was skipped."""
+    """There is a good record before and after each bad one: the final count shows whether one of them was skipped."""
     for number, step in enumerate(SkipRecord.STEPS):
         bad = 3 * number + 1
         feed_records(running, b"{}", BAD, b"{}")
@@ -171,7 +169,7 @@ def test_restart_instance_killed_after_any_step(running: Project) -> None:
 
 
 def kept_letters(project: Project, count: int, first: int = 0) -> list[RawRecord]:
-    """Records at the end of the input, with three keys, kept as dead letters in another order than theirs."""
+    """Return records at the end of the input, with three keys, kept as dead letters in another order."""
     topic = f"{project.application.id}-in"
     if topic not in project.broker.topics():
         project.broker.create_topic(topic, 2, exact=True)
@@ -184,12 +182,12 @@ def kept_letters(project: Project, count: int, first: int = 0) -> list[RawRecord
         assert record is not None
         records.append(record)
     for record in reversed(records):
-        keep(project.broker.bootstrap_servers, project.application.id, record, "ValueError", f"not JSON {record.offset}")
+        store_dead_letter(project.broker.bootstrap_servers, project.application.id, record, "ValueError", f"not JSON {record.offset}")
     return records
 
 
 def replayed(project: Project) -> list[tuple[int, bytes | None, bytes | None]]:
-    """What stands in the input behind the first records: partition, key, value, in the order of each partition."""
+    """Return the records of the input after the first ones: partition, key, value, in the order of each partition."""
     records = project.broker.consume(f"{project.application.id}-in")
     return [
         (record.partition, record.key, record.value)
@@ -234,21 +232,21 @@ def test_only_what_is_meant_is_replayed_and_what_is_gone_is_refused(project: Pro
     assert book([f"{topic}-1@0"]).run().reason == "1 records are in their topics again"
     assert book([], "ValueError: .* 1$").run().reason == "2 records are in their topics again"
     told = book([]).dry_run()
-    assert f"to replay 1, replayed before 3, records ['{topic}-0@0']" in told.lines[0]
+    assert f"to replay 1, replayed before 3, records {topic}-0@0" in told.lines[0]
     assert [line.partition(":")[0] for line in told.lines] == ["check", "replay", "verify"]
     assert book([]).run().reason == "1 records are in their topics again"
     assert book([]).run().reason == "nothing is left to replay"
     kept_nowhere = project.broker
-    keep(kept_nowhere.bootstrap_servers, project.application.id, RawRecord("gone", 0, 5, b"k", b"v", None, ()), "E", "e")
+    store_dead_letter(kept_nowhere.bootstrap_servers, project.application.id, RawRecord("gone", 0, 5, b"k", b"v", None, ()), "E", "e")
     assert "there is nowhere to write to: gone-0 does not exist" in str(book([]).run().reason)
 
 
 def test_rebuild_global_store_killed_after_any_step_and_refused_for_a_store_that_is_not_there(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = project.operations.places.streams_toml
+    path = project.operations.paths.streams_toml
     path.write_text(path.read_text().replace("topology:build", "topology:build_with_table"))
-    operations = Operations(project.operations.places, Applications.read(path), project.control_plane)
+    operations = Operations(project.operations.paths, Applications.read(path), project.control_plane)
     (application,) = operations.applications.applications
     assert "no instance of" in str(make(operations, RebuildGlobalStore.NAME).run().reason)
     for end, config in (("in", {}), ("out", {}), ("names", {"cleanup.policy": "compact"})):
@@ -283,5 +281,5 @@ def test_a_dry_run_says_what_would_be_done_and_changes_nothing(running: Project)
     with running.control_plane.reading() as session:
         assert session.scalars(select(RunBookRun)).all() == []
     assert dead_letter_topic(running.application.id) not in running.broker.topics()
-    record = RecordInTheWay(TaskId(0, 0), f"{running.application.id}-in", 0, 0)
+    record = PausedRecord(TaskId(0, 0), f"{running.application.id}-in", 0, 0)
     assert SkipRecord(running.application, running.control_plane, record, Request("ann")).run().state == RunBookState.DONE.value

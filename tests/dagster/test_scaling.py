@@ -10,16 +10,16 @@ import dagster as dg
 import pytest
 from sqlalchemy import select
 
-from assets.instances import instance_metadata, learned_percent
-from orchestration.applications import Applications
-from orchestration.control_plane.models import Alert, AuditEntry, Task
-from orchestration.definitions import definitions
-from orchestration.instance_partitions import PARTITIONS, follow_instances
-from orchestration.observer import Observer
-from orchestration.operations import Operations
-from orchestration.tasks import RefusedError
-from runtime.states import TaskKind
-from sensors.instances import instances_no_longer_declared, instances_that_should_run
+from penstock.assets.instances import instance_metadata, learned_percent
+from penstock.orchestration.dagster.instance_partitions import PARTITIONS, follow_instances
+from penstock.orchestration.database.models import Alert, AuditEntry, Task
+from penstock.orchestration.declarations.applications import Applications
+from penstock.orchestration.definitions import definitions
+from penstock.orchestration.instances.operations import Operations
+from penstock.orchestration.kafka.observer import Observer
+from penstock.orchestration.kafka.task_commands import RefusedError
+from penstock.runtime.model.states import TaskKind
+from penstock.sensors.instances import instances_no_longer_declared, instances_that_should_run
 from tests.dagster.telling import Project
 from tests.dagster.test_commands import penstock
 from tests.dagster.test_instances import run, tick
@@ -28,7 +28,7 @@ from tests.support import wait_until
 
 @pytest.fixture
 def counted(project: Project) -> Project:
-    """The project's application, declared by a number: one instance. Its input has four partitions."""
+    """Return the project's application, declared by a number: one instance. Its input has four partitions."""
     for end, partitions in (("in", 4), ("out", 1)):
         project.broker.create_topic(f"{project.application.id}-{end}", partitions, exact=True)
     declare(project, 1)
@@ -43,11 +43,11 @@ def dagster(counted: Project) -> Iterator[dg.DagsterInstance]:
 
 
 def declare(project: Project, count: int) -> None:
-    """Edits `streams.toml`."""
-    path = project.operations.places.streams_toml
+    """Edit `streams.toml`."""
+    path = project.operations.paths.streams_toml
     lines = [f"instances = {count}" if line.startswith("instances = ") else line for line in path.read_text().splitlines()]
     path.write_text("\n".join(lines))
-    project.operations = Operations(project.operations.places, Applications.read(path), project.control_plane)
+    project.operations = Operations(project.operations.paths, Applications.read(path), project.control_plane)
 
 
 def name(project: Project, number: int) -> str:
@@ -55,18 +55,18 @@ def name(project: Project, number: int) -> str:
 
 
 def lives(project: Project) -> list[int]:
-    """Which instances have a process."""
+    """Return the instances that have a process."""
     return [number for number in range(1, 5) if project.operations.launcher.running(name(project, number))]
 
 
 def wanted(project: Project) -> list[str]:
-    """What should run, as Kafka has it."""
+    """Return the instances that should run, according to Kafka."""
     picture = Observer(project.application.id, project.broker.bootstrap_servers).look()
     return sorted(instance for instance, desired in picture.desired.items() if desired.running)
 
 
 def tasks(project: Project) -> dict[str, int]:
-    """How many tasks each instance runs, as Kafka has it."""
+    """Return the number of tasks of each instance, according to Kafka."""
     picture = Observer(project.application.id, project.broker.bootstrap_servers).look()
     found: dict[str, int] = {}
     for _, instance, report in picture.reports():
@@ -75,12 +75,12 @@ def tasks(project: Project) -> dict[str, int]:
 
 
 def run_by(project: Project, *shares: int) -> None:
-    """Waits until the instances that there are run so many tasks."""
+    """Wait until the existing instances run these numbers of tasks."""
     wait_until(lambda: sorted(tasks(project).values()) == sorted(shares), 30, f"shares of {shares}")
 
 
 def test_a_job_scales_out_and_in_and_may_be_run_again(counted: Project, dagster: dg.DagsterInstance) -> None:
-    """Three are more than are declared. Who is too many hands its tasks over and stays stopped."""
+    """Three are more than are declared. A surplus instance hands its tasks over and stays stopped."""
     job = definitions(counted.operations.applications).resolve_job_def("scale_application")
 
     def scale(instances: int) -> None:
@@ -137,7 +137,7 @@ def test_the_commands_scale_and_drain_and_a_dead_instance_beyond_the_declared_on
     one, two = name(counted, 1), name(counted, 2)
     assert f"{counted.application.id} runs as {one}, {two}" in penstock("scale", counted.application.id, "2")
     run_by(counted, 2, 2)
-    shown = instance_metadata(counted.operations.places, counted.operations.start(one, actor="ann"))
+    shown = instance_metadata(counted.operations.paths, counted.operations.start(one, actor="ann"))
     numbers = {key: shown[key].value for key in ("workers", "active_tasks", "standby_tasks", "learner_tasks", "records_to_learn")}
     assert numbers == {"workers": 1, "active_tasks": 2, "standby_tasks": 0, "learner_tasks": 0, "records_to_learn": 0}
     assert f"{one} has handed its tasks over and closed" in penstock("drain", one)
@@ -154,7 +154,7 @@ def test_the_commands_scale_and_drain_and_a_dead_instance_beyond_the_declared_on
     with counted.control_plane.reading() as session:
         assert [(alert.kind, alert.instance) for alert in session.scalars(select(Alert))] == [("INSTANCE_DIED", two)]
     assert f"{two} has not been running" in penstock("stop")
-    assert not tick(counted, instances_that_should_run, dagster).run_requests  # stopped like the declared ones, so it stays so
+    assert not tick(counted, instances_that_should_run, dagster).run_requests  # stopped like the declared ones, and stays stopped
     assert f"{two} has not been running" in penstock("drain", two)
     here = ("--application", counted.application.id, "-b", counted.broker.bootstrap_servers)
     assert f"{two} has not been running" in penstock("drain", two, *here)
@@ -163,6 +163,45 @@ def test_the_commands_scale_and_drain_and_a_dead_instance_beyond_the_declared_on
     told = f"no instance {beyond!r} of {counted.application.id} is known; known are {one}, {two}"
     assert told in penstock("drain", beyond, *here, status=1)
     assert beyond not in penstock("status")
+
+
+def test_only_scale_runs_more_than_are_declared(counted: Project, dagster: dg.DagsterInstance) -> None:
+    """A misspelt number would start one more member. Instances started by `scale` are stopped and started by name, until `scale` reduces
+    them."""
+    one, two, three = (name(counted, number) for number in (1, 2, 3))
+    more = f"no instance {two!r} is declared; declared are {one} "
+    for command in (("start", two), ("start", one, two), ("restart", two), ("stop", two), ("run-book", "restart-instance", two)):
+        said = penstock(*command, status=1)
+        assert more in said and f"Did you mean {one!r}" in said and f"penstock scale {counted.application.id} 2" in said
+    dagster.add_dynamic_partitions(PARTITIONS, [two])
+    by_config = {"ops": {"restart": {"config": {"instance": two}}}}
+    for job, request in (("start_instances", dg.RunRequest(partition_key=two)), ("restart_instance", dg.RunRequest(run_config=by_config))):
+        result = run(counted, request, job, dagster)
+        (failure,) = (event.step_failure_data.error for event in result.all_events if event.is_step_failure)
+        assert not result.success and failure is not None and any(more in each.message for each in (failure, failure.cause) if each)
+    assert lives(counted) == []
+    assert f"runs as {one}, {two}" in penstock("scale", counted.application.id, "2")
+    assert f"{two} has closed" in penstock("stop", two)
+    assert f"{two} is RUNNING" in penstock("start", two)
+    said = penstock("start", three, status=1)
+    assert f"declared are {one}, {two}" in said and lives(counted) == [1, 2]
+    assert f"runs as {one}" in penstock("scale", counted.application.id, "1")
+    assert more in penstock("start", two, status=1)
+    assert lives(counted) == [1]
+
+
+def test_an_instance_that_scale_has_added_is_not_drained_when_it_restarts_after_a_stop(
+    counted: Project, dagster: dg.DagsterInstance
+) -> None:
+    operations, second = counted.operations, name(counted, 2)
+    operations.scale(counted.application.id, 2, actor="ann")
+    for close in (operations.close_for_restart, operations.hand_over_for_restart):
+        operations.stop(second, actor="ann")
+        assert not close(second, actor="ann"), "it did not run"
+        assert not tick(counted, instances_no_longer_declared, dagster).run_requests
+        assert operations.instances(counted.application) == (name(counted, 1), second)
+    for number in (1, 2):
+        operations.stop(name(counted, number), actor="ann")
 
 
 def test_the_progress_of_a_copy_is_told_in_percent() -> None:

@@ -1,7 +1,7 @@
-"""Spark's work in a child process of a run, for real: on a cluster of a master and two workers, and on a server of Spark Connect.
+"""Spark work in a child process of a run: on a real cluster of a master and two workers, and on a Spark Connect server.
 
-Where a run is terminated or killed, everything that worked for it must be gone in seconds: the child, its JVM, the executors and their
-Pythons.
+If a run is terminated or killed, all its processes must be gone in seconds: the child, its JVM, the executors and their
+Python processes.
 """
 
 from __future__ import annotations
@@ -19,21 +19,20 @@ import msgspec
 import psutil
 import pytest
 
-from runtime import serdes
-from runtime.clock import SystemClock
-from runtime.ids import NextOffset, Partition, TaskId
-from runtime.record import ValueAndTimestamp
-from runtime.snapshots.local import write_snapshot
-from runtime.snapshots.manifest import SNAPSHOT, ApplicationManifest, TaskManifest, encoded, read_manifest
-from runtime.stores import Stores
-from runtime.stores.base import StoreContext
+from penstock import serdes
+from penstock.runtime.model.clock import SystemClock
+from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.model.record import ValueAndTimestamp
+from penstock.runtime.snapshots.local import write_snapshot
+from penstock.runtime.snapshots.manifest import SNAPSHOT, ApplicationManifest, TaskManifest, encoded, read_manifest
+from penstock.runtime.stores import Stores
+from penstock.runtime.stores.base import StoreContext
 from tests.dagster.spark_cluster import BARE_PYTHON, ConnectServer, SparkCluster
 from tests.dagster.spark_jobs import Work, run
-from tests.support import Kafka, wait_until
+from tests.support import ROOT, Kafka, wait_until
 
 pytestmark = pytest.mark.spark
 
-ROOT = Path(__file__).resolve().parents[2]
 ON_CLUSTER = """
 [spark]
 master = "{master}"
@@ -50,7 +49,7 @@ packages = ["tests"]
 "spark.scheduler.maxRegisteredResourcesWaitingTime" = "120s"
 """
 END_SECONDS = 20.0
-"""Within which everything must be gone. It is two or three seconds on a machine that has nothing else to do."""
+"""Timeout for all processes to be gone. On an idle machine they need two or three seconds."""
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +76,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def snapshot(folder: Path) -> str:
-    """Of a store of two tasks, with 1,000 numbers each."""
+    """Return a snapshot of a store with two tasks and 1,000 numbers each."""
     clock, root = SystemClock(), folder / "snapshots"
     parts: list[TaskManifest] = []
     for number in range(2):
@@ -106,12 +105,12 @@ def snapshot(folder: Path) -> str:
 
 
 def lines(instance: dg.DagsterInstance, run_id: str) -> list[str]:
-    """What the run's log says, without Dagster's own events."""
+    """Return the run's log, without Dagster's own events."""
     return [entry.user_message for entry in instance.all_logs(run_id) if entry.dagster_event is None]
 
 
 def three_records(broker: Kafka) -> str:
-    """A topic of two partitions with three records, as `Work` names it."""
+    """Return a topic of two partitions with three records, in the notation of `Work`."""
     topic = broker.create_topic("numbers", 2)
     broker.produce(topic, [("a", b"1"), ("b", b"2")], partition=0)
     broker.produce(topic, [("c", b"3")], partition=1)
@@ -141,7 +140,7 @@ def test_a_cluster_does_the_work_and_goes_on_when_a_worker_is_killed(
     (done,) = found
     assert (done.rows, done.total, done.tasks) == (2000, 2 * sum(range(1000)), 6)
     assert (done.seeded, done.delta, done.records) == (2000, 2000, 3)
-    assert all(".zip/runtime/" in path for path in done.code), done.code
+    assert all(".zip/penstock/runtime/" in path for path in done.code), done.code
     assert f"starting Spark at {cluster.master}" in log
     assert any(line.startswith("beating: ") and " of 6 tasks done" in line for line in log), log
     cluster.replace(1)
@@ -162,12 +161,12 @@ def test_nothing_is_left_of_a_run_that_ends_before_its_work(
     try:
         wait_until(lambda: len(list(folder.glob("beat-*"))) == 2 or dagster_run.poll() is not None, 180, "work on both executors")
         assert dagster_run.poll() is None, (tmp_path / "run.log").read_text()[-3000:]
-        (child,) = [each for each in psutil.Process(dagster_run.pid).children() if "assets.spark.run" in each.cmdline()]
+        (child,) = [each for each in psutil.Process(dagster_run.pid).children() if "penstock.assets.spark.process.run" in each.cmdline()]
         at_work = [child, *child.children(recursive=True)]
         at_work += [psutil.Process(int(path.read_text())) for path in folder.glob("beat-*")]
         at_work += cluster.executors()
-        assert len(at_work) >= 6, at_work  # the child, its JVM, two executors and a Python on each
-        if end is signal.SIGINT:  # what the UI's button does: a word in the database, and a signal
+        assert len(at_work) >= 6, at_work  # the child, its JVM, two executors and a Python process on each
+        if end is signal.SIGINT:  # like the UI's button: a flag in the database, and a signal
             with dg.DagsterInstance.get() as instance:
                 instance.report_run_canceling(instance.get_runs()[0])
         os.kill(dagster_run.pid, end)
@@ -213,7 +212,7 @@ def test_a_server_of_spark_connect_does_the_same(streams_toml: Path, folder: Pat
 
 
 def told(result: dg.ExecuteInProcessResult) -> str:
-    """What the UI shows of a step that failed."""
+    """Return the UI's text for a failed step."""
     failure = result.failure_data_for_node("table")
     assert failure is not None and failure.user_failure_data is not None
     return str(failure.user_failure_data.description)

@@ -1,4 +1,4 @@
-"""Seeds with a real Spark: history that Spark has summed up and the rest of the stream are the stream of the whole."""
+"""Seeds with a real Spark: history aggregated by Spark plus the rest of the stream equal the stream of the whole."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ import typer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from assets.spark.partitioner import slots
-from assets.spark.seed import main as seed_command
-from assets.spark.seed import offsets_as_of, offsets_at_end
-from assets.spark.seed_job import SeedError, write_seed
-from runtime.client import KafkaStreams
-from runtime.config import StreamsConfig
-from runtime.ids import TaskId
-from runtime.seeds.install import install_seed
-from runtime.serdes.murmur2 import partition_for
-from runtime.snapshots.catalogue import find
-from runtime.states import State
-from tests.broker.engine import reaches
-from tests.broker.seeds import entries
-from tests.dagster.seeded import HOUR_MS, MINUTE_MS, build
+from penstock.assets.spark.seeds.command import main as seed_command
+from penstock.assets.spark.seeds.command import offsets_as_of, offsets_at_end
+from penstock.assets.spark.seeds.job import SeedError, write_seed
+from penstock.assets.spark.seeds.partitioner import slots
+from penstock.runtime.client.kafka_streams import KafkaStreams
+from penstock.runtime.config.streams_config import StreamsConfig
+from penstock.runtime.model.ids import TaskId
+from penstock.runtime.model.states import State
+from penstock.runtime.seeds.install import install_seed
+from penstock.runtime.serdes.murmur import partition_for
+from penstock.runtime.snapshots.catalogue import find
 from tests.support import Kafka, unique, wait_until
+from tests.support.engine import reaches
+from tests.support.seeded import HOUR_MS, MINUTE_MS, build
+from tests.support.seeds import entries
 
 pytestmark = [
     pytest.mark.spark,
-    # py4j leaves its sockets to the garbage collector, and PySpark still calls what Python 3.12 deprecates: neither is ours to change.
+    # py4j leaves its sockets to the garbage collector, and PySpark still calls functions deprecated by Python 3.12: not in our code.
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning", "default::DeprecationWarning"),
 ]
 
-FACTORY = "tests.dagster.seeded:build"
+FACTORY = "tests.support.seeded:build"
 STORES = ("totals", "hourly", "visits", "latest")
 FIRST_MS = 1_790_000_000_000 // HOUR_MS * HOUR_MS
 KEYS = [f"customer-{number}" for number in range(30)]
@@ -42,7 +42,8 @@ Record = tuple[str, bytes | None, int]
 
 
 def half(number: int) -> list[Record]:
-    """Six hours of orders: key, value, time. Customers come back within a visit and after it, and some of their orders are withdrawn."""
+    """Return six hours of orders: key, value, time. Customers return within a visit and after it, and some of their orders are
+    withdrawn."""
     found = []
     for step in range(STEPS):
         for index, key in enumerate(KEYS):
@@ -55,14 +56,14 @@ def half(number: int) -> list[Record]:
 
 
 def history(spark: SparkSession, records: list[Record], folder: Path) -> DataFrame:
-    """What a lake keeps of the topic."""
+    """Return the topic's records as a data lake keeps them."""
     rows = [(key, None if value is None else value.decode(), at) for key, value, at in records]
     spark.createDataFrame(rows, "key string, order string, at long").write.parquet(str(folder))
     return spark.read.parquet(str(folder)).withColumn("order", F.from_json("order", "amount int, city string"))
 
 
 def summed_up(orders: DataFrame) -> Mapping[str, DataFrame]:
-    """The state of every store, by Spark alone."""
+    """Compute the state of every store in Spark alone."""
     kept = orders.where("order is not null").withColumn("time", F.timestamp_millis("at"))
     latest = F.timestamp_millis(F.max("at")).alias("timestamp")
     hour, visit = F.window("time", "1 hour"), F.session_window("time", "5 minutes")
@@ -87,7 +88,7 @@ def run_to_the_end(broker: Kafka, config: StreamsConfig, topic: str) -> None:
 
 
 def state(config: StreamsConfig) -> dict[tuple[str, str], dict[str, dict[bytes, bytes]]]:
-    """All entries of a closed application, by task and store."""
+    """Return all entries of a closed application, by task and store."""
     folder = config.state_dir / config.application_id
     return {(task, store): entries(folder / task / "rocksdb" / store) for task in ("0_0", "0_1") for store in STORES}
 
@@ -113,7 +114,7 @@ def test_history_by_spark_and_the_rest_of_the_stream_are_the_stream_of_the_whole
 
     seed = find(tmp_path / "seeds")
     assert (seed.manifest.kind, seed.tasks) == ("seed", ["0_0", "0_1"])
-    for task in seed.tasks:  # a real producer has put the keys where the seed has them
+    for task in seed.tasks:  # a real producer has assigned the keys to the same partitions as the seed
         [totals] = [store for store in seed.task(task).stores if store.name == "totals"]
         local = seed.task_place(task).local
         assert local is not None
@@ -182,7 +183,7 @@ def test_the_command_seeds_a_store_without_rows_in_all_its_tasks(
     told = ["-a", "shop", "--root", str(tmp_path / "seeds"), "--store", f"totals={lake}", "--offsets", str(offsets)]
     command(told, standalone_mode=False)
     seed = find(tmp_path / "seeds")
-    assert [len(seed.task(task).stores) for task in seed.tasks] == [1, 1]
+    assert [len(seed.task(task).stores) for task in seed.tasks] == [4, 4]
     assert [at.next_offset for at in seed.manifest.inputs] == [3, 4]
     printed = capsys.readouterr().out
     assert "totals: 0 rows" in printed
@@ -190,3 +191,26 @@ def test_the_command_seeds_a_store_without_rows_in_all_its_tasks(
     assert str(seed.place) in printed
     with pytest.raises(typer.BadParameter, match="where the stream goes on"):
         command([*told, "--ends"], standalone_mode=False)
+
+
+def test_a_seed_of_one_store_is_installed_with_the_others_empty(
+    spark: SparkSession, broker: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = broker.create_topic("orders", 2)
+    monkeypatch.setenv("PENSTOCK_TEST_ORDERS", topic)
+    name = unique("seeded")
+    common = {"bootstrap.servers": broker.bootstrap_servers, "state.dir": str(tmp_path / "state")}
+    rows = spark.createDataFrame([("of before", 1, 2, FIRST_MS)], "key string, orders int, amount int, timestamp long")
+    from_start = {topic: {0: 0, 1: 0}}
+    found = write_seed({"totals": rows}, application=name, factory=FACTORY, config=common, root=str(tmp_path / "seeds"), offsets=from_start)
+    assert (found.left_empty, [store.name for store in found.stores]) == (["hourly", "latest", "visits"], ["totals"])
+    config = StreamsConfig({**common, "application.id": name})
+    install_seed(build().resolved(config), config, found.place)
+    broker.produce(topic, [(key, value) for key, value, _ in half(0)], timestamps=[at for *_, at in half(0)])
+    run_to_the_end(broker, config, topic)
+    whole = StreamsConfig({**common, "application.id": unique("whole")})
+    run_to_the_end(broker, whole, topic)
+    seeded, expected = state(config), state(whole)
+    assert {at: seeded[at] for at in seeded if at[1] != "totals"} == {at: expected[at] for at in expected if at[1] != "totals"}
+    totals = {key for (_, store), families in seeded.items() if store == "totals" for family in families.values() for key in family}
+    assert b"of before" in totals

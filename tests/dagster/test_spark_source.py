@@ -1,10 +1,11 @@
-"""`spark.read.format("penstock.state")` with a real Spark. What rows are there is looked at without one (tests/unit/test_state_source.py);
-here it is what Spark makes of them."""
+"""`spark.read.format("penstock.state")` in a real Spark session. Tests of the rows themselves need no session; they are in
+tests/unit/assets/test_state_source.py."""
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -15,16 +16,17 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from assets.spark.state_source import StateReader
-from runtime import serdes
-from runtime.record import ValueAndTimestamp
-from runtime.snapshots.manifest import MANIFEST
-from runtime.stores import Stores
-from tests.state_snapshots import AT_MS, Tasks, rows_of
+from penstock import serdes
+from penstock.assets.spark.source.state_source import StateReader
+from penstock.runtime.model.record import ValueAndTimestamp
+from penstock.runtime.serdes.serde import Serde
+from penstock.runtime.snapshots.manifest import MANIFEST
+from penstock.runtime.stores import Stores
+from tests.support.state_snapshots import AT_MS, Tasks, rows_of
 
 pytestmark = [
     pytest.mark.spark,
-    # py4j leaves its sockets to the garbage collector, and PySpark still calls what Python 3.12 deprecates: neither is ours to change.
+    # py4j leaves its sockets to the garbage collector, and PySpark still calls functions deprecated by Python 3.12: not in our code.
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning", "default::DeprecationWarning"),
 ]
 HOUR = 3_600_000
@@ -92,11 +94,11 @@ def test_typed_columns_and_a_partition_per_task(spark: SparkSession, app: Tasks,
     path = app.snapshot()
     frame = read(spark, path, "flights")
     assert frame.rdd.getNumPartitions() == TASKS
-    # Spark 4 gives wrong rows for a Python source with pushFilters when one frame is used twice: ours must not have it.
+    # Spark 4 returns wrong rows for a Python source with pushFilters when one frame is used twice: ours must not have it.
     assert "pushFilters" not in vars(StateReader)
     numbers = frame.where("value.number = 1").unionByName(frame.where("value.number = 2")).selectExpr("value.number AS number")
     assert sorted(row.number for row in numbers.collect()) == [1, 2] and frame.count() == 20
-    # Through Parquet and back: what Spark took for the types is what it can keep.
+    # Through Parquet and back: Spark can store the types that it has read.
     frame.write.parquet(str(tmp_path / "flights"))
     kept = spark.read.parquet(str(tmp_path / "flights"))
     assert dict(kept.dtypes) == dict(frame.dtypes)
@@ -158,6 +160,20 @@ def test_malformed_rows_in_spark(spark: SparkSession, app: Tasks) -> None:
     assert row is not None and tuple(row)[:3] == (0, 8, 8) and "value: " in row.reason
     with pytest.raises(PySparkException, match=r"store versions of task 0_0: the row with the key .* does not fit"):
         read(spark, path, "versions", tasks="0_0", mode="FAILFAST").count()
+
+
+def test_broken_rows_stay_under_their_own_keys(spark: SparkSession, tmp_path: Path) -> None:
+    """Joined by a comma, the first two are one valid value, and the third is two: the same number in total."""
+    raw = Serde(lambda _topic, _headers, data: data, lambda _topic, _headers, data: data, name="json(Leg)", schema=serdes.json(Leg).schema)
+    store = Stores.key_value_store_builder(Stores.persistent_key_value_store("legs"), serdes.STRING, raw)
+    values = {"k0": b'{"origin":"a"', "k1": b'"miles":1}', "k2": b'{"origin":"b"},{"origin":"c"}', "k3": b'{"origin":"d"}'}
+    with closing(Tasks(tmp_path, [store])) as tasks:
+        for key, value in values.items():
+            tasks.store(0, "legs").put(key, value)
+        path = tasks.snapshot()
+    rows = {row.key: row for row in read(spark, path, "legs").selectExpr("key", "value.origin", "_malformed.value AS bytes").collect()}
+    assert {key: row.origin for key, row in rows.items()} == {"k0": None, "k1": None, "k2": None, "k3": "d"}
+    assert {key: row.bytes and bytes(row.bytes) for key, row in rows.items()} == {**values, "k3": None}
 
 
 @pytest.mark.parametrize(

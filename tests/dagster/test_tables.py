@@ -13,33 +13,33 @@ import msgspec
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from assets.spark.pipes import Context, SparkJobs
-from assets.spark.table_check import TableCheck, check
-from assets.spark.table_files import TableFiles, table_files
-from assets.spark.table_job import MALFORMED_TABLE, make
-from assets.spark.table_request import TableRequest, TableResult
-from assets.tables import JOB, table_definitions
-from assets.tables.check import tell
-from assets.tables.lineage import topic_key
-from assets.tables.requests import new_version, table_request
-from orchestration import alerts
-from orchestration.applications import Applications
-from orchestration.control_plane.models import Alert
-from orchestration.operations import Operations
-from orchestration.resources import PenstockResource
-from orchestration.table_alerts import TABLE_DIFFERS
-from orchestration.table_versions import TableVersion, WrongTableError
-from runtime import serdes
-from runtime.record import ValueAndTimestamp
-from runtime.stores import Stores
+from penstock import serdes
+from penstock.assets.spark.process.pipes import Context, SparkJobs
+from penstock.assets.spark.tables.check import TableCheck, check
+from penstock.assets.spark.tables.files import TableFiles, table_files
+from penstock.assets.spark.tables.job import MALFORMED_TABLE, make
+from penstock.assets.spark.tables.request import TableRequest, TableResult
+from penstock.assets.tables import JOB, table_definitions
+from penstock.assets.tables.check import tell
+from penstock.assets.tables.lineage import topic_key
+from penstock.assets.tables.requests import new_version, table_request
+from penstock.orchestration.alerts import alerts
+from penstock.orchestration.alerts.table_alerts import TABLE_DIFFERS
+from penstock.orchestration.dagster.resources import PenstockResource
+from penstock.orchestration.database.models import Alert
+from penstock.orchestration.declarations.applications import Applications
+from penstock.orchestration.instances.operations import Operations
+from penstock.orchestration.tables.versions import TableVersion, WrongTableError
+from penstock.runtime.model.record import ValueAndTimestamp
+from penstock.runtime.stores import Stores
 from tests.dagster.telling import Project
-from tests.state_snapshots import AT_MS, Tasks
 from tests.support import Kafka, wait_until
+from tests.support.state_snapshots import AT_MS, Tasks
 
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.timeout(900),
-    # py4j leaves its sockets to the garbage collector, and PySpark still calls what Python 3.12 deprecates: neither is ours to change.
+    # py4j leaves its sockets to the garbage collector, and PySpark still calls functions deprecated by Python 3.12: not in our code.
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning", "default::DeprecationWarning"),
 ]
 
@@ -51,7 +51,7 @@ Result = TypeVar("Result")
 
 
 class Delay(msgspec.Struct):
-    """A value with a type of its own."""
+    """A value with a declared type."""
 
     flights: Annotated[int, msgspec.Meta(description="Departures")]
     timestamp: str = "never"
@@ -59,7 +59,7 @@ class Delay(msgspec.Struct):
 
 @pytest.fixture
 def tasks(tmp_path: Path) -> Iterator[Tasks]:
-    """Two tasks with a key-value store of numbers, and a store of windows of an hour that are kept for three days."""
+    """Yield two tasks with a key-value store of numbers, and a store of one-hour windows with a retention of three days."""
     numbers = Stores.persistent_timestamped_key_value_store("carriers")
     windows = Stores.persistent_timestamped_window_store("hourly-delay", 3 * DAY_MS, HOUR_MS)
     made = Tasks(
@@ -75,7 +75,7 @@ def tasks(tmp_path: Path) -> Iterator[Tasks]:
 
 
 def request(tasks: Tasks, version: str, store: str = "carriers", form: str = "parquet", **settings: Any) -> TableRequest:  # noqa: ANN401
-    """For a table of the newest snapshot."""
+    """Return a request for a table from the newest snapshot."""
     table = store.replace("-", "_")
     location = tasks.folder / "tables" / table
     return TableRequest(
@@ -93,7 +93,7 @@ def request(tasks: Tasks, version: str, store: str = "carriers", form: str = "pa
 
 
 def nothing(_text: str) -> None:
-    """Hears the report."""
+    """Ignore the report."""
 
 
 def window(tasks: Tasks, task: int, key: str, hour: int, flights: int) -> None:
@@ -105,7 +105,7 @@ def number(tasks: Tasks, task: int, key: str, value: int) -> None:
 
 
 def counted(spark: SparkSession, asked: TableRequest) -> dict[str, int]:
-    """What a table of numbers says."""
+    """Return the content of a table of numbers."""
     frame = table_files(asked.format, asked.location, Path(asked.versions)).read(spark)
     return {row.carrier: row.flights for row in frame.collect()}
 
@@ -136,7 +136,7 @@ def test_a_table_is_made_with_all_that_is_known_of_it_and_replaced_in_one_step(s
     number(tasks, 0, "AA", 3)
     tasks.snapshot("20260102T000000000-aaaaaa")
     make(request(tasks, "v2", **names), spark, nothing)
-    make(request(tasks, "v2", **names), spark, nothing)  # tried again: it is there already
+    make(request(tasks, "v2", **names), spark, nothing)  # repeated: it is there already
     assert counted(spark, request(tasks, "", **names))["AA"] == 3
     if form == "parquet":
         assert {row.carrier: row.flights for row in before.collect()}["AA"] == 2, "who had opened the old version goes on with it"
@@ -195,13 +195,13 @@ def test_days_are_overwritten_one_by_one_and_those_that_the_store_forgets_stay(s
     assert columns["flights"] == "Departures" and columns["day"] == "Day (UTC) of window_start"
 
     window(tasks, 0, "EWR", 23, 20)  # a late change of the first day
-    window(tasks, 1, "JFK", 25, 40)  # and one of a day that is not asked for
+    window(tasks, 1, "JFK", 25, 40)  # and one of a day that was not requested
     tasks.snapshot("20260102T000000000-aaaaaa")
     make(asked("v2", "2026-01-01", "2026-01-01"), spark, nothing)
     assert hours() == {"2026-01-01 05 EWR": 1, "2026-01-01 23 EWR": 20, "2026-01-02 00 EWR": 3, "2026-01-02 01 JFK": 4}
 
     for task in (0, 1):
-        window(tasks, task, "LGA", 24 + 72 + 1, 6)  # time goes on: the first day expires, the second but for an hour
+        window(tasks, task, "LGA", 24 + 72 + 1, 6)  # time advances: the first day expires, and the second except for an hour
     tasks.snapshot("20260103T000000000-aaaaaa")
     result = make(asked("v3", "2026-01-01", "2026-01-03"), spark, nothing)
     assert result.kept_days == ["2026-01-01", "2026-01-02"]
@@ -262,7 +262,7 @@ value-column = "flights"
 
 
 class Here(SparkJobs):
-    """Runs Spark's work in this process."""
+    """Runs Spark jobs in this process."""
 
     def run(
         self,
@@ -277,7 +277,7 @@ class Here(SparkJobs):
 
 @pytest.fixture
 def defs(tasks: Tasks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dg.Definitions:
-    """The tables, and two assets of a user's that read them."""
+    """Return the tables, and two assets of a user that read them."""
     streams = tmp_path / "streams.toml"
     streams.write_text(STREAMS)
     monkeypatch.setenv("PENSTOCK_STREAMS", str(streams))
@@ -297,7 +297,7 @@ def defs(tasks: Tasks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dg.De
 
 
 def here(tables: dg.Definitions, *more: dg.AssetsDefinition) -> dg.Definitions:
-    """The tables, made in this process, and more assets."""
+    """Return the tables, made in this process, and more assets."""
     return dg.Definitions(
         assets=[*(tables.assets or ()), *more],
         asset_checks=tables.asset_checks,
@@ -310,7 +310,7 @@ def here(tables: dg.Definitions, *more: dg.AssetsDefinition) -> dg.Definitions:
 def ran(
     defs: dg.Definitions, instance: dg.DagsterInstance, asset: str, days: tuple[str, str] | None = None
 ) -> Mapping[str, dg.MetadataValue]:
-    """Materialises an asset as the UI does, a table from the newest snapshot; the metadata."""
+    """Materialise an asset like the UI, a table from the newest snapshot; return the metadata."""
     tags = {} if days is None else {"dagster/asset_partition_range_start": days[0], "dagster/asset_partition_range_end": days[1]}
     config = {"ops": {asset: {"config": {"snapshot": "newest"}}}} if asset in ("carriers", "hourly_delay") else {}
     job = defs.resolve_implicit_global_asset_job_def()
@@ -336,7 +336,7 @@ def test_tables_under_dagster_backfill_over_days_and_assets_that_take_them(
     taken = tasks.snapshot()
     shutil.copytree(tasks.root, tmp_path / "home" / "snapshots" / "app")
     with dg.DagsterInstance.ephemeral() as instance:
-        # A backfill over a range of days, as the UI launches it for a table with a policy of one run: one snapshot, one run.
+        # A backfill over a range of days, launched like the UI for a table with a single-run policy: one snapshot, one run.
         metadata = ran(defs, instance, "hourly_delay", ("2026-01-01", "2026-01-03"))
         assert metadata["dagster/row_count"].value == 4 and metadata["snapshot"].value == taken.name
         assert "data:image/svg+xml;base64," in str(metadata["plots"].value)
@@ -384,10 +384,10 @@ value-column = "records"
 
 
 def test_two_instances_under_dagster(project: Project, spark: SparkSession) -> None:
-    """Two processes share the tasks, and both take part in the snapshot. Both tables equal what was fed and what the changelog says; the
-    one of the changelog goes on from where it was. A table that was damaged is found, with an alert until it is made anew."""
+    """Two processes share the tasks, and both take part in the snapshot. Both tables equal the input and the changelog; the one made from
+    the changelog continues incrementally. A damaged table is detected, with an alert until it is made again."""
     application = project.application.id
-    streams = project.operations.places.streams_toml
+    streams = project.operations.paths.streams_toml
     streams.write_text(streams.read_text() + TABLES.format(application=application))
     operations = Operations.find()
     for end in ("in", "out"):
@@ -445,7 +445,7 @@ def test_two_instances_under_dagster(project: Project, spark: SparkSession) -> N
 
 def _files(operations: Operations, name: str) -> TableFiles:
     table = operations.applications.table(name)
-    return table_files(table.format, table.location(operations.places), table.versions(operations.places))
+    return table_files(table.format, table.location(operations.paths), table.versions(operations.paths))
 
 
 def _records(operations: Operations, spark: SparkSession, name: str) -> dict[str, int]:
@@ -453,10 +453,10 @@ def _records(operations: Operations, spark: SparkSession, name: str) -> dict[str
 
 
 def _checked(operations: Operations, spark: SparkSession, name: str) -> TableCheck:
-    """As the asset check does it."""
+    """Run the check like the asset check."""
     table = operations.applications.table(name)
     application = operations.applications.named(table.application)
-    request = table_request(table, application, operations.places, new_version(), None, None)
+    request = table_request(table, application, operations.paths, new_version(), None, None)
     found = check(request, spark, nothing)
     tell(operations, table, found, occurrence=request.version, actor="test")
     return found

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 
-from runtime import Consumed, Materialized, Produced, StreamsBuilder, serdes
-from runtime.topology.topology import Topology
+from penstock import Consumed, Grouped, Materialized, Produced, StreamsBuilder, serdes
+from penstock.runtime.topology.topology import Topology
 
 
 def build() -> Topology:
-    """`<application>-in` → counts per key → `<application>-out`; the application is named by the environment."""
+    """Return `<application>-in` → counts per key → `<application>-out`; the environment names the application."""
     return _counting(StreamsBuilder()).build()
 
 
 def build_with_table() -> Topology:
-    """As `build`, beside a global table `names` of `<application>-names`."""
+    """Return the topology of `build` with a global table `names` of `<application>-names`."""
     builder = StreamsBuilder()
     topic = f"{os.environ['PENSTOCK_TEST_APPLICATION']}-names"
     builder.global_table(topic, Consumed(key=serdes.STRING, value=serdes.STRING), Materialized("names"))
@@ -31,3 +31,23 @@ def _counting(builder: StreamsBuilder) -> StreamsBuilder:
         .to(f"{application}-out", Produced(key=serdes.STRING, value=serdes.LONG))
     )
     return builder
+
+
+def build_wide() -> Topology:
+    """Return the topology of `build`, and `<application>-in` joined with the global table `names` → counts per name, in a store without a
+    changelog after a repartition topic → `<application>-moved`."""
+    application = os.environ["PENSTOCK_TEST_APPLICATION"]
+    builder = StreamsBuilder()
+    names = builder.global_table(f"{application}-names", Consumed(key=serdes.STRING, value=serdes.STRING), Materialized("names"))
+    source = builder.stream(f"{application}-in", Consumed(key=serdes.STRING, value=serdes.JSON))
+    produced = Produced(key=serdes.STRING, value=serdes.LONG)
+    counts = Materialized("counts", key=serdes.STRING, value=serdes.LONG)
+    source.group_by_key().count(counts).to_stream().to(f"{application}-out", produced)
+    (
+        source.join(names, lambda key, value: key, lambda value, name: name)
+        .group_by(lambda key, name: name, Grouped(serdes.STRING, value=serdes.STRING, name="by-name"))
+        .count(Materialized("moved", key=serdes.STRING, value=serdes.LONG, logging=False))
+        .to_stream()
+        .to(f"{application}-moved", produced)
+    )
+    return builder.build()

@@ -22,10 +22,10 @@ from typing import Any, TypeAlias, get_type_hints
 
 import pytest
 
-from runtime import StreamsBuilder, StreamsConfig, Topology, serdes
-from runtime.metrics import TASK
-from runtime.serdes import Serde
-from runtime.testing import TopologyTestDriver
+from penstock import StreamsBuilder, StreamsConfig, Topology, serdes
+from penstock.runtime.model.metrics import TASK
+from penstock.serdes import Serde
+from penstock.testing import TopologyTestDriver
 from tests.differential.java_streams import JavaStreams, Outcome, Output
 
 INPUTS = int(os.environ.get("PENSTOCK_DIFFERENTIAL_INPUTS", "0"))

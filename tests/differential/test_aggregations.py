@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runtime import KTable, Materialized, Produced, StreamsBuilder, serdes
+from penstock import KTable, Materialized, Produced, StreamsBuilder, serdes
 from tests.differential.family import Family, as_java
 
 LONGS = Produced(serdes.STRING, value=serdes.LONG)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runtime import Materialized, StreamsBuilder, TableJoined
+from penstock import Materialized, StreamsBuilder, TableJoined
 from tests.differential.family import Family, as_java
 from tests.differential.test_stream_joins import both
 from tests.differential.test_table_joins import UNCACHED, tables, versioned

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runtime import JoinWindows, StreamsBuilder
+from penstock import JoinWindows, StreamsBuilder
 from tests.differential.family import Family, as_java
 
 WINDOWS = JoinWindows.of_time_difference_and_grace(5, 3)

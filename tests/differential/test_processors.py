@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from runtime import (
+from penstock import (
     Consumed,
     ConsumerRecord,
     FixedKeyProcessor,
@@ -24,7 +24,7 @@ from runtime import (
     ValueAndTimestamp,
     serdes,
 )
-from runtime.stores import EngineStore
+from penstock.runtime.stores import EngineStore
 from tests.differential.family import Family, as_java
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from runtime import Branched, Materialized, Produced, StreamsBuilder
+from penstock import Branched, Materialized, Produced, StreamsBuilder
 from tests.differential.family import Family, as_java
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from runtime import JoinWindows, KStream, StreamJoined, StreamsBuilder, serdes
-from runtime.stores import Stores
+from penstock import JoinWindows, KStream, StreamJoined, StreamsBuilder, serdes
+from penstock.runtime.stores import Stores
 from tests.differential.family import Family, as_java
 
 WINDOWS = JoinWindows.of_time_difference_and_grace(5, 3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from runtime import (
+from penstock import (
     KGroupedStream,
     KTable,
     Materialized,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from runtime import (
+from penstock import (
     Joined,
     KeyValueStore,
     KTable,
@@ -15,7 +15,7 @@ from runtime import (
     ValueTransformerWithKey,
     serdes,
 )
-from runtime.stores import Stores
+from penstock.runtime.stores import Stores
 from tests.differential.family import Family, as_java
 from tests.differential.test_stream_joins import both, with_key
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runtime import Materialized, StreamsBuilder
+from penstock import Materialized, StreamsBuilder
 from tests.differential.family import Family, as_java
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from runtime import (
+from penstock import (
     EmitStrategy,
     Grouped,
     KGroupedStream,
@@ -19,7 +19,7 @@ from runtime import (
     UnlimitedWindows,
     serdes,
 )
-from runtime.serdes import Serde
+from penstock.serdes import Serde
 from tests.differential.family import Family, as_java
 
 TUMBLING = TimeWindows.of_size_and_grace(10, 5)

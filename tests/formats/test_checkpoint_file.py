@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from runtime.changelog.checkpoint import CheckpointInterval, read_checkpoint, write_checkpoint
-from runtime.errors import StateDirectoryError
-from runtime.ids import NextOffset, Partition
+from penstock.runtime.changelog.checkpoint import CheckpointInterval, read_checkpoint, write_checkpoint
+from penstock.runtime.model.errors import StateDirectoryError
+from penstock.runtime.model.ids import NextOffset, Partition
 from tests.support import without_root
 
 JAVA = Path(__file__).parent / "written_by_java"

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from runtime import serdes
-from runtime.commit.metadata import decode_partition_time, encode_partition_time
-from runtime.record import Window, Windowed
-from runtime.serdes.keys import pack_timestamp, session_key, split_session_key, split_window_store_key, window_store_key
-from runtime.serdes.murmur2 import murmur2, partition_for
+from penstock import serdes
+from penstock.runtime.model.offset_metadata import decode_partition_time, encode_partition_time
+from penstock.runtime.model.record import Window, Windowed
+from penstock.runtime.serdes.keys import pack_timestamp, session_key, split_session_key, split_window_store_key, window_store_key
+from penstock.runtime.serdes.murmur import murmur2, partition_for
 
 LINES = [line.split("\t") for line in (Path(__file__).parent / "written_by_java" / "bytes.tsv").read_text(encoding="utf-8").splitlines()]
 HOUR = 3_600_000

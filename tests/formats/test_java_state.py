@@ -13,16 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from runtime import serdes
-from runtime.changelog.adoption import take_up
-from runtime.changelog.checkpoint import read_checkpoint
-from runtime.errors import TaskCorruptedError
-from runtime.ids import NextOffset, Partition, TaskId
-from runtime.record import ValueAndTimestamp
-from runtime.stores.base import EngineStore, StoreBuilder, StoreContext
-from runtime.stores.directory import StateDirectory
-from runtime.stores.rocks_files import write_files
-from runtime.stores.suppliers import Stores
+from penstock import serdes
+from penstock.runtime.changelog.adoption import take_up
+from penstock.runtime.changelog.checkpoint import read_checkpoint
+from penstock.runtime.model.errors import TaskCorruptedError
+from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.model.record import ValueAndTimestamp
+from penstock.runtime.stores.base import EngineStore, StoreBuilder, StoreContext
+from penstock.runtime.stores.directory import StateDirectory
+from penstock.runtime.stores.rocks_files import write_files
+from penstock.runtime.stores.suppliers import Stores
 
 JAVA = Path(__file__).parent / "written_by_java"
 TASK = TaskId(0, 0)

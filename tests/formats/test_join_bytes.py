@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from runtime import serdes
-from runtime.serdes.join_sides import JoinKey, JoinKeySerde, JoinValuesSerde
-from runtime.serdes.murmur3 import hash128
-from runtime.serdes.subscriptions import (
+from penstock import serdes
+from penstock.runtime.serdes.join_sides import JoinKey, JoinKeySerde, JoinValuesSerde
+from penstock.runtime.serdes.murmur import hash128
+from penstock.runtime.serdes.subscriptions import (
     Instruction,
     Response,
     ResponseSerde,

@@ -11,20 +11,20 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from runtime.changelog.adoption import take_up
-from runtime.changelog.checkpoint import read_checkpoint
-from runtime.commit.metadata import decode_partition_time, encode_partition_time
-from runtime.coordination.records import Tombstone, decode
-from runtime.events import Event
-from runtime.ids import Partition
-from runtime.record import ValueAndTimestamp
-from runtime.snapshots.manifest import read_manifest
-from runtime.stores.base import EngineStore, StoreContext
-from runtime.stores.budget import StoreMemory
-from runtime.stores.directory import StateDirectory
-from runtime.stores.files import read_store
-from runtime.stores.layout import KEPT_LAYOUT, decode_layout
-from runtime.stores.rocks import RocksStore
+from penstock.runtime.changelog.adoption import take_up
+from penstock.runtime.changelog.checkpoint import read_checkpoint
+from penstock.runtime.coordination.records import Tombstone, decode
+from penstock.runtime.model.events import Event
+from penstock.runtime.model.ids import Partition
+from penstock.runtime.model.offset_metadata import decode_partition_time, encode_partition_time
+from penstock.runtime.model.record import ValueAndTimestamp
+from penstock.runtime.snapshots.manifest import read_manifest
+from penstock.runtime.stores.base import EngineStore, StoreContext
+from penstock.runtime.stores.budget import StoreMemory
+from penstock.runtime.stores.directory import StateDirectory
+from penstock.runtime.stores.files import read_store
+from penstock.runtime.stores.layout import LAYOUT_META, decode_layout
+from penstock.runtime.stores.rocks import RocksStore
 from tests.formats.write_v1 import BUILDERS, EVENT, GLOBAL, HOUR, INPUT, NOON, TASK, changelog, coordination, opened, write
 
 V1 = Path(__file__).parent / "v1"
@@ -104,7 +104,7 @@ def _raw(folder: Path) -> tuple[object, object]:
         found = {name: dict(family.items()) for name, family in store._families.items()}
     finally:
         store.close()
-    layout = found["offsets"].pop(b"\x00" + KEPT_LAYOUT.encode())
+    layout = found["offsets"].pop(b"\x00" + LAYOUT_META.encode())
     assert isinstance(layout, bytes)
     return found, decode_layout(layout)
 

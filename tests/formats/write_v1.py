@@ -7,10 +7,9 @@ import shutil
 import sys
 from pathlib import Path
 
-from runtime import serdes
-from runtime.changelog.checkpoint import write_checkpoint
-from runtime.commit.metadata import encode_partition_time
-from runtime.coordination.records import (
+from penstock import serdes
+from penstock.runtime.changelog.checkpoint import write_checkpoint
+from penstock.runtime.coordination.records import (
     ASSIGNMENT_KEY,
     Assignment,
     Command,
@@ -25,14 +24,15 @@ from runtime.coordination.records import (
     TopologyText,
     encode,
 )
-from runtime.events import Event, EventKind
-from runtime.ids import NextOffset, Partition, TaskId
-from runtime.serdes.keys import session_key, window_store_key
-from runtime.snapshots.local import write_snapshot
-from runtime.states import State, TaskKind, TaskState
-from runtime.stores.base import ChangelogRecord, EngineStore, StoreBuilder, StoreContext
-from runtime.stores.directory import StateDirectory
-from runtime.stores.suppliers import Stores
+from penstock.runtime.model.events import Event, EventKind
+from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.model.offset_metadata import encode_partition_time
+from penstock.runtime.model.states import State, TaskKind, TaskState
+from penstock.runtime.serdes.keys import session_key, window_store_key
+from penstock.runtime.snapshots.local import write_snapshot
+from penstock.runtime.stores.base import ChangelogRecord, EngineStore, StoreBuilder, StoreContext
+from penstock.runtime.stores.directory import StateDirectory
+from penstock.runtime.stores.suppliers import Stores
 
 TASK = TaskId(0, 0)
 HOUR = 3_600_000

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from runtime.coordination.assignor import Candidate, assign
-from runtime.ids import TaskId
+from penstock.runtime.coordination.assignor import Candidate, assign
+from penstock.runtime.model.ids import TaskId
 
 TASKS = st.frozensets(st.builds(TaskId, st.integers(0, 3), st.integers(0, 11)), max_size=30)
 

@@ -8,9 +8,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from runtime.coordination.assignor import Candidate, assign
-from runtime.coordination.copies import CopyRules, Placement, place
-from runtime.ids import TaskId
+from penstock.runtime.coordination.assignor import Candidate, assign
+from penstock.runtime.coordination.copies import CopyRules, Placement, place
+from penstock.runtime.model.ids import TaskId
 
 TASKS = [TaskId(0, number) for number in range(4)]
 LARGE = 1_000_000

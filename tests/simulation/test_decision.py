@@ -7,15 +7,16 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from runtime.config import StreamsConfig
-from runtime.coordination.decision import REJOIN_MS, Decision
-from runtime.coordination.log import Entry
-from runtime.coordination.racks import RackRules
-from runtime.coordination.records import ASSIGNMENT_KEY, Assignment, Death, Grant, Member, TaskReport, Told
-from runtime.coordination.registry import Registry
-from runtime.ids import Partition, TaskId
-from runtime.states import TaskKind, TaskState
-from runtime.topics import TopicLayout
+from penstock.runtime.config.streams_config import StreamsConfig
+from penstock.runtime.coordination.decision import REJOIN_MS, Decision
+from penstock.runtime.coordination.disk import positions_at
+from penstock.runtime.coordination.log import Entry
+from penstock.runtime.coordination.racks import RackRules
+from penstock.runtime.coordination.records import ASSIGNMENT_KEY, Assignment, Death, Desired, Grant, Member, TaskReport, Written
+from penstock.runtime.coordination.registry import Registry
+from penstock.runtime.coordination.topics import TopicLayout
+from penstock.runtime.model.ids import Partition, TaskId
+from penstock.runtime.model.states import TaskKind, TaskState
 
 TASKS = frozenset(TaskId(0, number) for number in range(4))
 NAMES = sorted(str(task) for task in TASKS)
@@ -43,7 +44,7 @@ class Log:
     def rules(self) -> RackRules:
         return RackRules()
 
-    def say(self, record: Told, ahead_ms: int | None = None) -> None:
+    def say(self, record: Written, ahead_ms: int | None = None) -> None:
         """`ahead_ms`: how far the brokers' clock is ahead of the one here, where it is known."""
         key = ASSIGNMENT_KEY if isinstance(record, Assignment) else cast(Any, record).key
         at_ms = None if ahead_ms is None else self.now_ms + ahead_ms
@@ -231,3 +232,90 @@ def test_who_is_back_is_waited_for_by_the_brokers_clock(ahead_ms: int) -> None:
     assert sorted(log.decide(dead=["b/1/1"], fenced=["b/1/1"]).reserved) == NAMES[2:]
     log.now_ms += SESSION_MS + REJOIN_MS
     assert active(log.decide()) == {"a/1/1": NAMES}
+
+
+def opened(position: int, state: TaskState = TaskState.RESTORING) -> TaskReport:
+    """A copy that is open, and not whole."""
+    return msgspec.structs.replace(report(TaskKind.LEARNER, caught_up=False, position=position), state=state)
+
+
+def test_an_open_store_outranks_the_sums_that_its_siblings_keep_of_its_folder() -> None:
+    """The copy at `a` was wiped. What its other worker read of the folder before makes it look like the newest of all."""
+    log = Log(**{"acceptable.recovery.lag": 0})
+    log.say(member("a", 1, workers=2, tasks={NAMES[0]: opened(10)}))
+    log.say(msgspec.structs.replace(member("a", 2, workers=2), disk={NAMES[0]: POSITION + 5}))
+    log.say(member("b", tasks={NAMES[0]: report(TaskKind.STANDBY)}))
+    assert positions_at(log.registry, "a/1/1") == positions_at(log.registry, "a/2/1") == {TaskId(0, 0): 10}
+    assert NAMES[0] in active(log.decide())["b/1/1"]
+
+
+def test_of_two_sums_the_one_that_was_read_last_holds() -> None:
+    log = Log()
+    log.say(msgspec.structs.replace(member("a", 1, workers=2), disk={NAMES[0]: POSITION, NAMES[1]: 7}, heartbeat_ms=1))
+    log.say(msgspec.structs.replace(member("a", 2, workers=2), disk={NAMES[0]: 10}, heartbeat_ms=2))
+    assert positions_at(log.registry, "a/1/1") == {TaskId(0, 0): 10, TaskId(0, 1): 7}
+    log.say(msgspec.structs.replace(member("a", 1, workers=2), disk={NAMES[0]: 20}, heartbeat_ms=3))
+    assert positions_at(log.registry, "a/2/1") == {TaskId(0, 0): 20}
+
+
+def test_a_task_that_waits_for_its_folder_is_as_new_as_the_folder() -> None:
+    log = Log()
+    log.say(msgspec.structs.replace(member("a", tasks={NAMES[0]: opened(0, TaskState.CREATED)}), disk={NAMES[0]: POSITION}))
+    assert positions_at(log.registry, "a/1/1") == {TaskId(0, 0): POSITION}
+
+
+@pytest.mark.parametrize("disk, position", [({}, None), ({NAMES[0]: 400}, POSITION)])
+def test_what_a_dead_worker_had_open_counts_if_its_successor_finds_the_folder(disk: dict[str, int], position: int | None) -> None:
+    """It is back on an empty disk, or on the one that it had: there the files are newer than their checkpoint."""
+    log = Log()
+    log.say(member("a", tasks=running(NAMES[0])))
+    log.say(msgspec.structs.replace(member("a", incarnation=2), disk=disk))
+    assert positions_at(log.registry, "a/1/2").get(TaskId(0, 0)) == position
+
+
+def stopped_for_a_restart() -> Log:
+    """`b` was closed without leaving: its tasks are kept for it."""
+    log = Log()
+    log.say(member("a", tasks=running(*NAMES[:2])))
+    log.say(member("b", tasks=running(*NAMES[2:])))
+    log.decide()
+    log.say(msgspec.structs.replace(member("b"), returns=True, heartbeat_ms=NOW_MS))
+    assert sorted(log.decide(dead=["b/1/1"], fenced=["b/1/1"]).reserved) == NAMES[2:]
+    return log
+
+
+def wish(instance: str, running: bool) -> Desired:
+    return Desired(instance=instance, running=running, at_ms=1, by="ann")
+
+
+def test_nothing_is_kept_for_an_instance_that_was_stopped_on_purpose() -> None:
+    log = stopped_for_a_restart()
+    log.say(wish("b", False))
+    assert active(log.decide()) == {"a/1/1": NAMES}
+
+
+def test_nor_where_that_was_said_before_it_closed() -> None:
+    log = Log()
+    log.say(member("a", tasks=running(*NAMES[:2])))
+    log.say(member("b", tasks=running(*NAMES[2:])))
+    log.decide()
+    log.say(wish("b", False))
+    log.say(msgspec.structs.replace(member("b"), returns=True, heartbeat_ms=NOW_MS))
+    assert not log.decide(dead=["b/1/1"], fenced=["b/1/1"]).reserved
+
+
+def test_tasks_are_kept_for_one_that_is_wanted_again_or_was_started_by_other_means_since() -> None:
+    log = stopped_for_a_restart()
+    log.say(wish("b", False))
+    log.say(wish("b", True))
+    assert sorted(log.decide().reserved) == NAMES[2:]
+    log = stopped_for_a_restart()
+    log.say(wish("b", False))
+    log.decide()
+    log.say(member("b", incarnation=2))
+    log.decide()
+    log.say(msgspec.structs.replace(member("b", incarnation=2), tasks=running(*NAMES[2:]), epoch=log.registry.epoch))
+    log.say(msgspec.structs.replace(member("a"), tasks=running(*NAMES[:2]), epoch=log.registry.epoch))
+    log.decide()
+    log.say(msgspec.structs.replace(member("b", incarnation=2), returns=True, heartbeat_ms=NOW_MS))
+    assert sorted(log.decide(dead=["b/1/2"], fenced=["b/1/2"]).reserved) == NAMES[2:]

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from runtime.coordination.assignor import Candidate, assign
-from runtime.coordination.copies import CopyRules, Placement, place
-from runtime.coordination.racks import RackRules, RackStrategy, less_traffic
-from runtime.ids import TaskId
+from penstock.runtime.coordination.assignor import Candidate, assign
+from penstock.runtime.coordination.copies import CopyRules, Placement, place
+from penstock.runtime.coordination.racks import RackRules, RackStrategy, less_traffic
+from penstock.runtime.model.ids import TaskId
 
 STATEFUL = frozenset(TaskId(0, number) for number in range(8))
 STATELESS = frozenset(TaskId(1, number) for number in range(5))
@@ -302,7 +302,13 @@ class Fleet(RuleBasedStateMachine):
     def is_sound(self, placed: Placement) -> None:
         actives = Counter(task for tasks in placed.active.values() for task in tasks)
         assert actives == Counter(TASKS if self.machines else ())
-        assert sum(len(tasks) for tasks in placed.learner.values()) <= self.copy_rules.warmups
+        restoring = [
+            task
+            for who, tasks in placed.learner.items()
+            for task in tasks
+            if self.machines[who.partition("/")[0]].disk.get(task, 0) < max(machine.disk.get(task, 0) for machine in self.machines.values())
+        ]
+        assert len(restoring) <= self.copy_rules.warmups, "learners that have the whole state are not counted"
         places = Counter(
             (task, who.partition("/")[0]) for kind in (placed.active, placed.standby, placed.learner) for who in kind for task in kind[who]
         )

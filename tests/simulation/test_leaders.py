@@ -17,17 +17,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from runtime.config import StreamsConfig
-from runtime.coordination import leader as leading
-from runtime.coordination.leader import Leader
-from runtime.coordination.log import Entry
-from runtime.coordination.racks import RackRules
-from runtime.coordination.records import Assignment, Death, Member, TaskReport, decode, encode
-from runtime.coordination.registry import Known, Registry
-from runtime.errors import TaskMigratedError, TransactionAbortedError
-from runtime.ids import Partition, TaskId
-from runtime.states import TaskKind, TaskState
-from runtime.topics import TopicLayout
+from penstock.runtime.config.streams_config import StreamsConfig
+from penstock.runtime.coordination import leader as leading
+from penstock.runtime.coordination.leader import Leader
+from penstock.runtime.coordination.log import Entry
+from penstock.runtime.coordination.racks import RackRules
+from penstock.runtime.coordination.records import Assignment, Death, Member, TaskReport, decode, encode
+from penstock.runtime.coordination.registry import Known, Registry
+from penstock.runtime.coordination.topics import TopicLayout
+from penstock.runtime.model.errors import TaskMigratedError, TransactionAbortedError
+from penstock.runtime.model.ids import Partition, TaskId
+from penstock.runtime.model.states import TaskKind, TaskState
 
 TASKS = frozenset(TaskId(0, number) for number in range(5))
 LAYOUT = TopicLayout({}, TASKS, frozenset(), frozenset(), Partition("guard", 0))
@@ -61,7 +61,7 @@ class FakeProducer:
         self.staged: list[tuple[bytes, bytes | None]] = []
         world.writer = self
 
-    def produce(self, topic: str, value: bytes | None, key: bytes, partition: int) -> None:
+    def send(self, topic: str, key: bytes, value: bytes | None, *rest: object) -> None:
         self.staged.append((key, value))
 
     def send_offsets(self, offsets: object, guard: tuple[str, int]) -> None:
@@ -225,7 +225,7 @@ def no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
 def without_broker(put: Callable[[object, str, object], None]) -> None:
     """Fencing always works; a producer is the leader's own."""
     put(leading, "ThreadPoolExecutor", Inline)
-    put(leading, "_fence", lambda properties, transactional_id: None)
+    put(leading, "fence", lambda properties, transactional_id: None)
     put(Leader, "_ready_producer", _ready_producer)
 
 

@@ -7,8 +7,8 @@ from typing import assert_type
 
 import msgspec
 
-from runtime import Consumed, Joined, JoinWindows, KStream, KTable, Materialized, StreamJoined, StreamsBuilder, TableJoined, serdes
-from runtime.operators.transform_values import TransformerContext, ValueTransformerWithKey
+from penstock import Consumed, Joined, JoinWindows, KStream, KTable, Materialized, StreamJoined, StreamsBuilder, TableJoined, serdes
+from penstock.runtime.operators.transform_values import TransformerContext, ValueTransformerWithKey
 
 
 class Order(msgspec.Struct, frozen=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import assert_type
 
-from runtime import (
+from penstock import (
     Consumed,
     ContextualProcessor,
     FixedKeyProcessor,

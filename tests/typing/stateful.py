@@ -7,7 +7,7 @@ from typing import assert_type
 
 import msgspec
 
-from runtime import (
+from penstock import (
     CogroupedKStream,
     Consumed,
     EmitStrategy,

@@ -13,7 +13,7 @@ from typing import Any, TypedDict, assert_type
 
 import msgspec
 
-from runtime import (
+from penstock import (
     Branched,
     BranchedKStream,
     Consumed,
@@ -36,8 +36,8 @@ from runtime import (
     Windowed,
     serdes,
 )
-from runtime.serdes import Serde
-from runtime.testing import TopologyTestDriver
+from penstock.serdes import Serde
+from penstock.testing import TopologyTestDriver
 
 
 class Flight(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestration.control_plane import ControlPlane
+from penstock.orchestration.database import ControlPlane
 
 
 @pytest.fixture

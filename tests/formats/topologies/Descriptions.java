@@ -48,7 +48,7 @@ import org.apache.kafka.streams.state.Stores;
 /**
  * Prints the descriptions in descriptions.txt. With the jars of Kafka Streams 4.3.1 in lib:
  *   java -cp 'lib/*' Descriptions.java > descriptions.txt
- * tests/unit/test_describe.py writes the same topologies, by the same names, in Python.
+ * tests/unit/runtime/topology/test_describe.py writes the same topologies, by the same names, in Python.
  */
 public class Descriptions {
     static final class Drop implements Processor<Object, Object, Object, Object> {

@@ -1,0 +1,133 @@
+"""Partitions added to an input topic at run time: read if nothing depends on their number, otherwise reported; never read wrongly."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
+
+from penstock import serdes
+from penstock.runtime.client.kafka_streams import KafkaStreams
+from penstock.runtime.dsl.builder import StreamsBuilder
+from penstock.runtime.dsl.options import Consumed, Materialized, Produced
+from penstock.runtime.model.errors import WrongPartitionsError
+from penstock.runtime.model.events import EventKind
+from penstock.runtime.model.states import State
+from penstock.runtime.topology.topology import Topology
+from penstock.runtime.worker import input_partitions
+from tests.support import Kafka, wait_until
+from tests.support.engine import client, count_topology, counts_become, events, reaches, running, set_offset
+
+Make = Callable[..., str]
+
+
+@pytest.fixture(autouse=True)
+def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(input_partitions, "INTERVAL_SECONDS", 0.3)
+
+
+def copying(source: str, output: str) -> Topology:
+    """Return a topology without state and repartitioning."""
+    builder = StreamsBuilder()
+    stream = builder.stream(source, Consumed(serdes.STRING, value=serdes.STRING))
+    stream.map_values(str.upper).to(output, Produced(serdes.STRING, value=serdes.STRING))
+    return builder.build()
+
+
+def unlogged(source: str, output: str) -> Topology:
+    """Return a topology with counts that have no changelog."""
+    builder = StreamsBuilder()
+    counts = builder.stream(source, Consumed(serdes.STRING, value=serdes.STRING)).group_by_key()
+    counts.count(Materialized("counts", logging=False)).to_stream().to(output, Produced(serdes.STRING, value=serdes.LONG))
+    return builder.build()
+
+
+def grow(broker: Kafka, topic: str, partitions: int) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(30)
+
+
+def read(*clients: KafkaStreams) -> list[int]:
+    """Return the partitions that tasks read."""
+    threads = [thread for streams in clients for thread in streams.metadata_for_local_threads()]
+    return sorted(at.partition for thread in threads for task in thread.active_tasks for at in task.topic_partitions)
+
+
+def values(broker: Kafka, output: str) -> list[bytes]:
+    return sorted(record.value or b"" for record in broker.consume(output))
+
+
+def test_without_state_they_are_taken_up_by_all_members_and_nothing_is_doubled(
+    broker: Kafka, topic: Make, application_id: str, tmp_path: Path
+) -> None:
+    source, output = topic("in", partitions=2), topic("out")
+    topology = copying(source, output)
+    sent = [f"a{number}" for number in range(20)]
+    with (
+        running(broker, topology, application_id, tmp_path / "one", **{"client.id": "one"}) as one,
+        running(broker, topology, application_id, tmp_path / "two", **{"client.id": "two"}) as two,
+    ):
+        broker.produce(source, [(value, value) for value in sent])
+        wait_until(lambda: read(one, two) == [0, 1], what="a task for each partition")
+        grow(broker, source, 5)
+        wait_until(lambda: read(one, two) == [0, 1, 2, 3, 4], what="tasks for the new ones")
+        broker.produce(source, [(f"b{number}", f"b{number}") for number in range(30)])
+        expected = sorted([*(value.upper().encode() for value in sent), *(f"B{number}".encode() for number in range(30))])
+        wait_until(lambda: len(values(broker, output)) >= len(expected), what="all records")
+        assert values(broker, output) == expected
+        reaches(one, State.RUNNING)
+        reaches(two, State.RUNNING)
+        found = [event for event in events(broker, application_id) if event.kind is EventKind.INPUT_PARTITIONS_ADDED]
+        assert {(event.payload["read"], event.payload["partitions"], event.payload["reason"]) for event in found} == {(2, 5, None)}
+    with running(broker, topology, application_id, tmp_path / "one", **{"client.id": "one"}) as one:
+        wait_until(lambda: read(one) == [0, 1, 2, 3, 4], what="all of them after a restart")
+
+
+@pytest.mark.parametrize("topology", [count_topology, unlogged])
+def test_with_state_they_are_reported_and_left_and_a_restart_is_refused(
+    broker: Kafka,
+    topic: Make,
+    application_id: str,
+    state_dir: Path,
+    caplog: pytest.LogCaptureFixture,
+    topology: Callable[[str, str], Topology],
+) -> None:
+    caplog.set_level(logging.WARNING)
+    source, output = topic("in", partitions=2), topic("out")
+    with running(broker, topology(source, output), application_id, state_dir) as streams:
+        broker.produce(source, [("a", "1"), ("b", "1")])
+        counts_become(broker, output, {"a": 1, "b": 1})
+        grow(broker, source, 3)
+        told = wait_until(
+            lambda: [event for event in events(broker, application_id) if event.kind is EventKind.INPUT_PARTITIONS_ADDED], what="the event"
+        )
+        payload = told[0].payload
+        assert (payload["topic"], payload["read"], payload["partitions"]) == (source, 2, 3) and "counts" in str(payload["reason"])
+        assert f"input topic {source} has 3 partitions" in caplog.text and "penstock reset" in caplog.text
+        assert streams.state is State.RUNNING and read(streams) == [0, 1]
+    with client(broker, topology(source, output), application_id, state_dir) as streams:
+        streams.start()
+        wait_until(lambda: streams.state is State.ERROR, what="the refusal")
+        assert isinstance(streams.failure, WrongPartitionsError)
+        assert f"{source} has 3 partitions, and had 2" in str(streams.failure) and "penstock reset" in str(streams.failure)
+
+
+@pytest.mark.parametrize("policy", ["latest", "none"])
+def test_what_is_written_before_they_are_noticed_is_read_whatever_the_policy(
+    broker: Kafka, topic: Make, application_id: str, state_dir: Path, policy: str
+) -> None:
+    source, output = topic("in", partitions=2), topic("out")
+    for number in range(2):
+        set_offset(broker, application_id, source, 0, number)
+    with running(broker, copying(source, output), application_id, state_dir, **{"auto.offset.reset": policy}) as streams:
+        wait_until(lambda: read(streams) == [0, 1], what="a task for each partition")
+        grow(broker, source, 3)
+        broker.produce(source, [("early", "early")], partition=2)
+        wait_until(lambda: read(streams) == [0, 1, 2], what="a task for the new one")
+        broker.produce(source, [("late", "late")], partition=2)
+        wait_until(lambda: b"LATE" in values(broker, output), what="the second record")
+        assert values(broker, output) == [b"EARLY", b"LATE"]

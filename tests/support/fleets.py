@@ -1,0 +1,148 @@
+"""Several instances under a steady load, and the invariants that must hold at the end after any failures."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.updates import EachOnce, Load, Watch
+from penstock.runtime.coordination.records import Assignment, Member, Record, Tombstone
+from penstock.runtime.dsl.builder import StreamsBuilder
+from penstock.runtime.dsl.options import Consumed, Grouped, Materialized, Produced
+from penstock.runtime.model.errors import BrokerUnavailableError
+from penstock.runtime.topology.topology import Topology
+from penstock.serdes import BYTES, LONG
+from tests.support import Kafka, wait_until
+from tests.support.instances import Application, application, coordination_log
+
+RATE, KEYS = 400, 40
+
+
+def count() -> Topology:
+    """Return the topology of the processes: a count per key, every update written."""
+    return _counting().build()
+
+
+def with_seen() -> Topology:
+    """Return the same with one more operator and one more store, which keeps the first value of each key."""
+    builder = _counting()
+    records = builder.stream(os.environ["TEST_SOURCE"], Consumed(BYTES, value=BYTES)).filter(lambda key, value: True, "one-node-more")
+    records.group_by_key(Grouped(BYTES, value=BYTES)).reduce(lambda one, other: one, Materialized("seen", caching=False))
+    return builder.build()
+
+
+def without_count() -> Topology:
+    """Return the same without the store: an instance with it would not count the records of the others."""
+    builder = StreamsBuilder()
+    builder.stream(os.environ["TEST_SOURCE"], Consumed(BYTES, value=BYTES)).foreach(lambda key, value: None, "nothing")
+    return builder.build()
+
+
+def _counting() -> StreamsBuilder:
+    builder = StreamsBuilder()
+    records = builder.stream(os.environ["TEST_SOURCE"], Consumed(BYTES, value=BYTES))
+    counts = records.group_by_key(Grouped(BYTES, value=BYTES)).count(Materialized("counts", caching=False))
+    counts.to_stream().to(os.environ["TEST_OUTPUT"], Produced(BYTES, value=LONG))
+    return builder
+
+
+def copy() -> Topology:
+    """Return a topology without state: it copies its input."""
+    builder = StreamsBuilder()
+    builder.stream(os.environ["TEST_SOURCE"], Consumed(BYTES, value=BYTES)).to(os.environ["TEST_OUTPUT"], Produced(BYTES, value=BYTES))
+    return builder.build()
+
+
+@dataclass(slots=True)
+class Fleet:
+    """An application whose instances are processes, its load, and the consumer of its outputs."""
+
+    app: Application
+    load: Load
+    watch: Watch
+    check: EachOnce
+
+    def goes_on(self, seconds: float = 30) -> None:
+        """Wait until new outputs of every partition arrive."""
+        since = time.monotonic()
+        wait_until(lambda: all(times and times[-1] > since for times in self.watch.times), seconds, "outputs of all partitions")
+
+    def shared_evenly(self, names: Collection[str], seconds: float = 90) -> None:
+        """Wait until exactly these instances run all tasks, with counts that differ by at most one."""
+
+        def evenly() -> bool:
+            try:
+                reports = self.app.reports()
+            except BrokerUnavailableError:
+                return False  # it is busy
+            counts = [len(tasks) for tasks in reports.values()]
+            running = {state for tasks in reports.values() for state in tasks.values()} == {"RUNNING"}
+            return running and set(reports) == set(names) and sum(counts) == len(self.watch.times) and max(counts) - min(counts) <= 1
+
+        wait_until(evenly, seconds, f"an even share at each of {', '.join(names)}")
+
+    def log(self) -> list[tuple[int, Record]]:
+        return coordination_log(self.app.broker, self.app.id)
+
+
+def ran_nothing_twice(log: list[tuple[int, Record]], tasks: set[str]) -> None:
+    """Check in log order that no task was granted while a live member might still run it, and that each task is now granted to one
+    member."""
+    open_at: dict[str, set[str]] = {}
+    granted: list[str] = []
+    for place, (offset, record) in enumerate(log):
+        match record:
+            case Member():
+                open_at[record.who] = record.active
+            case Tombstone(kind="member"):
+                open_at.pop(record.id, None)
+            case Assignment():
+                dead = _tombstones_after(log, place)
+                granted = [task for grant in record.grants for task in grant.active]
+                for grant in record.grants:
+                    others = {task: who for who, mine in open_at.items() if who not in dead | {grant.who} for task in mine}
+                    twice = {task: others[task] for task in grant.active if task in others}
+                    assert not twice, f"the assignment at {offset} grants {grant.who} what others may run: {twice}"
+    assert sorted(granted) == sorted(tasks), "orphans, or tasks granted twice"
+
+
+def _tombstones_after(log: list[tuple[int, Record]], place: int) -> set[str]:
+    """Return the members whose tombstones are in the same transaction as the assignment at this position (rules.md, 22)."""
+    dead: set[str] = set()
+    for _, record in log[place + 1 :]:
+        if not isinstance(record, Tombstone):
+            break
+        dead.add(record.id)
+    return dead
+
+
+@contextmanager
+def fleet(
+    broker: Kafka,
+    application_id: str,
+    folder: Path,
+    settings: Mapping[str, object] | None = None,
+    *,
+    partitions: int = 4,
+    factory: str = "count",
+    rate: int = RATE,
+) -> Iterator[Fleet]:
+    """Create an application without instances, under load. If nothing failed in the block, check at its end that every output arrived once,
+    that no task ran twice, and that none is orphaned."""
+    folder.mkdir(exist_ok=True)
+    with application(broker, application_id, folder, partitions, **(settings or {})) as app:
+        app.factory = f"tests.support.fleets:{factory}"
+        check = EachOnce(KEYS * partitions)
+        load = Load(broker.bootstrap_servers, app.source, KEYS * partitions, rate)
+        with Watch(broker.bootstrap_servers, app.output, partitions, check.note) as watch:
+            found = Fleet(app, load, watch, check)
+            with load:
+                yield found
+            wait_until(lambda: watch.records >= load.records, 60, f"{load.records} outputs")
+            time.sleep(0.3)  # the last output may be a duplicate
+        assert not check.wrong and check.seen == load.written, f"{watch.records} outputs of {load.records}, {check.wrong} of them wrong"
+        ran_nothing_twice(found.log(), {f"0_{number}" for number in range(partitions)})

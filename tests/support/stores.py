@@ -1,0 +1,58 @@
+"""Shared by the stores' contract suites: creation of a store, and reopening it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.stores import StoreContext, StoreMemory
+from penstock.runtime.stores.base import EngineStore, EntryStore
+
+CHANGELOG = Partition("app-store-changelog", 3)
+INPUT = Partition("input", 3)
+
+S = TypeVar("S", bound=EngineStore)
+
+
+@dataclass
+class Opened(Generic[S]):
+    """A store under test. `time` is the timestamp of the current record."""
+
+    make: Callable[[], S]
+    directory: Path
+    memory: StoreMemory = field(default_factory=StoreMemory)
+    time: int = 1_000
+
+    def __post_init__(self) -> None:
+        self.store = self._open()
+
+    def _open(self) -> S:
+        store = self.make()
+        context = StoreContext("app", self.directory, TaskId(0, 3), CHANGELOG, self.memory, record_time=lambda: self.time)
+        store.open(self.directory, context)
+        return store
+
+    def reopened(self) -> S:
+        """Close the store and open it again in a new object."""
+        self.store.close()
+        self.store = self._open()
+        return self.store
+
+    def commit(self, offset: int) -> None:
+        """Run a complete commit: flush, changelog, store."""
+        if isinstance(self.store, EntryStore):
+            self.store.flush_cache()
+        list(self.store.changelog_records())
+        self.store.commit({CHANGELOG: NextOffset(offset), INPUT: NextOffset(10 * offset)})
+
+
+def opened(make: Callable[[], S], directory: Path, memory: StoreMemory | None = None) -> Iterator[Opened[S]]:
+    """For fixtures: yield an open store, closed at the end."""
+    under_test = Opened(make, directory, memory or StoreMemory())
+    try:
+        yield under_test
+    finally:
+        under_test.store.close()

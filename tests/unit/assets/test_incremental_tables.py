@@ -1,0 +1,125 @@
+"""When what came since the last run may be merged, and when a topic has to be read anew. Rule 13, for tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from penstock import serdes
+from penstock.assets.spark.changelog.incremental import FOLDER, KeptState, read_state, why_anew
+from penstock.assets.spark.changelog.log_range import ChangelogError, LogRange, require_whole
+from penstock.assets.spark.changelog.store_log import StoreLog, store_log
+from penstock.runtime.dsl.builder import StreamsBuilder
+from penstock.runtime.dsl.options import Consumed, Materialized
+from penstock.runtime.model.errors import StateDirectoryError
+from penstock.runtime.stores.base import StoreLayout, StoreSchemas
+from penstock.runtime.topology.topology import Topology
+
+DAY_MS = 86_400_000
+LOG = StoreLog(
+    application="app",
+    store="facts",
+    layout=StoreLayout("key_value", True, "STRING", "JSON"),
+    schemas=StoreSchemas(value={"type": "object"}),
+    topic="app-facts-changelog",
+    partitions=2,
+)
+BEFORE = KeptState(log=LOG, schemas=LOG.schemas, topic_id="T1", offsets={0: 10, 1: 20}, stream_times={}, at_ms=1_000)
+
+
+def found(end: Mapping[int, int], start: Mapping[int, int] | None = None, topic_id: str = "T1", compacted_only: bool = True) -> LogRange:
+    return LogRange(
+        topic=LOG.topic,
+        topic_id=topic_id,
+        start=start or dict.fromkeys(end, 0),
+        end=end,
+        stable=end,
+        delete_retention_ms=DAY_MS,
+        compacted_only=compacted_only,
+    )
+
+
+def test_what_came_since_is_merged_while_the_topic_tells_all_of_it() -> None:
+    assert why_anew(BEFORE, LOG, found({0: 15, 1: 20}), 1_000 + DAY_MS) is None
+    assert why_anew(BEFORE, LOG, found({0: 15, 1: 20}, {0: 10, 1: 3}), 2_000) is None  # what was deleted had been merged
+
+
+@pytest.mark.parametrize(
+    ("now", "at_ms", "reason"),
+    [
+        (found({0: 15, 1: 20}, topic_id="T2"), 2_000, "was deleted and created again: its id was T1 and is T2"),
+        (found({0: 9, 1: 20}), 2_000, "app-facts-changelog-0 ends at offset 9, and the last run was at 10"),
+        (found({0: 15, 1: 25}, {0: 0, 1: 21}), 2_000, "app-facts-changelog-1 begins at offset 21, and the last run was at 20"),
+        (found({0: 15, 1: 20, 2: 0}), 2_000, "has 3 partitions and had 2"),
+        (found({0: 15, 1: 20}), 1_001 + DAY_MS, "deletions since then may have been cleaned away"),
+    ],
+)
+def test_rule_13_a_topic_that_no_longer_tells_all_is_read_anew(now: LogRange, at_ms: int, reason: str) -> None:
+    told = why_anew(BEFORE, LOG, now, at_ms)
+    assert told is not None and reason in told
+
+
+def test_rule_13_however_long_ago_where_nothing_came_nothing_was_deleted() -> None:
+    assert why_anew(BEFORE, LOG, found({0: 10, 1: 20}), 1_000 * DAY_MS) is None
+
+
+def test_a_store_that_is_read_in_another_way_is_read_anew() -> None:
+    for other in (replace(LOG, value_schema="a BIGINT"), replace(LOG, layout=StoreLayout("key_value", True, "STRING", "LONG"))):
+        assert "is not what it was" in str(why_anew(BEFORE, other, found({0: 15, 1: 20}), 2_000))
+    assert why_anew(None, LOG, found({0: 15, 1: 20}), 2_000) == "there is no version to build upon"
+
+
+def test_types_that_nobody_could_tell_yet_are_told_by_what_came_since() -> None:
+    log = replace(LOG, schemas=StoreSchemas())
+    before = replace(BEFORE, log=log, schemas=log.schemas)
+    assert "nothing that tells of what type JSON is" in str(why_anew(before, log, found({0: 15, 1: 20}), 2_000))
+    assert why_anew(before, log, found({0: 10, 1: 20}), 2_000) is None  # still nothing
+    assert why_anew(replace(before, schemas=StoreSchemas(value={"type": "string"})), log, found({0: 15, 1: 20}), 2_000) is None
+
+
+def test_state_that_is_half_there_or_of_another_version_is_none(tmp_path: Path) -> None:
+    assert read_state(tmp_path) is None
+    (tmp_path / FOLDER).mkdir()
+    assert read_state(tmp_path) is None
+    whole = msgspec.json.encode(BEFORE).decode()
+    for text in ("", "{", '{"version": 99}', whole.replace('"version":2', '"version":1'), whole):  # the last one: without its rows
+        (tmp_path / FOLDER / "state.json").write_text(text)
+        assert read_state(tmp_path) is None
+    (tmp_path / FOLDER / "rows").mkdir()
+    assert read_state(tmp_path) == BEFORE
+
+
+def test_a_start_that_was_cut_off_is_an_error_where_it_told_of_keys_and_a_note_where_windows_expire() -> None:
+    cut = found({0: 15, 1: 20}, {0: 0, 1: 5})
+    with pytest.raises(ChangelogError, match="app-facts-changelog-1 begins at offset 5, though it is only compacted"):
+        require_whole(LOG, cut)
+    noted = require_whole(LOG, found({0: 15, 1: 20}, {0: 0, 1: 5}, compacted_only=False))
+    assert "app-facts-changelog-1 begins at offset 5" in noted.notes[0]
+    assert require_whole(LOG, found({0: 15})).notes == ()
+
+
+def topology() -> Topology:
+    builder = StreamsBuilder()
+    text = Consumed(serdes.STRING, value=serdes.STRING)
+    builder.global_table("airports", text, Materialized("airports"))
+    unlogged: Materialized[str, str] = Materialized("kept", logging=False)
+    builder.table("unlogged", text, unlogged)
+    return builder.build()
+
+
+@pytest.mark.parametrize(
+    ("store", "message"),
+    [("kept", "store kept of app is not logged"), ("nothing", "app has no store 'nothing'; there are airports, kept")],
+)
+def test_a_store_that_no_topic_tells_of_is_named(store: str, message: str) -> None:
+    with pytest.raises(StateDirectoryError, match=message):
+        store_log("app", f"{__name__}:topology", store, {"bootstrap.servers": "nowhere:1"})
+
+
+def test_a_global_store_is_told_by_its_topic() -> None:
+    log = store_log("app", f"{__name__}:topology", "airports", {"bootstrap.servers": "nowhere:1"}, "a BIGINT")
+    assert (log.topic, log.is_global, log.subtopology, log.value_schema) == ("airports", True, None, "a BIGINT")

@@ -1,0 +1,110 @@
+"""`penstock alerts` where no sensor runs: what Kafka shows to be wrong is listed all the same, once, with the command to type next."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from penstock.orchestration.cli import app
+from penstock.orchestration.database import ControlPlane
+from penstock.orchestration.database.models import Alert, AlertState, Task, from_ms
+from penstock.orchestration.kafka.observer import Condition, Observer, of_events
+from penstock.runtime.model.events import Event, EventKind
+
+NOW_MS = int(time.time() * 1000)
+GROWN = {"topic": "in", "read": 2, "partitions": 5, "reason": "state"}
+
+
+def event(kind: EventKind, payload: dict[str, object], instance: str = "a-1", at_ms: int = NOW_MS) -> Event:
+    return Event(
+        id=f"{instance}/{at_ms}", application="a", instance=instance, incarnation=1, kind=kind, task=None, at_ms=at_ms, payload=payload
+    )
+
+
+@pytest.fixture
+def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ControlPlane:
+    (tmp_path / "streams.toml").write_text('[applications.a]\nfactory = "m:f"\ninstances = 1\n')
+    monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PENSTOCK_STREAMS", str(tmp_path / "streams.toml"))
+    monkeypatch.setenv("PENSTOCK_DATABASE_URL", f"sqlite:///{tmp_path / 'control-plane.db'}")
+    monkeypatch.setattr("penstock.orchestration.commands.alerts.catch_up", lambda *_: None)
+    return ControlPlane(f"sqlite:///{tmp_path / 'control-plane.db'}")
+
+
+def wrong(monkeypatch: pytest.MonkeyPatch, *conditions: Condition) -> None:
+    monkeypatch.setattr(Observer, "conditions", lambda self, now_ms: list(conditions))
+
+
+def alert(kind: str, subject: str, seen_ms: int, state: AlertState = AlertState.OPEN) -> Alert:
+    at = from_ms(seen_ms)
+    return Alert(
+        occurrence=f"{kind}/{subject}",
+        kind=kind,
+        severity="WARN",
+        state=state.value,
+        application="a",
+        instance="a-1",
+        subject=subject,
+        title="t",
+        detail={},
+        opened_at=at - timedelta(hours=1),
+        last_seen_at=at,
+    )
+
+
+def test_events_of_all_instances_about_one_topic_are_one_condition() -> None:
+    found = of_events([event(EventKind.INPUT_PARTITIONS_ADDED, {**GROWN, "partitions": n}, f"a-{n}", NOW_MS + n) for n in (3, 4, 5)])
+    assert [(each.kind, each.subject, each.since_ms) for each in found] == [("INPUT_PARTITIONS_ADDED", "in", NOW_MS + 5)]
+    assert "partitions 5" in found[0].what
+    assert of_events([event(EventKind.INPUT_PARTITIONS_ADDED, {**GROWN, "reason": reason}) for reason in ("state", None)]) == []
+
+
+def test_what_has_no_alert_is_listed_with_the_next_command(database: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong(
+        monkeypatch,
+        Condition("INSTANCE_SILENT", "ERROR", "a-1", "a-1 should run and has said nothing since", NOW_MS),
+        Condition("INPUT_PARTITIONS_ADDED", "WARN", "in", "topic in", NOW_MS),
+    )
+    with database.writing() as session:
+        paused = Task(application="a", instance="a-1", task="0_3", kind="ACTIVE", state="PAUSED", updated_at=from_ms(NOW_MS))
+        paused.paused_topic, paused.paused_partition, paused.paused_offset = "in", 3, 7
+        session.add(paused)
+    shown = CliRunner().invoke(app, ["alerts"])
+    assert shown.exit_code == 0
+    for text in ("INSTANCE_SILENT a-1: a-1 should run", "INPUT_PARTITIONS_ADDED in: topic in", "task 0_3 on a-1 is paused at in-3@7"):
+        assert f"no alert yet (Dagster's sensors open them): {text}" in shown.output
+    assert shown.output.count("penstock skip a 0_3: take the record out of the way") == 1
+    assert shown.output.count("penstock describe a: ") == 1
+    assert [row["kind"] for row in json.loads(CliRunner().invoke(app, ["alerts", "--json"]).stdout)] == [
+        "TASK_PAUSED",
+        "INSTANCE_SILENT",
+        "INPUT_PARTITIONS_ADDED",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("has", "listed"),
+    [
+        (alert("INSTANCE_DIED", "a-1", NOW_MS - 5_000), ["INPUT_PARTITIONS_ADDED"]),
+        (alert("INSTANCE_DIED", "a-1", NOW_MS, AlertState.RESOLVED), ["INSTANCE_SILENT", "INPUT_PARTITIONS_ADDED"]),
+        (alert("INPUT_PARTITIONS_ADDED", "in", NOW_MS, AlertState.RESOLVED), ["INSTANCE_SILENT"]),
+        (alert("INPUT_PARTITIONS_ADDED", "in", NOW_MS - 5_000), ["INSTANCE_SILENT", "INPUT_PARTITIONS_ADDED"]),
+    ],
+)
+def test_what_an_alert_covers_is_not_listed_again(
+    database: ControlPlane, monkeypatch: pytest.MonkeyPatch, has: Alert, listed: list[str]
+) -> None:
+    wrong(
+        monkeypatch,
+        Condition("INSTANCE_SILENT", "ERROR", "a-1", "silent", NOW_MS),
+        Condition("INPUT_PARTITIONS_ADDED", "WARN", "in", "topic in", NOW_MS),
+    )
+    with database.writing() as session:
+        session.merge(has)
+    rows = json.loads(CliRunner().invoke(app, ["alerts", "--json"]).stdout)
+    assert [row["kind"] for row in rows if row.get("source") == "kafka"] == listed

@@ -1,0 +1,184 @@
+"""The checks: from what is known of an application to what is wrong, and the alerts that follow. The clock is in the test's hand."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+
+from penstock.orchestration.database import ControlPlane
+from penstock.orchestration.database.models import Alert, Checkpoint, Instance, Sample, Task
+from penstock.orchestration.declarations.applications import Applications
+from penstock.orchestration.declarations.policies import Severity
+from penstock.orchestration.health import CheckResult, checks, examine_one, remember
+from penstock.orchestration.health.broker_facts import BrokerFacts
+from penstock.orchestration.health.checks import Known
+from penstock.runtime.model.ids import Partition
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+TOML = """
+[applications.a]
+factory = "m:f"
+instances = ["a-1", "a-2"]
+[applications.a.config]
+"num.standby.replicas" = 1
+[applications.a.checkpoint-freshness]
+warn-records = 100
+error-records = 1000
+[applications.a.health]
+lag-warn-records = 50
+lag-error-records = 500
+lag-grows-minutes = 10
+dead-letters-per-hour = 3
+offset-expiry-percent = 50
+"""
+(A,) = Applications.parse(TOML, Path("streams.toml")).applications
+LOG = Partition("a-counts-changelog", 0)
+
+
+def instance(name: str = "a-1", silent_s: float = 1) -> Instance:
+    return Instance(application="a", name=name, wanted=True, state="RUNNING", heartbeat_at=NOW - timedelta(seconds=silent_s), deaths=0)
+
+
+def task(
+    name: str = "0_0", on: str = "a-1", kind: str = "ACTIVE", state: str = "RUNNING", lag: int | None = 0, told: datetime = NOW
+) -> Task:
+    return Task(application="a", task=name, instance=on, kind=kind, state=state, lag=lag, updated_at=told)
+
+
+def checkpoint(offset: int, name: str = "0_0", on: str = "a-1") -> Checkpoint:
+    stores: dict[str, object] = {"counts": {f"a-counts-changelog-{name[-1]}": offset}}
+    return Checkpoint(application="a", task=name, instance=on, at=NOW, stores=stores)
+
+
+def known(
+    *tasks: Task,
+    saved: tuple[Checkpoint, ...] = (),
+    instances: tuple[Instance, ...] = (),
+    broker: BrokerFacts | None = None,
+    global_topics: frozenset[str] = frozenset(),
+    skipped_hour: int = 0,
+    lags: dict[str, list[tuple[datetime, int]]] | None = None,
+) -> Known:
+    return Known(
+        A,
+        NOW,
+        {row.name: row for row in instances or (instance(),)},
+        tasks,
+        {(row.task, row.instance): row for row in saved},
+        global_topics,
+        skipped_hour,
+        skipped_hour,
+        lags or {},
+        broker,
+    )
+
+
+@pytest.mark.parametrize(("end", "severity"), [(99, Severity.INFO), (140, Severity.WARN), (1_040, Severity.ERROR)])
+def test_restore_debt_is_from_the_checkpoint_to_the_changelogs_end(end: int, severity: Severity) -> None:
+    result = checks.freshness(known(task(), saved=(checkpoint(40),), broker=BrokerFacts(starts={LOG: 0}, ends={LOG: end})))
+    assert (result.rows[0].cells["restore_debt"], result.numbers["restore_debt"]) == (end - 40, end - 40)
+    assert result.severity is severity
+
+
+def test_without_a_checkpoint_the_whole_changelog_is_debt_and_what_retention_removed_is_not() -> None:
+    """Which changelogs the task has is known from its neighbour."""
+    other = Partition("a-counts-changelog", 1)
+    broker = BrokerFacts(starts={LOG: 0, other: 30}, ends={LOG: 40, other: 90})
+    result = checks.freshness(known(task(), task("0_1"), saved=(checkpoint(40),), broker=broker))
+    assert [row.cells["restore_debt"] for row in result.rows] == [0, 60]
+
+
+def test_without_a_broker_no_debt_is_told() -> None:
+    result = checks.freshness(known(task(), saved=(checkpoint(40),)))
+    assert (result.rows[0].cells["restore_debt"], result.severity) == (None, Severity.INFO)
+
+
+def test_lag_is_counted_from_the_committed_offsets_without_paused_tasks() -> None:
+    first, second = Partition("in", 0), Partition("in", 1)
+    broker = BrokerFacts(committed={first: 10, second: 0}, ends={first: 70, second: 900})
+    result = checks.lag(known(task(lag=60), task("0_1", state="PAUSED", lag=900), broker=broker))
+    assert (result.numbers["lag"], result.severity) == (60, Severity.WARN)
+    assert result.texts == ["a: 60 records wait (limit 50)"]
+
+
+def test_the_lag_of_an_application_that_nobody_runs_is_counted() -> None:
+    broker = BrokerFacts(committed={Partition("in", 0): 10}, ends={Partition("in", 0): 610})
+    assert checks.lag(known(broker=broker)).severity is Severity.ERROR
+
+
+@pytest.mark.parametrize(
+    ("values", "grows"),
+    [([1, 2, 2, 5], True), ([1, 9, 3, 5], False), ([5, 5, 5, 5], False), ([9, 7, 5, 3], False)],
+)
+def test_a_lag_that_grows_all_the_time_is_a_warning_and_its_trend_is_told(values: list[int], grows: bool) -> None:
+    times = [NOW - timedelta(minutes=minutes) for minutes in (12, 8, 4)]
+    result = checks.lag(known(task(lag=values[-1]), lags={"0_0": list(zip(times, values[:-1], strict=True))}))
+    assert (result.severity is Severity.WARN) is grows
+    assert (float(str(result.rows[0].cells["lag_per_minute"])) > 0) is (values[-1] > values[0])
+
+
+def test_a_lag_is_not_said_to_grow_before_the_time_is_over() -> None:
+    times = [NOW - timedelta(minutes=minutes) for minutes in (6, 3)]
+    assert checks.lag(known(task(lag=9), lags={"0_0": [(times[0], 1), (times[1], 5)]})).severity is Severity.INFO
+
+
+def test_a_task_with_state_and_without_a_living_standby_is_under_replicated() -> None:
+    both = (instance("a-1"), instance("a-2"))
+    standby = task(on="a-2", kind="STANDBY", lag=4)
+    good = checks.standbys(known(task(), standby, saved=(checkpoint(1),), instances=both))
+    assert (good.severity, good.rows[0].cells["on"], good.rows[0].cells["largest_lag"]) == (Severity.INFO, "a-2", 4)
+    silent = checks.standbys(known(task(), standby, saved=(checkpoint(1),), instances=(both[0], instance("a-2", silent_s=31))))
+    assert silent.texts == ["a 0_0: 0 of 1 standbys; only 1 instances live"]
+    assert silent.numbers["under_replicated_tasks"] == 1
+    assert checks.standbys(known(task("1_0"), saved=(checkpoint(1),))).rows == (), "a task without state wants none"
+
+
+@pytest.mark.parametrize(("skipped", "severity"), [(2, Severity.INFO), (3, Severity.WARN), (30, Severity.ERROR)])
+def test_dead_letters_of_an_hour_have_a_limit(skipped: int, severity: Severity) -> None:
+    assert checks.dead_letters(known(skipped_hour=skipped)).severity is severity
+
+
+@pytest.mark.parametrize(("idle_hours", "severity"), [(1, Severity.INFO), (13, Severity.WARN), (20, Severity.ERROR)])
+def test_offsets_of_tasks_that_nobody_has_open_come_near_their_expiry(idle_hours: int, severity: Severity) -> None:
+    broker = BrokerFacts(offsets_retention_minutes=24 * 60)
+    closed = task(state="CLOSED", told=NOW - timedelta(hours=idle_hours))
+    assert checks.expiry(known(closed, broker=broker)).severity is severity
+    assert checks.expiry(known(closed, task(on="a-1", state="PAUSED"), broker=broker)).severity is Severity.INFO, "it lives elsewhere"
+
+
+def test_a_global_topic_that_is_not_compacted_is_a_warning() -> None:
+    broker = BrokerFacts(cleanup_policies={"airports": "compact", "carriers": "delete"})
+    result = checks.compaction(known(broker=broker, global_topics=frozenset({"airports", "carriers", "gone"})))
+    assert result.texts == ["a: global topic carriers is not compacted (cleanup.policy=delete)"]
+
+
+def test_a_problem_opens_one_alert_that_counts_gets_worse_and_is_closed_when_all_is_well(control_plane: ControlPlane) -> None:
+    def alert() -> Alert:
+        with control_plane.reading() as session:
+            (found,) = session.scalars(select(Alert))
+        return found
+
+    def look(minutes: int, skipped: int) -> None:
+        results: list[CheckResult] = [checks.dead_letters(known(skipped_hour=skipped))]
+        remember(control_plane, A, results, NOW + timedelta(minutes=minutes))
+
+    look(0, 1)
+    look(1, 3)
+    look(2, 40)
+    assert (alert().kind, alert().severity, alert().count, alert().state) == ("DEAD_LETTERS", "ERROR", 2, "OPEN")
+    assert (alert().opened_at, alert().last_seen_at) == (NOW + timedelta(minutes=1), NOW + timedelta(minutes=2))
+    assert alert().title.startswith("a: 40 records were skipped in the last hour")
+    look(3, 0)
+    assert (alert().state, alert().resolution) == ("RESOLVED", "all is well again")
+
+
+def test_lags_are_kept_for_a_day(control_plane: ControlPlane) -> None:
+    for days in (2, 0):
+        at = NOW - timedelta(days=days)
+        remember(control_plane, A, [checks.lag(known(task(lag=5)))], at)
+    with control_plane.reading() as session:
+        assert {(row.subject, row.value, row.at) for row in session.scalars(select(Sample))} == {("0_0", 5, NOW), ("*", 5, NOW)}
+    assert {result.name for result in examine_one(A, control_plane, NOW, brokers=False)} == set(checks.DESCRIPTIONS)

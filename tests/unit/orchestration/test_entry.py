@@ -1,0 +1,32 @@
+"""The command `penstock`, from outside."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+from tests.support import ROOT
+
+SLOW = """
+import signal, sys, time
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name == "penstock.orchestration.cli":
+            print("loading", flush=True)
+            time.sleep(30)
+sys.meta_path.insert(0, Slow())
+from penstock.orchestration.__main__ import main
+main()
+"""
+
+
+def test_ctrl_c_while_the_command_loads_ends_it_without_a_traceback() -> None:
+    command = [sys.executable, "-c", SLOW]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "loading\n"
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=10)
+    assert process.returncode == -signal.SIGINT
+    assert errors == ""

@@ -1,0 +1,358 @@
+"""From events to alerts and run-books: the feed's projection, the cursor, alerts and their ends, budgets. Rules 26 and 28."""
+
+from __future__ import annotations
+
+import contextlib
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+
+from penstock.orchestration.alerts import alert_text, alerts, incidents
+from penstock.orchestration.alerts.alerts import NewAlert
+from penstock.orchestration.alerts.notifications import NOTIFY_ATTEMPTS, NotificationError, notify_pending
+from penstock.orchestration.database import ControlPlane, audit
+from penstock.orchestration.database.models import Alert, AlertState, Event, Instance, RunBookRun, RunBookState, Task, from_ms
+from penstock.orchestration.declarations.applications import Application, Applications, NotificationRule, Severity
+from penstock.orchestration.health import examine
+from penstock.orchestration.projection import writer
+from penstock.runtime.model.events import Event as EngineEvent
+from penstock.runtime.model.events import EventKind
+from penstock.sensors.event_cursor import Cursor
+
+A_FILE = Path("streams.toml")
+START_MS = 1_357_000_000_000
+APPLICATIONS = Applications.parse(
+    '[applications.a]\nfactory = "m:f"\ninstances = ["a-1"]\n[applications.a.paused]\nrun-book = "skip-record"\nbudget-per-hour = 2\n'
+    "[applications.a.checkpoint-freshness]\nwarn-seconds = 60\nerror-seconds = 120\n",
+    A_FILE,
+)
+(A,) = APPLICATIONS.applications
+
+
+class Story:
+    """Tells the control plane what happened, as the feed does, second by second."""
+
+    def __init__(self, control_plane: ControlPlane) -> None:
+        self.control_plane = control_plane
+        self.ms = START_MS
+        self.sequence = 0
+        self.cursor = Cursor()
+
+    @property
+    def now(self) -> datetime:
+        return from_ms(self.ms)
+
+    def tell(self, kind: EventKind, payload: dict[str, object], task: str | None = None, *, event_id: str = "") -> str:
+        self.ms += 1_000
+        identity = event_id or f"a/{task or 'a-1'}/{kind.value}/{self.ms}"
+        event = EngineEvent(
+            id=identity, application="a", instance="a-1", incarnation=1, kind=kind, task=task, at_ms=self.ms, payload=payload
+        )
+        with self.control_plane.writing() as session:
+            self.sequence = writer.store_events(session, "a", self.sequence, [event.to_json()])
+        return identity
+
+    def pause(self, offset: int, task: str = "0_0") -> str:
+        payload = {"topic": "in", "partition": 0, "offset": offset, "error": "not JSON", "error_type": "ValueError", "timestamp_ms": 1}
+        return self.tell(EventKind.TASK_PAUSED, dict(payload), task)
+
+    def resumed(self, task: str = "0_0") -> None:
+        self.tell(EventKind.TASK_RESUMED, {"offsets": {"in-0": 1}}, task)
+
+    def react(self, application: Application = A) -> list[RunBookRun]:
+        """One tick of the sensor on paused tasks."""
+        with self.control_plane.writing() as session:
+            events, self.cursor = self.cursor.read(session, "a", incidents.TASK_KINDS)
+            return incidents.of_tasks(session, application, events, self.now)
+
+    def react_globals(self) -> None:
+        with self.control_plane.writing() as session:
+            events, self.cursor = self.cursor.read(session, "a", incidents.GLOBAL_KINDS)
+            incidents.of_globals(session, A, events, self.now)
+
+    def alerts(self) -> list[Alert]:
+        with self.control_plane.reading() as session:
+            return list(session.scalars(select(Alert).order_by(Alert.id)))
+
+
+@pytest.fixture
+def story(control_plane: ControlPlane) -> Story:
+    return Story(control_plane)
+
+
+def test_a_pause_opens_one_alert_and_reserves_one_run_however_often_it_is_read(story: Story) -> None:
+    event = story.pause(5)
+    (run,) = story.react()
+    story.cursor = Cursor()  # the sensor's cursor is lost
+    (again,) = story.react()
+    assert run.id == again.id
+    assert (run.occurrence, run.offset, run.state) == (event, 5, RunBookState.REQUESTED.value)
+    (alert,) = story.alerts()
+    assert alert.state == AlertState.OPEN.value
+    assert "in-0@5" in alert.title
+
+
+def test_an_event_is_stored_once_by_its_id(story: Story) -> None:
+    story.tell(EventKind.TASK_PAUSED, {"topic": "in", "partition": 0, "offset": 1}, "0_0", event_id="same")
+    story.tell(EventKind.TASK_PAUSED, {"topic": "in", "partition": 0, "offset": 1}, "0_0", event_id="same")
+    with story.control_plane.reading() as session:
+        assert [event.sequence for event in session.scalars(select(Event))] == [1]
+
+
+def test_a_policy_of_none_ends_in_an_alert(story: Story) -> None:
+    (quiet,) = Applications.parse('[applications.a]\nfactory = "m:f"\ninstances = ["a-1"]\n', A_FILE).applications
+    story.pause(1)
+    assert story.react(quiet) == []
+    assert [alert.state for alert in story.alerts()] == [AlertState.OPEN.value]
+
+
+def test_a_pause_that_is_over_when_it_is_read_starts_no_run_and_its_alert_is_closed(story: Story) -> None:
+    story.pause(1)
+    story.resumed()
+    assert story.react() == []
+    assert [alert.state for alert in story.alerts()] == [AlertState.RESOLVED.value]
+
+
+def test_pausing_at_another_record_supersedes_the_older_alert_and_pausing_at_the_same_one_is_counted(story: Story) -> None:
+    story.pause(1)
+    story.react()
+    story.pause(1)
+    story.react()
+    (alert,) = story.alerts()
+    assert (alert.count, alert.state, alert.last_seen_at) == (2, AlertState.OPEN.value, story.now)
+    story.pause(2)
+    story.react()
+    assert [alert.state for alert in story.alerts()] == [AlertState.RESOLVED.value, AlertState.OPEN.value]
+
+
+def test_a_global_recovery_is_resolved_when_the_instance_is_running(story: Story) -> None:
+    story.tell(EventKind.GLOBAL_RECOVERY_STARTED, {"store": "airports", "topic": "airports", "partition": 0, "reason": "log start moved"})
+    story.react_globals()
+    story.tell(EventKind.GLOBAL_RECOVERY_ENDED, {"store": "airports", "records": 3, "seconds": 1})
+    story.react_globals()
+    assert story.alerts()[0].state == AlertState.OPEN.value
+    story.tell(EventKind.INSTANCE_STATE, {"old": "RESTORING", "new": "RUNNING", "pid": 7})
+    story.react_globals()
+    (alert,) = story.alerts()
+    assert alert.state == AlertState.RESOLVED.value
+    assert alert.resolution == "a-1 is RUNNING after 3 records in 1 s"
+
+
+def test_recoveries_in_a_row_are_one_alert_that_says_so(story: Story) -> None:
+    started: dict[str, object] = {"store": "airports", "topic": "airports", "partition": 0, "reason": "gone"}
+    for attempt in (1, 2, 3):
+        story.tell(EventKind.GLOBAL_RECOVERY_STARTED, {**started, "attempt": attempt, "wait_seconds": 2 * attempt})
+        story.react_globals()
+    (alert,) = story.alerts()
+    assert alert.count == 3
+    assert "(the 3. time in a row, after 6 s): gone" in alert.title
+
+
+def test_a_topic_that_is_not_compacted_is_told_once(story: Story) -> None:
+    for _ in range(2):
+        story.tell(EventKind.GLOBAL_TOPIC_NOT_COMPACTED, {"topic": "airports", "cleanup_policy": "delete"})
+    story.react_globals()
+    assert len(story.alerts()) == 1
+
+
+def test_partitions_that_are_taken_up_are_no_alert_and_others_are_one_per_topic(story: Story) -> None:
+    added: dict[str, object] = {"topic": "in", "read": 2, "partitions": 3, "subtopologies": [0], "reason": "state"}
+    story.tell(EventKind.INPUT_PARTITIONS_ADDED, {**added, "topic": "free", "reason": None})
+    story.react_globals()
+    assert story.alerts() == []
+    for partitions in (3, 5):
+        story.tell(EventKind.INPUT_PARTITIONS_ADDED, {**added, "partitions": partitions})
+        story.react_globals()
+    (alert,) = story.alerts()
+    assert alert.count == 2 and alert.title.startswith("input topic in has 5 partitions, and 2 are read")
+    assert "penstock reset a" in " ".join(alert_text.next_commands(alert))
+
+
+def test_a_cursor_is_kept_as_text_and_one_that_cannot_be_read_starts_over() -> None:
+    assert Cursor.parse(str(Cursor({"a": 4}))).seen == {"a": 4}
+    assert Cursor.parse("not a cursor").seen == {}
+
+
+def test_rule_28_an_application_that_commits_late_is_not_skipped(control_plane: ControlPlane) -> None:
+    def tell(application: str, number: int) -> None:
+        event = EngineEvent(
+            id=f"{application}/{number}",
+            application=application,
+            instance="i",
+            incarnation=1,
+            kind=EventKind.TASK_PAUSED,
+            task="0_0",
+            at_ms=number,
+            payload={},
+        )
+        with control_plane.writing() as session:
+            writer.store_events(session, application, number - 1, [event.to_json()])
+
+    def read(cursor: Cursor) -> tuple[list[str], Cursor]:
+        found: list[str] = []
+        with control_plane.reading() as session:
+            for application in ("a", "b"):
+                events, cursor = cursor.read(session, application, [EventKind.TASK_PAUSED])
+                found += [event.id for event in events]
+        return found, cursor
+
+    tell("b", 1)
+    found, cursor = read(Cursor())
+    assert found == ["b/1"]
+    tell("a", 1)  # numbered before b's, visible after it
+    found, cursor = read(cursor)
+    assert found == ["a/1"]
+    assert read(cursor)[0] == []
+
+
+def test_rule_28_events_that_become_visible_while_they_are_read_are_read_once(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On PostgreSQL each query of a transaction sees what is committed by then: the events may be there, and their number not yet."""
+    story.pause(1)
+    with story.control_plane.reading() as session:
+        with monkeypatch.context() as patched:
+            patched.setattr(session, "scalar", lambda _: 0)
+            events, cursor = Cursor().read(session, "a", [EventKind.TASK_PAUSED])
+        assert [event.sequence for event in events] == [1]
+        assert cursor.read(session, "a", [EventKind.TASK_PAUSED])[0] == []
+
+
+def test_a_cursor_ahead_of_the_events_starts_over(story: Story) -> None:
+    story.cursor = Cursor({"a": 99})
+    story.pause(1)
+    assert len(story.react()) == 1
+
+
+def test_a_database_that_was_dropped_and_filled_again_gets_its_alerts_again(story: Story, tmp_path: Path) -> None:
+    story.pause(1)
+    assert len(story.react()) == 1
+    story.react()
+    with contextlib.closing(ControlPlane(f"sqlite:///{tmp_path / 'again.db'}")) as rebuilt:
+        again = Story(rebuilt)
+        again.cursor = Cursor.parse(str(story.cursor))
+        again.pause(1)
+        again.pause(2, task="0_1")
+        assert len(again.react()) == 2
+        assert len(again.alerts()) == 2
+
+
+def test_what_came_and_went_while_nobody_looked_is_history_and_one_pause_again_and_again_is_one_alert(story: Story) -> None:
+    story.pause(1)
+    story.resumed()
+    story.pause(2)
+    story.pause(2)
+    story.pause(7, task="0_1")
+    story.resumed("0_1")
+    story.react()
+    assert [(alert.subject, alert.state, alert.count) for alert in story.alerts()] == [
+        ("in-0@1", AlertState.RESOLVED.value, 1),
+        ("in-0@2", AlertState.OPEN.value, 2),
+        ("in-0@7", AlertState.RESOLVED.value, 1),
+    ]
+
+
+def test_alerts_are_acknowledged_and_resolved_with_their_history(control_plane: ControlPlane) -> None:
+    at = audit.now()
+    with control_plane.writing() as session:
+        new = NewAlert(occurrence="o", kind="K", severity=Severity.WARN, application="a", subject="s", title="t")
+        alert, opened = alerts.open_alert(session, new, actor="sensor", at=at)
+        assert opened
+        assert alerts.open_alert(session, new, actor="sensor", at=at) == (alert, False)
+        alerts.acknowledge(session, alert.id, actor="ann", at=at)
+        alerts.resolve(session, alert.id, actor="bob", at=at, resolution="mended")
+        alerts.acknowledge(session, alert.id, actor="ann", at=at)
+        assert alert.state == AlertState.RESOLVED.value
+        assert alerts.open_alert(session, new, actor="sensor", at=at) == (alert, False)
+        history = [(entry.actor, entry.action) for entry in audit.latest(session, alert_id=alert.id)]
+    assert history == [("sensor", "alert opened"), ("ann", "alert acknowledged"), ("bob", "alert resolved")]
+
+
+def test_an_unknown_alert_is_named(control_plane: ControlPlane) -> None:
+    with pytest.raises(alerts.UnknownAlertError, match="no alert 7"), control_plane.writing() as session:
+        alerts.acknowledge(session, 7, actor="ann", at=audit.now())
+
+
+class Mailbox:
+    """Takes messages, or refuses them."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+        self.refuses = False
+
+    def send(self, urls: object, title: str, body: str, severity: Severity) -> None:
+        if self.refuses:
+            raise NotificationError("refused")
+        self.sent.append(title)
+
+
+def test_notifications_follow_the_rules_and_are_tried_again(story: Story) -> None:
+    mailbox = Mailbox()
+    rules = [NotificationRule(("json://x",), Severity.ERROR, frozenset({"TASK_PAUSED"}), frozenset({"a"}))]
+    story.pause(1)
+    story.react()
+    story.tell(EventKind.GLOBAL_TOPIC_NOT_COMPACTED, {"topic": "t", "cleanup_policy": "delete"})
+    story.cursor = Cursor()
+    story.react_globals()
+    mailbox.refuses = True
+    assert notify_pending(story.control_plane, rules, mailbox, at=story.now) == 0
+    mailbox.refuses = False
+    assert notify_pending(story.control_plane, rules, mailbox, at=story.now) == 1
+    assert notify_pending(story.control_plane, rules, mailbox, at=story.now) == 0
+    assert mailbox.sent == ["a: task 0_0 is paused at in-0@1: ValueError: not JSON"]
+    with story.control_plane.reading() as session:
+        actions = [entry.action for entry in audit.latest(session) if entry.actor == "notifications"]
+    assert actions == ["alert not sent", "alert sent"]
+
+
+def test_a_message_that_nobody_takes_is_given_up(story: Story) -> None:
+    mailbox = Mailbox()
+    mailbox.refuses = True
+    story.pause(1)
+    story.react()
+    for _ in range(NOTIFY_ATTEMPTS + 2):
+        notify_pending(story.control_plane, [NotificationRule(("json://x",))], mailbox, at=story.now)
+    assert story.alerts()[0].notify_attempts == NOTIFY_ATTEMPTS
+
+
+@pytest.mark.parametrize(
+    ("moved_s_ago", "checkpoint_s_ago", "severity"),
+    [
+        (0, 30, Severity.INFO),
+        (0, 90, Severity.WARN),
+        (0, 200, Severity.ERROR),
+        (300, 200, Severity.INFO),
+        (197, 200, Severity.INFO),
+        (90, None, Severity.WARN),
+    ],
+)
+def test_freshness_counts_unsaved_work(story: Story, moved_s_ago: int, checkpoint_s_ago: int | None, severity: Severity) -> None:
+    now = story.now
+    with story.control_plane.writing() as session:
+        moved = now - timedelta(seconds=moved_s_ago)
+        saved = None if checkpoint_s_ago is None else now - timedelta(seconds=checkpoint_s_ago)
+        session.add(Instance(application="a", name="a-1", wanted=True, state="RUNNING", heartbeat_at=now))
+        session.add(
+            Task(
+                application="a",
+                task="0_0",
+                instance="a-1",
+                kind="ACTIVE",
+                state="RUNNING",
+                updated_at=now,
+                moved_at=moved,
+                first_moved_at=moved,
+                checkpoint_at=saved,
+            )
+        )
+    health = {result.name: result for result in examine(APPLICATIONS, story.control_plane, now)}
+    assert health["checkpoint_freshness"].severity is severity
+    assert health["instances_alive"].severity is Severity.INFO
+
+
+def test_an_instance_that_is_wanted_and_silent_fails_the_check(story: Story) -> None:
+    with story.control_plane.writing() as session:
+        session.add(Instance(application="a", name="a-1", wanted=True, state="RUNNING", heartbeat_at=story.now - timedelta(seconds=31)))
+    health = {result.name: result for result in examine(APPLICATIONS, story.control_plane, story.now)}
+    assert health["instances_alive"].severity is Severity.ERROR
+    assert health["instances_alive"].texts == ["a-1: wanted, and silent for 31 s"]

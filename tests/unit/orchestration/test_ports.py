@@ -1,0 +1,19 @@
+"""Ports of the loopback interface."""
+
+import os
+import socket
+
+from penstock.orchestration.embedded import ports
+
+
+def test_a_port_is_free_until_somebody_listens() -> None:
+    port = ports.free_port()
+    assert ports.is_free(port)
+    assert not ports.answers(port)
+    with socket.socket() as server:
+        server.bind((ports.LOOPBACK, port))
+        server.listen()
+        assert not ports.is_free(port)
+        assert ports.answers(port)
+        assert f"process {os.getpid()} (" in ports.holder(port) or ports.holder(port) == "another process"
+    assert ports.holder(port) == "another process"

@@ -1,0 +1,111 @@
+"""What `penstock status` says of an instance of which nothing is left but the wish that it runs, or does not."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from penstock.orchestration.cli import app
+from penstock.orchestration.declarations.project_paths import ProjectPaths
+from penstock.orchestration.instances.launcher import Process
+from penstock.orchestration.kafka.observer import Observer, Picture, UnreadPartitions, unread_partitions
+from penstock.runtime.coordination.records import Desired, Member, TopologyText
+from penstock.runtime.model.states import State
+from penstock.runtime.topology.side_by_side import Part
+
+
+@pytest.mark.parametrize(
+    ("wanted", "ago_s", "said", "status"), [(True, 3600, "gone", 1), (True, 1, "starting", 1), (False, 3600, "stopped", 0)]
+)
+def test_an_instance_that_was_buried_or_drained_has_been_started_once(
+    monkeypatch: pytest.MonkeyPatch, wanted: bool, ago_s: int, said: str, status: int
+) -> None:
+    """The others delete what a dead instance, or one that has left, last said of itself."""
+    wish = Desired(instance="a-1", running=wanted, at_ms=int((time.time() - ago_s) * 1000), by="ann")
+    monkeypatch.setattr(Observer, "look", lambda self: Picture("a", {}, {"a-1": wish}, {}, None))
+    found = CliRunner().invoke(app, ["status", "-b", "x:1", "-a", "a"])
+    assert said in found.output and found.exit_code == status
+
+
+def test_the_memory_of_an_instance_is_that_of_its_workers_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    wish = Desired(instance="a-1", running=True, at_ms=int(time.time() * 1000), by="ann")
+    mib = 2**20
+    workers = [
+        Member(
+            instance="a-1",
+            incarnation=1,
+            transactional_id=f"t{number}",
+            host="elsewhere",
+            pid=number,
+            worker=number,
+            workers=2,
+            state=State.RUNNING,
+            heartbeat_ms=int(time.time() * 1000),
+            memory={"resident": 100 * mib, "blocks": 30 * mib, "other": 70 * mib},
+        )
+        for number in (1, 2)
+    ]
+    members = {worker.who: worker for worker in workers}
+    monkeypatch.setattr(Observer, "look", lambda self: Picture("a", members, {"a-1": wish}, {}, None))
+    found = CliRunner().invoke(app, ["status", "-b", "x:1", "-a", "a"])
+    assert "memory of a-1, MiB: blocks 60, other 140" in found.output
+    rows = json.loads(CliRunner().invoke(app, ["status", "-b", "x:1", "-a", "a", "--json"]).stdout)
+    assert rows[0]["memory"]["resident"] == 200 * mib
+
+
+def test_an_instance_that_died_soon_after_it_had_started_is_gone_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its record is deleted by the others; its last heartbeat is younger than the wish that it runs."""
+    now_ms = int(time.time() * 1000)
+    wish = Desired(instance="a-1", running=True, at_ms=now_ms - 5_000, by="ann")
+    for heard_ms, state in ((now_ms - 9_000, "starting"), (now_ms - 1_000, "gone")):
+        seen = Picture("a", {}, {"a-1": wish}, {}, None, heard_ms={"a-1": heard_ms})
+        monkeypatch.setattr(Observer, "look", lambda self, seen=seen: seen)
+        [row] = json.loads(CliRunner().invoke(app, ["status", "-b", "x:1", "-a", "a", "--json"]).stdout)
+        assert row["state"] == state
+
+
+def test_an_instance_whose_process_on_this_machine_ended_before_it_joined_is_gone_at_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "streams.toml").write_text('[applications.a]\nfactory = "m:f"\ninstances = 1\n')
+    monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PENSTOCK_STREAMS", str(tmp_path / "streams.toml"))
+    recorded = ProjectPaths.find().process_path("a-1")
+    recorded.parent.mkdir(parents=True)
+    wish = Desired(instance="a-1", running=True, at_ms=int(time.time() * 1000), by="ann")
+    monkeypatch.setattr(Observer, "look", lambda self: Picture("a", {}, {"a-1": wish}, {}, None))
+    for created, state in ((time.time() - 60, "starting"), (time.time(), "gone")):
+        recorded.write_bytes(msgspec.json.encode(Process(instance="a-1", pid=2**22 + 1, created=created)))
+        [row] = json.loads(CliRunner().invoke(app, ["status", "--json"]).stdout)
+        assert row["state"] == state
+
+
+COUNTING = TopologyText(
+    hash="h", text="", parts={0: Part(("in",), 2, True), 1: Part(("in-repartition", "pattern x.*"), 4)}, inputs={"in": 2}
+)
+
+
+@pytest.mark.parametrize(
+    ("partitions", "unread"), [({"in": 2, "in-repartition": 4, "other": 9}, []), ({"in": 5, "in-repartition": 4}, [("in", 2, 5)]), ({}, [])]
+)
+def test_partitions_beyond_the_tasks_are_unread(partitions: dict[str, int], unread: list[tuple[str, int, int]]) -> None:
+    assert [(each.topic, each.read, each.partitions) for each in unread_partitions(COUNTING, partitions)] == unread
+
+
+@pytest.mark.parametrize(("state", "status"), [(State.RUNNING, 1), (State.NOT_RUNNING, 0)])
+def test_unread_partitions_of_an_application_that_runs_are_named_and_are_exit_status_1(
+    monkeypatch: pytest.MonkeyPatch, state: State, status: int
+) -> None:
+    runs = Member(
+        instance="a-1", incarnation=1, transactional_id="t", host="elsewhere", pid=1, state=state, heartbeat_ms=int(time.time() * 1000)
+    )
+    picture = Picture("a", {runs.who: runs}, {}, {}, None, unread=(UnreadPartitions("in", 2, 5),))
+    monkeypatch.setattr(Observer, "look", lambda self: picture)
+    found = CliRunner().invoke(app, ["status", "-b", "x:1", "-a", "a"])
+    assert found.exit_code == status
+    assert ("input topic in of a has 5 partitions, and tasks read the first 2" in found.output) is bool(status)

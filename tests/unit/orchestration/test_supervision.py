@@ -1,0 +1,181 @@
+"""What should run and does not: processes by id and time of creation, deaths that count once, growing patience between starts."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+from sqlalchemy import select
+
+from penstock.orchestration.database import ControlPlane
+from penstock.orchestration.database.models import Alert, AlertState, Instance
+from penstock.orchestration.declarations.applications import Applications
+from penstock.orchestration.declarations.project_paths import ProjectPaths
+from penstock.orchestration.instances.launcher import Launcher, LaunchError, Process
+from penstock.orchestration.instances.supervision import Verdict, examine_instance, wait_before_start
+from penstock.orchestration.projection import writer
+from tests.support import wait_until
+
+(A,) = Applications.parse('[applications.a]\nfactory = "m:f"\ninstances = ["a-1"]\n', Path("streams.toml")).applications
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> ProjectPaths:
+    return ProjectPaths(tmp_path, tmp_path / "home", tmp_path / "streams.toml", "sqlite://")
+
+
+@pytest.fixture
+def process(paths: ProjectPaths) -> Iterator[Callable[[], Process]]:
+    """Starts processes and writes each down as the last one that was started for the instance, as the launcher does."""
+    children: list[subprocess.Popen[bytes]] = []
+
+    def start() -> Process:
+        child = subprocess.Popen(["sleep", "600"])
+        children.append(child)
+        made = Process(instance="a-1", pid=child.pid, created=psutil.Process(child.pid).create_time())
+        path = paths.process_path("a-1")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(msgspec.json.encode(made))
+        return made
+
+    yield start
+    for child in children:
+        child.kill()
+        child.wait()
+
+
+def kill(process: Process) -> None:
+    """Kills it and waits until it is dead; nobody reaps it yet."""
+    psutil.Process(process.pid).kill()
+    wait_until(lambda: not process.alive, 10, "its death")
+
+
+class World:
+    """One instance under supervision, with the clock in the test's hand."""
+
+    def __init__(self, control_plane: ControlPlane, paths: ProjectPaths) -> None:
+        self.control_plane = control_plane
+        self.paths = paths
+        self.launcher = Launcher(paths)
+        self.at = datetime.now(UTC)
+        self.want(True)
+
+    def want(self, wanted: bool) -> None:
+        with self.control_plane.writing() as session:
+            writer.instance_row(session, "a", "a-1").wanted = wanted
+
+    def says(self, state: str, pid: int) -> None:
+        with self.control_plane.writing() as session:
+            row = writer.instance_row(session, "a", "a-1")
+            row.state, row.pid = state, pid
+
+    def tick(self, seconds: float = 5.0) -> Verdict:
+        self.at += timedelta(seconds=seconds)
+        with self.control_plane.writing() as session:
+            return examine_instance(session, A, "a-1", self.launcher, self.at)
+
+    def died(self, process: Process) -> None:
+        """It was created now, by the clock of the test, and is killed."""
+        kill(process)
+        self.at += timedelta(seconds=1)
+        created = msgspec.structs.replace(process, created=self.at.timestamp())
+        self.paths.process_path("a-1").write_bytes(msgspec.json.encode(created))
+
+    @property
+    def row(self) -> Instance:
+        with self.control_plane.reading() as session:
+            return session.get_one(Instance, ("a", "a-1"))
+
+    @property
+    def alerts(self) -> list[Alert]:
+        with self.control_plane.reading() as session:
+            return list(session.scalars(select(Alert).order_by(Alert.id)))
+
+
+@pytest.fixture
+def world(control_plane: ControlPlane, paths: ProjectPaths) -> World:
+    return World(control_plane, paths)
+
+
+def test_what_lives_and_what_is_not_wanted_is_left_alone(world: World, process: Callable[[], Process]) -> None:
+    process()
+    assert not world.tick().start
+    world.want(False)
+    assert world.tick() == Verdict(False, "not wanted")
+
+
+def test_what_is_wanted_and_never_ran_here_is_started_and_asked_for_once(world: World) -> None:
+    assert world.tick().start
+    assert world.tick() == Verdict(False, "is being started")
+    assert world.tick(61).start, "the run that should have started it came to nothing"
+
+
+def test_a_death_counts_once_and_is_answered_at_once(world: World, process: Callable[[], Process]) -> None:
+    kill(process())
+    assert world.tick().start
+    world.tick()
+    assert world.row.deaths == 1
+    assert [alert.kind for alert in world.alerts] == ["INSTANCE_DIED"]
+
+
+def test_its_alert_is_closed_when_another_process_is_running(world: World, process: Callable[[], Process]) -> None:
+    kill(process())
+    world.tick()
+    world.says("RUNNING", process().pid)
+    world.tick()
+    assert [alert.state for alert in world.alerts] == [AlertState.RESOLVED.value]
+
+
+def test_one_that_keeps_dying_is_started_with_growing_patience_and_its_alert_gets_worse(
+    world: World, process: Callable[[], Process]
+) -> None:
+    waits = []
+    for _ in range(4):
+        world.died(process())
+        waited = 0
+        while not world.tick(5).start:
+            waited += 5
+        waits.append(waited)
+    assert waits == [0, 10, 20, 40]
+    (alert,) = world.alerts
+    assert (alert.severity, alert.count, alert.detail["deaths"]) == ("ERROR", 4, 4)
+
+
+def test_having_run_for_long_enough_makes_it_healthy(world: World, process: Callable[[], Process]) -> None:
+    for seconds in (1, 400):
+        world.died(process())
+        world.tick(seconds)
+    assert world.row.deaths == 1
+
+
+def test_the_longest_wait_is_five_minutes() -> None:
+    assert wait_before_start(50) == timedelta(minutes=5)
+
+
+def test_a_process_id_given_out_again_is_not_the_instance(process: Callable[[], Process]) -> None:
+    made = process()
+    assert made.alive
+    assert not msgspec.structs.replace(made, created=made.created - 100).alive
+
+
+def test_a_killed_child_that_nobody_waited_for_is_dead(process: Callable[[], Process]) -> None:
+    made = process()
+    kill(made)
+    assert psutil.Process(made.pid).status() == psutil.STATUS_ZOMBIE
+
+
+def test_stopping_ends_the_process_and_stopping_again_says_that_none_ran(world: World, process: Callable[[], Process]) -> None:
+    process()
+    assert world.launcher.stop("a-1", 10)
+    assert not world.launcher.stop("a-1", 10)
+
+
+def test_a_folder_that_cannot_be_written_is_named(paths: ProjectPaths) -> None:
+    paths.home.write_text("a file where a folder should be")
+    with pytest.raises(LaunchError, match=r"a-1 cannot be started: .*home"):
+        Launcher(paths).start(A, "a-1")

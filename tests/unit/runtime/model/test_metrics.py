@@ -1,0 +1,79 @@
+"""Metrics keep Kafka Streams' names in the process and turn into Prometheus' over HTTP."""
+
+import socket
+from urllib.request import urlopen
+
+import pytest
+
+from penstock.runtime.endpoint import metrics_server
+from penstock.runtime.model.errors import StreamsError
+from penstock.runtime.model.metrics import TASK, THREAD, MetricName, Metrics, prometheus_text
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_names_groups_and_tags_are_kafka_streams() -> None:
+    metrics = Metrics(client_id="app-1")
+    metrics.counter("dropped-records-total", TASK, task_id="0_1").add(3)
+    name = MetricName("dropped-records-total", TASK, (("client-id", "app-1"), ("task-id", "0_1")))
+    assert metrics.values() == {name: 3.0}
+
+
+def test_the_same_name_returns_the_same_counter() -> None:
+    metrics = Metrics()
+    metrics.counter("process-total", THREAD).add(1)
+    metrics.counter("process-total", THREAD).add(1)
+    assert list(metrics.values().values()) == [2.0]
+
+
+def test_a_closed_task_leaves_no_metrics_behind() -> None:
+    metrics = Metrics()
+    metrics.counter("process-total", TASK, task_id="0_1").add(1)
+    metrics.gauge("lag", TASK, task_id="0_1").set(5)
+    metrics.counter("process-total", TASK, task_id="0_2").add(1)
+    metrics.remove(task_id="0_1")
+    assert [dict(name.tags)["task-id"] for name in metrics.values()] == ["0_2"]
+
+
+def test_latencies_show_average_and_maximum() -> None:
+    metrics = Metrics()
+    latency = metrics.latency("commit-latency", THREAD)
+    latency.record(2)
+    latency.record(4)
+    assert {name.name: value for name, value in metrics.values().items()} == {"commit-latency-avg": 3.0, "commit-latency-max": 4.0}
+
+
+def test_prometheus_reads_them_over_http() -> None:
+    metrics = Metrics(client_id="app-1")
+    metrics.counter("process-total", TASK, task_id="0_1").add(7)
+    port = free_port()
+    server = metrics_server(metrics.values, port)
+    try:
+        text = urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
+    finally:
+        server.close()
+    assert 'kafka_streams_stream_task_metrics_process_total{client_id="app-1",task_id="0_1"} 7.0' in text
+
+
+def test_metrics_of_several_workers_are_one_family_for_prometheus() -> None:
+    """Prometheus refuses a page on which a name begins twice."""
+    mine, of_worker = Metrics(client_id="app-1"), Metrics(client_id="app-1", thread_id="app-1-StreamThread-2")
+    for metrics in (mine, of_worker):
+        metrics.counter("commit-total", THREAD).add(7)
+    text = prometheus_text({**mine.values(), **of_worker.values()}).decode()
+    assert text.count("# TYPE kafka_streams_stream_thread_metrics_commit_total counter") == 1
+    assert 'commit_total{client_id="app-1",thread_id=""} 7.0' in text
+    assert 'commit_total{client_id="app-1",thread_id="app-1-StreamThread-2"} 7.0' in text
+
+
+def test_a_port_in_use_is_named() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(StreamsError, match=f"metrics.port.*{port}"):
+            metrics_server(Metrics().values, port)

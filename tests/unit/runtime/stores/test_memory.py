@@ -1,0 +1,133 @@
+"""Memory that stores share inside RocksDB: caches by size, and a number of memtable filters that does not grow with the stores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock import serdes
+from penstock.runtime.config.streams_config import StreamsConfig
+from penstock.runtime.model.errors import StreamsConfigError
+from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.stores.base import EngineStore, StoreContext
+from penstock.runtime.stores.budget import MIB, StoreMemory
+from penstock.runtime.stores.process_memory import OTHER, RESIDENT, ProcessMemory
+from penstock.runtime.stores.rocks import RocksBackend
+from penstock.runtime.stores.rocks_options import RocksMemory, rocks_memory
+from penstock.runtime.stores.suppliers import Stores
+from tests.support import wait_until
+
+BUFFERS = 8 * MIB
+FILTERS = 2
+"""Number of filters that fit into a quarter of the budget."""
+
+
+def opened(folder: Path, number: int, memory: StoreMemory) -> EngineStore:
+    supplier = Stores.persistent_timestamped_key_value_store(f"s{number}")
+    store = Stores.timestamped_key_value_store_builder(supplier, serdes.STRING, serdes.LONG).build()
+    store.open(folder, StoreContext("app", folder, TaskId(0, 0), Partition("c", number), memory))
+    return store
+
+
+def free_filters(memory: RocksMemory) -> int:
+    """Return how many filters a store could still have."""
+    taken = 0
+    while memory.reserve_filter():
+        taken += 1
+    memory.release_filters(taken)
+    return taken
+
+
+def test_clients_in_one_process_with_equal_sizes_share_one_cache() -> None:
+    one, two, other = StoreMemory(), StoreMemory(), StoreMemory(block_cache_bytes=5 * MIB)
+    assert rocks_memory(one) is rocks_memory(two)
+    assert rocks_memory(one) is not rocks_memory(other)
+    assert one.native is two.native
+
+
+def test_memtable_filters_are_limited_by_the_budget_and_released(tmp_path: Path) -> None:
+    memory = StoreMemory(write_buffer_bytes=BUFFERS)
+    native = rocks_memory(memory)
+    assert free_filters(native) == FILTERS
+    stores = [opened(tmp_path, number, memory) for number in range(5)]
+    assert free_filters(native) == 0
+    stores[0].wipe()
+    assert free_filters(native) == 0
+    for store in stores:
+        store.close()
+    assert free_filters(native) == FILTERS
+
+
+def test_a_store_that_cannot_be_opened_keeps_no_filter(tmp_path: Path) -> None:
+    memory = StoreMemory(write_buffer_bytes=BUFFERS)
+    (tmp_path / "rocksdb").mkdir()
+    (tmp_path / "rocksdb" / "s0").write_text("a file")
+    with pytest.raises(Exception, match="s0"):
+        opened(tmp_path, 0, memory)
+    first = opened(tmp_path, 1, memory)
+    with pytest.raises(Exception, match="s1"):  # open already
+        opened(tmp_path, 1, memory)
+    first.close()
+    assert free_filters(rocks_memory(memory)) == FILTERS
+
+
+def test_the_configuration_gives_the_sizes() -> None:
+    settings = {
+        "application.id": "app",
+        "bootstrap.servers": "b:1",
+        "rocksdb.block.cache.bytes": 3 * MIB,
+        "rocksdb.write.buffer.bytes": MIB,
+    }
+    config = StreamsConfig({**settings, "statestore.cache.max.bytes": 0, "statestore.read.cache.max.bytes": 7})
+    memory = StoreMemory.configured(config.integer)
+    assert (memory.block_cache_bytes, memory.write_buffer_bytes) == (3 * MIB, MIB)
+    assert (memory.cache.limit, memory.read_cache.limit) == (0, 7)
+    with pytest.raises(StreamsConfigError, match=r"rocksdb\.block\.cache\.bytes"):
+        StreamsConfig({**settings, "rocksdb.block.cache.bytes": 1000})
+
+
+def test_write_buffers_take_at_most_half_of_the_block_cache() -> None:
+    assert StoreMemory(block_cache_bytes=16 * MIB, write_buffer_bytes=16 * MIB).write_buffer_bytes == 8 * MIB
+
+
+def test_a_read_beyond_the_cache_reads_a_few_blocks_and_no_whole_filter(tmp_path: Path) -> None:
+    """The filter of all these keys is larger than the cache: reading it whole for each key costs more than everything else."""
+    store = RocksBackend(tmp_path, "default", StoreMemory(block_cache_bytes=MIB, write_buffer_bytes=MIB))
+    step, keys = 20_000, 900_000
+    for first in range(0, keys, step):
+        store.write([(b"u%08d" % (number * 7919 % keys), b"%016d" % number) for number in range(first, first + step)], {})
+    store._db.compact_range(None, None)
+    wanted = [b"u%08d" % (number * 1009 % keys) for number in range(2_000)]
+    assert all(map(store.get, wanted[:500]))
+    before = bytes_read()
+    assert all(map(store.get, wanted[500:]))
+    assert (bytes_read() - before) / 1_500 < 16 * 1024
+    assert store._memory.block_cache_usage() <= 2 * MIB
+    store.close()
+
+
+def bytes_read() -> int:
+    """Return bytes read by system calls of this process, from disk or the system's cache."""
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("rchar"))
+
+
+def test_the_parts_of_the_process_memory_add_up(tmp_path: Path) -> None:
+    memory = StoreMemory()
+    store = opened(tmp_path, 0, memory)
+    split = ProcessMemory(memory, lambda: 7).split()
+    store.close()
+    assert sum(split.values()) - split[RESIDENT] == split[RESIDENT]
+    assert split["restore"] == 7
+    assert split["write-buffers"] > 0
+    assert split[OTHER] > MIB, "Python itself"
+
+
+def test_the_number_of_files_does_not_grow_with_the_number_of_writes(tmp_path: Path) -> None:
+    """Flush unchanged state twenty times: RocksDB merges four files of a family into one."""
+    store = RocksBackend(tmp_path, "default", StoreMemory(block_cache_bytes=2 * MIB, write_buffer_bytes=MIB))
+    for turn in range(100):
+        store.write([(b"%d" % number, b"%0200d" % turn) for number in range(1_000)], {Partition("in", 0): NextOffset(turn)})
+    wait_until(lambda: len(list(tmp_path.iterdir())) <= 24, what="the end of merging")
+    store.close()

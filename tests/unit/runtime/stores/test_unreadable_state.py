@@ -1,0 +1,98 @@
+"""A stored entry that its serde cannot read: the error names store and key, and no handler is asked about the current record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from penstock import Consumed, Materialized, StreamsBuilder, serdes
+from penstock.runtime.model.errors import StateUnreadableError
+from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.serdes.serde import Serde
+from penstock.runtime.stores.base import EngineStore, StoreContext
+from penstock.runtime.stores.key_value import StagedKeyValueStore
+from penstock.runtime.stores.suppliers import Stores
+from penstock.runtime.stores.versioned import StagedVersionedStore
+from penstock.testing import TopologyTestDriver
+
+LOG = Partition("app-s-changelog", 0)
+
+
+class Mutable(msgspec.Struct):
+    n: int
+
+
+class Frozen(msgspec.Struct, frozen=True):
+    n: int
+
+
+Read = Callable[[StagedKeyValueStore], object]
+
+
+@pytest.mark.parametrize("kind", [Mutable, Frozen])
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda store: store.get("EWR"),
+        lambda store: list(store.all()),
+        lambda store: list(store.range("A", "Z")),
+        lambda store: store.value_of(store.entry(b"EWR")),
+        lambda store: store.query_view().get("EWR"),
+        lambda store: list(store.query_view().all()),
+    ],
+    ids=["get", "all", "range", "entry", "view", "view of all"],
+)
+def test_every_way_of_reading_names_store_key_and_serde(tmp_path: Path, kind: type, read: Read) -> None:
+    store = Stores.key_value_store_builder(Stores.persistent_key_value_store("totals"), serdes.STRING, serdes.json(kind)).build()
+    opened(store, tmp_path)
+    store.restore([(b"EWR", b'{"n":"many"}', 5)], {LOG: NextOffset(1)})
+    with pytest.raises(
+        StateUnreadableError, match=rf"store totals: the value of key 'EWR' cannot be read by its serde json\({kind.__name__}\)"
+    ):
+        read(store)
+    store.close()
+
+
+def test_an_unreadable_version_names_store_key_and_serde(tmp_path: Path) -> None:
+    supplier = Stores.persistent_versioned_key_value_store("totals", 1000)
+    store: StagedVersionedStore = Stores.versioned_key_value_store_builder(supplier, serdes.STRING, serdes.json(Mutable)).build()
+    opened(store, tmp_path)
+    store.restore([(b"EWR", b'{"n":"many"}', 5)], {LOG: NextOffset(1)})
+    with pytest.raises(StateUnreadableError, match="store totals: the value of key 'EWR'"):
+        store.get("EWR")
+    store.close()
+
+
+def opened(store: EngineStore, folder: Path) -> None:
+    store.open(folder, StoreContext("app", folder, TaskId(0, 0), LOG))
+
+
+def test_no_handler_may_skip_the_record_that_is_processed() -> None:
+    written = [0]
+
+    def counts(topic: str, headers: object, data: bytes) -> int:
+        if written[0] > 1:
+            raise ValueError("no number of mine")
+        return int(data)
+
+    def write(topic: str, headers: object, data: int) -> bytes:
+        written[0] += 1
+        return str(data).encode()
+
+    builder = StreamsBuilder()
+    how: Materialized[str, int] = Materialized("totals", key=serdes.STRING, value=Serde(write, counts, name="digits"), caching=False)
+    builder.stream("in", Consumed(serdes.STRING, value=serdes.STRING)).group_by_key().aggregate(
+        lambda: 0, lambda key, value, total: total + 1, how
+    )
+    config = {"processing.exception.handler": "penstock.LogAndContinueProcessingExceptionHandler"}
+    with TopologyTestDriver(builder.build(), config) as driver:
+        topic = driver.create_input_topic("in", serdes.STRING, serdes.STRING)
+        topic.pipe_input("EWR", "v")
+        topic.pipe_input("EWR", "v")
+        with pytest.raises(
+            StateUnreadableError, match=r"store totals: the value of key 'EWR' .* serde digits: ValueError: no number of mine"
+        ):
+            topic.pipe_input("EWR", "v")
