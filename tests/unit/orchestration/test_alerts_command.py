@@ -27,13 +27,13 @@ def event(kind: EventKind, payload: dict[str, object], instance: str = "a-1", at
 
 
 @pytest.fixture
-def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ControlPlane:
+def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, control_plane: ControlPlane) -> ControlPlane:
     (tmp_path / "streams.toml").write_text('[applications.a]\nfactory = "m:f"\ninstances = 1\n')
     monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PENSTOCK_STREAMS", str(tmp_path / "streams.toml"))
     monkeypatch.setenv("PENSTOCK_DATABASE_URL", f"sqlite:///{tmp_path / 'control-plane.db'}")
     monkeypatch.setattr("penstock.orchestration.commands.alerts.catch_up", lambda *_: None)
-    return ControlPlane(f"sqlite:///{tmp_path / 'control-plane.db'}")
+    return control_plane
 
 
 def wrong(monkeypatch: pytest.MonkeyPatch, *conditions: Condition) -> None:
