@@ -5,12 +5,18 @@ from penstock.runtime.changelog.listeners import StandbyUpdateListener, StateRes
 from penstock.runtime.client.kafka_streams import KafkaStreams, StreamThreadExceptionResponse
 from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.coordination.streams_metadata import KeyQueryMetadata, StreamsMetadata
-from penstock.runtime.dsl.branched import Branched, BranchedKStream
 from penstock.runtime.dsl.builder import StreamsBuilder
-from penstock.runtime.dsl.cogrouped import CogroupedKStream, SessionWindowedCogroupedKStream, TimeWindowedCogroupedKStream
-from penstock.runtime.dsl.grouped import KGroupedStream, SessionWindowedKStream, TimeWindowedKStream
-from penstock.runtime.dsl.kstream import KStream
-from penstock.runtime.dsl.ktable import GlobalKTable, KGroupedTable, KTable
+from penstock.runtime.dsl.graph import GlobalKTable
+from penstock.runtime.dsl.grouped import (
+    CogroupedKStream,
+    KGroupedStream,
+    SessionWindowedCogroupedKStream,
+    SessionWindowedKStream,
+    TimeWindowedCogroupedKStream,
+    TimeWindowedKStream,
+)
+from penstock.runtime.dsl.kstream import Branched, BranchedKStream, KStream
+from penstock.runtime.dsl.ktable import KGroupedTable, KTable
 from penstock.runtime.dsl.options import (
     Consumed,
     Grouped,
@@ -23,8 +29,16 @@ from penstock.runtime.dsl.options import (
     StreamJoined,
     TableJoined,
 )
-from penstock.runtime.dsl.suppressed import Suppressed
-from penstock.runtime.dsl.windows import EmitStrategy, JoinWindows, SessionWindows, SlidingWindows, TimeWindows, UnlimitedWindows, Windows
+from penstock.runtime.dsl.windows import (
+    EmitStrategy,
+    JoinWindows,
+    SessionWindows,
+    SlidingWindows,
+    Suppressed,
+    TimeWindows,
+    UnlimitedWindows,
+    Windows,
+)
 from penstock.runtime.kafka.messages import TopicPartition
 from penstock.runtime.model.errors import (
     BrokerUnavailableError,

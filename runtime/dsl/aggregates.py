@@ -24,6 +24,10 @@ Reducer: TypeAlias = Callable[[V, V], V | None]
 """`(aggregate, value) -> aggregate`"""
 Merger: TypeAlias = Callable[[K, VR, VR], VR | None]
 """`(key, aggregate, other aggregate) -> aggregate`"""
+AggregateFunctions: TypeAlias = (
+    tuple[Callable[[], object], Callable[..., object]] | tuple[Callable[[], object], Callable[..., object], Callable[..., object]]
+)
+"""Initializer and aggregator; for sessions also the merger."""
 MakeOperator = Callable[[str, str], OperatorSupplier]
 """Makes the operator of an aggregate from the names of its node and store. Raises TopologyError for callbacks with other parameters."""
 

@@ -9,9 +9,9 @@ from typing import cast, overload
 
 from penstock.runtime.config.optimizations import optimizations_of
 from penstock.runtime.config.streams_config import StreamsConfig
-from penstock.runtime.dsl.graph import Graph, TableRoot, table_from
+from penstock.runtime.dsl.graph import GlobalKTable, Graph, TableRoot, table_from
 from penstock.runtime.dsl.kstream import KStream
-from penstock.runtime.dsl.ktable import GlobalKTable, KTable
+from penstock.runtime.dsl.ktable import KTable
 from penstock.runtime.dsl.options import Consumed, ConsumedOrStr, Materialized, MaterializedOrStr, consumed_of, materialized_of
 from penstock.runtime.dsl.stores import key_value_store
 from penstock.runtime.model.errors import TopologyError

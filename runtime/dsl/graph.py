@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Generic, cast
 
 from penstock.runtime.dsl.options import Consumed, Materialized, Named, NamedOrStr, name_of
@@ -287,6 +287,15 @@ class TableNode(Generic[K_co, V_co]):
             topology.add_store_factory(self._root.store, key_value_store(self._root.store, self._root.materialized, self._key, self._value))
             topology.replace_operator(self.node, TableSource(self._root.store, self._root.from_topic), (self._root.store,))
         return (self._root.store,)
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalKTable(Generic[K_co, V_co]):
+    """A table that every instance keeps in full, for joins by any key. Made by `StreamsBuilder.global_table`."""
+
+    queryable_store_name: str
+    """Name of its store."""
+    _graph: Graph = field(repr=False, compare=False)
 
 
 def table_from(graph: Graph, parent: str, node: str, root: TableRoot, sources: frozenset[str] | None = None) -> TableNode:

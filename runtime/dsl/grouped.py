@@ -1,5 +1,11 @@
-"""KGroupedStream, TimeWindowedKStream and SessionWindowedKStream: records grouped by key, also by window or session, and their aggregates
-(Kafka Streams' classes of the same names)."""
+"""Grouped and cogrouped streams, also by window or session, and their aggregates (Kafka Streams' `KGroupedStream`, `TimeWindowedKStream`,
+`SessionWindowedKStream`, and `CogroupedKStream` of KIP-150).
+
+    flights.cogroup(add_flight).cogroup(delays, add_delay).aggregate(dict, Materialized("day"))
+
+Each stream of a cogroup has its own aggregator and its own operator. All operators update the same store, and their merge is the resulting
+table.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +16,7 @@ from penstock.runtime.dsl.aggregates import (
     AGGREGATOR,
     MERGER,
     REDUCER,
+    AggregateFunctions,
     Aggregator,
     Groups,
     Initializer,
@@ -17,11 +24,15 @@ from penstock.runtime.dsl.aggregates import (
     Merger,
     Reducer,
     aggregate_operator,
+    aggregate_table,
+    closes_after_ms,
+    name_and_materialized,
 )
-from penstock.runtime.dsl.cogrouped import Cogroup, CogroupedKStream
 from penstock.runtime.dsl.ktable import KTable
-from penstock.runtime.dsl.options import Materialized, MaterializedOrStr, NamedOrStr
+from penstock.runtime.dsl.options import Materialized, MaterializedOrStr, NamedOrStr, name_of
+from penstock.runtime.dsl.stores import table_key, table_store
 from penstock.runtime.dsl.windows import (
+    AnyWindows,
     EmitStrategy,
     SessionWindows,
     SlidingWindows,
@@ -34,11 +45,142 @@ from penstock.runtime.model.arity import checked
 from penstock.runtime.model.errors import TopologyError
 from penstock.runtime.model.record import Windowed
 from penstock.runtime.model.type_variables import VR, K, V
-from penstock.runtime.operators.aggregate import StreamAggregate, StreamCount, StreamReduce, nothing
+from penstock.runtime.operators.aggregate import Cogrouped, StreamAggregate, StreamCount, StreamReduce, nothing
 from penstock.runtime.operators.base import OperatorSupplier
 from penstock.runtime.operators.windowed import counted, reducing, zero
 from penstock.runtime.serdes import LONG
 from penstock.runtime.serdes.serde import Serde
+
+_PREFIX = "COGROUPKSTREAM-AGGREGATE-"
+
+
+class Cogroup(Generic[K, VR]):
+    """Grouped streams with their aggregators, and the graph in which their common aggregate is built."""
+
+    def __init__(self, groups: Groups, aggregator: Callable[..., object]) -> None:
+        self._graph = groups._graph
+        self._streams: list[tuple[Groups, Callable[..., object]]] = [(groups, aggregator)]
+        self._repartition_sources: dict[int, str] = {}
+
+    def add_stream(self, groups: Groups, aggregator: Callable[..., object]) -> None:
+        """Add a stream. Raises TopologyError if it comes from another builder."""
+        self._graph.check_same(groups._graph, "cogroup of two streams")
+        self._streams.append((groups, aggregator))
+
+    def aggregate(
+        self,
+        initializer: Callable[[], object],
+        merger: Callable[..., object] | None,
+        named: NamedOrStr | Materialized,
+        materialized: MaterializedOrStr,
+        windows: AnyWindows | None = None,
+    ) -> KTable:
+        """Add an operator for each stream, their common store, and the table that merges them."""
+        named, how = name_and_materialized(named, materialized)
+        graph, user_name = self._graph, name_of(named)
+        # The first stream with a serde for its key gives the table its serde.
+        key = how.key or next((groups._how.key for groups, _ in self._streams if groups._how.key is not None), None)
+        store = graph.store_name(_PREFIX, how)
+        factory = table_store(store, how, key, how.value, windows)
+        parents = [self._parent(number, groups, store) for number, (groups, _) in enumerate(self._streams)]
+        sources = frozenset(source for _, of_parent in parents for source in of_parent)
+        if len(sources) > 1:
+            graph.topology.copartition(sources)
+        graph.topology.add_store_factory(store, factory)
+        names, suppliers = list[str](), list[OperatorSupplier]()
+        for number, ((parent, _), (_, aggregator)) in enumerate(zip(parents, self._streams, strict=True)):
+            node = graph.name(_PREFIX, user_name, f"-cogroup-agg-{number}")
+            merge = None if merger is None else checked(merger, node, *MERGER)
+            initialize, aggregate = checked(initializer, node), checked(aggregator, node, *AGGREGATOR)
+            suppliers.append(aggregate_operator(store, windows, initialize, aggregate, merge, part=number))
+            names.append(graph.operator(node, suppliers[-1], (parent,), (store,)))
+            if windows is not None:
+                graph.closes_after(node, closes_after_ms(windows))
+        table = graph.operator(graph.name("COGROUPKSTREAM-MERGE-", user_name, "-cogroup-merge"), Cogrouped(suppliers[0]), names)
+        return KTable._of(aggregate_table(graph, table, table_key(key, windows), how.value, sources, store, how))
+
+    def _parent(self, number: int, groups: Groups, store: str) -> tuple[str, frozenset[str]]:
+        """The node above one stream's aggregate, and its sources. All aggregates of this cogroup share the stream's repartition topic."""
+        if not groups._repartition:
+            return groups._node, groups._sources
+        shared = self._repartition_sources.get(number)
+        source = self._graph.repartition(groups._node, groups._repartition_topic(store), shared)
+        self._repartition_sources[number] = source
+        return source, frozenset((source,))
+
+
+class CogroupedKStream(Generic[K, VR]):
+    """Grouped streams that are aggregated together, made by `KGroupedStream.cogroup`. Records without a key or value are dropped and
+    counted."""
+
+    def __init__(self, cogroup: Cogroup[K, VR]) -> None:
+        self._cogroup = cogroup
+
+    def cogroup(self, grouped_stream: Groups[K, V], aggregator: Aggregator[K, V, VR]) -> CogroupedKStream[K, VR]:
+        """Add a `KGroupedStream`, with `aggregator(key, value, aggregate)`. Changes this object, as in Kafka Streams, and returns it."""
+        if not isinstance(grouped_stream, Groups):
+            raise TopologyError(f"cogroup: expected a KGroupedStream (group_by_key or group_by), not {type(grouped_stream).__name__}")
+        self._cogroup.add_stream(grouped_stream, aggregator)
+        return self
+
+    def aggregate(
+        self,
+        initializer: Initializer[VR],
+        named: NamedOrStr | Materialized[K, VR] = None,
+        materialized: MaterializedOrStr[K, VR] = None,
+    ) -> KTable[K, VR]:
+        """Aggregate the records of all streams by key, starting with `initializer()`."""
+        return self._cogroup.aggregate(initializer, None, named, materialized)
+
+    @overload
+    def windowed_by(self, windows: SessionWindows) -> SessionWindowedCogroupedKStream[K, VR]: ...
+
+    @overload
+    def windowed_by(self, windows: Windows | SlidingWindows) -> TimeWindowedCogroupedKStream[K, VR]: ...
+
+    def windowed_by(
+        self, windows: Windows | SlidingWindows | SessionWindows
+    ) -> TimeWindowedCogroupedKStream[K, VR] | SessionWindowedCogroupedKStream[K, VR]:
+        """Group by window as well."""
+        if isinstance(windows, SessionWindows):
+            return SessionWindowedCogroupedKStream(self._cogroup, windows)
+        return TimeWindowedCogroupedKStream(self._cogroup, checked_windows(windows))
+
+
+class TimeWindowedCogroupedKStream(Generic[K, VR]):
+    """Grouped streams that are aggregated together by key and window."""
+
+    def __init__(self, cogroup: Cogroup[K, VR], windows: Windows | SlidingWindows) -> None:
+        self._cogroup = cogroup
+        self._windows = windows
+
+    def aggregate(
+        self,
+        initializer: Initializer[VR],
+        named: NamedOrStr | Materialized[K, VR] = None,
+        materialized: MaterializedOrStr[K, VR] = None,
+    ) -> KTable[Windowed[K], VR]:
+        """Aggregate the records of all streams by key and window, starting with `initializer()`. Each stream has its own stream time."""
+        return self._cogroup.aggregate(initializer, None, named, materialized, self._windows)
+
+
+class SessionWindowedCogroupedKStream(Generic[K, VR]):
+    """Grouped streams that are aggregated together by key and session."""
+
+    def __init__(self, cogroup: Cogroup[K, VR], windows: SessionWindows) -> None:
+        self._cogroup = cogroup
+        self._windows = windows
+
+    def aggregate(
+        self,
+        initializer: Initializer[VR],
+        session_merger: Merger[K, VR],
+        named: NamedOrStr | Materialized[K, VR] = None,
+        materialized: MaterializedOrStr[K, VR] = None,
+    ) -> KTable[Windowed[K], VR]:
+        """Aggregate the records of all streams by key and session; `session_merger(key, aggregate, other)` merges two sessions. Each stream
+        has its own stream time."""
+        return self._cogroup.aggregate(initializer, session_merger, named, materialized, self._windows)
 
 
 class KGroupedStream(Groups[K, V]):
@@ -101,13 +243,32 @@ class KGroupedStream(Groups[K, V]):
         return TimeWindowedKStream(self, checked_windows(windows))
 
 
-class TimeWindowedKStream(Generic[K, V]):
-    """Records grouped by key and window. Results have `Windowed` keys. A late record, whose windows are closed, is dropped and counted."""
+class _WindowedKStream(Generic[K, V]):
+    """Records grouped by key, and by window or session."""
 
-    def __init__(self, groups: Groups[K, V], windows: Windows | SlidingWindows) -> None:
+    def __init__(self, groups: Groups[K, V], windows: AnyWindows) -> None:
         self._groups = groups
         self._windows = windows
         self._on_close = False
+
+    def _aggregate(
+        self,
+        prefix: str,
+        functions: Callable[[str], AggregateFunctions],
+        value: Serde[VR] | None,
+        named: NamedOrStr | Materialized[K, VR],
+        materialized: MaterializedOrStr[K, VR],
+    ) -> KTable[Windowed[K], VR]:
+        windows, on_close = self._windows, self._on_close
+
+        def make(node: str, store: str) -> OperatorSupplier:
+            return aggregate_operator(store, windows, *functions(node), on_close=on_close)
+
+        return KTable._of(self._groups._add_aggregate(prefix, make, value, named, materialized, windows))
+
+
+class TimeWindowedKStream(_WindowedKStream[K, V]):
+    """Records grouped by key and window. Results have `Windowed` keys. A late record, whose windows are closed, is dropped and counted."""
 
     def emit_strategy(self, strategy: EmitStrategy) -> TimeWindowedKStream[K, V]:
         """Set when results are emitted. Changes this object, as in Kafka Streams, and returns it. Raises TopologyError for
@@ -149,30 +310,10 @@ class TimeWindowedKStream(Generic[K, V]):
 
         return self._aggregate("KSTREAM-AGGREGATE-", functions, None, named, materialized)
 
-    def _aggregate(
-        self,
-        prefix: str,
-        functions: Callable[[str], tuple[Callable[[], object], Callable[..., object]]],
-        value: Serde[VR] | None,
-        named: NamedOrStr | Materialized[K, VR],
-        materialized: MaterializedOrStr[K, VR],
-    ) -> KTable[Windowed[K], VR]:
-        windows, on_close = self._windows, self._on_close
 
-        def make(node: str, store: str) -> OperatorSupplier:
-            return aggregate_operator(store, windows, *functions(node), on_close=on_close)
-
-        return KTable._of(self._groups._add_aggregate(prefix, make, value, named, materialized, windows))
-
-
-class SessionWindowedKStream(Generic[K, V]):
+class SessionWindowedKStream(_WindowedKStream[K, V]):
     """Records grouped by key and session. Results have `Windowed` keys and their session's end as timestamp. A session that grows or is
     merged is deleted before the new one is emitted. A late record is dropped and counted."""
-
-    def __init__(self, groups: Groups[K, V], windows: SessionWindows) -> None:
-        self._groups = groups
-        self._windows = windows
-        self._on_close = False
 
     def emit_strategy(self, strategy: EmitStrategy) -> SessionWindowedKStream[K, V]:
         """Set when results are emitted. Changes this object, as in Kafka Streams, and returns it."""
@@ -213,21 +354,6 @@ class SessionWindowedKStream(Generic[K, V]):
             return checked(initializer, node), checked(aggregator, node, *AGGREGATOR), checked(session_merger, node, *MERGER)
 
         return self._aggregate("KSTREAM-AGGREGATE-", functions, None, named, materialized)
-
-    def _aggregate(
-        self,
-        prefix: str,
-        functions: Callable[[str], tuple[Callable[[], object], Callable[..., object], Callable[..., object]]],
-        value: Serde[VR] | None,
-        named: NamedOrStr | Materialized[K, VR],
-        materialized: MaterializedOrStr[K, VR],
-    ) -> KTable[Windowed[K], VR]:
-        windows, on_close = self._windows, self._on_close
-
-        def make(node: str, store: str) -> OperatorSupplier:
-            return aggregate_operator(store, windows, *functions(node), on_close=on_close)
-
-        return KTable._of(self._groups._add_aggregate(prefix, make, value, named, materialized, windows))
 
 
 def _sum(key: object, one: int, other: int) -> int:

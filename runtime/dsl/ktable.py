@@ -1,4 +1,4 @@
-"""KTable, KGroupedTable and GlobalKTable: the latest value per key (Kafka Streams' classes of the same names)."""
+"""KTable and KGroupedTable: the latest value per key (Kafka Streams' classes of the same names)."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from penstock.runtime.dsl.aggregates import (
     name_and_materialized,
 )
 from penstock.runtime.dsl.graph import Graph, Repartition, TableNode
+from penstock.runtime.dsl.joins import join_foreign, join_tables
 from penstock.runtime.dsl.options import (
     Grouped,
     GroupedOrStr,
@@ -31,8 +32,7 @@ from penstock.runtime.dsl.options import (
     named_and_stores,
 )
 from penstock.runtime.dsl.stores import buffer_store, key_value_store
-from penstock.runtime.dsl.suppressed import Suppressed
-from penstock.runtime.dsl.table_joins import join_foreign, join_tables
+from penstock.runtime.dsl.windows import Suppressed
 from penstock.runtime.model.arity import checked, takes_key
 from penstock.runtime.model.errors import TopologyError
 from penstock.runtime.model.type_variables import KR, VO, VR, K, K_co, V, V_co
@@ -378,12 +378,3 @@ class KGroupedTable(Generic[K, V]):
         graph.topology.add_store_factory(store, key_value_store(store, how, key, value))
         graph.operator(name, supplier, (self._source,), (store,))
         return KTable._of(aggregate_table(graph, name, key, value, frozenset((self._source,)), store, how))
-
-
-@dataclass(frozen=True, slots=True)
-class GlobalKTable(Generic[K_co, V_co]):
-    """A table that every instance keeps in full, for joins by any key. Made by `StreamsBuilder.global_table`."""
-
-    queryable_store_name: str
-    """Name of its store."""
-    _graph: Graph = field(repr=False, compare=False)
