@@ -21,7 +21,7 @@ def open_alerts(context: dg.SensorEvaluationContext, penstock: PenstockResource)
     seen = _parse(context.cursor)
     with operations.control_plane.reading() as session:
         news, now = alert_check.changed(session, seen or {})
-    notifications.notify_pending(operations.control_plane, operations.applications.notifications, notifications.Apprise(), at=audit.now())
+    notifications.notify_pending(operations.control_plane, operations.applications.notifications, notifications.send, at=audit.now())
     if not news and seen is not None:
         return dg.SensorResult(skip_reason="nothing new")
     events: list[dg.AssetObservation | dg.AssetMaterialization | dg.AssetCheckEvaluation] = []

@@ -2,6 +2,11 @@
 
 An alert is recorded first and sent afterwards, at least once. A failed message is retried at later ticks, five times in all; the alert's
 history shows the result. An alert whose severity rises is sent again.
+
+A message leaves the company's own systems, so it contains coordinates and errors, but no content of records. An error may quote its record.
+If the alert contains the whole record, everything that the error's text has in common with it is replaced by `…`; otherwise the text ends
+after the record's coordinates and the error's type. `include-record = true` in the rule sends the full text, as `penstock alerts show`
+prints it.
 """
 
 from __future__ import annotations
@@ -9,50 +14,138 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Protocol
 
 from sqlalchemy import select
 
-from penstock.orchestration.alerts import alerts, notification_text
+from penstock.orchestration.alerts import alert_text, alerts, raw_bytes
 from penstock.orchestration.database import ControlPlane
 from penstock.orchestration.database.models import Alert
 from penstock.orchestration.declarations.applications import NotificationRule, Severity
 
+_LEFT_OUT = "…"
+_OF_RECORDS = ("key", "value", "headers", "differences")
+"""Facts with content of records."""
+_AFTER_COORDINATES = re.compile(r"(\S+-\d+@\d+[^:]*:)(\s*[A-Za-z_][\w.]*:(?=\s))?.*", re.DOTALL)
+_SHORTEST_QUOTE = 5
+"""Length from which a quote is removed inside words too; shorter quotes are removed only as whole words."""
+_WORD = re.compile(r"\w+")
+
+
+def message_title(alert: Alert, *, include_record: bool) -> str:
+    """Return one line: the application, and what happened."""
+    return f"{alert.application}: {alert.title if include_record else _title(alert)}"
+
+
+def message_body(alert: Alert, *, include_record: bool) -> str:
+    """Return the alert's title, its facts, and the next commands."""
+    facts = {name: value for name, value in alert_text.facts(alert).items() if not name.endswith("_hex")}
+    head = alert.title
+    if not include_record:
+        head = _title(alert)
+        facts = {name: _without_record(alert, name, value) for name, value in facts.items() if name not in _OF_RECORDS}
+    lines = [f"{name}: {value}" for name, value in facts.items()]
+    commands = ["", "next:", *alert_text.next_commands(alert), f"penstock alerts show {alert.id}"]
+    return "\n".join([head, f"seen: {alert_text.seen(alert)}", *lines, *commands])
+
+
+def _title(alert: Alert) -> str:
+    error = str(alert.detail.get("error") or "")
+    error_type = str(alert.detail.get("error_type") or "")
+    match alert.kind:
+        case "TASK_PAUSED" if error_type:
+            return f"task {alert.task} is paused at {alert.subject}: {error_type}: {_without_record(alert, 'error', error)}"
+        case "BAD_DEPLOY":
+            why = alert.detail.get("why")
+            return f"it looks like a bad deploy: {why}. Nothing is skipped until this is resolved. Last error: {error_type}"
+        case "TABLE_DIFFERS":
+            counts = alert.detail.get("counts")
+            numbers = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count) if isinstance(counts, dict) else _LEFT_OUT
+            return f"table {alert.subject} is not what its changelog says ({numbers})"
+        case _:
+            return _without_record(alert, "title", alert.title)
+
+
+def _without_record(alert: Alert, name: str, text: str) -> str:
+    if name in ("topic", "partition", "offset", "timestamp_ms", "error_type", "tasks", "value_bytes", "left_out_bytes"):
+        return text
+    record = _record(alert)
+    if record is not None:
+        return leave_out(text, record)
+    return _LEFT_OUT if name == "error" else _AFTER_COORDINATES.sub(lambda found: f"{found[1]}{found[2] or ''} {_LEFT_OUT}", text)
+
+
+def _record(alert: Alert) -> bytes | None:
+    """Return key and value of the alert's record, if the alert contains all of it."""
+    detail = alert.detail
+    parts = [raw_bytes.from_base64(detail.get(name)) or b"" for name in ("key_base64", "value_base64")]
+    cut = any(len(part) >= raw_bytes.SHOWN for part in parts) or bool(detail.get("left_out_bytes"))
+    return None if cut or "value_base64" not in detail else b"\n".join(parts)
+
+
+def leave_out(text: str, record: bytes) -> str:
+    """Remove from a text what it shares with a record: as text, as written by Python or JSON, or as bytes in hex or base64."""
+    decoded = record.decode("utf-8", errors="backslashreplace")
+    forms = (
+        decoded,
+        repr(record),
+        repr(decoded),
+        record.hex(),
+        record.hex(" "),
+        raw_bytes.to_base64(record) or "",
+        raw_bytes.decoded(record),
+    )
+    content = "\n".join(forms).casefold()
+    words = {word for word in _WORD.findall(content) if len(word) > 2 or word.isdigit()}
+    return _WORD.sub(lambda found: _LEFT_OUT if found[0].casefold() in words else found[0], _without_quotes(text, content))
+
+
+def _without_quotes(text: str, content: str) -> str:
+    kept: list[str] = []
+    folded, at = text.casefold(), 0
+    if len(folded) != len(text):  # a letter that casefolds to two: positions would differ
+        text = folded
+    while at < len(text):
+        end = at + _SHORTEST_QUOTE
+        if end > len(text) or folded[at:end] not in content:
+            kept.append(text[at])
+            at += 1
+            continue
+        while end < len(text) and folded[at : end + 1] in content:
+            end += 1
+        kept.append(_LEFT_OUT)
+        at = end
+    return "".join(kept)
+
+
 logger = logging.getLogger(__name__)
 
 NOTIFY_ATTEMPTS = 5
-
-
-class Messenger(Protocol):
-    """Sender of messages. Raises NotificationError if a message could not be delivered."""
-
-    def send(self, urls: Sequence[str], title: str, body: str, severity: Severity) -> None: ...
+Send = Callable[[Sequence[str], str, str, Severity], None]
+"""Sends a message: URLs, title, text, severity. Raises NotificationError if it could not be delivered."""
 
 
 class NotificationError(Exception):
     """A message could not be delivered; the text does not contain the URL, which may contain a password."""
 
 
-class Apprise:
-    """Sender through apprise: mail, chats, webhooks, by URL."""
+def send(urls: Sequence[str], title: str, body: str, severity: Severity) -> None:
+    """Send a message through apprise (mail, chats, webhooks, by URL). Raises NotificationError if it could not be delivered."""
+    import apprise  # importing it takes half a second, and few processes have a message to send
 
-    def send(self, urls: Sequence[str], title: str, body: str, severity: Severity) -> None:
-        import apprise  # importing it takes half a second, and few processes have a message to send
-
-        kinds = {
-            Severity.INFO: apprise.NotifyType.INFO,
-            Severity.WARN: apprise.NotifyType.WARNING,
-            Severity.ERROR: apprise.NotifyType.FAILURE,
-        }
-        messenger = apprise.Apprise()
-        for url in urls:
-            address = _with_environment(url)
-            if not messenger.add(address):
-                raise NotificationError(f"{address.split('://', 1)[0]}://… is not an address that apprise knows")
-        if not messenger.notify(title=title, body=body, notify_type=kinds[severity]):
-            raise NotificationError("at least one address did not take the message; the log says which")
+    kinds = {
+        Severity.INFO: apprise.NotifyType.INFO,
+        Severity.WARN: apprise.NotifyType.WARNING,
+        Severity.ERROR: apprise.NotifyType.FAILURE,
+    }
+    messenger = apprise.Apprise()
+    for url in urls:
+        address = _with_environment(url)
+        if not messenger.add(address):
+            raise NotificationError(f"{address.split('://', 1)[0]}://… is not an address that apprise knows")
+    if not messenger.notify(title=title, body=body, notify_type=kinds[severity]):
+        raise NotificationError("at least one address did not take the message; the log says which")
 
 
 def _with_environment(url: str) -> str:
@@ -65,17 +158,17 @@ def _with_environment(url: str) -> str:
     return re.sub(r"\$\{(\w+)\}", value, url)
 
 
-def notify_pending(control_plane: ControlPlane, rules: Sequence[NotificationRule], messenger: Messenger, *, at: datetime) -> int:
+def notify_pending(control_plane: ControlPlane, rules: Sequence[NotificationRule], deliver: Send, *, at: datetime) -> int:
     """Send notifications of all alerts that need one. Return the number sent. Never raises for an undeliverable message."""
     if not rules:
         return 0
     with control_plane.reading() as session:
         query = select(Alert).where(Alert.notified_at.is_(None), Alert.notify_attempts < NOTIFY_ATTEMPTS).order_by(Alert.id)
         waiting = list(session.scalars(query))
-    return sum(_notify(control_plane, alert, rules, messenger, at) for alert in waiting)
+    return sum(_notify(control_plane, alert, rules, deliver, at) for alert in waiting)
 
 
-def _notify(control_plane: ControlPlane, alert: Alert, rules: Sequence[NotificationRule], messenger: Messenger, at: datetime) -> int:
+def _notify(control_plane: ControlPlane, alert: Alert, rules: Sequence[NotificationRule], deliver: Send, at: datetime) -> int:
     concerned = [rule for rule in rules if _concerns(rule, alert)]
     urls = [url for rule in concerned for url in rule.urls]
     detail: dict[str, object] = {"addresses": len(urls)}
@@ -83,8 +176,8 @@ def _notify(control_plane: ControlPlane, alert: Alert, rules: Sequence[Notificat
     try:
         for whole in (False, True):
             if addressed := [url for rule in concerned if rule.include_record is whole for url in rule.urls]:
-                title, body = (part(alert, include_record=whole) for part in (notification_text.title, notification_text.body))
-                messenger.send(addressed, title, body, Severity(alert.severity))
+                title, body = (part(alert, include_record=whole) for part in (message_title, message_body))
+                deliver(addressed, title, body, Severity(alert.severity))
     except NotificationError as error:
         delivered = False
         detail["error"] = str(error)

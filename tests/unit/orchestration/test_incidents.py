@@ -295,10 +295,10 @@ def test_notifications_follow_the_rules_and_are_tried_again(story: Story) -> Non
     story.cursor = Cursor()
     story.react_globals()
     mailbox.refuses = True
-    assert notify_pending(story.control_plane, rules, mailbox, at=story.now) == 0
+    assert notify_pending(story.control_plane, rules, mailbox.send, at=story.now) == 0
     mailbox.refuses = False
-    assert notify_pending(story.control_plane, rules, mailbox, at=story.now) == 1
-    assert notify_pending(story.control_plane, rules, mailbox, at=story.now) == 0
+    assert notify_pending(story.control_plane, rules, mailbox.send, at=story.now) == 1
+    assert notify_pending(story.control_plane, rules, mailbox.send, at=story.now) == 0
     assert mailbox.sent == ["a: task 0_0 is paused at in-0@1: ValueError: not JSON"]
     with story.control_plane.reading() as session:
         actions = [entry.action for entry in audit.latest(session) if entry.actor == "notifications"]
@@ -311,7 +311,7 @@ def test_a_message_that_nobody_takes_is_given_up(story: Story) -> None:
     story.pause(1)
     story.react()
     for _ in range(NOTIFY_ATTEMPTS + 2):
-        notify_pending(story.control_plane, [NotificationRule(("json://x",))], mailbox, at=story.now)
+        notify_pending(story.control_plane, [NotificationRule(("json://x",))], mailbox.send, at=story.now)
     assert story.alerts()[0].notify_attempts == NOTIFY_ATTEMPTS
 
 

@@ -12,9 +12,9 @@ from threading import Thread
 
 import pytest
 
-from penstock.orchestration.alerts import notification_text
+from penstock.orchestration.alerts import notifications
 from penstock.orchestration.alerts.alerts import NewAlert, open_alert
-from penstock.orchestration.alerts.notifications import Apprise, NotificationError, notify_pending
+from penstock.orchestration.alerts.notifications import NotificationError, notify_pending, send
 from penstock.orchestration.alerts.pauses import pause_alert
 from penstock.orchestration.database import ControlPlane
 from penstock.orchestration.database.models import Alert
@@ -58,7 +58,7 @@ def hook() -> Iterator[WebHook]:
 
 def test_a_message_arrives_with_title_body_and_severity(hook: WebHook, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOOK", f"json://127.0.0.1:{hook.server_port}/alerts")
-    Apprise().send(["${HOOK}"], "task 0_0 is paused", "offset: 5", Severity.ERROR)
+    send(["${HOOK}"], "task 0_0 is paused", "offset: 5", Severity.ERROR)
     (message,) = hook.received
     assert (message["title"], message["message"], message["type"]) == ("task 0_0 is paused", "offset: 5", "failure")
 
@@ -81,7 +81,7 @@ def test_the_rules_of_streams_toml_decide_who_is_told(hook: WebHook, control_pla
             bad = {"value_base64": "eyJ0cnVuY2F0ZWQ=", "error": "not JSON"}
             new = NewAlert(f"o{number}", kind, severity, application, f"in-0@{number}", f"alert {number}", f"{application}-1", "0_0", bad)
             open_alert(session, new, actor="sensor", at=at)
-    assert notify_pending(control_plane, declared.notifications, Apprise(), at=at) == 3
+    assert notify_pending(control_plane, declared.notifications, send, at=at) == 3
     assert sorted((path, message["title"]) for path, message in zip(hook.paths, hook.received, strict=True)) == [
         ("/errors", "a: alert 0"),
         ("/lag", "a: alert 1"),
@@ -142,7 +142,7 @@ def test_a_message_carries_coordinates_and_error_but_no_record(value: bytes | No
     """Nor what an error quotes of it, whole or in part, in whatever notation."""
     alert = paused(b"customer-Mustermann", value, error)
     plain, whole = (
-        notification_text.title(alert, include_record=chosen) + "\n" + notification_text.body(alert, include_record=chosen)
+        notifications.message_title(alert, include_record=chosen) + "\n" + notifications.message_body(alert, include_record=chosen)
         for chosen in (False, True)
     )
     for part in ("Mustermann", "4711", "DE0212", PERSON[:12].hex(), PERSON[:12].hex(" "), base64.b64encode(PERSON[:12]).decode()):
@@ -159,7 +159,7 @@ def test_a_rule_decides_whether_its_messages_carry_the_record(hook: WebHook, con
     at = datetime(2026, 11, 21, tzinfo=UTC)
     with control_plane.writing() as session:
         session.add(alert)
-    assert notify_pending(control_plane, Applications.parse(text, Path("streams.toml")).notifications, Apprise(), at=at) == 1
+    assert notify_pending(control_plane, Applications.parse(text, Path("streams.toml")).notifications, send, at=at) == 1
     plain, whole = (json.dumps(hook.received[hook.paths.index(path)]) for path in ("/plain", "/whole"))
     assert "Mustermann" not in plain and "Mustermann" in whole
     assert "in-0@5" in plain and "JSONDecodeError" in plain
@@ -192,7 +192,7 @@ def test_a_rule_decides_whether_its_messages_carry_the_record(hook: WebHook, con
 def test_other_alerts_carry_no_record_either(kind: str, title: str, detail: dict[str, object], kept: list[str]) -> None:
     at = datetime(2026, 11, 21, tzinfo=UTC)
     alert = of(NewAlert("o", kind, Severity.ERROR, "a", "orders", title, "a-1", "0_0", detail, seen_at=at))
-    message = notification_text.title(alert, include_record=False) + "\n" + notification_text.body(alert, include_record=False)
+    message = notifications.message_title(alert, include_record=False) + "\n" + notifications.message_body(alert, include_record=False)
     assert "Mustermann" not in message
     for part in kept:
         assert part in message
@@ -200,7 +200,7 @@ def test_other_alerts_carry_no_record_either(kind: str, title: str, detail: dict
 
 def test_a_server_that_is_away_is_an_error() -> None:
     with pytest.raises(NotificationError, match="did not take the message"):
-        Apprise().send(["json://127.0.0.1:1"], "title", "body", Severity.WARN)
+        send(["json://127.0.0.1:1"], "title", "body", Severity.WARN)
 
 
 @pytest.mark.parametrize(
@@ -212,5 +212,5 @@ def test_a_server_that_is_away_is_an_error() -> None:
 )
 def test_an_address_that_cannot_be_used_is_explained_without_its_secrets(url: str, says: str) -> None:
     with pytest.raises(NotificationError, match=says) as caught:
-        Apprise().send([url], "title", "body", Severity.WARN)
+        send([url], "title", "body", Severity.WARN)
     assert "secret" not in str(caught.value)
