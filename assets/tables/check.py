@@ -5,7 +5,7 @@ import dagster as dg
 from penstock.assets.spark.process.pipes import SparkJobs
 from penstock.assets.spark.tables.check import TableCheck, check
 from penstock.assets.tables.requests import new_version, table_request
-from penstock.orchestration.alerts import table_alerts
+from penstock.orchestration.alerts import incidents
 from penstock.orchestration.dagster.resources import PenstockResource
 from penstock.orchestration.database import audit
 from penstock.orchestration.declarations.applications import Application
@@ -39,9 +39,9 @@ def table_check(table: StateTable, application: Application) -> dg.AssetChecksDe
 def tell(operations: Operations, table: StateTable, found: TableCheck, *, occurrence: str, actor: str) -> None:
     """Open, count or resolve the alert on the table."""
     counts = {"missing": found.missing, "surplus": found.surplus, "different": found.different}
-    checked = table_alerts.TableCheck(table.application, table.name, occurrence, counts, found.first, found.differences)
+    checked = incidents.TableCheck(table.application, table.name, occurrence, counts, found.first, found.differences)
     with operations.control_plane.writing() as session:
-        table_alerts.of_check(session, checked, actor=actor, at=audit.now())
+        incidents.of_check(session, checked, actor=actor, at=audit.now())
 
 
 def check_result(found: TableCheck) -> dg.AssetCheckResult:

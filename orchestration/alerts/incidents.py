@@ -1,4 +1,4 @@
-"""Alerts for events: which events open them, and what resolves them.
+"""Alerts for events and checks of tables: what opens them, and what resolves them.
 
     kind of alert                opened by                        resolved by
     TASK_PAUSED, BAD_DEPLOY      see `pauses`                     the run-book; the tasks run again; it pauses elsewhere (a new alert)
@@ -9,14 +9,16 @@
     INPUT_PARTITIONS_ADDED       the event, where no task reads   all partitions have a task (`health`); a person
                                  them; once per topic
     INSTANCE_DIED                the sensor on instances          the instance is RUNNING
-    TABLE_DIFFERS                the check of a table             the check (`table_alerts`)
+    TABLE_DIFFERS                the check of a table             the check
 
-Every function works within the caller's transaction and is idempotent: an occurrence is identified by the event's id, and counts once.
+Every function works within the caller's transaction and is idempotent: an occurrence is identified by the event's id, or the
+check's, and counts once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from sqlalchemy import select
@@ -189,3 +191,52 @@ def _recovery_ended(session: Session, application: Application, alert: Alert) ->
         elif event.payload.get("new") == State.RUNNING.value:
             return f"{began.instance} is RUNNING{seconds}"
     return None
+
+
+TABLE_DIFFERS = "TABLE_DIFFERS"
+_NAMED = 3
+"""Number of keys in the title; the details have more."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableCheck:
+    """Result of a table's check. `occurrence` identifies the check. `counts`: rows by kind of difference, empty or zeros if there is none.
+    `first`: descriptions of the first rows; `location`: the table with all differing rows."""
+
+    application: str
+    table: str
+    occurrence: str
+    counts: Mapping[str, int] = field(default_factory=dict)
+    first: tuple[str, ...] = ()
+    location: str = ""
+
+    @property
+    def differences(self) -> int:
+        return sum(self.counts.values())
+
+
+def of_check(session: Session, check: TableCheck, *, actor: str, at: datetime) -> Alert | None:
+    """Open or count the alert of a table that differs, and return it; resolve an open one if the table does not differ."""
+    if check.differences:
+        new = _table_alert(check, at)
+        alert, opened = alerts.open_alert(session, new, actor=actor, at=at)
+        if not opened:
+            alert.title, alert.detail = alerts.printable(new.title, alerts.MOST_TITLE), dict(new.detail)  # from the last check
+        return alert
+    for alert in alerts.unresolved(session, application=check.application, kinds=[TABLE_DIFFERS], subject=check.table):
+        alerts.resolve(session, alert, actor=actor, at=at, resolution=f"the table equals its changelog (check {check.occurrence})")
+    return None
+
+
+def _table_alert(check: TableCheck, at: datetime) -> NewAlert:
+    counts = ", ".join(f"{count} {kind}" for kind, count in check.counts.items() if count)
+    return NewAlert(
+        occurrence=f"{check.application}/{check.table}/{TABLE_DIFFERS}/{check.occurrence}",
+        kind=TABLE_DIFFERS,
+        severity=Severity.ERROR,
+        application=check.application,
+        subject=check.table,
+        title=f"table {check.table} is not what its changelog says ({counts}): {'; '.join(check.first[:_NAMED])}",
+        detail={"counts": dict(check.counts), "differences": "\n".join(check.first), "all of them are in": check.location},
+        seen_at=at,
+    )

@@ -24,7 +24,7 @@ from penstock.assets.tables.check import tell
 from penstock.assets.tables.lineage import topic_key
 from penstock.assets.tables.requests import new_version, table_request
 from penstock.orchestration.alerts import alerts
-from penstock.orchestration.alerts.table_alerts import TABLE_DIFFERS
+from penstock.orchestration.alerts.incidents import TABLE_DIFFERS
 from penstock.orchestration.dagster.resources import PenstockResource
 from penstock.orchestration.database.models import Alert
 from penstock.orchestration.declarations.applications import Applications

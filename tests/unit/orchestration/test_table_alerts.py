@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from penstock.orchestration.alerts import alert_text
-from penstock.orchestration.alerts.table_alerts import TABLE_DIFFERS, TableCheck, of_check
+from penstock.orchestration.alerts.incidents import TABLE_DIFFERS, TableCheck, of_check
 from penstock.orchestration.database import ControlPlane
 from penstock.orchestration.database.models import Alert
 
