@@ -50,8 +50,7 @@ def open_alert(session: Session, new: NewAlert, *, actor: str, at: datetime) -> 
     if counted is not None:
         return session.get_one(Alert, counted.alert_id), False
     seen_at = new.seen_at or at
-    known = _unresolved_on(session, new)
-    if known is not None:
+    for known in unresolved(session, application=new.application, kinds=[new.kind], subject=new.subject):
         see_again(session, known, new.occurrence, new.severity, seen_at)
         return known, False
     alert = Alert(
@@ -75,6 +74,14 @@ def open_alert(session: Session, new: NewAlert, *, actor: str, at: datetime) -> 
     session.add(AlertSighting(occurrence=new.occurrence, alert_id=alert.id, at=seen_at))
     note(session, alert, actor, "alert opened", at, {"title": alert.title, "severity": alert.severity})
     return alert, True
+
+
+def open_or_update(session: Session, new: NewAlert, *, actor: str, at: datetime) -> Alert:
+    """Return the alert of this occurrence, like `open_alert`; an alert that is open already gets its title and details."""
+    alert, opened = open_alert(session, new, actor=actor, at=at)
+    if not opened:
+        alert.title, alert.detail = printable(new.title, MOST_TITLE), dict(new.detail)
+    return alert
 
 
 def see_again(session: Session, alert: Alert, occurrence: str, severity: Severity, seen_at: datetime) -> None:
@@ -129,28 +136,15 @@ def unresolved(
 ) -> list[Alert]:
     """Return alerts that are open or acknowledged, oldest first; locked for the caller's transaction."""
     query = select(Alert).where(Alert.state != AlertState.RESOLVED.value).order_by(Alert.id).with_for_update()
-    if application is not None:
-        query = query.where(Alert.application == application)
-    if kinds:
-        query = query.where(Alert.kind.in_(kinds))
-    if instance is not None:
-        query = query.where(Alert.instance == instance)
-    if task is not None:
-        query = query.where(Alert.task == task)
-    if subject is not None:
-        query = query.where(Alert.subject == subject)
-    return list(session.scalars(query))
+    named = {"application": application, "instance": instance, "task": task, "subject": subject}
+    query = query.filter_by(**{column: value for column, value in named.items() if value is not None})
+    return list(session.scalars(query.where(Alert.kind.in_(kinds)) if kinds else query))
 
 
 def printable(text: str, most: int = 10_000) -> str:
     """Make a text safe for every database and terminal: control characters are escaped, long texts are cut."""
     clean = "".join(char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode() for char in text[: most + 1])
     return clean if len(clean) <= most else f"{clean[: most - 1]}…"
-
-
-def _unresolved_on(session: Session, new: NewAlert) -> Alert | None:
-    found = unresolved(session, application=new.application, kinds=[new.kind], subject=new.subject)
-    return found[0] if found else None
 
 
 def get(session: Session, alert_id: int) -> Alert:

@@ -69,13 +69,9 @@ def of_globals(session: Session, application: Application, events: Sequence[Even
             if not opened and alert.last_seen_at == event.at:
                 alert.title, alert.detail = alerts.printable(new.title, alerts.MOST_TITLE), dict(new.detail)  # from the last recovery
         elif event.kind == EventKind.GLOBAL_TOPIC_NOT_COMPACTED.value:
-            new = _compaction_alert(application, event)
-            alerts.open_alert(session, new, actor=ACTOR, at=at)
+            alerts.open_alert(session, _compaction_alert(event), actor=ACTOR, at=at)
         elif event.kind == INPUT_PARTITIONS and event.payload.get("reason"):
-            new = _partitions_alert(application, event)
-            alert, opened = alerts.open_alert(session, new, actor=ACTOR, at=at)
-            if not opened:
-                alert.title, alert.detail = alerts.printable(new.title, alerts.MOST_TITLE), dict(new.detail)  # of the newest event
+            alerts.open_or_update(session, _partitions_alert(event), actor=ACTOR, at=at)
     for alert in alerts.unresolved(session, application=application.id, kinds=[GLOBAL_RECOVERY]):
         ended = _recovery_ended(session, application, alert)
         if ended is not None:
@@ -99,16 +95,23 @@ def _task_alert(event: Event) -> NewAlert:
         EventKind.OFFSET_RESET.value: f"{place} goes on at {payload.get('to')}, not at {payload.get('from')}, which is no longer there "
         f"(policy {payload.get('policy')}{_because(payload)}): records in between were not processed",
     }
+    subject = str(event.task) if event.kind == EventKind.TASK_CORRUPTED.value else place
+    return _event_alert(event, subject, titles[event.kind], task=event.task)
+
+
+def _event_alert(
+    event: Event, subject: str, title: str, *, kind: str | None = None, severity: Severity = Severity.WARN, task: str | None = None
+) -> NewAlert:
     return NewAlert(
         occurrence=event.id,
-        kind=event.kind,
-        severity=Severity.WARN,
+        kind=kind or event.kind,
+        severity=severity,
         application=event.application,
         instance=event.instance,
-        task=event.task,
-        subject=str(event.task) if event.kind == EventKind.TASK_CORRUPTED.value else place,
-        title=titles[event.kind],
-        detail=payload,
+        task=task,
+        subject=subject,
+        title=title,
+        detail=event.payload,
         seen_at=event.at,
     )
 
@@ -122,51 +125,28 @@ def _recovery_alert(event: Event) -> NewAlert:
     payload = event.payload
     attempt, wait = payload.get("attempt"), payload.get("wait_seconds")
     again = f" (the {attempt}. time in a row, after {wait} s)" if isinstance(attempt, int) and attempt > 1 else ""
-    return NewAlert(
-        occurrence=event.id,
-        kind=GLOBAL_RECOVERY,
-        severity=Severity.WARN,
-        application=event.application,
-        instance=event.instance,
-        subject=f"{payload.get('store')} on {event.instance}",
-        seen_at=event.at,
-        title=f"global store {payload.get('store')} on {event.instance} is rebuilt from {payload.get('topic')}{again}: "
-        f"{payload.get('reason')}; tasks that read it wait",
-        detail=payload,
-    )
+    store = f"{payload.get('store')} on {event.instance}"
+    title = f"global store {store} is rebuilt from {payload.get('topic')}{again}: {payload.get('reason')}; tasks that read it wait"
+    return _event_alert(event, store, title, kind=GLOBAL_RECOVERY)
 
 
-def _compaction_alert(application: Application, event: Event) -> NewAlert:
+def _compaction_alert(event: Event) -> NewAlert:
     topic = event.payload.get("topic")
-    return NewAlert(
-        occurrence=event.id,
-        subject=str(topic),
-        seen_at=event.at,
-        kind=event.kind,
-        severity=Severity.WARN,
-        application=application.id,
-        instance=event.instance,
-        title=f"global topic {topic} is not compacted (cleanup.policy={event.payload.get('cleanup_policy')}): what retention deletes is "
-        f"lost to new instances. kafka-configs --alter --topic {topic} --add-config cleanup.policy=compact",
-        detail=event.payload,
+    title = (
+        f"global topic {topic} is not compacted (cleanup.policy={event.payload.get('cleanup_policy')}): what retention deletes is "
+        f"lost to new instances. kafka-configs --alter --topic {topic} --add-config cleanup.policy=compact"
     )
+    return _event_alert(event, str(topic), title)
 
 
-def _partitions_alert(application: Application, event: Event) -> NewAlert:
+def _partitions_alert(event: Event) -> NewAlert:
     payload = event.payload
     topic, read, partitions = (payload.get(name) for name in ("topic", "read", "partitions"))
-    return NewAlert(
-        occurrence=event.id,
-        subject=str(topic),
-        seen_at=event.at,
-        kind=event.kind,
-        severity=Severity.ERROR,
-        application=application.id,
-        instance=event.instance,
-        title=f"input topic {topic} has {partitions} partitions, and {read} are read: records in the new ones are not processed "
-        f"({payload.get('reason')})",
-        detail=payload,
+    title = (
+        f"input topic {topic} has {partitions} partitions, and {read} are read: records in the new ones are not processed "
+        f"({payload.get('reason')})"
     )
+    return _event_alert(event, str(topic), title, severity=Severity.ERROR)
 
 
 def _recovery_ended(session: Session, application: Application, alert: Alert) -> str | None:
@@ -218,11 +198,7 @@ class TableCheck:
 def of_check(session: Session, check: TableCheck, *, actor: str, at: datetime) -> Alert | None:
     """Open or count the alert of a table that differs, and return it; resolve an open one if the table does not differ."""
     if check.differences:
-        new = _table_alert(check, at)
-        alert, opened = alerts.open_alert(session, new, actor=actor, at=at)
-        if not opened:
-            alert.title, alert.detail = alerts.printable(new.title, alerts.MOST_TITLE), dict(new.detail)  # from the last check
-        return alert
+        return alerts.open_or_update(session, _table_alert(check, at), actor=actor, at=at)
     for alert in alerts.unresolved(session, application=check.application, kinds=[TABLE_DIFFERS], subject=check.table):
         alerts.resolve(session, alert, actor=actor, at=at, resolution=f"the table equals its changelog (check {check.occurrence})")
     return None

@@ -77,8 +77,7 @@ def remember(control_plane: ControlPlane, application: Application, results: lis
             if result.name == checks.LAG:
                 _keep_lags(session, result, at)
             _alert(session, result, at)
-        _resolve_compacted(session, application, results, at)
-        _resolve_read(session, application, results, at)
+        _resolve_topics(session, application, results, at)
 
 
 def _with_broker(known: Known, facts: BrokerFacts) -> Known:
@@ -113,29 +112,24 @@ def _alert(session: Session, result: CheckResult, at: datetime) -> None:
         detail={"problems": texts[:50], **result.numbers},
         seen_at=at,
     )
-    alert, opened = alerts.open_alert(session, new, actor=ACTOR, at=at)
-    if not opened:
-        alert.title, alert.detail = alerts.printable(new.title, alerts.MOST_TITLE), dict(new.detail)
+    alerts.open_or_update(session, new, actor=ACTOR, at=at)
 
 
-def _resolve_compacted(session: Session, application: Application, results: list[CheckResult], at: datetime) -> None:
+def _resolve_topics(session: Session, application: Application, results: list[CheckResult], at: datetime) -> None:
+    """Resolve the alerts of events about topics that a check finds in order now."""
     for result in results:
-        for row in result.rows if result.name == checks.COMPACTION else ():
-            if not row.problem:
-                topic = str(row.cells["topic"])
-                for alert in alerts.unresolved(session, application=application.id, kinds=[_NOT_COMPACTED], subject=topic):
-                    alerts.resolve(session, alert, actor=ACTOR, at=at, resolution=f"{topic} is compacted now")
+        if result.name not in _OF_TOPICS:
+            continue
+        kind, resolution = _OF_TOPICS[result.name]
+        for topic in (str(row.cells["topic"]) for row in result.rows if not row.problem):
+            for alert in alerts.unresolved(session, application=application.id, kinds=[kind], subject=topic):
+                alerts.resolve(session, alert, actor=ACTOR, at=at, resolution=resolution.format(topic=topic))
 
 
-def _resolve_read(session: Session, application: Application, results: list[CheckResult], at: datetime) -> None:
-    for result in results:
-        for row in result.rows if result.name == checks.PARTITIONS else ():
-            if not row.problem:
-                topic = str(row.cells["topic"])
-                for alert in alerts.unresolved(session, application=application.id, kinds=[INPUT_PARTITIONS], subject=topic):
-                    alerts.resolve(session, alert, actor=ACTOR, at=at, resolution=f"every partition of {topic} has a task")
-
-
+_OF_TOPICS = {
+    checks.COMPACTION: (_NOT_COMPACTED, "{topic} is compacted now"),
+    checks.PARTITIONS: (INPUT_PARTITIONS, "every partition of {topic} has a task"),
+}
 _KINDS = {
     checks.FRESHNESS: "CHECKPOINT_STALE",
     checks.LIVENESS: "INSTANCE_SILENT",

@@ -108,6 +108,4 @@ def _count_death(session: Session, row: Instance, dead: Process, launcher: Launc
         title=f"instance {row.name} (process {dead.pid}) died{times}: {last_words}",
         detail={**detail, "log": row.log_path},
     )
-    alert, opened = alerts.open_alert(session, new, actor=incidents.ACTOR, at=at)
-    if not opened:
-        alert.title, alert.detail = new.title, dict(new.detail)  # from the last death
+    alerts.open_or_update(session, new, actor=incidents.ACTOR, at=at)
