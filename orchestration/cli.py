@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 import typer
 
 from penstock.orchestration.commands import alerts, broker, instances, look, run_book, snapshot, trail
-from penstock.orchestration.commands.deploy import deploy
 from penstock.orchestration.commands.dev import dev
 from penstock.orchestration.commands.query import query
 from penstock.orchestration.commands.reset import reset
@@ -39,7 +38,7 @@ What is kept goes to `.penstock/` in the project's folder, or to where the envir
 )
 _INSTANCES, _LOOK, _REPAIR, _STATE, _MACHINE = "Instances", "Look", "Repair", "State", "This machine"
 _PANELS: Mapping[str, Sequence[Callable[..., None]]] = {
-    _INSTANCES: (instances.start, instances.stop, instances.restart, deploy, instances.scale, instances.drain),
+    _INSTANCES: (instances.start, instances.stop, instances.restart, instances.deploy, instances.scale, instances.drain),
     _LOOK: (look.status, look.tasks, look.events, look.describe, topology, trail.audit, trail.run_books),
     _REPAIR: (instances.pause, instances.resume),
     _STATE: (query, tables, reset),

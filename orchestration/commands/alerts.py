@@ -29,9 +29,11 @@ from penstock.orchestration.commands.common import (
     out,
     print_json,
     project,
+    say,
     show,
     table,
     targets,
+    warn,
 )
 from penstock.orchestration.database import ControlPlaneError, audit
 from penstock.orchestration.database.models import Alert, AlertState, AuditEntry, Task, from_ms
@@ -93,13 +95,13 @@ def show_alert(number: Number, as_json: Json = False) -> None:
             print_json({**_row(alert), "detail": alert.detail, "next": alert_text.next_commands(alert), "history": _history_rows(history)})
             return
         out.print(f"[bold]alert {alert.id}[/bold] {alert.severity} {alert.state}  {_plain(alert.title)}")
-        out.print(f"  subject: {alert.subject}\n  seen: {alert_text.seen(alert)}", markup=False)
+        say(f"  subject: {alert.subject}\n  seen: {alert_text.seen(alert)}")
         for name, value in alert_text.facts(alert).items():
             indented = value.replace("\n", "\n    ")
-            out.print(f"  {name}:\n    {indented}" if "\n" in value else f"  {name}: {value}", markup=False)
+            say(f"  {name}:\n    {indented}" if "\n" in value else f"  {name}: {value}")
         _print_history(history)
         if alert.state != AlertState.RESOLVED.value:
-            out.print("next:", *(f"  {command}" for command in alert_text.next_commands(alert)), sep="\n", markup=False)
+            say("\n".join(["next:", *(f"  {command}" for command in alert_text.next_commands(alert))]))
 
 
 @app.command()
@@ -241,7 +243,7 @@ def _known_conditions(application: Application) -> list[tuple[str, Condition]]:
     try:
         return _conditions(Observer(application.id, application.bootstrap_servers))
     except BrokerUnavailableError as error:
-        err.print(f"{error}. What is wrong without an alert is not known.", style="yellow", markup=False)
+        warn(f"{error}. What is wrong without an alert is not known.")
         return []
 
 
@@ -287,7 +289,7 @@ def _history_rows(entries: Sequence[AuditEntry]) -> list[dict[str, object]]:
 
 def _print_history(entries: Sequence[AuditEntry]) -> None:
     for entry in entries:
-        out.print(f"{clock(entry.at)}  {entry.actor}: {entry.action}  {brief(entry.detail)}", markup=False)
+        say(f"{clock(entry.at)}  {entry.actor}: {entry.action}  {brief(entry.detail)}")
 
 
 def _plain(text: str) -> str:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import subprocess
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from penstock.orchestration.commands.common import err, fail, out
 from penstock.orchestration.declarations.project_paths import ProjectPaths
 from penstock.orchestration.embedded import tools
 from penstock.orchestration.embedded.jars import JarsError
 from penstock.orchestration.embedded.kafka import DEFAULT_PORT, BrokerError, BrokerStatus, EmbeddedBroker
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
-_out = Console(highlight=False, soft_wrap=True)
-_err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 Port = Annotated[int, typer.Option("--port", "-p", min=1, max=65535, help="Port of 127.0.0.1 to listen on.")]
 
@@ -34,11 +32,11 @@ def start(port: Port = DEFAULT_PORT) -> None:
     broker = _broker(port)
     running = broker.status()
     try:
-        with _err.status("Starting Kafka …"):
+        with err.status("Starting Kafka …"):
             status = broker.start()
     except (BrokerError, JarsError) as error:
-        _fail(str(error))
-    _out.print(f"Kafka {'runs already' if running else 'is ready'} at [bold]{status.bootstrap_servers}[/bold]")
+        fail(str(error))
+    out.print(f"Kafka {'runs already' if running else 'is ready'} at [bold]{status.bootstrap_servers}[/bold]")
     _describe(status)
 
 
@@ -48,8 +46,8 @@ def stop() -> None:
     try:
         stopped = _broker().stop()
     except BrokerError as error:
-        _fail(str(error))
-    _out.print("Kafka has stopped; its data is kept" if stopped else "Kafka does not run")
+        fail(str(error))
+    out.print("Kafka has stopped; its data is kept" if stopped else "Kafka does not run")
 
 
 @app.command()
@@ -57,9 +55,9 @@ def status() -> None:
     """Say whether Kafka runs, and where. The exit status is 0 if it does, 1 if not."""
     running = _broker().status()
     if running is None:
-        _out.print("Kafka does not run. Start it: [bold]penstock broker start[/bold]")
+        out.print("Kafka does not run. Start it: [bold]penstock broker start[/bold]")
         raise typer.Exit(1)
-    _out.print(f"Kafka runs at [bold]{running.bootstrap_servers}[/bold]")
+    out.print(f"Kafka runs at [bold]{running.bootstrap_servers}[/bold]")
     _describe(running)
 
 
@@ -79,23 +77,18 @@ def tool(
     `penstock broker tool kafka-consumer-groups -- --group flight-board --topic flights:3 --reset-offsets --shift-by 1 --execute`
     """
     if name not in tools.TOOLS:
-        _fail(f"There is no tool {name}. These are there: {', '.join(tools.TOOLS)}")
+        fail(f"There is no tool {name}. These are there: {', '.join(tools.TOOLS)}")
     arguments = list(context.args)
     running = _broker().status()
     if name != "kafka-dump-log" and not any(argument.startswith("--bootstrap-server") for argument in arguments):
         if running is None:
-            _fail("Kafka does not run. Start it (penstock broker start), or name another one with --bootstrap-server host:port")
+            fail("Kafka does not run. Start it (penstock broker start), or name another one with --bootstrap-server host:port")
         arguments += ["--bootstrap-server", running.bootstrap_servers]
     try:
         raise typer.Exit(subprocess.run(tools.command(name, arguments), check=False).returncode)
     except JarsError as error:
-        _fail(str(error))
+        fail(str(error))
 
 
 def _describe(status: BrokerStatus) -> None:
-    _out.print(f"  process  {status.pid}\n  data     {status.data_dir}\n  log      {status.log_path}")
-
-
-def _fail(message: str) -> NoReturn:
-    _err.print(message, style="red", markup=False)
-    raise typer.Exit(1)
+    out.print(f"  process  {status.pid}\n  data     {status.data_dir}\n  log      {status.log_path}")

@@ -63,6 +63,20 @@ def fail(message: str, status: int = 1) -> NoReturn:
     raise typer.Exit(status)
 
 
+def say(line: str) -> None:
+    """Print a line as it is, without markup."""
+    out.print(line, markup=False)
+
+
+def hint(line: str) -> None:
+    """Print a line of progress, or a note, to stderr."""
+    err.print(line, style="dim", markup=False)
+
+
+def warn(line: str) -> None:
+    err.print(line, style="yellow", markup=False)
+
+
 @contextmanager
 def project(*, undeclared: bool = False) -> Iterator[Operations]:
     """Open the project selected by the environment. An expected error ends the command with its message, and status 1.
@@ -83,7 +97,7 @@ def _find(undeclared: bool) -> Operations:
     except WrongDeclarationError as error:
         if not undeclared:
             raise
-        err.print(str(error), style="yellow", markup=False)
+        warn(str(error))
     paths = ProjectPaths.find()
     return Operations(paths, Applications(source=paths.streams_toml), ControlPlane(paths.database_url))
 
@@ -95,7 +109,7 @@ def catch_up(operations: Operations, *applications: Application) -> None:
             with operations.feed(application) as feed:
                 feed.step()
         except BrokerUnavailableError as error:
-            err.print(f"{error}. What follows is what was known last.", style="yellow", markup=False)
+            warn(f"{error}. What follows is what was known last.")
 
 
 def task_id(text: str) -> TaskId:
@@ -154,7 +168,7 @@ def told_if_stopped(what_stays: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        err.print(f"stopped: {what_stays}", style="yellow", markup=False)
+        warn(f"stopped: {what_stays}")
         raise typer.Exit(130) from None
 
 
@@ -171,7 +185,7 @@ def show(make: Callable[[], RenderableType | JsonValue], *, as_json: bool, watch
             try:
                 shown = make()
             except BrokerUnavailableError as error:
-                err.print(str(error), style="yellow", markup=False)
+                warn(str(error))
             else:
                 if not as_json:
                     out.clear()

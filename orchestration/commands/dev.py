@@ -8,8 +8,8 @@ import sys
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from penstock.orchestration.commands.common import err, fail
 from penstock.orchestration.declarations.project_paths import ProjectPaths
 from penstock.orchestration.embedded.dagster_server import SETTINGS
 from penstock.orchestration.embedded.jars import JarsError
@@ -30,29 +30,22 @@ def dev(
     Dagster's own state is kept in `.dagster/`. Kafka and the started instances keep running after Ctrl-C: they do not depend on Dagster.
     Stop them with `penstock stop` and `penstock broker stop`.
     """
-    out = Console(stderr=True, highlight=False, soft_wrap=True)
     if not is_free(port):
-        out.print(
-            f"Port {port} of {LOOPBACK} is taken by {holder(port)}. Choose another one: penstock dev --port …", style="red", markup=False
-        )
-        raise typer.Exit(1)
+        fail(f"Port {port} of {LOOPBACK} is taken by {holder(port)}. Choose another one: penstock dev --port …")
     paths = ProjectPaths.find()
     try:
         if broker:
-            with out.status("Starting Kafka …"):
+            with err.status("Starting Kafka …"):
                 status = EmbeddedBroker(paths.broker_dir, kafka_port).start()
-            out.print(f"Kafka runs at {status.bootstrap_servers}")
+            err.print(f"Kafka runs at {status.bootstrap_servers}")
             if kafka_port != DEFAULT_PORT:
-                out.print(
-                    f'Applications find it there by "bootstrap.servers" = "{status.bootstrap_servers}" in {paths.streams_toml}',
-                    markup=False,
-                )
+                at = f'"bootstrap.servers" = "{status.bootstrap_servers}"'
+                err.print(f"Applications find it there by {at} in {paths.streams_toml}", markup=False)
         use_java()
     except (BrokerError, JarsError) as error:
-        out.print(str(error), style="red", markup=False)
-        raise typer.Exit(1) from error
+        fail(str(error))
     arguments, environment = _dagster(paths)
-    out.print(f"Dagster's UI: http://{LOOPBACK}:{port}")
+    err.print(f"Dagster's UI: http://{LOOPBACK}:{port}")
     os.chdir(paths.root)
     os.execve(sys.executable, [sys.executable, "-m", "dagster", "dev", "--host", LOOPBACK, "--port", str(port), *arguments], environment)
 

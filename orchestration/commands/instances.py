@@ -1,4 +1,4 @@
-"""`penstock start|stop|restart|scale|drain|pause|resume`: instances and their tasks."""
+"""`penstock start|stop|restart|deploy|scale|drain|pause|resume`: instances and their tasks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,20 @@ from typing import Annotated
 
 import typer
 
-from penstock.orchestration.commands.common import Named, Servers, err, explained, fail, named, out, project, task_id
+from penstock.orchestration.commands.common import (
+    Named,
+    Servers,
+    err,
+    explained,
+    fail,
+    hint,
+    named,
+    out,
+    project,
+    say,
+    task_id,
+    told_if_stopped,
+)
 from penstock.orchestration.commands.look import look_at
 from penstock.orchestration.commands.run_book import ApplicationName, TaskName
 from penstock.orchestration.database import audit
@@ -15,6 +28,7 @@ from penstock.orchestration.database.models import RunBookState
 from penstock.orchestration.declarations.applications import Application
 from penstock.orchestration.declarations.project_paths import ProjectPaths
 from penstock.orchestration.declarations.unknown_names import unknown
+from penstock.orchestration.instances.deployment import DEPLOY_SECONDS, Deployment
 from penstock.orchestration.instances.draining import DRAIN_SECONDS
 from penstock.orchestration.instances.draining import drain as drain_through_kafka
 from penstock.orchestration.instances.launcher import Launcher
@@ -60,7 +74,7 @@ def start(instances: Instances = None, seed: Seed = None, reset_offsets: Reset =
         operations.want_started(names, actor=audit.this_user())
         for name in names:
             with err.status(f"Starting {name} …"):
-                started = operations.start(name, actor=audit.this_user(), progress=lambda line: err.print(line, style="dim", markup=False))
+                started = operations.start(name, actor=audit.this_user(), progress=hint)
             how = "started" if started.started else "ran already"
             out.print(f"{name} is [bold]{started.instance.state}[/bold] ({how}, process {started.process.pid}, {len(started.tasks)} tasks)")
 
@@ -104,10 +118,8 @@ def scale(application: ApplicationName, instances: Annotated[int, typer.Argument
     Safe to repeat. If `streams.toml` declares a number, more instances than that can be requested.
     """
     with project() as operations:
-        names = operations.scale(
-            application, instances, actor=audit.this_user(), progress=lambda line: err.print(line, style="dim", markup=False)
-        )
-        out.print(f"{application} runs as {', '.join(names)}", markup=False)
+        names = operations.scale(application, instances, actor=audit.this_user(), progress=hint)
+        say(f"{application} runs as {', '.join(names)}")
 
 
 def drain(
@@ -132,7 +144,7 @@ def drain(
             applications = operations.applications
             owner = applications.of_instance(instance) if application is None else applications.named(application)
             ran = operations.drain(owner, instance, actor=audit.this_user(), timeout_s=timeout)
-    out.print(f"{instance} has {'handed its tasks over and closed' if ran else 'not been running'}", markup=False)
+    say(f"{instance} has {'handed its tasks over and closed' if ran else 'not been running'}")
 
 
 def _drain_elsewhere(application: Application, instance: str, timeout: float) -> bool:
@@ -167,7 +179,7 @@ def restart(instances: Instances = None) -> None:
                 run = RestartInstance(operations, name, Request(requested_by=audit.this_user())).run()
             if run.state != RunBookState.DONE.value:
                 fail(str(run.reason))
-            out.print(str(run.reason), markup=False)
+            say(str(run.reason))
 
 
 def pause(application: ApplicationName, task: TaskName, bootstrap_servers: Servers = None) -> None:
@@ -204,3 +216,37 @@ def _write_down(application: str, task: str, action: str) -> None:
             audit.record(session, audit.this_user(), action, at=audit.now(), application=application, task=task)
     except typer.Exit:
         err.print("it is done, but not in the audit trail", style="yellow")
+
+
+def deploy(
+    application: ApplicationName,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check all, print the plan, and stop nothing.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also instances that run this code already, as after a change of an environment variable.")
+    ] = False,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds that an instance may take to run and to catch up.")] = DEPLOY_SECONDS,
+) -> None:
+    """Roll new code and configuration over the instances, one by one, while the others keep processing.
+
+    Everything is checked first: the factory is imported, the configuration and its variables exist, the topology fits the state and may run
+    beside the running one. If a check fails, nothing is stopped. Safe to repeat: instances that run this code already are left alone.
+    docs/changing.md lists possible changes, docs/deployment.md describes an upgrade.
+
+    `penstock deploy flight-board --dry-run`
+    """
+    with project() as operations, told_if_stopped(f"penstock deploy {application} goes on where it was"):
+        deployment = Deployment(
+            operations,
+            application,
+            actor=audit.this_user(),
+            everything=everything,
+            timeout_s=timeout,
+            progress=hint,
+        )
+        if dry_run:
+            for line in deployment.plan().lines():
+                say(line)
+            return
+        plan = deployment.run()
+        left = f"; not those of other machines: {', '.join(plan.elsewhere)}" if plan.elsewhere else ""
+        say(f"{application} runs the new code: {', '.join((*plan.current, *plan.replaced))}{left}")

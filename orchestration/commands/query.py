@@ -12,7 +12,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 import msgspec
 import typer
 
-from penstock.orchestration.commands.common import Json, Servers, err, explained, named, out, print_json, table
+from penstock.orchestration.commands.common import Json, Servers, err, explained, hint, named, out, print_json, table
 from penstock.orchestration.kafka.observer import Observer
 from penstock.runtime.config.environment import filled_in
 from penstock.runtime.model.errors import StreamsError
@@ -45,7 +45,7 @@ def query(
         described, found = _answer(asked, store, {"key": key, "format": form, **({"stale": "true"} if stale else {})}, token)
     _print(found, store, as_json=as_json)
     if not described.get("global") and (found["rows"] == [] if "rows" in found else found["value"] is None):
-        err.print(_nothing_text(store, key, described, found), style="dim", markup=False)
+        hint(_nothing_text(store, key, described, found))
 
 
 def _print(found: dict[str, object], store: str, *, as_json: bool) -> None:
@@ -61,7 +61,7 @@ def _print(found: dict[str, object], store: str, *, as_json: bool) -> None:
     else:
         typer.echo(_text(found["value"]))
         lag = "" if found["lag"] is None else f", {found['lag']} records behind"
-        err.print(f"partition {found['partition']}, {found['kind']}{lag}", style="dim", markup=False)
+        hint(f"partition {found['partition']}, {found['kind']}{lag}")
 
 
 def _nothing_text(store: str, key: str, described: dict[str, object], found: dict[str, object]) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.orchestration.commands.common import Servers, explained, fail, named, out, project
+from penstock.orchestration.commands.common import Servers, explained, fail, named, project, say
 from penstock.orchestration.commands.run_book import ApplicationName, DryRun, Reason, Yes
 from penstock.orchestration.database import audit
 from penstock.orchestration.database.models import RunBookState
@@ -66,7 +66,7 @@ def reset(
                 declared,
                 target,
                 Request(requested_by=audit.this_user(), reason=reason),
-                lambda line: out.print(line, markup=False),
+                say,
                 delete_outputs=delete_outputs is Answer.YES,
                 internal_topics=[name.strip() for name in internal_topics.split(",") if name.strip()],
                 force=force,
@@ -75,11 +75,11 @@ def reset(
 
         plan = book().dry_run()
         for line in plan.lines:
-            out.print(line, markup=False)
+            say(line)
         if plan.refused is not None:
             fail(f"{'would be refused' if dry_run else 'refused'}: {plan.refused}")
         if dry_run:
-            out.print("nothing was done (--dry-run)", markup=False)
+            say("nothing was done (--dry-run)")
             return
         if not yes:
             _ask(application)

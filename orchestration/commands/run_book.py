@@ -11,7 +11,7 @@ import typer
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from penstock.orchestration.commands.common import catch_up, fail, out, project, task_id
+from penstock.orchestration.commands.common import catch_up, fail, project, say, task_id
 from penstock.orchestration.database import audit
 from penstock.orchestration.database.models import RunBookState
 from penstock.orchestration.declarations.applications import Application
@@ -115,7 +115,7 @@ def reject_run(run: Run, reason: Reason = "no reason given") -> None:
     """Reject a run-book that a policy proposed."""
     with project() as operations:
         rejected = reject(operations.control_plane, run, audit.this_user(), reason)
-        out.print(f"run {rejected.id}: {rejected.reason}", markup=False)
+        say(f"run {rejected.id}: {rejected.reason}")
 
 
 def _carry_out(book: RunBook, dry_run: bool) -> None:
@@ -126,14 +126,14 @@ def _carry_out(book: RunBook, dry_run: bool) -> None:
         return
     plan = book.dry_run()
     for line in plan.lines:
-        out.print(line, markup=False)
+        say(line)
     if plan.refused is not None:
         fail(f"would be refused: {plan.refused}")
-    out.print("nothing was done (--dry-run)", markup=False)
+    say("nothing was done (--dry-run)")
 
 
 def _print(line: str) -> None:
-    out.print(line, markup=False)
+    say(line)
 
 
 def _request(reason: str) -> Request:

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progres
 from rich.progress import Progress as Bar
 from rich.table import Table
 
-from penstock.orchestration.commands.common import Json, ago_ms, err, out, print_json, project, table, told_if_stopped
+from penstock.orchestration.commands.common import Json, ago_ms, err, hint, out, print_json, project, say, table, told_if_stopped, warn
 from penstock.orchestration.commands.run_book import ApplicationName
 from penstock.orchestration.database import audit
 from penstock.orchestration.declarations.applications import Application
@@ -66,13 +66,11 @@ def take(
         half = "there is no new snapshot; what tasks have written of it is read by nobody"
         with told_if_stopped(half), _bar("Tasks", MofNCompleteColumn()) as progress:
             snapshot = take_snapshot(operations, declared, actor=audit.this_user(), timeout_s=timeout, progress=progress)
-        out.print(
-            f"{snapshot.id} is complete: {len(snapshot.tasks)} tasks, {_size(snapshot.manifest.bytes)}, at {snapshot.place}", markup=False
-        )
+        say(f"{snapshot.id} is complete: {len(snapshot.tasks)} tasks, {_size(snapshot.manifest.bytes)}, at {snapshot.place}")
         _tell_left_out(snapshot)
         if not snapshot.manifest.settled:
             unsettled = "records were in transit between tasks, so the application cannot start with it after a reset (docs/snapshots.md)"
-            err.print(unsettled, style="dim", markup=False)
+            hint(unsettled)
         if export and declared.snapshots.export is not None:
             _export(operations, declared, snapshot.id, None)
 
@@ -90,7 +88,7 @@ def list_(application: ApplicationName, at: At = None, as_json: Json = False) ->
             out.print(_listed(found))
         elif not unreadable:
             way = f"Take one: penstock snapshot take {application}" if at is None else "Copy one there: penstock snapshot export"
-            out.print(f"no complete snapshot of {application} at {root}. {way}", markup=False)
+            say(f"no complete snapshot of {application} at {root}. {way}")
         for error in unreadable:
             err.print(str(error), style="red", markup=False)
         if unreadable:
@@ -163,14 +161,14 @@ def delete(
                 require_complete(root, name)
             for name in snapshots:
                 forget(root, name)
-        out.print(f"deleted {', '.join(snapshots)}", markup=False)
+        say(f"deleted {', '.join(snapshots)}")
 
 
 def _export(operations: Operations, application: Application, snapshot: str | None, to: str | None) -> None:
     cut_off = "nobody reads the copy before it is whole. `penstock snapshot export` goes on with it"
     with told_if_stopped(cut_off), _bar("Export", DownloadColumn(), TimeRemainingColumn()) as progress:
         found = export_snapshot(operations, application, actor=audit.this_user(), snapshot_id=snapshot, uri=to, progress=progress)
-    out.print(f"{found.id} is exported to {found.place}", markup=False)
+    say(f"{found.id} is exported to {found.place}")
 
 
 def _root(operations: Operations, application: Application, at: str | None) -> Place:
@@ -188,7 +186,7 @@ def _bar(what: str, *columns: ProgressColumn) -> Iterator[Progress]:
 def _tell_left_out(snapshot: Snapshot) -> None:
     if snapshot.manifest.left_out:
         stores = ", ".join(snapshot.manifest.left_out)
-        err.print(f"left out: {stores} (stores of your own kind, whose files only you can copy)", style="yellow", markup=False)
+        warn(f"left out: {stores} (stores of your own kind, whose files only you can copy)")
 
 
 def _brief(snapshot: Snapshot) -> dict[str, object]:

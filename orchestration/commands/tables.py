@@ -10,7 +10,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from penstock.orchestration.commands.common import Json, JsonValue, ago, err, explained, fail, show, table
+from penstock.orchestration.commands.common import Json, JsonValue, ago, explained, fail, show, table, warn
 from penstock.orchestration.database.models import from_ms
 from penstock.orchestration.declarations.applications import Applications
 from penstock.orchestration.declarations.project_paths import ProjectPaths
@@ -46,7 +46,7 @@ def tables(
         except WrongTableError as error:
             fail(str(error))
         if not rows and not as_json:
-            err.print(f"no table is declared in {declared.source}; docs/tables.md says how", style="yellow", markup=False)
+            warn(f"no table is declared in {declared.source}; docs/tables.md says how")
             return
         show(lambda: rows if as_json else _listed(rows), as_json=as_json, watch=None)
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.orchestration.commands.common import Servers, err, explained, fail, named
+from penstock.orchestration.commands.common import Servers, err, explained, fail, hint, named, warn
 from penstock.orchestration.commands.look import look_at
 from penstock.orchestration.drawing import mermaid, parse, svg
 from penstock.orchestration.drawing.live import have_reported_again, newest_text, notes
@@ -53,7 +53,7 @@ def topology(
         output.write_text(drawn, encoding="utf-8")
     except OSError as error:
         fail(f"{output} cannot be written: {error.strerror}")
-    err.print(f"{output} is written", style="dim", markup=False)
+    hint(f"{output} is written")
 
 
 def _found(application: str, servers: str | None, rates: bool) -> tuple[str, dict[int, str]]:
@@ -65,7 +65,7 @@ def _found(application: str, servers: str | None, rates: bool) -> tuple[str, dic
     except BrokerUnavailableError as error:
         if not known.factory:
             raise
-        err.print(f"{error}. The topology is that of {known.factory}.", style="yellow", markup=False)
+        warn(f"{error}. The topology is that of {known.factory}.")
         picture = Picture(application, {}, {}, {}, None)
     text = newest_text(picture)
     if text is not None:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from sqlalchemy import select
 
-from penstock.orchestration.commands.common import brief, clock, out, project
+from penstock.orchestration.commands.common import brief, clock, out, project, say
 from penstock.orchestration.database import audit as trail
 from penstock.orchestration.database.models import RunBookRun, RunBookState
 from penstock.orchestration.instances.operations import Operations
@@ -25,7 +25,7 @@ def audit(application: Application = None, limit: Limit = 50) -> None:
             out.print("nothing was done yet")
         for entry in entries:
             subject = " ".join(filter(None, (entry.application, entry.instance, entry.task)))
-            out.print(f"{clock(entry.at)}  {subject}  {entry.actor}: {entry.action}  {brief(entry.detail)}", markup=False)
+            say(f"{clock(entry.at)}  {subject}  {entry.actor}: {entry.action}  {brief(entry.detail)}")
 
 
 def _check_declared(operations: Operations, application: str | None) -> None:
@@ -48,8 +48,8 @@ def run_books(application: Application = None, limit: Limit = 20) -> None:
             about = " ".join(filter(None, (run.application, run.task, run.subject)))
             out.print(f"[bold]run {run.id}[/bold]  {clock(run.requested_at)}  {run.run_book} {about}  {run.state}")
             if run.state == RunBookState.PROPOSED.value:
-                out.print(f"    next: penstock run-book approve {run.id}", markup=False)
+                say(f"    next: penstock run-book approve {run.id}")
             for step in run.steps:
-                out.print(f"    {step.number}. {step.name}: {step.state}  {brief(step.detail)}", markup=False)
+                say(f"    {step.number}. {step.name}: {step.state}  {brief(step.detail)}")
             if run.reason:
-                out.print(f"    {run.reason}", markup=False)
+                say(f"    {run.reason}")
