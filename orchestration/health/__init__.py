@@ -1,7 +1,6 @@
 """Scheduled health checks of declared applications, past measurements, and the resulting alerts."""
 
-from penstock.orchestration.health.checks import DESCRIPTIONS
+from penstock.orchestration.health.checks import DESCRIPTIONS, CheckResult, Row, by_name, worst
 from penstock.orchestration.health.examination import examine, examine_one, remember
-from penstock.orchestration.health.results import CheckResult, Row, by_name, worst
 
 __all__ = ["DESCRIPTIONS", "CheckResult", "Row", "by_name", "examine", "examine_one", "remember", "worst"]

@@ -16,8 +16,7 @@ from penstock.orchestration.declarations.applications import Application, Applic
 from penstock.orchestration.declarations.policies import Severity
 from penstock.orchestration.health import checks
 from penstock.orchestration.health.broker_facts import BrokerFacts, ask_broker
-from penstock.orchestration.health.checks import Known
-from penstock.orchestration.health.results import CheckResult
+from penstock.orchestration.health.checks import CheckResult, Known
 from penstock.orchestration.run_books import SkipRecord
 from penstock.runtime.model.events import EventKind
 
