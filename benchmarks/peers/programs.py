@@ -15,9 +15,8 @@ from pathlib import Path
 
 from benchmarks.measure import ROOT, MeasurementError
 from penstock.orchestration.embedded.cache import cache_dir
-from penstock.orchestration.embedded.jars import KAFKA_STREAMS, class_path
+from penstock.orchestration.embedded.jars import KAFKA_STREAMS, class_path, compiled, compiler
 from penstock.orchestration.embedded.java import java_home
-from penstock.orchestration.embedded.javac import compiled, compiler
 
 _HERE = Path(__file__).parent
 QUIX = ("quixstreams==3.28.1", "orjson==3.11.4")

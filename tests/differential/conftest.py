@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.orchestration.embedded.javac import compiler
+from penstock.orchestration.embedded.jars import compiler
 from tests.differential.java_streams import JavaStreams, java_streams
 
 

@@ -9,9 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
-from penstock.orchestration.embedded.jars import KAFKA_STREAMS, class_path
+from penstock.orchestration.embedded.jars import KAFKA_STREAMS, class_path, compiled
 from penstock.orchestration.embedded.java import java_home
-from penstock.orchestration.embedded.javac import compiled
 
 SOURCES = Path(__file__).parent / "java"
 _OPTIONS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")

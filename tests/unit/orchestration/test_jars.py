@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.orchestration.embedded import jars, java, truststore
+from penstock.orchestration.embedded import jars, java
 from penstock.orchestration.embedded.jars import Jar, JarsError
 
 
@@ -92,7 +92,7 @@ def test_rule_31_a_certificate_that_java_does_not_trust_is_explained(monkeypatch
 def test_java_reads_the_trust_store_that_is_made_of_pythons_authorities(tmp_path: Path) -> None:
     """A JVM that is given a store which it cannot read fails in each TLS connection; with a good one, in its first refused one."""
     store = tmp_path / "authorities.jks"
-    if truststore.write_trust_store(store) == 0:
+    if jars.write_trust_store(store) == 0:
         pytest.skip("this Python trusts no authority that it can list")
     keytool = [str(java.java_home() / "bin" / "java"), "-cp", ".", "sun.security.tools.keytool.Main"]
     done = subprocess.run(
