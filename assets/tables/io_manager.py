@@ -28,7 +28,7 @@ from penstock.assets.tables.requests import new_version
 from penstock.orchestration.declarations.applications import Applications
 from penstock.orchestration.declarations.project_paths import ProjectPaths
 from penstock.orchestration.declarations.state_tables import FORMATS
-from penstock.orchestration.tables.versions import TableVersion, WrongTableError
+from penstock.orchestration.tables import TableVersion, WrongTableError
 
 _OWN = "assets"
 

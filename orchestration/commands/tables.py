@@ -15,7 +15,7 @@ from penstock.orchestration.database.models import from_ms
 from penstock.orchestration.declarations.applications import Applications
 from penstock.orchestration.declarations.project_paths import ProjectPaths
 from penstock.orchestration.declarations.state_tables import StateTable
-from penstock.orchestration.tables.versions import TableVersion, WrongTableError, newest_version
+from penstock.orchestration.tables import TableVersion, WrongTableError, newest_version
 from penstock.runtime.snapshots.manifest import time_of_id
 
 Row = dict[str, object]

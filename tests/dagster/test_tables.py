@@ -29,7 +29,7 @@ from penstock.orchestration.dagster.resources import PenstockResource
 from penstock.orchestration.database.models import Alert
 from penstock.orchestration.declarations.applications import Applications
 from penstock.orchestration.instances.operations import Operations
-from penstock.orchestration.tables.versions import TableVersion, WrongTableError
+from penstock.orchestration.tables import TableVersion, WrongTableError
 from penstock.runtime.model.record import ValueAndTimestamp
 from penstock.runtime.stores import Stores
 from tests.dagster.telling import Project

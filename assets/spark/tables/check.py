@@ -18,7 +18,7 @@ from penstock.assets.spark.tables.job import MALFORMED_TABLE
 from penstock.assets.spark.tables.request import TableRequest
 from penstock.assets.spark.tables.shape import Shape
 from penstock.assets.spark.types.formats import MALFORMED, MALFORMED_TYPE, row_columns
-from penstock.orchestration.tables.versions import TableVersion, WrongTableError
+from penstock.orchestration.tables import TableVersion, WrongTableError
 
 DIFFERENCES = "__differences"
 

@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from penstock.orchestration.tables.versions import SOURCE, TableVersion, WrongTableError, decoded
+from penstock.orchestration.tables import SOURCE, TableVersion, WrongTableError, decoded
 from penstock.runtime.stores.locks import way_out
 
 DAY = "day"

@@ -25,7 +25,7 @@ from penstock.assets.spark.tables.files import DAY, TableFiles, table_files
 from penstock.assets.spark.tables.request import TableRequest, TableResult
 from penstock.assets.spark.tables.shape import Shape, column_texts, ddl, preview
 from penstock.assets.spark.types.formats import GLOBAL_PARTITION, MALFORMED, is_json
-from penstock.orchestration.tables.versions import TableVersion, WrongTableError
+from penstock.orchestration.tables import TableVersion, WrongTableError
 from penstock.runtime.snapshots.catalogue import find
 from penstock.runtime.snapshots.manifest import PartitionOffset
 

@@ -16,7 +16,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructTy
 
 from penstock.assets.spark.tables.files import DAY
 from penstock.assets.spark.tables.request import ColumnText
-from penstock.orchestration.tables.versions import WrongTableError
+from penstock.orchestration.tables import WrongTableError
 
 _WINDOW = ("window_start", "window_end")
 _BEFORE = (*_WINDOW, "sequence", "valid_from", "valid_to")

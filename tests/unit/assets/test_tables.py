@@ -35,7 +35,7 @@ from penstock.orchestration.dagster.resources import PenstockResource
 from penstock.orchestration.declarations.applications import Applications
 from penstock.orchestration.declarations.state_tables import Days, StateTable
 from penstock.orchestration.definitions import definitions
-from penstock.orchestration.tables.versions import SOURCE, TableVersion, WrongTableError, newest_version
+from penstock.orchestration.tables import SOURCE, TableVersion, WrongTableError, newest_version
 from penstock.runtime.snapshots.manifest import PartitionOffset
 from penstock.runtime.stores import Stores
 from tests.support import ROOT

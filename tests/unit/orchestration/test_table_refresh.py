@@ -15,9 +15,8 @@ from penstock.orchestration.declarations.applications import Applications
 from penstock.orchestration.declarations.project_paths import ProjectPaths
 from penstock.orchestration.declarations.state_tables import Days, Refresh
 from penstock.orchestration.instances.operations import Operations
-from penstock.orchestration.tables.refresh import Seen, store_progress, why_not
 from penstock.sensors import tables
-from penstock.sensors.tables import TAG, last_days, look, refresh_sensors
+from penstock.sensors.tables import TAG, Seen, last_days, look, refresh_sensors, store_progress, why_not
 
 AT = datetime(2026, 1, 1, 12, tzinfo=UTC)
 FILE = Path("streams.toml")
