@@ -11,9 +11,8 @@ import dagster as dg
 from penstock.assets.checks import instance_checks, instance_checks_schedule, instances_health
 from penstock.assets.instances import instances_asset
 from penstock.assets.tables import source_keys, table_definitions, topics_of_all
-from penstock.orchestration.dagster.jobs import JOBS
+from penstock.orchestration.dagster.jobs import JOBS, snapshot_schedules, take_snapshot_job
 from penstock.orchestration.dagster.resources import PenstockResource
-from penstock.orchestration.dagster.snapshot_job import snapshot_schedules, take_snapshot_job
 from penstock.orchestration.declarations.applications import Applications
 from penstock.orchestration.declarations.project_paths import ProjectPaths
 from penstock.sensors.global_recoveries import global_recoveries

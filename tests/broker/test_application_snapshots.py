@@ -15,8 +15,8 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.orchestration.cli import app
+from penstock.orchestration.dagster.jobs import take_snapshot_job
 from penstock.orchestration.dagster.resources import PenstockResource
-from penstock.orchestration.dagster.snapshot_job import take_snapshot_job
 from penstock.orchestration.database import ControlPlane
 from penstock.orchestration.declarations.applications import Application as Declared
 from penstock.orchestration.declarations.applications import Applications

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from penstock.orchestration.cli import app
-from penstock.orchestration.dagster.snapshot_job import APPLICATION, snapshot_schedules, take_snapshot_job, tick
+from penstock.orchestration.dagster.jobs import APPLICATION, snapshot_schedules, take_snapshot_job, tick
 from penstock.orchestration.database import ControlPlane
 from penstock.orchestration.declarations.applications import Applications
 from penstock.orchestration.declarations.project_paths import ProjectPaths
