@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 import dagster as dg
 
 from penstock.assets.spark.process.pipes import SparkJobs
-from penstock.assets.tables.asset import IO_MANAGER, table_asset
-from penstock.assets.tables.check import table_check
+from penstock.assets.tables.asset import IO_MANAGER, table_asset, table_check
 from penstock.assets.tables.io_manager import TablesIOManager
 from penstock.assets.tables.lineage import Topics, topic_specs, topics_of_all
 from penstock.orchestration.declarations.applications import Applications

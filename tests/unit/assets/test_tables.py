@@ -24,8 +24,7 @@ from penstock.assets.spark.tables.job import _Content, _of_all_tasks, first_whol
 from penstock.assets.spark.tables.request import ColumnText, TableRequest, TableResult
 from penstock.assets.spark.tables.shape import Shape, column_texts, ddl
 from penstock.assets.tables import JOB, table_definitions
-from penstock.assets.tables.check import check_result
-from penstock.assets.tables.days import partitions
+from penstock.assets.tables.asset import check_result, partitions
 from penstock.assets.tables.lineage import Topics, topic_key, topics_of
 from penstock.assets.tables.metadata import table_metadata
 from penstock.assets.tables.plots import plots, skew
