@@ -26,8 +26,7 @@ from penstock.assets.spark.tables.shape import Shape, column_texts, ddl
 from penstock.assets.tables import JOB, table_definitions
 from penstock.assets.tables.asset import check_result, partitions
 from penstock.assets.tables.lineage import Topics, topic_key, topics_of
-from penstock.assets.tables.metadata import table_metadata
-from penstock.assets.tables.plots import plots, skew
+from penstock.assets.tables.metadata import plots, skew, table_metadata
 from penstock.orchestration.cli import app
 from penstock.orchestration.dagster.alert_check import INSTANCES
 from penstock.orchestration.dagster.resources import PenstockResource
