@@ -15,10 +15,8 @@ from penstock.orchestration.dagster.jobs import JOBS, snapshot_schedules, take_s
 from penstock.orchestration.dagster.resources import PenstockResource
 from penstock.orchestration.declarations.applications import Applications
 from penstock.orchestration.declarations.project_paths import ProjectPaths
-from penstock.sensors.global_recoveries import global_recoveries
+from penstock.sensors.alerts import global_recoveries, open_alerts, paused_tasks
 from penstock.sensors.instances import START_JOB, instances_no_longer_declared, instances_that_should_run
-from penstock.sensors.open_alerts import open_alerts
-from penstock.sensors.paused_tasks import paused_tasks
 from penstock.sensors.tables import refresh_sensors
 
 

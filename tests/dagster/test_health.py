@@ -22,8 +22,8 @@ from penstock.orchestration.health.checks import partitions
 from penstock.orchestration.health.examination import gather
 from penstock.orchestration.instances.operations import Operations
 from penstock.runtime.model.states import TaskKind
+from penstock.sensors.alerts import open_alerts
 from penstock.sensors.event_cursor import Cursor
-from penstock.sensors.open_alerts import open_alerts
 from tests.dagster.telling import Project
 from tests.support import wait_until
 

@@ -26,8 +26,8 @@ from penstock.orchestration.instances.operations import Operations
 from penstock.orchestration.run_books import PausedRecord, Request, SkipRecord
 from penstock.runtime.model.errors import BrokerUnavailableError
 from penstock.runtime.model.ids import TaskId
+from penstock.sensors.alerts import paused_tasks
 from penstock.sensors.instances import instances_that_should_run
-from penstock.sensors.paused_tasks import paused_tasks
 from tests.dagster.telling import Project
 from tests.support import wait_until
 

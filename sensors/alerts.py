@@ -1,0 +1,114 @@
+"""Sensors on events and alerts: they open alerts, start the run-books that the policy and its budget allow, resolve alerts when the cause is
+gone, and report them in Dagster and by notifications."""
+
+import dagster as dg
+import msgspec
+
+from penstock.orchestration.alerts import incidents, notifications, pauses
+from penstock.orchestration.dagster import alert_check
+from penstock.orchestration.dagster.jobs import RUN_BOOK_JOBS
+from penstock.orchestration.dagster.resources import PenstockResource
+from penstock.orchestration.database import audit
+from penstock.orchestration.database.models import RunBookRun
+from penstock.orchestration.declarations.applications import Application
+from penstock.orchestration.run_books.inputs import SkipRecordInputs
+from penstock.sensors.event_cursor import Cursor
+from penstock.sensors.ticks import INTERVAL_SECONDS, for_each_application, skip_message
+
+
+@dg.sensor(
+    job=RUN_BOOK_JOBS[SkipRecordInputs],
+    minimum_interval_seconds=INTERVAL_SECONDS,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    description="Opens an alert for each task that paused, and starts the run-book where the policy in `streams.toml` says so.",
+)
+def paused_tasks(context: dg.SensorEvaluationContext, penstock: PenstockResource) -> dg.SensorResult:
+    """Request exactly one run per pause: the run's key is the event's id. A killed run is started again, under its next attempt."""
+    operations = penstock.operations
+    cursor = Cursor.parse(context.cursor)
+    requests: list[dg.RunRequest] = []
+    seen = 0
+
+    def act(application: Application) -> None:
+        nonlocal cursor, seen
+        with operations.control_plane.writing() as session:
+            events, cursor = cursor.read(session, application.id, incidents.TASK_KINDS)
+            at = audit.now()
+            runs = [*incidents.of_tasks(session, application, events, at), *pauses.unfinished(session, application, at)]
+        seen += len(events)
+        requests.extend(_request(run) for run in runs)
+
+    away = for_each_application(operations, act)
+    reason = None if requests else skip_message(away, f"{seen} new events, none needs a run-book" if seen else "nothing new")
+    return dg.SensorResult(run_requests=requests, cursor=str(cursor), skip_reason=reason)
+
+
+def _request(run: RunBookRun) -> dg.RunRequest:
+    assert run.task is not None and run.topic is not None and run.partition is not None and run.offset is not None  # set for skip-record
+    inputs = SkipRecordInputs(
+        application=run.application,
+        task=run.task,
+        topic=run.topic,
+        partition=run.partition,
+        offset=run.offset,
+        reason="the policy in streams.toml",
+        run_book_run=run.id,
+        occurrence=run.occurrence,
+    )
+    return dg.RunRequest(
+        run_key=run.occurrence if run.attempts == 1 else f"{run.occurrence}#{run.attempts}",
+        run_config={"ops": {SkipRecordInputs.OP: {"config": inputs.model_dump()}}},
+        tags={"penstock/application": run.application, "penstock/task": run.task},
+    )
+
+
+@dg.sensor(
+    minimum_interval_seconds=INTERVAL_SECONDS,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    description="Opens an alert when an instance rebuilds a global store, and resolves it when the instance is RUNNING.",
+)
+def global_recoveries(context: dg.SensorEvaluationContext, penstock: PenstockResource) -> dg.SensorResult:
+    """Start no runs: an instance rebuilds the store by itself; the alert only informs operators."""
+    operations = penstock.operations
+    cursor = Cursor.parse(context.cursor)
+    seen = 0
+
+    def act(application: Application) -> None:
+        nonlocal cursor, seen
+        with operations.control_plane.writing() as session:
+            events, cursor = cursor.read(session, application.id, incidents.GLOBAL_KINDS)
+            incidents.of_globals(session, application, events, audit.now())
+        seen += len(events)
+
+    away = for_each_application(operations, act)
+    return dg.SensorResult(cursor=str(cursor), skip_reason=skip_message(away, f"{seen} new events" if seen else "nothing new"))
+
+
+@dg.sensor(
+    minimum_interval_seconds=INTERVAL_SECONDS,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    description="Shows alerts that were opened or resolved in the event log and in the check `no_open_alerts`, and notifies people.",
+)
+def open_alerts(context: dg.SensorEvaluationContext, penstock: PenstockResource) -> dg.SensorResult:
+    """Report changes of alerts. Uses only the database, so it works while a broker is down. Its cursor is the last reported state."""
+    operations = penstock.operations
+    seen = _parse(context.cursor)
+    with operations.control_plane.reading() as session:
+        news, now = alert_check.changed(session, seen or {})
+    notifications.notify_pending(operations.control_plane, operations.applications.notifications, notifications.send, at=audit.now())
+    if not news and seen is not None:
+        return dg.SensorResult(skip_reason="nothing new")
+    events: list[dg.AssetObservation | dg.AssetMaterialization | dg.AssetCheckEvaluation] = []
+    events.extend(alert_check.observation(operations, alert) for alert in news)
+    events.append(alert_check.evaluation(operations))
+    return dg.SensorResult(asset_events=events, cursor=msgspec.json.encode(now, order="sorted").decode())
+
+
+def _parse(cursor: str | None) -> dict[str, str] | None:
+    """Return the state reported last, by number of the alert; None if nothing was reported yet."""
+    if cursor is None:
+        return None
+    try:
+        return msgspec.json.decode(cursor, type=dict[str, str])
+    except msgspec.DecodeError:  # written by another version: report open alerts again
+        return None
