@@ -10,7 +10,7 @@ from penstock.orchestration.kafka.observer import Picture
 from penstock.runtime.coordination.records import Assignment, Member, TaskReport, TopologyText
 from penstock.runtime.model.ids import TaskId
 from penstock.runtime.model.states import TaskKind, TaskState
-from penstock.runtime.topology.side_by_side import tasks_of
+from penstock.runtime.topology.shape import tasks_of
 
 _NO_ASSIGNMENT = Assignment(leader="", grants=[])
 

@@ -2,7 +2,7 @@
 name of an instance is unique.
 
 Task ids are numbers of sub-topologies and partitions. If two topologies used the same number for different tasks, one table's changelog
-would be restored into another's store. Such a member is refused, with the differences and the ways out (`topology/side_by_side.py`), and so
+would be restored into another's store. Such a member is refused, with the differences and the ways out (`topology/shape.py`), and so
 is a version of Penstock with another protocol.
 
 An instance is identified by its name (`client.id`): a later incarnation reports the end of the earlier one, so two instances of one name
@@ -19,7 +19,7 @@ from penstock.runtime.coordination.liveness import Liveness
 from penstock.runtime.coordination.records import PROTOCOL, Member, TopologyText
 from penstock.runtime.coordination.registry import Registry
 from penstock.runtime.model.errors import StreamsConfigError, TopologyError
-from penstock.runtime.topology.side_by_side import conflicts
+from penstock.runtime.topology.shape import conflicts
 
 MOST_LINES = 30
 

@@ -36,7 +36,7 @@ from penstock.runtime.model.errors import BrokerUnavailableError, StreamsError, 
 from penstock.runtime.model.ids import TaskId
 from penstock.runtime.model.states import State, TaskKind
 from penstock.runtime.stores.directory import StateDirectory
-from penstock.runtime.topology.side_by_side import tasks_of
+from penstock.runtime.topology.shape import tasks_of
 from penstock.runtime.topology.topology import Topology
 
 logger = logging.getLogger(__name__)

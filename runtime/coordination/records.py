@@ -30,8 +30,7 @@ import msgspec
 
 from penstock.runtime.model.errors import StreamsError
 from penstock.runtime.model.states import State, TaskKind, TaskState
-from penstock.runtime.topology.shape import TopologyShape
-from penstock.runtime.topology.side_by_side import Part
+from penstock.runtime.topology.shape import Part, TopologyShape
 
 MEMBER, ASSIGNMENT, COMMAND, RESULT, DESIRED, TOPOLOGY = "member", "assignment", "command", "result", "desired", "topology"
 HOLD, DEATH, SHAPE, RESET = "hold", "death", "shape", "reset"

@@ -12,8 +12,7 @@ from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.kafka.topic_admin import TopicAdmin, TopicDescription
 from penstock.runtime.model.errors import TopologyError
 from penstock.runtime.model.ids import Partition
-from penstock.runtime.topology.shape import StoreShape, TopologyShape
-from penstock.runtime.topology.side_by_side import left_behind
+from penstock.runtime.topology.shape import StoreShape, TopologyShape, left_behind
 
 
 def refuse_left_behind(last: TopologyShape | None, now: TopologyShape, config: StreamsConfig, topics: TopicAdmin) -> None:

@@ -12,8 +12,7 @@ from penstock.runtime.kafka.topic_admin import TopicAdmin, TopicDescription, cre
 from penstock.runtime.model.errors import MissingSinkTopicError, MissingSourceTopicError
 from penstock.runtime.model.events import events_topic
 from penstock.runtime.model.ids import Partition, TaskId
-from penstock.runtime.topology.internal_checks import InternalTopicCheck
-from penstock.runtime.topology.internal_topics import ANY_TIME, plan_partitions, task_count
+from penstock.runtime.topology.internal_topics import ANY_TIME, InternalTopicCheck, plan_partitions, task_count
 from penstock.runtime.topology.topology import Topology
 
 logger = logging.getLogger(__name__)

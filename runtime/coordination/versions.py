@@ -16,8 +16,7 @@ from penstock.runtime.coordination.registry import Registry
 from penstock.runtime.coordination.topics import TopicLayout
 from penstock.runtime.model.ids import TaskId
 from penstock.runtime.topology.input_growth import stateful_inputs
-from penstock.runtime.topology.shape import shape_of
-from penstock.runtime.topology.side_by_side import parts_of, stores_of, tasks_of
+from penstock.runtime.topology.shape import parts_of, shape_of, stores_of, tasks_of
 from penstock.runtime.topology.topology import Topology
 
 logger = logging.getLogger(__name__)

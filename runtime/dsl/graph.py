@@ -16,7 +16,7 @@ from penstock.runtime.operators.base import OperatorSupplier
 from penstock.runtime.operators.stateless import Filter, PassThrough
 from penstock.runtime.operators.table import TableSource
 from penstock.runtime.serdes.serde import Serde
-from penstock.runtime.topology.generated_names import is_generated
+from penstock.runtime.topology.checks import is_generated
 from penstock.runtime.topology.nodes import Partitioner
 from penstock.runtime.topology.optimization import Hints, RepartitionPath, has_key
 from penstock.runtime.topology.topology import Topology

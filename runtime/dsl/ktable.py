@@ -45,7 +45,7 @@ from penstock.runtime.serdes import LONG
 from penstock.runtime.serdes.changed import ChangedSerde
 from penstock.runtime.serdes.pending import wrapped
 from penstock.runtime.serdes.serde import Serde
-from penstock.runtime.topology.arguments import check_supplier
+from penstock.runtime.topology.checks import check_supplier
 
 if TYPE_CHECKING:
     from penstock.runtime.dsl.kstream import KStream

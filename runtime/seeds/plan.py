@@ -21,7 +21,7 @@ from penstock.runtime.stores.base import EngineStore, StoreLayout
 from penstock.runtime.stores.custom import build_store
 from penstock.runtime.stores.layout import entry_changes, named_format
 from penstock.runtime.stores.store_format import StoreFormat, store_changes
-from penstock.runtime.topology.subtopologies import SubTopology
+from penstock.runtime.topology.nodes import SubTopology
 from penstock.runtime.topology.topology import Topology
 
 REPARTITION = "-repartition"

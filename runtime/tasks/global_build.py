@@ -28,8 +28,8 @@ from penstock.runtime.tasks.global_apply import GLOBAL_TASK, Applier, GlobalDeco
 from penstock.runtime.tasks.global_dead_letters import GlobalDeadLetters
 from penstock.runtime.tasks.global_state import GlobalStore
 from penstock.runtime.tasks.global_task import CompactionCheck, GlobalTask
+from penstock.runtime.topology.nodes import GlobalStoreTopology, SubTopology
 from penstock.runtime.topology.pipeline import Pipeline, compile_pipeline
-from penstock.runtime.topology.subtopologies import GlobalStoreTopology, SubTopology
 from penstock.runtime.topology.topology import Topology
 
 _HANDLER = "deserialization.exception.handler"

@@ -25,8 +25,7 @@ from penstock.runtime.stores.base import EngineStore, StoreContext
 from penstock.runtime.stores.budget import StoreMemory
 from penstock.runtime.stores.custom import build_store
 from penstock.runtime.stores.locks import FolderLock
-from penstock.runtime.topology.nodes import SourceNode
-from penstock.runtime.topology.subtopologies import SubTopology
+from penstock.runtime.topology.nodes import SourceNode, SubTopology
 
 logger = logging.getLogger(__name__)
 

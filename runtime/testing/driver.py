@@ -31,7 +31,7 @@ from penstock.runtime.testing.log import LogRecord, MemoryLog
 from penstock.runtime.testing.stores import plain_key_value_store, plain_window_store
 from penstock.runtime.testing.tasks import DriverGlobalStores, DriverTask, Surroundings
 from penstock.runtime.testing.topics import TestInputTopic, TestOutputTopic
-from penstock.runtime.topology.arguments import check_serde_pair
+from penstock.runtime.topology.checks import check_serde_pair
 from penstock.runtime.topology.factory import checked_topology
 from penstock.runtime.topology.topology import Topology
 

@@ -29,9 +29,8 @@ from penstock.runtime.tasks.incidents import Incidents
 from penstock.runtime.tasks.plan import TaskPlan
 from penstock.runtime.testing.clock import ManualClock
 from penstock.runtime.testing.log import LogRecord, MemoryLog
-from penstock.runtime.topology.nodes import SourceNode
+from penstock.runtime.topology.nodes import GlobalStoreTopology, SourceNode, SubTopology
 from penstock.runtime.topology.pipeline import compile_pipeline
-from penstock.runtime.topology.subtopologies import GlobalStoreTopology, SubTopology
 from penstock.runtime.topology.topology import Topology
 
 NO_WAIT = -1

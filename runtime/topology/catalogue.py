@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from penstock.runtime.serdes.serde import Serde
 from penstock.runtime.stores.base import StateStore, StoreBuilder
 from penstock.runtime.stores.suppliers import Builder
-from penstock.runtime.topology.nodes import ProcessorNode, SourceNode
-from penstock.runtime.topology.subtopologies import SubTopology
+from penstock.runtime.topology.nodes import ProcessorNode, SourceNode, SubTopology
 from penstock.runtime.topology.topology import Topology
 
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from penstock.runtime.model.errors import by_reset
-from penstock.runtime.topology.nodes import InternalTopic
-from penstock.runtime.topology.subtopologies import SubTopology
+from penstock.runtime.topology.nodes import InternalTopic, SubTopology
 from penstock.runtime.topology.topology import Topology
 
 

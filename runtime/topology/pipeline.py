@@ -40,9 +40,8 @@ from penstock.runtime.operators.processor import UserProcessor
 from penstock.runtime.operators.punctuation import PunctuationQueue
 from penstock.runtime.operators.transform_values import TableTransformValues
 from penstock.runtime.stores.base import EntryStore
-from penstock.runtime.topology.assembly import Assembly
-from penstock.runtime.topology.look_ups import KeyedMessage
-from penstock.runtime.topology.subtopologies import SubTopology
+from penstock.runtime.topology.assembly import Assembly, KeyedMessage
+from penstock.runtime.topology.nodes import SubTopology
 
 _NOT_THE_USERS = (
     BrokerUnavailableError,

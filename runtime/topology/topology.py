@@ -23,12 +23,22 @@ from penstock.runtime.serdes.pending import PendingSerde, resolved_serde
 from penstock.runtime.serdes.serde import Serde
 from penstock.runtime.stores.base import EngineStore, StateStore, StoreBuilder
 from penstock.runtime.stores.suppliers import Builder
-from penstock.runtime.topology.arguments import check_builder, check_extractor, check_partitioner, check_serde_pair, check_supplier
+from penstock.runtime.topology.checks import (
+    check_apart,
+    check_builder,
+    check_extractor,
+    check_partitioner,
+    check_serde_pair,
+    check_supplier,
+    how_to_name,
+    matched,
+    unnamed,
+)
 from penstock.runtime.topology.describe import TopologyDescription, describe
-from penstock.runtime.topology.generated_names import how_to_name, unnamed
 from penstock.runtime.topology.internal_topics import changelog_topics, repartition_topics
 from penstock.runtime.topology.nodes import (
     Draft,
+    GlobalStoreTopology,
     InternalTopic,
     Node,
     Partitioner,
@@ -36,10 +46,10 @@ from penstock.runtime.topology.nodes import (
     SinkNode,
     SourceNode,
     StoreFactory,
+    SubTopology,
     TopicNameExtractor,
+    node_groups,
 )
-from penstock.runtime.topology.patterns import check_apart, matched
-from penstock.runtime.topology.subtopologies import GlobalStoreTopology, SubTopology, node_groups
 
 S = TypeVar("S", bound=EngineStore)
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")

@@ -23,8 +23,7 @@ from penstock.runtime.coordination.registry import Registry
 from penstock.runtime.coordination.topics import TopicLayout
 from penstock.runtime.model.ids import Partition, TaskId
 from penstock.runtime.model.states import TaskKind, TaskState
-from penstock.runtime.topology.shape import StoreShape, TopologyShape
-from penstock.runtime.topology.side_by_side import Part, tasks_of
+from penstock.runtime.topology.shape import Part, StoreShape, TopologyShape, tasks_of
 
 COUNTS = StoreShape("counts", "key_value", 0, "app-counts-changelog")
 SUMS = StoreShape("sums", "key_value", 0, "app-sums-changelog")

@@ -30,7 +30,7 @@ from penstock.runtime.stores.suppliers import Builder
 from penstock.runtime.topology.catalogue import known_stores
 from penstock.runtime.topology.factory import build_topology
 from penstock.runtime.topology.internal_topics import plan_partitions, task_count
-from penstock.runtime.topology.subtopologies import SubTopology
+from penstock.runtime.topology.nodes import SubTopology
 from penstock.runtime.topology.topology import Topology
 
 SEEDED_KINDS = ("key_value", "window", "session", "versioned")

@@ -14,7 +14,7 @@ from penstock.orchestration.kafka.idle_tasks import idle_tasks
 from penstock.orchestration.kafka.observer import Observer, Picture
 from penstock.runtime.coordination.records import Assignment, Desired, Grant, Member, Reserved, TaskReport, TopologyText
 from penstock.runtime.model.states import TaskKind, TaskState
-from penstock.runtime.topology.side_by_side import Part
+from penstock.runtime.topology.shape import Part
 
 NOW_MS = 1_000_000
 TOPOLOGY = TopologyText(hash="h", text="Topologies:", parts={0: Part(tasks=2, stateful=True, reads=())})

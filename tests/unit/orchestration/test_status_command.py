@@ -16,7 +16,7 @@ from penstock.orchestration.instances.launcher import Process
 from penstock.orchestration.kafka.observer import Observer, Picture, UnreadPartitions, unread_partitions
 from penstock.runtime.coordination.records import Desired, Member, TopologyText
 from penstock.runtime.model.states import State
-from penstock.runtime.topology.side_by_side import Part
+from penstock.runtime.topology.shape import Part
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,7 @@ import pytest
 from penstock import serdes
 from penstock.runtime.model.errors import StoreChangedError, StreamsError, WrongPartitionsError
 from penstock.runtime.stores.suppliers import Stores
-from penstock.runtime.topology.internal_checks import InternalTopicCheck
-from penstock.runtime.topology.internal_topics import REPARTITION_CONFIG
+from penstock.runtime.topology.internal_topics import REPARTITION_CONFIG, InternalTopicCheck
 
 HOUR, DAY = 3_600_000, 86_400_000
 CHECK = InternalTopicCheck("app", "broker:9092", DAY)

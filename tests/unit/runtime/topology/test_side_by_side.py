@@ -11,8 +11,7 @@ import pytest
 from penstock import Consumed, Grouped, Materialized, Repartitioned, Stores, StreamsBuilder, serdes
 from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.coordination.records import TopologyText, decode, encode
-from penstock.runtime.topology.shape import TopologyShape, shape_of
-from penstock.runtime.topology.side_by_side import Part, conflicts, left_behind, parts_of
+from penstock.runtime.topology.shape import Part, TopologyShape, conflicts, left_behind, parts_of, shape_of
 
 CONFIG = StreamsConfig(
     {"application.id": "app", "bootstrap.servers": "x:9092", "default.key.serde": serdes.STRING, "default.value.serde": serdes.STRING}

@@ -26,8 +26,7 @@ from penstock import (
 from penstock.runtime.operators.stateless import PassThrough
 from penstock.runtime.stores import EngineStore, StoreBuilder
 from penstock.runtime.topology.internal_topics import plan_partitions, task_count
-from penstock.runtime.topology.nodes import Node, ProcessorNode, SourceNode
-from penstock.runtime.topology.subtopologies import node_groups
+from penstock.runtime.topology.nodes import Node, ProcessorNode, SourceNode, node_groups
 
 CONFIG: dict[str, object] = {
     "application.id": "app",
