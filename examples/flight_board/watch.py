@@ -1,7 +1,7 @@
 """Progress of the replay, and the events meanwhile: the pause, the alert, the run-book's steps, the resume.
 
 How far: the offsets that the application's group has committed on its input topics. It is done when all flights are committed, and after
-that every task has said that it has nothing more to do, and every run-book has come to its end.
+that every task has said that it has nothing more to do, and every run-book has ended.
 """
 
 from __future__ import annotations

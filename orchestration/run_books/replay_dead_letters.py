@@ -66,7 +66,7 @@ class ReplayDeadLetters(RunBook):
         meant = [record for record in kept.records if self._is_meant(record)]
         blocking = self._still_blocking()
         if named := sorted(set(self._records) & blocking):
-            raise RefusedError(f"{', '.join(named)} is kept, but its skip-record has not come to its end: start that again first")
+            raise RefusedError(f"{', '.join(named)} is kept, but its skip-record has not ended: start that again first")
         wanted = [record for record in meant if record.place not in blocking]
         self._chosen = tuple(record for record in wanted if record.place not in marks)
         gone = replay.missing_targets(self.application, self._chosen)

@@ -1,12 +1,12 @@
-"""Who should run what: a pure function of members, tasks and what was before (coordination.md, 1).
+"""Target assignment of active tasks: a pure function of members, tasks and the previous assignment (coordination.md, 1).
 
-The first half of Kafka Streams' HighAvailabilityTaskAssignor; the second, who may have a task yet, is in `copies.py`. Every member gets
-its share by capacity, within one task, of the tasks with state (which cost memory and disk), and then of all; a task stays where it runs if
-its owner is within its share, and otherwise goes to the member whose copy of the state is newest. Ties fall to the member with most room,
-then to the smallest name, so the same input gives the same answer, and a second round changes nothing.
+The first half of Kafka Streams' HighAvailabilityTaskAssignor; the second half, `copies.py`, decides when a member may get a task. Every
+member gets its share by capacity, within one task, first of the tasks with state (which cost memory and disk), then of all. A task stays
+where it runs if its owner is within its share, and otherwise goes to the member with the newest copy of its state. Ties go to the member
+with most room, then to the smallest name, so the same input gives the same result, and a second round changes nothing.
 
-What has to be placed is placed in order: first tasks of which there are copies, those with the fewest first, since the others can go
-anywhere. Then by sub-topology, each task to the member with most room: tasks of one sub-topology tend to be alike, and spread so.
+Tasks that have to move are placed in this order: first tasks with copies, those with the fewest first, since the others can go anywhere;
+then by sub-topology, each task to the member with most room: tasks of one sub-topology tend to cost the same, and are spread this way.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ from penstock.runtime.model.ids import TaskId
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A member as the assignor sees it. `name` is unique and orders ties; `instance` names whose state directory it uses.
-    `positions`: tasks of which it has state, with the sum of their changelog offsets. `capacity`: how many workers it counts for.
-    `follows`: tasks whose changelogs it reads into a copy; `learns`: those of them that it reads as a learner; `caught_up`: those that it
-    has read as good as whole. `leaves`: it is to be given nothing more, and to be rid of what it runs. `inherits`: tasks that are on their
-    way to it, which it runs as far as others are concerned. `rack` (`client.rack`) and `tags` (`client.tag.*`) say where it is. `barred`:
-    tasks that its version of the topology cannot run."""
+    """A member as input of the assignor. `name` is unique and orders ties; `instance`: the instance whose state directory it uses.
+    `positions`: tasks of which it has state, with the sum of their changelog offsets. `capacity`: number of workers that it counts for.
+    `follows`: tasks of which it keeps a copy; `learns`: those of them that it copies as a learner; `caught_up`: those whose copy is within
+    the acceptable lag. `leaves`: it gets no tasks, and its own move away. `inherits`: tasks in transit to it, which count as running there.
+    `rack` (`client.rack`) and `tags` (`client.tag.*`): its location. `barred`: tasks that its version of the topology cannot run."""
 
     name: str
     running: frozenset[TaskId] = frozenset()
@@ -48,9 +47,9 @@ def assign(
     acceptable_lag: int = 0,
     stateful: Collection[TaskId] | None = None,
 ) -> dict[str, frozenset[TaskId]]:
-    """The wanted active tasks of each candidate, by name. Every task is given to exactly one, unless no candidate can run it. A copy that
-    is `acceptable_lag` records behind the newest, or less, counts as if it were that (`acceptable.recovery.lag`). Tasks that are not
-    `stateful` are shared out after those that are; without it all are alike."""
+    """Return the target active tasks of each candidate, by name. Every task has exactly one candidate, unless none can run it. A copy at
+    most `acceptable_lag` records behind the newest counts as the newest (`acceptable.recovery.lag`). Tasks in `stateful` are placed before
+    the others; None: all tasks count as stateful."""
     members = sorted(candidates, key=lambda member: member.name)
     if not members:
         return {}
@@ -65,8 +64,8 @@ def assign(
 
 
 class _Shares:
-    """How many tasks each member may have, and which it has been given. By capacity, rounded down; what the division leaves over (`rest`)
-    goes, one each, to whoever has most reason to take one more."""
+    """Share of tasks of each member, and the tasks that it has been given. A share is proportional to the capacity, rounded down; the
+    remainder (`rest`) is given out one task at a time."""
 
     def __init__(self, members: list[Candidate], acceptable_lag: int) -> None:
         self._capacity = sum(member.capacity for member in members)
@@ -76,7 +75,7 @@ class _Shares:
         self.given: dict[str, set[TaskId]] = {member.name: set() for member in members}
 
     def raise_by(self, tasks: int) -> None:
-        """There are so many tasks more to be given."""
+        """Increase the number of tasks to be shared."""
         self._count += tasks
         parts = {member.name: divmod(self._count * member.capacity, self._capacity) for member in self._members}
         self.least = {name: whole for name, (whole, _) in parts.items()}
@@ -85,7 +84,7 @@ class _Shares:
         self._rest = self._count - sum(self.least.values()) - over
 
     def room(self, name: str) -> int:
-        """How many tasks are missing to the member's share; 0: it may have one more of the rest; negative: it is full."""
+        """Return the number of tasks that the member's share lacks; 0: it may have one of the rest; negative: it is full."""
         missing = self.least[name] - len(self.given[name])
         return missing if missing > 0 or (missing == 0 and self._rest > 0 and name in self._may_have_more) else -1
 
@@ -95,7 +94,7 @@ class _Shares:
         self.given[name].add(task)
 
     def best(self, task: TaskId) -> str | None:
-        """The member with room whose copy is newest, then the one with most room; where none that can run it has room, the one that is
+        """Return the member with room whose copy is newest, then the one with most room; if none that can run the task has room, the one
         least over its share. None if no member can run it."""
         newest = max((member.positions or {}).get(task, 0) for member in self._members)
 
@@ -114,7 +113,7 @@ class _Shares:
 
 
 def _not_kept(members: list[Candidate], tasks: Collection[TaskId], shares: _Shares) -> list[TaskId]:
-    """Leaves tasks where they run, as far as the shares go; of the rest, those have it first who run most. Returns the others."""
+    """Keep tasks where they run, within the shares; members that run most choose first from the rest. Return the tasks not kept."""
     left = set(tasks)
     running = {member.name: len(member.running & left) + len(shares.given[member.name]) for member in members}
     for member in sorted(members, key=lambda member: (shares.least[member.name] - running[member.name], member.name)):
@@ -127,7 +126,7 @@ def _not_kept(members: list[Candidate], tasks: Collection[TaskId], shares: _Shar
 
 
 def _fewest_copies_first(members: list[Candidate], tasks: list[TaskId]) -> list[TaskId]:
-    """Tasks in the order in which they are placed: those that the fewest can run first, those without any copy last."""
+    """Return tasks in the order of placement: those that the fewest members can run first, those without a copy last."""
     copies = Counter(task for member in members for task in member.positions or ())
     able = {task: sum(task not in member.barred for member in members) for task in tasks}
     return sorted(tasks, key=lambda task: (able[task], copies[task] or len(members) + 1, task))

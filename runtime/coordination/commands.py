@@ -1,5 +1,5 @@
-"""Commands from outside: the command line, Dagster, run-books. They go through the coordination topic to the task's owner, and so does
-the answer."""
+"""Commands of the command line, Dagster and run-books. A command and its result travel on the coordination topic, to and from the task's
+owner."""
 
 from __future__ import annotations
 
@@ -32,14 +32,15 @@ from penstock.runtime.model.ids import TaskId
 from penstock.runtime.stores.store_format import StoreFormat
 
 _FOR_EVERY_WORKER = frozenset({"snapshot", "rebuild-global-store"})
-"""Commands to an instance that each of its workers carries out; of the others, one does."""
+"""Commands that every worker of an instance carries out; other commands to an instance go to one worker."""
 
 
 class CommandClient:
-    """Sends commands to the instances of one application, and records what should run. Use it in a `with` block, or `close()` it."""
+    """Client that sends commands to the instances of one application and records their desired state. Use it in a `with` block, or
+    `close()` it."""
 
     def __init__(self, application_id: str, bootstrap_servers: str, issued_by: str) -> None:
-        """Contacts nobody."""
+        """Makes no request."""
         self._topic = coordination_topic(application_id)
         self._servers = bootstrap_servers
         self._by = issued_by
@@ -63,9 +64,9 @@ class CommandClient:
         args: Mapping[str, object] | None = None,
         timeout_s: float = 30.0,
     ) -> CommandResult:
-        """Sends a command and waits for its result. One to an instance goes to its workers, and what they answer comes as one result.
+        """Send a command and return its result. The results of an instance's workers are merged into one.
 
-        Raises BrokerUnavailableError, or StreamsError if somebody did not answer in time: the task has no owner now, or it is restoring.
+        Raises BrokerUnavailableError, or StreamsError if a result is missing after `timeout_s`: the task has no owner now, or is restoring.
         """
         issued_ms = time.time_ns() // 1_000_000
         commands = [
@@ -93,18 +94,18 @@ class CommandClient:
             self._writer.write(key, None)
         if len(results) < len(commands):
             subject = f"instance {instance}" if task is None else f"task {task}"
-            raise StreamsError(f"{kind}: nobody answered for {subject} within {timeout_s:.0f} s: does it run, and has it an owner?")
+            raise StreamsError(f"{kind}: no instance answered for {subject} within {timeout_s:.0f} s: does it run, and has it an owner?")
         return _as_one(results)
 
     def _workers(self, kind: str, instance: str) -> list[int | None]:
-        """Which of an instance's workers are to carry a command out."""
+        """Return the workers of an instance that are to carry out a command."""
         workers: list[int | None] = [*sorted({member.worker for member in self.members() if member.instance == instance})]
         return (workers if kind in _FOR_EVERY_WORKER else workers[:1]) or [None]
 
     def want(self, instance: str, running: bool, at_ms: int | None = None) -> None:
-        """Records whether an instance should run (rules.md, 26); makes the topic if this is the first word about the application.
+        """Record whether an instance should run (rules.md, 26). Creates the topic if this is the application's first record.
 
-        `at_ms`: when that was decided, if not now (wall-clock ms): a word that arrives late does not outdo a newer one.
+        `at_ms`: wall-clock time of the decision, if it is not now: a record that arrives late does not override a newer one.
 
         Raises BrokerUnavailableError.
         """
@@ -114,7 +115,7 @@ class CommandClient:
         self._writer.write(record.key, encode(record))
 
     def members(self) -> list[Member]:
-        """The MEMBER records as they stand, alive or not yet fenced. Raises BrokerUnavailableError."""
+        """Return the current MEMBER records, of members that are alive or not yet fenced. Raises BrokerUnavailableError."""
         found: dict[str, Member] = {}
         for record in self._records():
             if isinstance(record, Member):
@@ -124,8 +125,8 @@ class CommandClient:
         return list(found.values())
 
     def store_formats(self) -> dict[str, StoreFormat]:
-        """The formats of the stores' entries, as they are recorded; nothing of an application that only earlier versions have run. Raises
-        BrokerUnavailableError."""
+        """Return the recorded formats of the stores' entries; empty for an application that only earlier versions of Penstock have run.
+        Raises BrokerUnavailableError."""
         shapes: dict[str, StateShape] = {}
         for record in self._records():
             if isinstance(record, StateShape):
@@ -136,7 +137,7 @@ class CommandClient:
         return {} if holds is None else {store.name: store.format for store in holds.shape.stores if store.format is not None}
 
     def _records(self) -> Iterator[Record | None]:
-        """All records, in order."""
+        """Yield all records, in order."""
         reader = Tail.quiet(self._servers, self._topic)
         try:
             if self._end(reader) == 0:
@@ -163,7 +164,7 @@ class CommandClient:
             raise BrokerUnavailableError(f"bootstrap.servers = {self._servers}: no broker answered ({error})") from error
 
     def _await(self, reader: Tail, commands: set[str], timeout_s: float) -> list[CommandResult]:
-        """The results that came in time."""
+        """Return the results that arrive before the timeout."""
         deadline = time.monotonic() + timeout_s
         found: dict[str, CommandResult] = {}
         while len(found) < len(commands) and (left := deadline - time.monotonic()) > 0:
@@ -175,7 +176,7 @@ class CommandClient:
 
 
 def _as_one(results: list[CommandResult]) -> CommandResult:
-    """What several workers answer, as one: it went well if it did everywhere; lists in the data are put together."""
+    """Merge the results of several workers: successful if all are; lists in the data are concatenated."""
     first = results[0]
     data = dict(first.data)
     for result in results[1:]:

@@ -47,7 +47,7 @@ class Compatibility:
                     f"client.id = {member.instance!r} is the name of an instance that runs on {other.host} (process {other.pid}, state.dir "
                     f"{other.state_dir}): each instance of an application needs a name of its own, or none"
                 )
-            self._liveness.look()
+            self._liveness.poll()
             silent = silent and self._liveness.lives(known) is False
         return silent
 
@@ -64,7 +64,7 @@ class Compatibility:
             refusal = refusal_beside(self._mine, [other], self._registry.versions, self._registry.topologies)
             if refusal is None:
                 continue
-            self._liveness.look()
+            self._liveness.poll()
             lives = self._liveness.lives(known)
             if lives:
                 raise refusal

@@ -44,14 +44,14 @@ logger = logging.getLogger(__name__)
 HEARTBEAT_MS = 3_000
 """How often the MEMBER record is written while nothing changes."""
 LEAD_AT_LEAST_MS = 500
-"""How long orders that are given again and again, because they cannot be carried out, may keep a leader from leading."""
+"""Longest time for which instructions that are repeated, because they cannot be carried out, may keep a leader from its step."""
 STALE_COMMAND_MS = 60_000
 """A command older than this when it is read is ignored: its sender has given up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """The tasks that this worker is to run now, and those of which it is to keep a copy, by kind; all of them."""
+    """All tasks that this worker is to run now, and all those of which it is to keep a copy, by kind."""
 
     epoch: int
     active: frozenset[TaskId]
@@ -60,7 +60,7 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """Tasks to commit, close and report closed: others wait for them."""
+    """Tasks to commit, to close, and to report as closed: other members wait for them."""
 
     tasks: tuple[TaskId, ...]
 
@@ -76,8 +76,8 @@ Instruction = Granted | Revoked | Lost | Command
 
 
 class Coordination:
-    """Membership, reading and writing of the coordination topic, and the leader's work when this worker leads. Belongs to the worker's
-    thread."""
+    """Membership in the group, reading and writing of the coordination topic, and the leader's work if this worker leads. Used by the
+    worker's thread only."""
 
     def __init__(
         self,
@@ -91,8 +91,8 @@ class Coordination:
         acceptance: Acceptance,
         memory: Callable[[], dict[str, int]],
     ) -> None:
-        """Contacts the brokers on the first `poll`. `acceptance`: the topology fits the state. `memory`: the parts of this process's
-        memory, for the records of this worker."""
+        """Makes no request before the first `poll`. `acceptance`: how the topology fits the state. `memory`: memory of this process by
+        part, for the records of this worker."""
         self._memory = memory
         self._config = config
         self._layout = layout
@@ -105,7 +105,7 @@ class Coordination:
         self._racks = RackWatch(config, topology, layout, topics, watcher)
         self._life = TopicLife(config, topics, clock, watcher)
         self.membership = membership(config)
-        """Membership in the group of the workers. It lives as long as this object, so that transports may hold on to its guard."""
+        """Membership in the group of the workers. It lives as long as this object, because transports keep its guard."""
         self._connect()
         self._member: Member | None = None
         self._announced = False
@@ -158,8 +158,8 @@ class Coordination:
     # -- membership ------------------------------------------------------------------------------------------------------------
 
     def start(self, member: Member) -> None:
-        """Begins an incarnation, whose transactional id has been initialised. It is announced as soon as the group has taken this worker
-        in; it holds no tasks until it is granted some."""
+        """Begin an incarnation, whose transactional id has been initialised. It is announced as soon as the group has admitted this worker,
+        and has no tasks until it is granted some."""
         if self._life.over():
             self._reconnect()
         self._life.start()
@@ -182,8 +182,8 @@ class Coordination:
 
     @property
     def in_touch(self) -> bool:
-        """True while the group counts this worker in, an assignment has been made since it joined, and what it writes comes back: the
-        broker may be away for long before the group says so."""
+        """True while this worker is a member of the group, has read an assignment since it joined, and reads back its own records: a broker
+        may be unreachable for long before the session expires."""
         return (
             self._granted_epoch >= 0
             and not self._life.over()
@@ -192,8 +192,8 @@ class Coordination:
         )
 
     def runs_elsewhere(self, task: TaskId) -> bool:
-        """True if another instance is granted this task, or no topology that is known has it, and no worker of this instance has to do
-        with it."""
+        """Return True if the task is granted to another instance or part of no known topology, and no worker of this instance has it open,
+        inherits it or has it reserved."""
         assert self._member is not None
         registry = self._registry
         known = task in self._layout.tasks or any(task in tasks_of(text.parts) for text in registry.versions.values())
@@ -296,7 +296,7 @@ class Coordination:
         if self.membership.lost:
             return "its session ran out, or the group was rebuilt"
         if self.membership.member_id != self._member.member_id:
-            return f"the group knows it as {self.membership.member_id or 'nobody'} now"
+            return f"its member id in the group is {self.membership.member_id or 'none'} now"
         known = self._registry.members.get(self._key)
         if known is None and self._granted_epoch >= 0:
             return "the leader considered it dead"

@@ -35,9 +35,9 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class CopyRules:
-    """`stateful`: tasks that have state to copy. `acceptable_lag` in records (`acceptable.recovery.lag`); `standbys` per task
-    (`num.standby.replicas`); `warmups`: learners at a time, of all members together (`max.warmup.replicas`). `tags` by which standbys are
-    kept apart (`rack.aware.assignment.tags`); `racks`: how near tasks are to be to what they read."""
+    """Settings of the placement. `stateful`: tasks that have state to copy. `acceptable_lag` in records (`acceptable.recovery.lag`);
+    `standbys` per task (`num.standby.replicas`); `warmups`: learners at a time, of all members together (`max.warmup.replicas`). `tags` by
+    which standbys are kept apart (`rack.aware.assignment.tags`); `racks`: rack-aware assignment of active tasks."""
 
     stateful: frozenset[TaskId]
     acceptable_lag: int = 0
@@ -101,8 +101,8 @@ def _position(member: Candidate, task: TaskId) -> int:
 
 
 def _learners(waiting: list[tuple[TaskId, str]], members: list[Candidate], rules: CopyRules) -> dict[str, set[TaskId]]:
-    """Learners for the moves that wait, as many as may be at a time; those first that have begun. Those that miss no more than is
-    acceptable are a moment's work, and are not counted."""
+    """Return learners for the waiting moves, up to `warmups` at a time, those already begun first. Learners within the acceptable lag take
+    a moment and do not count."""
     learner: dict[str, set[TaskId]] = {member.name: set() for member in members}
     by_name = {member.name: member for member in members}
     counted = []
@@ -125,8 +125,8 @@ def _standbys(
     tasks: list[TaskId],
     rules: CopyRules,
 ) -> dict[str, set[TaskId]]:
-    """Copies on members that do not have the task yet: on standbys that are to become its owner (`swaps`), on those whose tags are new,
-    on those that follow it, then on the least loaded."""
+    """Return standbys on members that do not have the task, preferring standbys that are to become its owner (`swaps`), then members with
+    new tags, then those that follow it already, then the least loaded."""
     standby: dict[str, set[TaskId]] = {member.name: set() for member in members}
     if not members:
         return standby

@@ -1,9 +1,9 @@
 """Positions of the copies of tasks' state at an instance, as its members report them.
 
-Two sources: a store that is open knows its own position; of a folder that no member has open, a member reports the sum in the task's
-`.checkpoint`. The second may be old, at the member itself and more so at a sibling, which shares the folder but not the news: a copy that
-was wiped since is not as new as its last sum. So the position of an open store outranks every sum (KIP-892, "Offsets for Consumer
-Rebalances"), and of several reports the latest holds.
+There are two sources: an open store has its own position; for a folder that no member has open, a member reports the sum in the task's
+`.checkpoint`. The sum may be old, at the member itself and even more at a sibling, which shares the folder but is not notified of changes:
+a copy that was wiped since is older than its last sum. So the position of an open store takes precedence over every sum (KIP-892, "Offsets
+for Consumer Rebalances"), and the latest of several reports is used.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Sum:
-    """The sum of a file, as of its last modification (ns)."""
+    """Sum of a file's offsets, with its modification time (ns)."""
 
     position: int
     modified_ns: int
 
 
 class DiskPositions:
-    """The sums of the `.checkpoint` files in a state directory. A file is read again when it was written again."""
+    """Sums of the `.checkpoint` files in a state directory. A file is read again after it has changed."""
 
     def __init__(self, directory: StateDirectory) -> None:
         self._directory = directory
         self._known: dict[TaskId, _Sum] = {}
 
     def read(self) -> dict[str, int]:
-        """The sum of changelog offsets of each task that has a folder; 0 where there is no file."""
+        """Return the sum of changelog offsets of each task that has a folder; 0 if it has no file."""
         self._known = {task: self._sum(task) for task in self._directory.tasks_on_disk()}
         return {str(task): each.position for task, each in self._known.items()}
 
@@ -64,7 +64,8 @@ def _modified_ns(folder: Path) -> int:
 
 
 def positions_at(registry: Registry, who: str) -> dict[TaskId, int]:
-    """The positions of the tasks of which a member has a copy, its siblings' in the same folder included. State in memory is its own."""
+    """Return the positions of the tasks of which a member has a copy, including its siblings' copies in the same folder, but not their
+    state in memory."""
     instance = registry.members[who].member.instance
     siblings = [known for known in registry.members.values() if known.member.instance == instance]
     newest = _newest_incarnations(siblings)
@@ -82,7 +83,7 @@ def positions_at(registry: Registry, who: str) -> dict[TaskId, int]:
 
 
 def _newest_incarnations(siblings: list[Known]) -> dict[int, Known]:
-    """The incarnation of each worker that began last: it has seen the folder after those before it had ended."""
+    """Return the latest incarnation of each worker: it has read the folder after the earlier ones had ended."""
     newest: dict[int, Known] = {}
     for known in sorted(siblings, key=lambda known: known.member.incarnation):
         newest[known.member.worker] = known

@@ -1,7 +1,7 @@
-"""What a worker knows of the whole application, for other threads and, as bytes, for other processes.
+"""State of the whole application as a worker has read it, for other threads and, encoded, for other processes.
 
-It is a bundle of the records that the worker has read anyway: making one copies references, and only when a record has come. Whoever asks a
-question works the answer out, on a thread of its own (`streams_metadata.py`), so that a question costs the worker nothing.
+A `Fleet` only holds records that the worker has read anyway, and is made again only after a new record. Queries are computed from it on
+their own threads (`streams_metadata.py`), so they cost the worker nothing.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from penstock.runtime.model.states import TaskKind, TaskState
 
 
 class Fleet(msgspec.Struct, frozen=True, kw_only=True):
-    """Members, alive or not yet fenced, and who was granted what. `instance`: whose knowledge this is. `partitions`: of every topic that
-    the topology reads."""
+    """Members, alive or not yet fenced, and the assignment. `instance`: the instance that has read them. `partitions`: number of partitions
+    of every topic that the topology reads."""
 
     instance: str
     members: tuple[Member, ...]
@@ -23,7 +23,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     partitions: dict[str, int]
 
     def granted(self) -> list[tuple[Grant, Member]]:
-        """What was granted, and to whom. A task that is on its way from one to another is in none."""
+        """Return the grants with their members. A task in transit is in no grant."""
         if self.assignment is None:
             return []
         known = {(member.who, member.member_id): member for member in self.members}
@@ -31,8 +31,8 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
         return [(grant, member) for grant, member in found if member is not None]
 
     def lag(self, task: TaskId) -> int | None:
-        """How many records this instance's copy of a task's state is behind, as last reported (every 3 s at least); 0 where the task runs,
-        None where that is not known."""
+        """Return the number of records by which this instance's copy of a task's state lags, as last reported (at least every 3 s); 0 if
+        the task runs here, None if unknown."""
         reports = [member.tasks[str(task)] for member in self.members if member.instance == self.instance and str(task) in member.tasks]
         if not reports:
             return None

@@ -1,4 +1,4 @@
-"""The members' group `<app>-members`: who is alive, and who leads (coordination.md)."""
+"""The members' group `<app>-members`: live members and the leader (coordination.md)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from penstock.runtime.kafka.membership import Membership
 
 
 def members_group(application_id: str) -> str:
-    """The group whose members are the workers."""
+    """Return the name of the group whose members are the workers."""
     return f"{application_id}-members"
 
 
 def membership(config: StreamsConfig) -> Membership:
-    """One worker's membership, which connects on its first `poll`."""
+    """Return the membership of one worker; it connects on its first `poll`."""
     return Membership(config, members_group(config.application_id), coordination_topic(config.application_id))

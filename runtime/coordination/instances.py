@@ -1,7 +1,8 @@
-"""Workers of one instance share one state directory: whoever of them runs a task finds its state (coordination.md, 1).
+"""Placement by instance. Workers of one instance share a state directory, so each of them finds the state of its tasks (coordination.md,
+1).
 
-So tasks are placed on instances first, as if each were one member, and then shared out among its workers. A copy can never stand beside its
-active then, nor twice in one place; and a task that moves between workers of one instance needs no learner.
+So tasks are placed on instances first, as if each were one member, and then distributed among its workers. A copy is then never on the same
+instance as its active task or another copy, and a task that moves between workers of one instance needs no learner.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ Sets = Mapping[str, frozenset[TaskId]]
 
 
 def home(worker: Candidate) -> str:
-    """The name of a worker's instance; its own, where it is said to be of none."""
+    """Return the name of a worker's instance; the worker's own name if it has none."""
     return worker.instance or worker.name
 
 
 def as_instances(workers: Collection[Candidate]) -> list[Candidate]:
-    """One candidate for each instance, in order of names. Workers that leave count for nothing, unless all of an instance do."""
+    """Return one candidate per instance, sorted by name. Leaving workers add no capacity, unless all workers of the instance leave."""
     found = []
     for name, mine in sorted(_by_home(workers).items()):
         positions: dict[TaskId, int] = {}
@@ -50,8 +51,8 @@ def as_instances(workers: Collection[Candidate]) -> list[Candidate]:
 def share_out(
     workers: Collection[Candidate], active: Sets, standby: Sets, learner: Sets, stateful: Collection[TaskId]
 ) -> tuple[Sets, Sets, Sets]:
-    """What instances are to have, shared out among their workers: as many to each, within one; a task stays with the worker that runs it, a
-    copy with the one that follows it, and a copy that becomes active is that worker's, as far as that goes."""
+    """Distribute the tasks of instances evenly, within one, among their workers. As far as that allows, a task stays with the worker that
+    runs it, a copy with the one that follows it, and a copy that becomes active with the same worker."""
     actives: dict[str, frozenset[TaskId]] = {}
     standbys: dict[str, frozenset[TaskId]] = {}
     learners: dict[str, frozenset[TaskId]] = {}
@@ -66,7 +67,7 @@ def share_out(
 
 
 def _holding(worker: Candidate, holds: frozenset[TaskId], has_open: frozenset[TaskId]) -> Candidate:
-    """The worker among its siblings, of whose copies it is only known who has them open."""
+    """Return a worker as a candidate among its siblings. They share all files, so only an open store counts as a position."""
     return Candidate(worker.name, holds, dict.fromkeys(has_open, 1), worker.capacity)
 
 

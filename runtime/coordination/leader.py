@@ -1,20 +1,21 @@
-"""What the leader does: sees who is alive, fences who is not, and writes who runs what (coordination.md, 3, 5, 6).
+"""The leader: detects dead members, fences them, and writes assignments (coordination.md, 3, 5, 6).
 
-Nothing is granted that another may still run. A task goes over in two assignments: the first takes it from its owner (`revoking`), who
-commits, closes it, and reports; the second grants it. A dead owner does not report: its transactional id is initialised, which aborts
-what it left open and fences it, and its tombstone stands in the transaction of the assignment that grants its tasks anew (rules.md, 22).
+A task is never granted while another member may still run it. It moves in two assignments: the first revokes it from its owner
+(`revoking`), which commits, closes and reports it; the second grants it. A dead owner does not report: the leader initialises its
+transactional id, which aborts its open transaction and fences it, and deletes its record in the transaction of the assignment that grants
+its tasks to others (rules.md, 22).
 
-There is one who writes, at any time. Every write is one transaction of the one transactional id `<application.id>-leader`, and is guarded
-with the group metadata of the writer's membership. Whoever begins to lead initialises the id, which ends what was open under it and fences
-its former user; then reads the topic to its end; then decides. So each decision knows of all before it, and whoever has lost the lead
-without knowing cannot write: the id is another's, and when it takes that back, it reads first, and the guard refuses it (rules.md, 23).
+At any time there is one writer. Every write is one transaction of the transactional id `<application.id>-leader`, guarded with the group
+metadata of the writer's membership. A new leader initialises the id, which aborts an open transaction and fences the former user, then
+reads the topic to its end, then decides. So each decision takes all earlier ones into account, and a member that has lost the lead without
+noticing cannot write: the id is fenced, and if that member initialises it again, it reads first, and the guard refuses it (rules.md, 23).
 
-A leader whose process ends is a member of the group until its session is over. A sibling worker that says so on the topic, and was the
-first to (`Death`), leads as its *deputy* until the group has chosen anew. Its guard is the metadata of the generation in which it began:
-with the next generation, which brings the next leader, that is worth nothing any more.
+A leader whose process has ended stays a member of the group until its session expires. The sibling worker that reported the death first
+(`Death`) leads as its *deputy* until the group has elected another leader. Its guard is the metadata of the generation in which it began,
+which the next generation, with the next leader, makes invalid.
 
-Nothing here waits in the worker's thread but the commit of an assignment: looking, fencing and making a producer are done elsewhere, and
-`step` takes what has come of it.
+The worker's thread waits only for the commit of an assignment. Liveness, fencing and the creation of producers run on other threads, and
+`step` uses their results.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ from penstock.runtime.model.offset_metadata import OffsetAndMetadata
 logger = logging.getLogger(__name__)
 
 REST = 4
-"""The worker does other things for so many times as long as an assignment took to be thought out."""
+"""After an assignment was computed, none is for this many times as long: the worker's tasks need the thread."""
 GUARD_OFFSET = OffsetAndMetadata(0, "")
 
 
 class Leader:
-    """The leader's part of one worker; idle while another leads. Belongs to the worker's thread."""
+    """Leadership of one worker; idle while another worker leads. Used by the worker's thread only."""
 
     def __init__(
         self,
@@ -76,27 +77,28 @@ class Leader:
         self._end: Future[int] | None = None
         self._caught_up = False
         self._written_after: int | None = None
-        """The epoch before the assignment that was written last, until that is read back."""
+        """Epoch before the assignment that was written last, until that one is read back."""
         self._deputy: tuple[int, GroupMetadata] | None = None
-        """While this worker stands in for a dead leader: the group's rebalances so far, and the metadata of then."""
+        """While this worker is the deputy of a dead leader: number of the group's rebalances, and its metadata, when that began."""
         self._name = ""
         self._seen: object = None
-        """What the assignment was last made of, and when (monotonic ms)."""
+        """Input of the last assignment that was computed, and its time (monotonic ms)."""
         self._seen_ms = 0
         self._not_before_ms = 0
 
     def begin(self, name: str) -> None:
-        """A new incarnation of this worker, by its identity."""
+        """Begin a new incarnation of this worker. `name` is its identity."""
         self._name = name
         self._stand_down()
 
     def step(self) -> None:
-        """One look and, if something has changed, one assignment. Never waits for long. Errors are logged and tried again."""
+        """Write an assignment if the state of the group or the log calls for one. Waits only for its commit. Errors are logged, and the
+        next step tries again."""
         guard = self._guard()
         if guard is None:
             self._stand_down()
             return
-        self._liveness.look()
+        self._liveness.poll()
         dead = self._dead()
         fenced = [who for who in dead if self._fenced(who)]
         if not self._prepared() or self._racks.rules() is None or not self._begun():
@@ -113,8 +115,8 @@ class Leader:
             self._write(wanted, fenced, guard)
 
     def _anything_new(self, dead: list[str], fenced: list[str]) -> bool:
-        """False as long as the assignment would be what it was when it was last thought about: nobody has said anything, no time is up.
-        Where there are so many tasks and members that thinking takes long, the worker's own tasks have most of its time."""
+        """Return False while a new computation would give the same assignment: no record was read, no reservation has expired. Also False
+        soon after a computation that took long, because of many tasks and members, so that the worker's own tasks get most of the time."""
         now_ms = self._clock.monotonic_ms()
         if now_ms < self._not_before_ms:
             return False
@@ -128,7 +130,7 @@ class Leader:
         return True
 
     def _guard(self) -> GroupMetadata | None:
-        """What this worker's assignments are guarded with, if it leads or stands in for a leader."""
+        """Return the guard of this worker's assignments; None unless it leads or is a deputy."""
         try:
             if self._membership.leads:
                 self._deputy = None
@@ -151,8 +153,9 @@ class Leader:
         return None if self._deputy is None else self._deputy[1]
 
     def _stands_in_for(self, leader: str) -> bool:
-        """Whether this worker was the first to tell of the end of this leader; or, where the leader has left, of the end of any worker
-        since: that one may have led and not written anything yet. (If it did not, the leader writes, and this one stands down.)"""
+        """Return True if this worker was the first to report the death of this leader; or, if the leader has left, the death of any worker
+        since: that one may have led without having written anything. (If it did not lead, the leader writes, and this worker stands
+        down.)"""
         registry = self._registry
         if leader in registry.deaths:
             return registry.successor(leader) == self._name
@@ -164,7 +167,7 @@ class Leader:
         self._drop_producer()
 
     def _prepared(self) -> bool:
-        """True once there is a producer, and everything is read that was on the topic when its id was initialised."""
+        """Return True once there is a producer, and the topic is read to the end that it had when the producer's id was initialised."""
         try:
             if self._ready_producer() is None:
                 return False
@@ -178,18 +181,18 @@ class Leader:
         return self._caught_up
 
     def _begun(self) -> bool:
-        """True once there is an assignment, or all members of the group have announced themselves. In a log that is empty because its topic
-        was deleted, who is not there yet may run tasks that nobody else knows of."""
+        """Return True once there is an assignment, or all members of the group have announced themselves. While the log is empty because
+        its topic was deleted, a member that is not on it yet may run tasks that no record shows."""
         if self._registry.assignment is not None:
             return True
-        everybody = self._liveness.everybody
-        return everybody is not None and everybody <= {known.member.member_id for known in self._registry.members.values()}
+        members = self._liveness.members
+        return members is not None and members <= {known.member.member_id for known in self._registry.members.values()}
 
     # -- who is alive ------------------------------------------------------------------------------------------------------------
 
     def _dead(self) -> list[str]:
-        """Members that the group does not have, by an answer that was asked for after their record was read; those whose death was
-        announced; and those of which there is a later incarnation, which tells of the end of the one before."""
+        """Return the dead members: those missing from an answer of the group that was requested after their record was read, those whose
+        death was reported, and earlier incarnations of a worker that has a later one."""
         members = self._registry.members
         newest: dict[tuple[str, int], int] = {}
         for known in members.values():
@@ -204,13 +207,14 @@ class Leader:
         ]
 
     def _settled_deaths(self, fenced: Iterable[str]) -> list[str]:
-        """Deaths that need not be told any more, because who died is fenced. A deputy leaves them: they say why it is one."""
+        """Return the reports of deaths that can be deleted, because the dead member is fenced. A deputy keeps them: they are the reason why
+        it leads."""
         if not self._membership.leads:
             return []
         return [who for who in self._registry.deaths if who not in self._registry.members or who in fenced]
 
     def _fenced(self, key: str) -> bool:
-        """True once nothing more can come of the dead member's transactional ids; begins to see to that the first time."""
+        """Return True once the dead member's transactional id is fenced. The first call starts that."""
         future = self._fencing.get(key)
         if future is None:
             logger.warning("member %s is dead; its transaction is aborted", key)
@@ -229,7 +233,7 @@ class Leader:
     # -- writing ---------------------------------------------------------------------------------------------------------------
 
     def _write(self, assignment: Assignment, fenced: list[str], guard: GroupMetadata) -> None:
-        """The assignment and the tombstones of the fenced, in one guarded transaction."""
+        """Write the assignment and the tombstones of the fenced members in one guarded transaction."""
         topic = coordination_topic(self._config.application_id)
         gone = [self._registry.members[who].key for who in fenced]
         gone += [self._registry.deaths[who].key for who in self._settled_deaths(fenced)]
@@ -252,7 +256,7 @@ class Leader:
             del self._fencing[who]
 
     def _ready_producer(self) -> TransactionalProducer | None:
-        """The producer, or None as long as it is being made. Raises what went wrong with that, once."""
+        """Return the producer, or None while it is being created. Raises an error of the creation once."""
         if self._producer is None:
             if self._preparing is None:
                 properties = {**self._config.producer_properties(), "linger.ms": 0}
@@ -265,7 +269,7 @@ class Leader:
         return self._producer
 
     def _drop_producer(self) -> None:
-        """The next one initialises the id anew, and then everything that others wrote meanwhile is read before anything is decided."""
+        """Close the producer. The next one initialises the id again, and all records written meanwhile are read before a decision."""
         self._end, self._caught_up = None, False
         if self._producer is not None:
             self._producer.close()
@@ -280,7 +284,7 @@ class Leader:
 
 
 def _prepare(properties: Mapping[str, object], transactional_id: str) -> TransactionalProducer:
-    """Raises TaskMigratedError or TransactionAbortedError."""
+    """Return an initialised producer. Raises TaskMigratedError or TransactionAbortedError."""
     producer = TransactionalProducer(properties, transactional_id, None, lambda: True)
     producer.init()
     return producer

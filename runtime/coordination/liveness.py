@@ -1,9 +1,9 @@
-"""Which members the group has now, asked without waiting (rules.md, 24).
+"""Current members of the group, requested without waiting (rules.md, 24).
 
-The group protocol tells a member nothing of another's death, so it is looked at: the group's coordinator lists the members whose session
-lives.
+The group protocol does not notify a member of another's death, so the group's coordinator is polled: it lists the members whose sessions
+have not expired.
 
-An answer that does not know the asker is no answer: a broker that has just started may not have read its groups yet, and shows none.
+An answer without this worker itself is ignored: a broker that has just started may not have loaded its groups, and lists no members.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ from penstock.runtime.model.errors import StreamsError
 
 logger = logging.getLogger(__name__)
 
-LOOK_EVERY_MS = 500
+POLL_EVERY_MS = 500
 
 
 class Liveness:
-    """The last answer of the group's coordinator. Belongs to the worker's thread; asks on one of its own."""
+    """Last answer of the group's coordinator. Used by the worker's thread only; requests run on a thread of their own."""
 
     def __init__(self, config: StreamsConfig, membership: Membership, clock: Clock) -> None:
-        """Contacts nobody."""
-        self._members = GroupMembers(config, members_group(config.application_id))
+        """Makes no request."""
+        self._group = GroupMembers(config, members_group(config.application_id))
         self._membership = membership
         self._clock = clock
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="liveness")
         self._asked: tuple[int, Future[frozenset[str]]] | None = None
-        self._asked_ms = -LOOK_EVERY_MS
+        self._asked_ms = -POLL_EVERY_MS
         self._answer: tuple[int, frozenset[str]] | None = None
 
-    def look(self) -> None:
-        """Takes in an answer that has come, and asks anew every `LOOK_EVERY_MS`. Never waits."""
+    def poll(self) -> None:
+        """Take an answer that has arrived, and send a request every `POLL_EVERY_MS`. Never waits."""
         now_ms = self._clock.monotonic_ms()
         if self._asked is not None:
             asked_ms, future = self._asked
             if future.done():
                 self._asked = None
                 self._take(asked_ms, future)
-        elif now_ms - self._asked_ms >= LOOK_EVERY_MS:
+        elif now_ms - self._asked_ms >= POLL_EVERY_MS:
             self._asked_ms = now_ms
-            self._asked = (now_ms, self._pool.submit(self._members.ask))
+            self._asked = (now_ms, self._pool.submit(self._group.ask))
 
     def _take(self, asked_ms: int, future: Future[frozenset[str]]) -> None:
         try:
@@ -59,20 +59,21 @@ class Liveness:
             self._answer = (asked_ms, members)
 
     def forget(self) -> None:
-        """The next answer must be a new one."""
+        """Drop the last answer, and the one to a request that is under way."""
         self._asked, self._answer = None, None
 
     @property
-    def everybody(self) -> frozenset[str] | None:
-        """The ids of the group's members by the last answer; None as long as there is none."""
+    def members(self) -> frozenset[str] | None:
+        """Ids of the group's members in the last answer; None before the first."""
         return None if self._answer is None else self._answer[1]
 
     def lives(self, known: Known) -> bool | None:
-        """Whether the group has this member, by an answer that was asked for after its record was read; None as long as there is none."""
+        """Return True if the group has this member, by an answer that was requested after its record was read; None before such an
+        answer."""
         if self._answer is None or self._answer[0] <= known.since_ms:
             return None
         return known.member.member_id in self._answer[1]
 
     def close(self) -> None:
-        """Does not wait for an answer."""
+        """Stop the requests, without waiting for an answer."""
         self._pool.shutdown(wait=False, cancel_futures=True)

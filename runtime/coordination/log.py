@@ -1,4 +1,4 @@
-"""The coordination topic as a log: read by everybody from its start, written by members one record at a time."""
+"""The coordination topic as a log: every member reads it from its start and appends single records."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 class Entry(NamedTuple):
-    """A record with its offset and key. `at_ms`: when the brokers had it, by their clock; None where that is not known."""
+    """A record with its offset and key. `at_ms`: its append time by the brokers' clock; None if unknown."""
 
     offset: int
     record: Record
@@ -27,7 +27,7 @@ class Entry(NamedTuple):
 
 
 class CoordinationLog:
-    """Reads the topic as of the last committed transaction, and appends to it. Belongs to one thread."""
+    """Reader (of committed records) and writer of the topic. Used by one thread."""
 
     def __init__(self, config: StreamsConfig) -> None:
         topic = coordination_topic(config.application_id)
@@ -35,17 +35,17 @@ class CoordinationLog:
 
     @property
     def at_end(self) -> bool:
-        """True once everything that was there has been read."""
+        """True once all records that existed at the start have been read."""
         return self._log.tail.at_end
 
     @property
     def position(self) -> int:
-        """Everything before this offset has been read, or was not committed."""
+        """Next offset to read: all committed records before it have been read."""
         return self._log.tail.position
 
     def poll(self, timeout: float = 0.0) -> Iterator[Entry]:
-        """What was appended since, in order; waits at most `timeout` seconds for the first. Records that cannot be read are logged and
-        left out."""
+        """Yield the records appended since the last call, in order; wait at most `timeout` seconds for the first. Records that cannot be
+        decoded are logged and skipped."""
         for message in self._log.tail.poll(timeout):
             try:
                 record = decode(message.key(), message.value())
@@ -57,19 +57,19 @@ class CoordinationLog:
                 yield Entry(offset, record, message.key() or b"", appended_ms(message))
 
     def ask_end(self) -> Future[int]:
-        """Asks for the topic's end, open transactions included, without waiting. The future fails with StreamsError."""
+        """Request the topic's end offset, open transactions included, without waiting. The future raises StreamsError."""
         return self._log.ask_end()
 
     def append(self, key: bytes, value: bytes | None) -> None:
-        """Writes a record; it is on its way when this returns."""
+        """Produce a record, without waiting for its delivery."""
         self._log.append(key, value)
 
     def flush(self) -> None:
-        """Waits until what was written has arrived, for some seconds at most."""
+        """Wait until all records are delivered, for a few seconds at most."""
         self._log.flush()
 
     def drop(self) -> None:
-        """What has not arrived so far shall not: it was meant for a topic that is no more."""
+        """Drop undelivered records: they were meant for a topic that was deleted."""
         self._log.drop()
 
     def close(self) -> None:

@@ -1,9 +1,9 @@
-"""Detection of state about which nothing is recorded any more, because the coordination topic was deleted while no instance ran.
+"""Detection of state whose record is lost, because the coordination topic was deleted while no instance ran.
 
-The members' group tells such an application from one that begins: it has a committed offset of the guard topic as soon as a leader has
-assigned tasks, and by then the topology stands on the coordination topic. (An application that comes from Kafka Streams has changelogs and
-offsets, but none of that group.) The broker keeps a group's offsets for `offsets.retention.minutes` after its last member has left, as it
-keeps the offsets of the inputs, without which no state is continued.
+The members' group distinguishes such an application from a new one: it has a committed offset of the guard topic as soon as a leader has
+assigned tasks, and by then the topology is recorded on the coordination topic. (An application migrated from Kafka Streams has changelogs
+and offsets, but none of that group.) The broker keeps a group's offsets for `offsets.retention.minutes` after its last member has left, as
+it keeps the offsets of the inputs, without which no state is continued.
 """
 
 from __future__ import annotations
@@ -25,39 +25,39 @@ from penstock.runtime.model.ids import Partition
 from penstock.runtime.topology.shape import TopologyShape
 
 ACCEPTED = "unrecorded.state.accepted"
-"""The key by which an operator vouches for a program."""
+"""Key by which an operator confirms that a program fits the state."""
 _REWRITE_SECONDS = 60.0
-_LOOK_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 Found = TypeVar("Found")
 
 
-def awaited_record(now: TopologyShape, config: StreamsConfig, topics: TopicAdmin, look: Callable[[], Found | None]) -> Found | None:
-    """What `look` finds of the record: None if there is none because the application begins. Living members write a lost record again, and
-    are waited for. Raises TopologyError where the record is lost; BrokerUnavailableError, StreamsError."""
-    if (found := look()) is not None:
+def awaited_record(now: TopologyShape, config: StreamsConfig, topics: TopicAdmin, read: Callable[[], Found | None]) -> Found | None:
+    """Return the record that `read` returns; None for a new application. Live members write a lost record again: the call waits for them.
+    Raises TopologyError if the record is lost; BrokerUnavailableError, StreamsError."""
+    if (found := read()) is not None:
         return found
     state = _unrecorded_state(config, topics)
     if not state or config[ACCEPTED] == digest_of(now):
         return None
     until = time.monotonic() + _REWRITE_SECONDS
     while topics.members(members_group(config.application_id)) and time.monotonic() < until:
-        if (found := look()) is not None:
+        if (found := read()) is not None:
             return found
         if topics.give_up():
             raise BrokerUnavailableError(f"{coordination_topic(config.application_id)}: the wait for its records was given up")
-        time.sleep(_LOOK_SECONDS)
-    if (found := look()) is not None:
+        time.sleep(_POLL_SECONDS)
+    if (found := read()) is not None:
         return found
     raise TopologyError(_refusal(config.application_id, state, digest_of(now)))
 
 
 def digest_of(shape: TopologyShape) -> str:
-    """Names one program's shape, so that no later program is accepted with it."""
+    """Return the digest of a shape. A later program has another one, so it is not accepted with it."""
     return hashlib.sha256(msgspec.json.encode(shape)).hexdigest()[:16]
 
 
 def _unrecorded_state(config: StreamsConfig, topics: TopicAdmin) -> list[str]:
-    """The changelogs that hold something of an application that has run; nothing where none has, or where it was reset since."""
+    """Return the changelogs with records of an application that has run before; an empty list if it has not, or was reset since."""
     application, guard = config.application_id, guard_topic(config.application_id)
     names = {name for name in topics.names() if name.startswith(f"{application}-") and name.endswith("-changelog")}
     if not names or guard not in topics.describe([guard]):

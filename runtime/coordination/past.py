@@ -1,4 +1,4 @@
-"""Reading of the coordination topic once, to its present end: what an instance asks before it joins, and a reset."""
+"""Single read of the coordination topic to its current end, for resets and for an instance before it joins."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.runtime.model.ids import Partition
 
 
 def read_past(config: StreamsConfig, *kinds: str) -> list[Written]:
-    """The records of these kinds that stand, in the order in which they were written last. The topic must exist. Raises
+    """Return the latest record of each key of these kinds, in the order of writing, without deleted ones. The topic must exist. Raises
     BrokerUnavailableError, StreamsError."""
     found: dict[bytes, Written] = {}
     for message in _messages(config):
@@ -30,7 +30,7 @@ def read_past(config: StreamsConfig, *kinds: str) -> list[Written]:
 
 
 def living_keys(config: StreamsConfig) -> list[bytes]:
-    """The keys of all records that stand, of kinds that are known here or not. Raises as `read_past`."""
+    """Return the keys of all records that are not deleted, including those of unknown kinds. Raises as `read_past`."""
     living: dict[bytes, bool] = {}
     for message in _messages(config):
         living[message.key() or b""] = message.value() is not None

@@ -120,7 +120,7 @@ def _left_of(topic: str, former: TopologyShape, config: StreamsConfig, topics: T
 
 
 def records(config: StreamsConfig, *kinds: str, give_up: Callable[[], bool] = lambda: False) -> Iterator[Record | None]:
-    """The records of these kinds on the coordination topic, which is there. Raises BrokerUnavailableError (also where `give_up` ends
+    """Yield the records of these kinds on the coordination topic, which must exist. Raises BrokerUnavailableError (also if `give_up` ends
     the wait for one), StreamsError."""
     partition, until = Partition(coordination_topic(config.application_id), 0), time.monotonic() + ANSWER_SECONDS
     prefixes = tuple(f"{kind}/".encode() for kind in kinds)
@@ -177,7 +177,7 @@ def _is_left(
 
 
 def _own(former: TopologyShape) -> Iterator[str]:
-    """The former topology's internal topics."""
+    """Yield the former topology's internal topics."""
     yield from (store.changelog for store in former.stores if store.changelog and not store.of_source)
     yield from former.repartitions
 

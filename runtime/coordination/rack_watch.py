@@ -1,4 +1,4 @@
-"""In which racks the brokers keep what each task reads: asked by the leader, where `rack.aware.assignment.strategy` wants it."""
+"""Racks of the partitions that each task reads, for the leader, if `rack.aware.assignment.strategy` is set."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from penstock.runtime.topology.topology import Topology
 
 logger = logging.getLogger(__name__)
 
-LOOK_EVERY_SECONDS = 300.0
-"""Replicas move seldom, and by hand."""
+POLL_EVERY_SECONDS = 300.0
+"""Replicas are moved rarely, by an operator."""
 
 Racks = Mapping[Partition, frozenset[str]]
 
 
 class RackWatch:
-    """The rules of racks, with what the brokers last said. Belongs to the worker's thread."""
+    """Rules of the racks, by the brokers' last answer. Used by the worker's thread only."""
 
     def __init__(self, config: StreamsConfig, topology: Topology, layout: TopicLayout, topics: TopicAdmin, watcher: TopicWatcher) -> None:
-        """Contacts nobody."""
+        """Makes no request."""
         self._strategy = RackStrategy(config.text("rack.aware.assignment.strategy"))
         self._traffic_cost = _cost(config, "rack.aware.assignment.traffic_cost")
         self._non_overlap_cost = _cost(config, "rack.aware.assignment.non_overlap_cost")
         self._partitions = _partitions(config.application_id, topology, layout)
         self._topics = topics
-        self._watch: TopicWatch[Racks | None] = watcher.watch(self._look, "racks of", LOOK_EVERY_SECONDS)
+        self._watch: TopicWatch[Racks | None] = watcher.watch(self._request, "racks of", POLL_EVERY_SECONDS)
         self._asked = False
         self._rules = RackRules() if self._strategy is RackStrategy.NONE else None
 
     def rules(self) -> RackRules | None:
-        """The rules as of now; None until the brokers have been asked for the first time, which the first call has done. Never waits."""
+        """Return the current rules; None until the brokers have answered once. The first call starts the requests. Never waits."""
         if self._strategy is not RackStrategy.NONE:
             if not self._asked:
                 self._asked = True
@@ -47,27 +47,27 @@ class RackWatch:
                 self._take(observation.facts)
         return self._rules
 
-    def _look(self) -> Racks | None:
-        """On the watcher's thread. None where the brokers do not say."""
+    def _request(self) -> Racks | None:
+        """Return the racks of all partitions, None if the brokers do not answer. Runs on the watcher's thread."""
         topics = {partition.topic for partitions in self._partitions.values() for partition in partitions}
         try:
             return self._topics.racks(topics)
         except StreamsError as error:
-            logger.warning("racks are not regarded, since the brokers do not tell them: %s", error)
+            logger.warning("racks are ignored, because the brokers did not return them: %s", error)
             return None
 
     def _take(self, found: Racks | None) -> None:
-        """What cannot be known costs nothing: then tasks are placed as without racks."""
+        """Compute the rules. Without an answer tasks are placed as if there were no racks."""
         if found is None:
             self._rules = self._rules or RackRules()
             return
         if not any(found.values()):
-            logger.warning("racks are not regarded: the brokers have none (broker.rack)")
+            logger.warning("racks are ignored: the brokers have none (broker.rack)")
         racks = {task: [found.get(each, frozenset()) for each in partitions] for task, partitions in self._partitions.items()}
         self._rules = RackRules(self._strategy, self._traffic_cost, self._non_overlap_cost, racks)
 
     def close(self) -> None:
-        """Waits for a look that is under way."""
+        """Stop the requests. Waits for one that is under way."""
         self._watch.close()
 
 
@@ -76,7 +76,7 @@ def _cost(config: StreamsConfig, key: str) -> int | None:
 
 
 def _partitions(application_id: str, topology: Topology, layout: TopicLayout) -> dict[TaskId, list[Partition]]:
-    """What each task reads: its input, and its changelogs."""
+    """Return the partitions that each task reads: its input and its changelogs."""
     parts = {part.id: part for part in topology.sub_topologies()}
     found: dict[TaskId, list[Partition]] = {}
     for task in layout.tasks:

@@ -1,12 +1,11 @@
-"""Tasks near what they read (`rack.aware.assignment.strategy`, KIP-925): of assignments that are balanced alike, one with less traffic.
+"""Rack-aware assignment (`rack.aware.assignment.strategy`, KIP-925): less traffic between racks at the same balance.
 
-Between racks, data centres or zones traffic costs money and time. A task reads its input from the leader of each partition, or from a
-replica in its own rack (`client.rack`); where there is none, the partition's records come from another rack.
+Traffic between racks, data centres or zones costs money and time. A task reads its input from the leader of each partition, or from a
+replica in its own rack (`client.rack`); without one, the partition's records come from another rack.
 
-Kafka Streams solves a minimum-cost flow. Here tasks are swapped, one for one, as long as that makes the sum of costs smaller: the balance
-stays as it was, and the work is bounded by the tasks that are in the wrong rack. What is promised: no assignment gets worse by it, a task
-that has moved for this stays, and no pair of a task and one of the member that it is compared with is left that would gain by a swap.
-What is not: the best of all assignments, which may need three tasks to change places at once.
+Kafka Streams solves a minimum-cost flow. Here two tasks are swapped as long as that lowers the sum of costs, so the balance is kept, and
+the work is bounded by the number of tasks in the wrong rack. Guaranteed: no assignment gets worse, a task that was moved for this stays,
+and no swap of two tasks is left that would lower the sum. Not guaranteed: the optimum, which may need a rotation of three tasks.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ class RackStrategy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RackRules:
-    """`traffic_cost` of each partition that is read from another rack, `non_overlap_cost` of a task that leaves where it runs; None means
-    Kafka Streams' own: 10 and 1 for tasks with state, 1 and 0 for others. `racks`: of each partition that a task reads, where its
-    replicas are; empty where no broker tells."""
+    """Costs and racks of the assignment. `traffic_cost`: of each partition that is read from another rack; `non_overlap_cost`: of a task
+    that moves to another member; None means Kafka Streams' defaults: 10 and 1 for tasks with state, 1 and 0 for others. `racks`: for each
+    partition that a task reads, the racks of its replicas; empty if unknown."""
 
     strategy: RackStrategy = RackStrategy.NONE
     traffic_cost: int | None = None
@@ -42,14 +41,14 @@ class RackRules:
 
 
 def less_traffic(target: Target, members: Collection[Candidate], stateful: Collection[TaskId], rules: RackRules) -> Target:
-    """An assignment with as many tasks for each member as `target`, and no more cost."""
+    """Return an assignment with as many tasks per member as `target`, at the same or a lower cost."""
     if rules.strategy is RackStrategy.NONE or not rules.racks:
         return target
-    return _Swaps(target, members, stateful, rules).done()
+    return _Swaps(target, members, stateful, rules).run()
 
 
 class _Swaps:
-    """The search, while it goes on."""
+    """Search for swaps that lower the sum of costs."""
 
     def __init__(self, target: Target, members: Collection[Candidate], stateful: Collection[TaskId], rules: RackRules) -> None:
         self._members = {member.name: member for member in members}
@@ -57,8 +56,8 @@ class _Swaps:
         self._stateful = stateful
         self._rules = rules
 
-    def done(self) -> Target:
-        """Swaps until nothing is gained: each swap lowers the sum of costs, so it ends."""
+    def run(self) -> Target:
+        """Swap until no swap lowers the sum of costs. Each lowers it, so the search ends."""
         while self._swap_round():
             pass
         return {name: frozenset(tasks) for name, tasks in self._given.items()}
@@ -72,7 +71,7 @@ class _Swaps:
         return swapped
 
     def _swap(self, task: TaskId, name: str) -> bool:
-        """Changes places with the task that makes most of it, if any does."""
+        """Swap the task with the one that lowers the costs most, if any does."""
         best: tuple[int, str, TaskId] | None = None
         for other in sorted(self._given):
             if self._members[other].rack == self._members[name].rack:
@@ -100,7 +99,7 @@ class _Swaps:
         return self._rules.strategy is RackStrategy.MIN_TRAFFIC or one.subtopology == other.subtopology
 
     def _traffic(self, task: TaskId, name: str) -> int:
-        """Partitions that would come from another rack. Where a rack is not known, none are."""
+        """Return the number of partitions that would be read from another rack; those whose racks are unknown do not count."""
         rack = self._members[name].rack
         return sum(bool(racks) and rack not in racks for racks in self._rules.racks.get(task, ())) if rack else 0
 

@@ -1,11 +1,11 @@
-"""Resets of an application, as an instance sees them (`penstock reset`, `orchestration/run_books/reset_application.py`).
+"""Checks of an instance against resets of its application (`penstock reset`, `orchestration/run_books/reset_application.py`).
 
-A reset deletes what is on the brokers and on the disks that it can reach. For all others the coordination topic keeps the last reset, and
-each state folder the one that it knows, in `.reset/id`. A folder that knows another one is of before: it is emptied before anything is
-opened. (Not enough: the ids of the changelogs' topics, which stores keep. Stores without a changelog have none.)
+A reset deletes state on the brokers and on the disks that it can reach. For other disks, the coordination topic keeps the last reset, and
+each state folder the id of the last reset that it has seen, in `.reset/id`. A folder with another id is older than the reset and is emptied
+before anything is opened. (The topic ids of changelogs, which stores keep, do not suffice: some stores have no changelog.)
 
-Between a reset's first step and its last the offsets, the topics and the disks do not belong together: a start is refused. An instance
-that was not seen (frozen for longer than its session, on another machine; or about to start) meets the record when it reads on, and ends.
+Between the first and the last step of a reset, offsets, topics and disks do not fit together, so no instance starts. An instance that the
+reset did not see (frozen for longer than its session, on another machine, or about to start) stops when it reads the record.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ logger = logging.getLogger(__name__)
 
 _FOLDER, _ID = ".reset", "id"
 _LOCK_SECONDS = 60.0
-_LOOK_SECONDS = 0.05
+_RETRY_SECONDS = 0.05
 
 
 def last_reset(config: StreamsConfig, topics: TopicAdmin) -> Reset | None:
-    """The last reset of the application, None if there was none. Raises BrokerUnavailableError, StreamsError."""
+    """Return the last reset of the application, None if there was none. Raises BrokerUnavailableError, StreamsError."""
     topic = coordination_topic(config.application_id)
     if topic not in topics.describe([topic]):
         return None
@@ -41,7 +41,7 @@ def last_reset(config: StreamsConfig, topics: TopicAdmin) -> Reset | None:
 
 
 def stands_as_reset(config: StreamsConfig, topics: TopicAdmin) -> bool:
-    """True if the application was reset and no instance has run since. Raises as `last_reset`."""
+    """Return True if the application was reset and no instance has run since. Raises as `last_reset`."""
     topic = coordination_topic(config.application_id)
     if topic not in topics.describe([topic]):
         return False
@@ -61,7 +61,7 @@ def drop_state_of_before(config: StreamsConfig, topics: TopicAdmin, directory: S
     if reset is None:
         return
     refuse_unfinished(reset, config.application_id)
-    lock = FolderLock(directory.path / _FOLDER, "the state of before a reset")
+    lock = FolderLock(directory.path / _FOLDER, "the state from before a reset")
     _acquire(lock)
     try:
         if known_reset(directory) != reset.id:
@@ -71,33 +71,33 @@ def drop_state_of_before(config: StreamsConfig, topics: TopicAdmin, directory: S
 
 
 def refuse_unfinished(reset: Reset, application_id: str) -> None:
-    """Raises ResetError."""
+    """Raise ResetError for a reset that has not ended."""
     if not reset.ended:
         raise ResetError(
-            f"a reset of application {application_id} was begun by {reset.by} at {_clock(reset)} and has not come to its end: end it with "
+            f"a reset of application {application_id} was begun by {reset.by} at {_clock(reset)} and has not ended: end it with "
             f"{reset_command(reset, application_id)}, then start again"
         )
 
 
 def reset_command(reset: Reset, application_id: str) -> str:
-    """The command that repeats a reset, with the options that it was given."""
+    """Return the command that repeats a reset, with its options."""
     return f"penstock reset {application_id} {reset.options}".rstrip()
 
 
 def refuse_other(reset: Reset | None, directory: StateDirectory, application_id: str) -> None:
-    """Asked of each reset that is read while an instance runs. Raises ResetError where it is not the one that its state knows."""
+    """Check a reset that is read while an instance runs. Raises ResetError if it is not the one that the state folder has seen."""
     if reset is None:
         return
     refuse_unfinished(reset, application_id)
     if known_reset(directory) != reset.id:
         raise ResetError(
-            f"application {application_id} was reset by {reset.by} at {_clock(reset)}, while this instance was taken for dead: its state "
-            "is of before. Start it again, and it begins with the others"
+            f"application {application_id} was reset by {reset.by} at {_clock(reset)}, while this instance was considered dead: its state "
+            "is older than the reset. Start it again: it removes the state and rejoins"
         )
 
 
 def known_reset(directory: StateDirectory) -> str | None:
-    """The id of the last reset that the folder knows. Raises StateDirectoryError."""
+    """Return the id of the last reset that the folder has seen, None for none. Raises StateDirectoryError."""
     path = _path(directory)
     try:
         return path.read_text(encoding="utf-8").strip()
@@ -108,7 +108,7 @@ def known_reset(directory: StateDirectory) -> str | None:
 
 
 def know_reset(directory: StateDirectory, reset_id: str) -> None:
-    """Writes down that the folder holds nothing of before this reset. Raises StateDirectoryError."""
+    """Record that the folder has no state from before this reset. Raises StateDirectoryError."""
     path = _path(directory)
     written = path.with_name(f"{_ID}.tmp")
     try:
@@ -126,7 +126,7 @@ def _drop(directory: StateDirectory, reset: Reset) -> None:
     know_reset(directory, reset.id)
     if tasks:
         logger.warning(
-            "the state of tasks %s in %s is of before the reset by %s at %s, and is removed",
+            "the state of tasks %s in %s is older than the reset by %s at %s, and is removed",
             ", ".join(map(str, tasks)),
             directory.path,
             reset.by,
@@ -135,7 +135,7 @@ def _drop(directory: StateDirectory, reset: Reset) -> None:
 
 
 def _acquire(lock: FolderLock) -> None:
-    """Waits for the lock, which another worker of the instance may hold for the same purpose."""
+    """Wait for the lock, which another worker of the instance may hold for the same purpose."""
     until = time.monotonic() + _LOCK_SECONDS
     while True:
         try:
@@ -144,7 +144,7 @@ def _acquire(lock: FolderLock) -> None:
         except StateDirectoryLockedError:
             if time.monotonic() > until:
                 raise
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_RETRY_SECONDS)
 
 
 def _path(directory: StateDirectory) -> Path:

@@ -1,8 +1,8 @@
 """The record of the state's shape on the coordination topic: who may write it, and when.
 
-A topology is held against the record before anything is opened (`former.py`). Meanwhile another version may have been accepted. So a
-worker looks again when it is granted tasks: it goes on once the record that holds covers what it will write. A topology that is refused, at
-the start or here, leaves no trace.
+A topology is compared with the record before anything is opened (`previous_run.py`). Another version may be accepted after that, so a
+worker compares again when it is granted tasks, and opens its stores once the valid record covers what it will write. A refused topology, at
+the start or here, writes nothing.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from penstock.runtime.model.errors import TopologyError
 from penstock.runtime.topology.shape import TopologyShape, merged, misfits
 
 AGAIN_AFTER_MS = 3_000
-"""A record that has not been read back after so long is written again."""
+"""A record that is not read back within this time is written again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """A topology that fits the state. `former`: the recorded shape that it was held against, None if there was none; `now`: the topology's
-    own; `kept`, `unread`: what is left of the former's stores and repartition topics."""
+    """A topology that fits the state. `former`: the recorded shape with which it was compared, None if there was none; `now`: the
+    topology's own shape; `kept`, `unread`: the stores and the unprocessed repartition records that are left of the former one."""
 
     application_id: str
     former: TopologyShape | None
@@ -33,13 +33,13 @@ class Acceptance:
 
     @property
     def changelogs(self) -> set[str]:
-        """The changelogs of the state that is recorded."""
+        """Changelogs of the recorded state."""
         stores = () if self.former is None else self.former.stores
         return {store.changelog for store in stores if store.changelog and not store.of_source}
 
     def shape(self, recorded: TopologyShape | None) -> TopologyShape:
-        """What is to be recorded where this stands. Raises TopologyError: another topology was accepted meanwhile, and this one does not
-        fit what that may have written."""
+        """Return the shape to record when `recorded` is the current one. Raises TopologyError if another topology was accepted meanwhile
+        and this one does not fit what that may have written."""
         if recorded is None or recorded == self.former:
             return merged(self.former, self.now, self.kept, self.unread)
         later = self.on(recorded)
@@ -52,13 +52,13 @@ class Acceptance:
         return merged(recorded, self.now, later.kept, later.unread)
 
     def on(self, recorded: TopologyShape) -> Acceptance:
-        """The same topology on a state of which anything may be left."""
+        """Return the acceptance of the same topology on a recorded state of which everything may be left."""
         kept = [store.name for store in recorded.stores]
         return replace(self, former=recorded, kept=kept, unread=dict.fromkeys(recorded.repartitions, 1))
 
 
 class StateRecord:
-    """The record as one worker sees to it."""
+    """One worker's writes to the record."""
 
     def __init__(self, acceptance: Acceptance, registry: Registry, log: CoordinationLog) -> None:
         self._acceptance = acceptance
@@ -69,8 +69,8 @@ class StateRecord:
         self._covered = False
 
     def covers(self, who: str, now_ms: int) -> bool:
-        """True once the record that holds covers this worker's topology, so that it may open stores. Never waits. `who`: the worker's
-        identity; `now_ms` is monotonic time. Raises TopologyError."""
+        """Return True once the valid record covers this worker's topology, so that it may open stores; write the record if it does not.
+        Never waits. `who`: the worker's identity; `now_ms`: monotonic time. Raises TopologyError."""
         if self._covered:
             return True
         holds = self._registry.state
@@ -95,7 +95,7 @@ class StateRecord:
         return unread and now_ms - self._written_ms < AGAIN_AFTER_MS
 
     def _remove_former(self, holds: StateShape | None) -> None:
-        """What this worker's record has taken the place of."""
+        """Delete the older records that this worker's record has replaced."""
         written = self._written
         if holds is not None and written is not None and (holds.version, holds.by) == (written.version, written.by):
             for shape in list(self._registry.shapes.values()):

@@ -1,6 +1,6 @@
-"""Refusal of stores that a topology without them has left behind: going on from their changelogs would give wrong results in silence.
+"""Refusal of stores whose changelog misses records, because the topology that ran last did not have them: results would be silently wrong.
 
-A version with a new store ran, then the version before it, and now the new one again. The records that the version in between has
+Example: a version with a new store ran, then the version before it, and now the new one again. The records that the earlier version has
 processed are not in the store's changelog, and are not processed again.
 """
 
@@ -41,6 +41,6 @@ def _refusal(stores: Sequence[StoreShape], config: StreamsConfig) -> str:
     return (
         f"the topology has stores that application {config.application_id} had once, and did not have when it ran last:{changes}\n"
         f"To begin with them empty, as new stores begin: kafka-topics --bootstrap-server {config['bootstrap.servers']} --delete --topic "
-        f"'{names}', then start again. To keep what they hold beside: give the stores other names. To build them from the whole input: "
+        f"'{names}', then start again. To keep the old state too: give the stores other names. To build them from the whole input: "
         f"penstock reset {config.application_id}"
     )

@@ -25,18 +25,17 @@ from penstock.runtime.topology.catalogue import KnownStore, known_stores
 from penstock.runtime.topology.topology import Topology
 
 KeyChooser = Serde | Callable[..., object]
-"""How the partition of a key is found: from the bytes that a serde, or a function of the key alone, makes of it, by murmur2 as Java does;
-or by a partitioner, `(topic, key, value, partitions) -> partition` (Kafka Streams' `StreamPartitioner`), which is given None for the
-value."""
+"""Computes the partition of a key: a serde, or a function of the key, whose bytes are hashed by murmur2 as in Java; or a partitioner,
+`(topic, key, value, partitions) -> partition` (Kafka Streams' `StreamPartitioner`), which gets None for the value."""
 
 _PARTITIONER_TAKES = 4
 
 
 @dataclass(frozen=True, slots=True)
 class KeyQueryMetadata:
-    """Where a key is: the instance whose task writes it, those that keep a copy of that task, and the partition.
+    """Location of a key: the instance whose task writes it, those that keep a copy of that task, and the partition.
 
-    `active_host` is `HostInfo.unavailable()` where only copies can answer. `KeyQueryMetadata.NOT_AVAILABLE`: no instance can answer now,
+    `active_host` is `HostInfo.unavailable()` if only copies can answer. `KeyQueryMetadata.NOT_AVAILABLE`: no instance can answer now,
     because the task is moving or this instance does not know the others yet; retry. The partition of a global store is -1."""
 
     NOT_AVAILABLE: ClassVar[KeyQueryMetadata]
@@ -74,7 +73,8 @@ class StreamsMetadataState:
     """Metadata of stores and keys. Thread-safe; makes no request."""
 
     def __init__(self, topology: Topology, own: HostInfo | None, fleet: Callable[[], Fleet | None]) -> None:
-        """`topology` is resolved. `own` is this instance's `application.server`. `fleet` gives what is known now, None for nothing yet."""
+        """`topology` is resolved. `own` is this instance's `application.server`. `fleet` returns the current fleet, None before the
+        first."""
         self._topology = topology
         self.stores = known_stores(topology)
         self._parts = {part.id: part for part in topology.sub_topologies()}
@@ -84,7 +84,7 @@ class StreamsMetadataState:
         self._last: _Index | None = None
 
     def store(self, name: str) -> KnownStore:
-        """A store of the topology. Raises InvalidStateStoreError."""
+        """Return a store of the topology. Raises InvalidStateStoreError."""
         self._fleet()
         found = self.stores.get(name)
         if found is None:
@@ -95,7 +95,8 @@ class StreamsMetadataState:
     # -- a key -----------------------------------------------------------------------------------------------------------------
 
     def of_key(self, name: str, key: object, chooser: KeyChooser | None = None) -> KeyQueryMetadata:
-        """Where a key of a store is. Raises InvalidStateStoreError for an unknown store, StreamsError for a key without one partition."""
+        """Return the location of a key. Raises InvalidStateStoreError for an unknown store, StreamsError if the key has no single
+        partition."""
         store = self.store(name)
         index = self._index()
         if index is None:
@@ -112,14 +113,14 @@ class StreamsMetadataState:
         return self._anywhere(index) if store.subtopology is None else self._of_partition(index, store.subtopology, partition)
 
     def partition(self, name: str, key: object, chooser: KeyChooser | None = None) -> int | None:
-        """The partition of a key; -1 in a global store, None as long as the topics are not known. Raises as `of_key`."""
+        """Return the partition of a key; -1 in a global store, None while the topics are unknown. Raises as `of_key`."""
         store, fleet = self.store(name), self._fleet()
         if store.is_global:
             return -1
         return None if fleet is None else self._partition(fleet, store, key, chooser)
 
     def partitions(self, store: KnownStore) -> int:
-        """How many parts a store has, one per task; 0 for a global one, and as long as the topics are not known."""
+        """Return the number of a store's partitions, one per task; 0 for a global store, and while the topics are unknown."""
         fleet = self._fleet()
         if fleet is None or store.subtopology is None:
             return 0
@@ -142,7 +143,7 @@ class StreamsMetadataState:
         return KeyQueryMetadata(active, copies - {active}, partition)
 
     def _anywhere(self, index: _Index) -> KeyQueryMetadata:
-        """A global store is whole at each instance: this one, if it has an address."""
+        """Return the location of a global store: this instance, if it has an address, since each has a complete copy; else any other."""
         hosts = [self._own] if self._own is not None else sorted(_hosts(index.fleet.members))
         return KeyQueryMetadata(hosts[0], frozenset(), -1) if hosts else KeyQueryMetadata.NOT_AVAILABLE
 
@@ -153,7 +154,7 @@ class StreamsMetadataState:
             chosen = chooser(topic, key, None, partitions)
             if chosen is not None:
                 return _one(chosen, store.name, partitions)
-            chooser = None  # it leaves the key to the default, as where records are written
+            chooser = None  # None means the default partitioner, as for records that are written
         if chooser is None and store.key_serde is None:
             raise StreamsError(f"store {store.name!r} is a store of your own, whose serdes only you know: name the serde of its keys")
         serde = chooser or store.key_serde
@@ -188,7 +189,7 @@ class StreamsMetadataState:
         ]
 
     def for_store(self, name: str) -> list[StreamsMetadata]:
-        """The instances that have a part of a store, or a copy of one. Raises InvalidStateStoreError for an unknown store."""
+        """Return the instances that have a part of a store, or a copy of one. Raises InvalidStateStoreError for an unknown store."""
         self.store(name)
         return [found for found in self.all() if name in found.state_store_names | found.standby_state_store_names]
 
@@ -262,7 +263,7 @@ def _is_partitioner(function: Callable[..., object]) -> bool:
 
 
 def _one(chosen: object, store: str, partitions: int) -> int:
-    """The one partition that a partitioner chose; it may give it in a collection (KIP-837)."""
+    """Return the single partition that a partitioner chose, possibly in a collection (KIP-837)."""
     if isinstance(chosen, Collection) and len(chosen) == 1:
         [chosen] = chosen
     if not isinstance(chosen, int) or not 0 <= chosen < partitions:

@@ -1,4 +1,4 @@
-"""The topics that an application makes for itself, and the tasks that follow from the partitions of those it reads
+"""Creation of an application's internal topics, and its tasks, which follow from the partitions of its input topics
 (Kafka Streams' `InternalTopicManager`, `RepartitionTopics`)."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.runtime.topology.topology import Topology
 logger = logging.getLogger(__name__)
 
 BY_THE_BROKERS_CLOCK: Mapping[str, str] = {"message.timestamp.type": "LogAppendTime"}
-"""For topics that have to take what a machine tells whose clock is wrong: brokers refuse what is stamped an hour ahead of theirs."""
+"""For topics that must accept records of a machine whose clock is wrong: brokers refuse timestamps an hour ahead of their own clock."""
 
 COORDINATION_CONFIG: Mapping[str, str] = {
     "cleanup.policy": "compact",
@@ -40,18 +40,18 @@ GUARD_CONFIG: Mapping[str, str] = {"cleanup.policy": "delete"}
 
 
 def coordination_topic(application_id: str) -> str:
-    """The topic on which the workers of an application agree who runs what."""
+    """Return the name of the topic on which the workers of an application share assignments and reports."""
     return f"{application_id}-coordination"
 
 
 def guard_topic(application_id: str) -> str:
-    """The topic whose offsets are committed with each transaction, to the members' group (rules.md, 23). Nothing is written to it."""
+    """Return the name of the topic of which each transaction commits an offset, in the members' group (rules.md, 23). It stays empty."""
     return f"{application_id}-members-guard"
 
 
 @dataclass(frozen=True, slots=True)
 class TopicLayout:
-    """What a topology means on these brokers: the partitions of every topic, and so the tasks; `stateful` are those with a changelog."""
+    """Partitions of every topic of a topology on these brokers, and the tasks that follow. `stateful`: tasks with a changelog."""
 
     partitions: Mapping[str, int]
     tasks: frozenset[TaskId]
@@ -63,8 +63,8 @@ class TopicLayout:
 def prepare_topics(
     admin: TopicAdmin, topology: Topology, config: StreamsConfig, *, make: bool = True, had: Collection[str] = ()
 ) -> TopicLayout:
-    """Checks the topics that a resolved topology reads, and makes those that the application needs for itself; without `make` it only
-    checks. `had`: the changelogs of the state that is recorded: one of them that has to be made again is a warning.
+    """Check the input topics of a resolved topology, and create the application's internal topics; without `make` only check. `had`:
+    changelogs of the recorded state; one of them that has to be created again is logged as a warning.
 
     Raises MissingSourceTopicError, MissingSinkTopicError, WrongPartitionsError (topics that are joined differ, or an internal topic
     does not fit its input any more), StoreChangedError (a changelog was made for another kind of store), BrokerUnavailableError.
@@ -118,7 +118,7 @@ def _create_missing(
     found: Mapping[str, TopicDescription],
     had: Collection[str],
 ) -> None:
-    """Makes the topics of the application's own that are not there."""
+    """Create the missing internal topics."""
     absent = {name: wanted for name, wanted in own.items() if name not in found}
     _warn_of_lost(application_id, [name for name in absent if name in had])
     admin.create_all(absent)
@@ -126,8 +126,8 @@ def _create_missing(
 
 
 def _check_sinks(admin: TopicAdmin, topology: Topology, config: StreamsConfig) -> None:
-    """An output topic that is missing would be found by the first record that is written, in a transaction that can only be aborted;
-    the dead-letter topic when things go wrong already."""
+    """Check that output topics exist. Otherwise the first record that is written would find that they do not, in a transaction that can
+    only be aborted; and for the dead-letter topic, only after another error."""
     dead_letters = config["errors.dead.letter.queue.topic.name"]
     wanted = {*topology.sink_topics, *([str(dead_letters)] if dead_letters else [])}
     missing = sorted(wanted - set(admin.describe(wanted)))
@@ -151,6 +151,6 @@ def _warn_of_lost(application_id: str, changelogs: Sequence[str]) -> None:
 
 
 def _to_alter(found: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:
-    """Settings about time stamps that a topic must have, and has not."""
+    """Return the timestamp settings that a topic must have and does not."""
     needed = {name: value for name, value in wanted.items() if name in ANY_TIME or BY_THE_BROKERS_CLOCK.get(name) == value}
     return {name: value for name, value in needed.items() if found.get(name) != value}

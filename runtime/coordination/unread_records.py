@@ -1,4 +1,5 @@
-"""Records behind a committed offset. Offsets alone do not tell: markers of transactions and aborted records take some, too."""
+"""Detection of records behind a committed offset. Offsets alone do not show them: transaction markers and aborted records have offsets
+too."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ from penstock.runtime.model.ids import NextOffset, Partition
 
 
 def with_records(config: StreamsConfig, starts: Mapping[Partition, NextOffset], give_up: Callable[[], bool]) -> set[Partition]:
-    """The partitions that hold a committed record at or behind their offset. Raises BrokerUnavailableError (also where `give_up` ends the
-    wait), StreamsError."""
+    """Return the partitions that hold a committed record at or behind their offset. Raises BrokerUnavailableError (also if `give_up` ends
+    the wait), StreamsError."""
     found: set[Partition] = set()
     waiting, until = set(starts), time.monotonic() + ANSWER_SECONDS
     reader = LogReader({**config.consumer_properties("restore"), "fetch.wait.max.ms": 10}, "unread records")

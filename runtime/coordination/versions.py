@@ -1,9 +1,9 @@
 """Tasks, and the members that can run them, while two versions of a topology run side by side.
 
-Both versions agree on what they have in common (`compatibility.py` sees to that); the newer one may have more. A member can run a task
-whose sub-topology its own topology has. And a task that ran with a store does not go to a member without that store: its input would move
-on, and the store would stay behind. It waits for a member that has the store, unless none lives and the version without it is the one that
-was started last: then all that had the store were stopped before, and the store is given up.
+Both versions agree on what they have in common (`compatibility.py` checks it); the newer one may have more. A member can run a task if its
+topology has the task's sub-topology. A task that ran with a store does not move to a member without that store: its committed offsets would
+advance, and the store would miss those records. It waits for a member that has the store, unless no live member has it and the version
+without it was started last: then all members with the store were stopped before, and the store is given up.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 def topology_record(topology: Topology, application_id: str, layout: TopicLayout) -> TopologyText:
-    """The record of a resolved topology."""
+    """Return the record of a resolved topology."""
     parts = parts_of(topology.sub_topologies(), layout.tasks, layout.stateful)
     inputs = stateful_inputs(topology, layout.partitions)
     shape = shape_of(topology, application_id)
@@ -31,8 +31,7 @@ def topology_record(topology: Topology, application_id: str, layout: TopicLayout
 
 
 class Versions:
-    """The topologies of the members that live, as their records have them; the leader's own for those that name none. `members` by
-    identity."""
+    """Topologies of the live members, by their records; the leader's own for members that name none."""
 
     def __init__(self, registry: Registry, layout: TopicLayout, members: Collection[Member]) -> None:
         self._known = registry.versions
@@ -50,12 +49,12 @@ class Versions:
 
     @property
     def tasks(self) -> frozenset[TaskId]:
-        """The tasks of all versions that live; of the leader's own too, where a member names none."""
+        """Tasks of all versions that live members run, and of the leader's own."""
         return self._layout.tasks.union(*(tasks_of(text.parts) for text in self._living()))
 
     @property
     def stateful(self) -> frozenset[TaskId]:
-        """The tasks with state to be copied. Stores that a task has not run with have nothing yet."""
+        """Tasks with state to copy. Stores that a task has not run with yet are empty."""
         own = {task.subtopology for task in self._layout.stateful}
         return frozenset(task for task in self.tasks if self._is_stateful(task, own))
 
@@ -69,7 +68,7 @@ class Versions:
         return (self._known[digest] for digest in sorted(self._digests) if digest in self._known)
 
     def barred(self, member: Member, tasks: Collection[TaskId]) -> frozenset[TaskId]:
-        """The tasks that the member cannot run."""
+        """Return the tasks that the member cannot run."""
         text = self._known.get(member.topology)
         if text is None or self._alike:
             return frozenset()
@@ -87,7 +86,7 @@ class Versions:
         return had - has
 
     def ran(self, grants: Iterable[Grant], heirs: Mapping[str, str]) -> dict[str, list[str]]:
-        """`Assignment.ran` with these grants, and with heirs, who begin as soon as the task is free."""
+        """Return `Assignment.ran` for these grants, and for heirs, which begin as soon as the task is free."""
         topologies = {member.who: member.topology for member in self._members}
         ran = self._ran | {task: topologies[grant.who] for grant in grants for task in grant.active}
         ran |= {task: topologies[who] for task, who in heirs.items()}
@@ -98,9 +97,9 @@ class Versions:
         return found
 
     def warn_of(self, waiting: Collection[TaskId]) -> None:
-        """Logs the tasks that no member can run, and why."""
+        """Log the tasks that no member can run, and why."""
         for task in sorted(waiting):
             former = self._ran.get(str(task), "")
             stores = sorted({name for digest in self._digests for name in self._missing(task, former, digest)})
-            had = f"it ran with store {', '.join(stores)}, which no instance that lives has" if stores else "no instance that lives has it"
+            had = f"it ran with store {', '.join(stores)}, which no live instance has" if stores else "no live instance has it"
             logger.warning("task %s waits for an instance of another version: %s", task, had)

@@ -61,7 +61,7 @@ def refuse_unfinished(topics: TopicAdmin, application_id: str, changelogs: Itera
     unfinished = sorted({mark.seed.partition(":")[0] for mark in marks.values() if mark.stage is not Stage.DONE})
     if unfinished:
         raise SeedRefusedError(
-            f"seed {', '.join(unfinished)} was being installed for application {application_id}, and has not come to its end: start with "
+            f"seed {', '.join(unfinished)} was being installed for application {application_id}, and has not ended: start with "
             f"--seed again, and it goes on from there; or begin again: penstock reset {application_id}"
         )
 

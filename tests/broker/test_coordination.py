@@ -377,7 +377,7 @@ def test_a_command_that_nobody_can_carry_out_says_why(app: Application) -> None:
         wrong = commands.send("explode", task=TaskId(0, 0), timeout_s=20)
         assert not wrong.ok and "explode" in wrong.reason
         app.kill("a")
-        with pytest.raises(StreamsError, match="nobody answered for task 0_0"):
+        with pytest.raises(StreamsError, match="no instance answered for task 0_0"):
             commands.send("resume", task=TaskId(0, 0), timeout_s=2)
 
 

@@ -110,7 +110,7 @@ def test_commands_are_answered_clearly_whatever_they_find(broker: Kafka, topic: 
             ]
             assert "unknown command 'dance': known are close, export-snapshot, keep-snapshots, pause, " in answers["dance 0_0 4"][1]
             assert paused(streams) == {"0_0"}
-        with pytest.raises(StreamsError, match="nobody answered for task 0_0 within 1 s"):
+        with pytest.raises(StreamsError, match="no instance answered for task 0_0 within 1 s"):
             client.send("resume", task=TASK, timeout_s=1)
 
 

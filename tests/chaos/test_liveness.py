@@ -34,7 +34,7 @@ def test_rule_24_deaths_are_learned_of_after_the_broker_was_killed(own_broker: E
 
     def lives(member_id: str, since_ms: int) -> bool | None:
         membership.poll()
-        liveness.look()
+        liveness.poll()
         return liveness.lives(known(member_id, since_ms))
 
     try:

@@ -185,7 +185,7 @@ def test_a_reset_that_is_killed_at_any_step_keeps_instances_out_and_is_brought_t
         assert killed.returncode == -signal.SIGKILL, step.name
         assert "topics" not in step.name or not own(wide) & internal
         if step.name in ("begin", "disks"):
-            with pytest.raises(LaunchError, match=f"has not come to its end: end it with penstock reset {id_}, then start again"):
+            with pytest.raises(LaunchError, match=f"has not ended: end it with penstock reset {id_}, then start again"):
                 wide.operations.start(name, actor="ann")
             stop_all(wide)
     penstock("reset", id_, "--yes")

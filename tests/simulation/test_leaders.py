@@ -137,7 +137,7 @@ class Worker:
         """The client joins each generation by itself, before the worker hears of it."""
         return self.member_id, self.world.generation if self.member_id in self.world.group else self.generation
 
-    def look(self) -> None: ...
+    def poll(self) -> None: ...
 
     def forget(self) -> None: ...
 
@@ -145,7 +145,7 @@ class Worker:
         return known.member.member_id in self.world.group
 
     @property
-    def everybody(self) -> frozenset[str]:
+    def members(self) -> frozenset[str]:
         return frozenset(self.world.group)
 
     def rules(self) -> RackRules:

@@ -192,7 +192,7 @@ def test_what_ran_with_the_new_store_waits_when_its_members_die_and_the_way_back
     assert len(moved) == 1, "as even as six tasks can be"
     world.die("i2/1/1")
     assert world.settle("i1/1/1")["i1/1/1"] == {f"0_{number}" for number in range(4)} - moved
-    assert caplog.text.count("waits for an instance of another version: it ran with store sums, which no instance that lives has") == 1
+    assert caplog.text.count("waits for an instance of another version: it ran with store sums, which no live instance has") == 1
     assert world.join(OLD), "none that has the store lives: it is given up"
     shares = world.settle("i1/1/1")
     assert sorted(len(tasks) for tasks in shares.values()) == [2, 2]

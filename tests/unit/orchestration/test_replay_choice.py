@@ -59,7 +59,7 @@ def test_a_record_that_was_kept_and_not_skipped_is_left_out(control_plane: Contr
     skip_was_run(control_plane, 1, len(STEPS), RunBookState.DONE)
     skip_was_run(control_plane, 2, 2, state)
     assert chosen(control_plane) == ["in-0@1", "in-0@3"]
-    with pytest.raises(RefusedError, match="in-0@2 is kept, but its skip-record has not come to its end"):
+    with pytest.raises(RefusedError, match="in-0@2 is kept, but its skip-record has not ended"):
         chosen(control_plane, "in-0@2")
 
 

@@ -67,7 +67,7 @@ def test_without_an_answer_tasks_are_placed_as_if_there_were_no_racks(
     monkeypatch.setattr(TopicAdmin, "racks", away)
     watched = watch(**{"rack.aware.assignment.strategy": "balance_subtopology"})
     assert rules(watched) == RackRules()
-    assert "racks are not regarded" in caplog.text
+    assert "racks are ignored" in caplog.text
     watched.close()
 
 

@@ -32,7 +32,7 @@ class Group:
         self.registry = Registry()
         self.check = Compatibility(TopologyText(hash="h", text=""), self.registry, cast(Any, self))
 
-    def look(self) -> None: ...
+    def poll(self) -> None: ...
 
     def lives(self, known: Known) -> bool | None:
         return self.other_lives
