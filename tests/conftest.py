@@ -13,6 +13,7 @@ from xdist.remote import Producer
 from penstock.orchestration.embedded.kafka import EmbeddedBroker
 from penstock.orchestration.embedded.ports import free_port
 from tests.support import Kafka, unique
+from tests.support.brokers import QuickBroker
 from tests.support.lanes import Lanes
 
 os.environ["COLUMNS"] = "200"  # commands wrap their output to the width of whoever runs the tests; read when they are imported
@@ -51,7 +52,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
     if named:
         yield Kafka(named)
         return
-    embedded = EmbeddedBroker(tmp_path_factory.mktemp("broker"), free_port())
+    embedded = QuickBroker(tmp_path_factory.mktemp("broker"), free_port())
     embedded.start()
     try:
         yield Kafka(embedded.bootstrap_servers)
@@ -62,7 +63,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
 @pytest.fixture
 def own_broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
     """A broker that the test may stop and kill."""
-    broker = EmbeddedBroker(tmp_path / "broker", free_port())
+    broker = QuickBroker(tmp_path / "broker", free_port())
     broker.start()
     try:
         yield broker

@@ -14,8 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from penstock.orchestration.embedded.kafka import EmbeddedBroker
 from penstock.orchestration.embedded.ports import LOOPBACK, free_port
+from tests.support.brokers import QuickBroker
 
 CHUNK = 1 << 16
 
@@ -98,7 +98,7 @@ class Proxy:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-class TwoSidedBroker(EmbeddedBroker):
+class TwoSidedBroker(QuickBroker):
     """A broker with a second listener, `far_port`, that it advertises as `proxy_port`: set this before `start`."""
 
     def __init__(self, data_dir: Path, port: int) -> None:

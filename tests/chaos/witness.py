@@ -77,12 +77,13 @@ class Changelogs:
             "enable.auto.commit": False,
             "auto.offset.reset": "error",
             "enable.partition.eof": True,
+            "fetch.wait.max.ms": 10,  # the end of a partition is reported by an empty fetch
         }
         with closing(Consumer(settings)) as consumer:
             consumer.assign([TopicPartition(*partition, self.ends.get(partition, 0)) for partition in partitions])
             unread = set(partitions)
             while unread:
-                for message in consumer.consume(10_000, 1.0):
+                for message in consumer.consume(10_000, 0) or consumer.consume(1, 1.0):
                     partition = Partition(str(message.topic()), int(message.partition() or 0))
                     error = message.error()
                     if error is None:

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import TypeVar
@@ -58,13 +59,14 @@ def without_root() -> Iterator[None]:
 
 def wait_until(condition: Callable[[], T], timeout: float = 30.0, what: str = "the condition") -> T:
     """Poll the condition until it is true, and return its value. Fail after `timeout` seconds times `PATIENCE` with a message naming
-    `what`."""
+    `what`. The longer it takes, the less often it is polled: most conditions ask the broker, which is busy then."""
     timeout *= PATIENCE
-    deadline = time.monotonic() + timeout
+    began = time.monotonic()
     while not (answer := condition()):
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - began
+        if waited > timeout:
             raise AssertionError(f"{what} did not come within {timeout:.0f} s (last answer: {answer!r})")
-        time.sleep(0.02)
+        time.sleep(min(0.1, max(0.01, waited / 20)))
     return answer
 
 
@@ -81,22 +83,22 @@ class RawRecord:
     headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Kafka:
     """A broker for tests, with operations in one call each."""
 
     bootstrap_servers: str
 
-    @property
+    @cached_property
     def admin(self) -> AdminClient:
-        return AdminClient({"bootstrap.servers": self.bootstrap_servers})
+        """One client for all requests, since most of the time of a request is the connection's; tests may stop the broker meanwhile."""
+        return AdminClient({"bootstrap.servers": self.bootstrap_servers, "reconnect.backoff.max.ms": 200})
 
     def create_topic(self, prefix: str, partitions: int = 1, config: Mapping[str, str] | None = None, *, exact: bool = False) -> str:
         """Create a topic and return its name: `prefix` with a random suffix, or `prefix` itself if `exact`."""
         name = prefix if exact else unique(prefix)
         new = NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(config or {}))
-        admin = self.admin  # the client must outlive its requests
-        admin.create_topics([new])[name].result(30 * PATIENCE)
+        self.admin.create_topics([new])[name].result(30 * PATIENCE)
         wait_until(lambda: name in self.topics(), what=f"topic {name}")
         return name
 
@@ -104,8 +106,7 @@ class Kafka:
         return set(self.admin.list_topics(timeout=10).topics)
 
     def delete_topic(self, name: str) -> None:
-        admin = self.admin
-        admin.delete_topics([name])[name].result(30 * PATIENCE)
+        self.admin.delete_topics([name])[name].result(30 * PATIENCE)
         wait_until(lambda: name not in self.topics(), what=f"the end of topic {name}")
 
     def produce(
@@ -155,6 +156,7 @@ class Kafka:
             "auto.offset.reset": "earliest",
             "isolation.level": "read_committed" if committed else "read_uncommitted",
             "enable.partition.eof": True,
+            "fetch.wait.max.ms": 10,  # the end of a partition is reported by an empty fetch
         }
         records: list[RawRecord] = []
         with closing(Consumer(settings)) as consumer:
@@ -165,7 +167,7 @@ class Kafka:
             while open_partitions if count is None else len(records) < count:
                 if time.monotonic() > deadline:
                     raise AssertionError(f"{len(records)} of {count or 'all'} records of {topic} came within {timeout:.0f} s")
-                for message in consumer.consume(10_000, 0.1):
+                for message in consumer.consume(10_000, 0) or consumer.consume(1, 0.1):
                     error = message.error()
                     if error is None:
                         records.append(_raw(message))
