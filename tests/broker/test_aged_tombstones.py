@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+import pytest
 
 from penstock import serdes
 from penstock.runtime.dsl.builder import StreamsBuilder
 from penstock.runtime.dsl.options import Consumed, Materialized, Produced
 from penstock.runtime.model.events import EventKind
 from penstock.runtime.topology.topology import Topology
+from penstock.runtime.worker import positions
 from tests.support import Kafka, wait_until
 from tests.support.engine import running, told, worker_of
+from tests.support.logs import cleaned_often
 
 Topic = Callable[..., str]
 CLEANED_SOON = {
@@ -23,6 +27,12 @@ CLEANED_SOON = {
     "max.compaction.lag.ms": "500",
 }
 TEXT = Consumed(serdes.STRING, value=serdes.STRING)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def often(broker: Kafka) -> Iterator[None]:
+    with cleaned_often(broker):
+        yield
 
 
 def has_key(broker: Kafka, topic: str, key: bytes) -> bool:
@@ -86,8 +96,9 @@ def test_rule_13_a_store_whose_task_was_elsewhere_is_restored_from_the_start(
 
 
 def test_rule_13_a_table_hears_of_deletions_that_its_source_topic_has_forgotten(
-    broker: Kafka, topic: Topic, application_id: str, state_dir: Path
+    broker: Kafka, topic: Topic, application_id: str, state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(positions, "SHORTEST_MS", 100)  # the absence is one of seconds
     source, output = topic("rows", config=CLEANED_SOON), topic("out")
     builder = StreamsBuilder()
     builder.table(source, TEXT, Materialized("rows")).to_stream().to(output, Produced(serdes.STRING, value=serdes.STRING))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import islice
 
 import pytest
@@ -10,36 +9,26 @@ import pytest
 from examples.flight_board import data, topology
 from examples.flight_board.data import LoadError
 from penstock.orchestration.embedded.kafka import EmbeddedBroker
-from penstock.orchestration.embedded.ports import free_port
 from tests.support import Kafka
 
 FLIGHTS = 300
 
 
-@pytest.fixture
-def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
-    embedded = EmbeddedBroker(tmp_path_factory.mktemp("flights"), free_port())
-    embedded.start()
-    try:
-        yield Kafka(embedded.bootstrap_servers)
-    finally:
-        embedded.stop()
-
-
-def test_loading_may_be_interrupted_and_repeated_and_does_not_mix_slices(own_broker: Kafka) -> None:
+def test_loading_may_be_interrupted_and_repeated_and_does_not_mix_slices(own_broker: EmbeddedBroker) -> None:
     servers = own_broker.bootstrap_servers
+    kafka = Kafka(servers)
     data.create_topics(servers)
     assert data.send(servers, islice(data.table_records(), 500)) == 500  # then the process died
     told: list[int] = []
     assert data.load(servers, FLIGHTS, told.append) == data.record_count(FLIGHTS) - 500
     assert sum(told) == data.record_count(FLIGHTS)
 
-    before = {topic: own_broker.end_offsets(topic) for topic in data.TOPICS}
+    before = {topic: kafka.end_offsets(topic) for topic in data.TOPICS}
     assert data.load(servers, FLIGHTS) == 0
-    assert {topic: own_broker.end_offsets(topic) for topic in data.TOPICS} == before
+    assert {topic: kafka.end_offsets(topic) for topic in data.TOPICS} == before
 
     expected = sorted((r.partition, r.timestamp, r.key, r.value) for r in data.flight_records(FLIGHTS) if r.key is not None)
-    found = own_broker.consume(topology.FLIGHTS)
+    found = kafka.consume(topology.FLIGHTS)
     assert sorted((r.partition, r.timestamp, r.key, r.value) for r in found if r.key is not None) == expected
 
     with pytest.raises(LoadError, match=r"topic flights was loaded otherwise.*kafka-topics -- --delete --topic flights"):
@@ -47,7 +36,7 @@ def test_loading_may_be_interrupted_and_repeated_and_does_not_mix_slices(own_bro
     with pytest.raises(LoadError, match=r"topic flights"):
         data.load(servers, FLIGHTS // 2)
 
-    own_broker.delete_topic(topology.FLIGHTS)
-    own_broker.create_topic(topology.FLIGHTS, 1, exact=True)
+    kafka.delete_topic(topology.FLIGHTS)
+    kafka.create_topic(topology.FLIGHTS, 1, exact=True)
     with pytest.raises(LoadError, match="topic flights has 1 partitions, not 6"):
         data.load(servers, FLIGHTS)

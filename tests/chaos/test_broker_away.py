@@ -15,16 +15,20 @@ from penstock.runtime.dsl.options import Consumed, Materialized, Produced
 from penstock.runtime.model.states import State
 from tests.support import Kafka, wait_until
 from tests.support.engine import count_topology, counts_become, running
+from tests.support.instances import SESSION
+
+SHORT: dict[str, object] = {**SESSION, "transaction.timeout.ms": 3_000}
+"""Shorter than the longer outages, by as much as the defaults would be shorter than fourteen seconds."""
 
 
-@pytest.mark.parametrize("away_seconds", [1.0, 14.0])
+@pytest.mark.parametrize("away_seconds", [1.0, 5.0])
 def test_it_goes_on_when_the_broker_is_back_and_nothing_is_lost(
     own_broker: EmbeddedBroker, application_id: str, state_dir: Path, away_seconds: float
 ) -> None:
     broker = Kafka(own_broker.bootstrap_servers)
     source, output = broker.create_topic("in", 2), broker.create_topic("out", 2)
     broker.produce(source, [(f"k{n % 5}", "v") for n in range(100)])
-    with running(broker, count_topology(source, output, caching=False), application_id, state_dir) as streams:
+    with running(broker, count_topology(source, output, caching=False), application_id, state_dir, **SHORT) as streams:
         counts_become(broker, output, {f"k{n}": 20 for n in range(5)})
         broker.produce(source, [(f"k{n % 5}", "v") for n in range(5)])  # likely to be in flight when the broker goes
         own_broker.stop()
@@ -50,12 +54,12 @@ def test_an_outage_longer_than_the_delay_of_the_clean_up_costs_no_state(
     )
     counts.to_stream().to(output, Produced(serdes.STRING, value=serdes.LONG))
     caplog.set_level(logging.INFO)
-    settings = {"state.cleanup.delay.ms": 2_000, "statestore.cache.max.bytes": 0}
+    settings = {"state.cleanup.delay.ms": 1_000, "statestore.cache.max.bytes": 0, **SHORT}
     with running(broker, builder.build(), application_id, state_dir, **settings) as streams:
         broker.produce(source, [(key, "v") for key in keys * 20])
         counts_become(broker, output, dict.fromkeys(keys, 20))
         own_broker.stop()
-        time.sleep(14)
+        time.sleep(5)
         own_broker.start()
         broker.produce(source, [(key, "v") for key in keys * 20])
         counts_become(broker, output, dict.fromkeys(keys, 40), seconds=90)

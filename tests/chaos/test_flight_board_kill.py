@@ -6,29 +6,14 @@ import json
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from examples.flight_board import data, topology, truth
 from penstock.orchestration.embedded.kafka import EmbeddedBroker
-from penstock.orchestration.embedded.ports import free_port
 from tests.support import ROOT, Kafka, wait_until
 
 FLIGHTS = 40_000
 KILLS = 3
-
-
-@pytest.fixture
-def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
-    """The example's topics have fixed names: it gets a broker of its own."""
-    embedded = EmbeddedBroker(tmp_path_factory.mktemp("flights"), free_port())
-    embedded.start()
-    try:
-        yield Kafka(embedded.bootstrap_servers)
-    finally:
-        embedded.stop()
 
 
 def settings(folder: Path, broker: Kafka) -> Path:
@@ -53,12 +38,13 @@ def run(config: Path) -> subprocess.Popen[bytes]:
         )
 
 
-def test_killed_in_the_middle_of_the_replay_the_truth_is_unchanged(own_broker: Kafka, tmp_path: Path) -> None:
-    data.load(own_broker.bootstrap_servers, FLIGHTS)
-    expected, config, kills = truth.compute(FLIGHTS), settings(tmp_path, own_broker), 0
+def test_killed_in_the_middle_of_the_replay_the_truth_is_unchanged(own_broker: EmbeddedBroker, tmp_path: Path) -> None:
+    broker = Kafka(own_broker.bootstrap_servers)
+    data.load(broker.bootstrap_servers, FLIGHTS)
+    expected, config, kills = truth.compute(FLIGHTS), settings(tmp_path, broker), 0
 
     def done() -> int:
-        return sum(own_broker.committed_offsets("flight-board", topology.FLIGHTS).values())
+        return sum(broker.committed_offsets("flight-board", topology.FLIGHTS).values())
 
     def log() -> str:
         return (tmp_path / "instance.log").read_text(errors="replace")[-3000:]
@@ -80,9 +66,9 @@ def test_killed_in_the_middle_of_the_replay_the_truth_is_unchanged(own_broker: K
     instance = run(config)
     try:
         wait_until(lambda: done() == FLIGHTS + 1, 120, "the last flight")
-        wait_until(lambda: not truth.compare(expected, truth.read_results(own_broker.bootstrap_servers)), 60, "the truth")
+        wait_until(lambda: not truth.compare(expected, truth.read_results(broker.bootstrap_servers)), 60, "the truth")
     finally:
         instance.terminate()
         status = instance.wait(60)
     assert status == 0, log()
-    assert truth.compare(expected, truth.read_results(own_broker.bootstrap_servers)) == []
+    assert truth.compare(expected, truth.read_results(broker.bootstrap_servers)) == []

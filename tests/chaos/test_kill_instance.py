@@ -21,6 +21,7 @@ from penstock.runtime.coordination.commands import CommandClient
 from penstock.runtime.model.errors import StreamsError
 from tests.support import Kafka, wait_until
 from tests.support.engine import latest
+from tests.support.instances import SESSION
 
 Topic = Callable[..., str]
 RECORDS, KEYS = 120_000, 3_000
@@ -39,8 +40,7 @@ def instance(
         "config": {
             "bootstrap.servers": broker.bootstrap_servers,
             "state.dir": str(folder / "state"),
-            "session.timeout.ms": 6000,
-            "heartbeat.interval.ms": 1000,
+            **SESSION,
         },
         "log_path": str(folder / "log"),
     }

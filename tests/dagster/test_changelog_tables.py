@@ -28,7 +28,7 @@ from penstock.runtime.stores.base import StoreLayout, StoreSchemas
 from penstock.runtime.stores.files import read_store
 from tests.dagster.logged_stores import COMPACT_DELETE, COMPACT_LATE, COMPACT_SOON, KINDS, POLICIES, LoggedStore, change_at_random
 from tests.support import Kafka, unique, wait_until
-from tests.support.logs import alter, create_anew, cut, transaction
+from tests.support.logs import alter, cleaned_often, create_anew, cut, transaction
 
 pytestmark = [
     pytest.mark.spark,
@@ -273,7 +273,8 @@ def test_rule_29_what_compaction_took_is_no_difference_and_nothing_is_lost_by_in
         first = store.kafka.consume(store.changelog)[0]
         return (first.key, first.value) != (b"k0", bytes(8))
 
-    wait_until(cleaned, 90, "a log without the first record of k0")
+    with cleaned_often(store.kafka):
+        wait_until(cleaned, 90, "a log without the first record of k0")
     found = reconcile(spark, frame_of(spark, store, snapshot), log, store.config, offsets)
     assert found.equal and found.rows == 20, found.first
     assert found.expected + found.moved_on == 21  # `filler` has arrived since

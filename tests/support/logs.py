@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
@@ -61,7 +62,23 @@ def create_anew(kafka: Kafka, topic: str, partitions: int = 1, config: Mapping[s
 
 def alter(kafka: Kafka, topic: str, name: str, value: str) -> None:
     """Set one configuration of a topic."""
-    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-    admin = kafka.admin
-    for future in admin.incremental_alter_configs([ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])]).values():
+    _alter(kafka, ResourceType.TOPIC, topic, ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET))
+
+
+@contextmanager
+def cleaned_often(kafka: Kafka) -> Iterator[None]:
+    """Let the log cleaners look for work every 200 ms, instead of every five seconds or more."""
+    name = "log.cleaner.backoff.ms"
+    brokers = [str(number) for number in kafka.admin.list_topics(timeout=10).brokers]
+    for broker in brokers:
+        _alter(kafka, ResourceType.BROKER, broker, ConfigEntry(name, "200", incremental_operation=AlterConfigOpType.SET))
+    try:
+        yield
+    finally:
+        for broker in brokers:
+            _alter(kafka, ResourceType.BROKER, broker, ConfigEntry(name, None, incremental_operation=AlterConfigOpType.DELETE))
+
+
+def _alter(kafka: Kafka, kind: ResourceType, name: str, entry: ConfigEntry) -> None:
+    for future in kafka.admin.incremental_alter_configs([ConfigResource(kind, name, incremental_configs=[entry])]).values():
         future.result(30)
