@@ -1,9 +1,16 @@
-"""A case: a topology, what goes in, and what Kafka Streams would put out, as data."""
+"""A case: a topology, its input, and the output of Kafka Streams, as data.
+
+CASES = [Case(...), ...]
+test_case = each(CASES)
+test_restarts_change_nothing = each_restarted(CASES)
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+
+import pytest
 
 from penstock import serdes
 from penstock.runtime.model.metrics import TASK
@@ -60,3 +67,24 @@ def check(case: Case, state: State | None = None) -> None:
     found, dropped = outcome(case, state)
     assert found == {topic: list(rows) for topic, rows in case.expected.items()}
     assert dropped == case.dropped
+
+
+def each(cases: Sequence[Case]) -> Callable[[Case], None]:
+    """Return the test that runs each case."""
+
+    @pytest.mark.parametrize("case", cases, ids=lambda case: case.name)
+    def test_case(case: Case) -> None:
+        check(case)
+
+    return test_case
+
+
+def each_restarted(cases: Sequence[Case]) -> Callable[[Case, State], None]:
+    """Return the test that runs each case with restarts, with and without the state on the disk."""
+
+    @pytest.mark.parametrize("state", State)
+    @pytest.mark.parametrize("case", cases, ids=lambda case: case.name)
+    def test_restarts_change_nothing(case: Case, state: State) -> None:
+        check(case, state)
+
+    return test_restarts_change_nothing

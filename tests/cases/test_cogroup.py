@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
-
 from penstock import CogroupedKStream, Grouped, KTable, Materialized, SessionWindows, SlidingWindows, StreamsBuilder, TimeWindows, serdes
 from penstock.runtime.dsl.options import Consumed, Produced
 from penstock.runtime.model.record import SessionWindow, Window, Windowed
 from penstock.runtime.topology.topology import Topology
 from penstock.serdes import Serde
-from tests.cases.case import Case, check
-from tests.cases.restarting import State
+from tests.cases.case import Case, each, each_restarted
 from tests.support.building import S
 
 WINDOWED: dict[str, tuple[Serde, Serde]] = {"out": (serdes.time_windowed(S, 10), S)}
@@ -124,16 +121,8 @@ CASES = [
     *cases("no cache", Materialized("w", value=S, caching=False, retention=1_000)),
 ]
 
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_case(case: Case) -> None:
-    check(case)
-
-
-@pytest.mark.parametrize("state", State)
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_restarts_change_nothing(case: Case, state: State) -> None:
-    check(case, state)
+test_case = each(CASES)
+test_restarts_change_nothing = each_restarted(CASES)
 
 
 def test_aggregates_of_one_cogroup_share_a_repartition_topic() -> None:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-import pytest
-
 from penstock import Consumed, Grouped, Joined, KStream, KTable, Materialized, Produced, StreamsBuilder, TableJoined, Topology, serdes
 from penstock.runtime.stores import Stores
-from tests.cases.case import Case, check
-from tests.cases.restarting import State
+from tests.cases.case import Case, each, each_restarted
 
 S, L = serdes.STRING, serdes.LONG
 ROWS = Consumed(S, value=S)
@@ -200,13 +197,5 @@ CASES = [
     ),
 ]
 
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_case(case: Case) -> None:
-    check(case)
-
-
-@pytest.mark.parametrize("state", State)
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_restarts_change_nothing(case: Case, state: State) -> None:
-    check(case, state)
+test_case = each(CASES)
+test_restarts_change_nothing = each_restarted(CASES)

@@ -37,7 +37,7 @@ from penstock.runtime.model.record import Window, Windowed
 from penstock.runtime.serdes.murmur import murmur2
 from penstock.runtime.stores import EngineStore
 from penstock.testing import TopologyTestDriver
-from tests.cases.case import Case, check
+from tests.cases.case import Case, each
 from tests.support.pipelines import Compiled
 
 S, L = serdes.STRING, serdes.LONG
@@ -237,10 +237,7 @@ PROCESSORS = [
 CASES = [*SPLITS, *TABLES, *PROCESSORS]
 """Of these a sample runs on a broker too."""
 
-
-@pytest.mark.parametrize("case", [*CASES, *TOPICS, *PATTERNS], ids=lambda case: case.name)
-def test_case(case: Case) -> None:
-    check(case)
+test_case = each([*CASES, *TOPICS, *PATTERNS])
 
 
 # -- printing ------------------------------------------------------------------------------------------------------------------------

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import cast
 
-import pytest
-
 from penstock import serdes
 from penstock.runtime.dsl.builder import StreamsBuilder
 from penstock.runtime.dsl.kstream import KStream
@@ -17,7 +15,7 @@ from penstock.runtime.model.record import Record, Window, Windowed
 from penstock.runtime.operators.processor import Processor, ProcessorContext
 from penstock.runtime.stores import KeyValueStore, Stores
 from penstock.runtime.topology.topology import Topology
-from tests.cases.case import Case, check
+from tests.cases.case import Case, each
 
 S, L, J = serdes.STRING, serdes.LONG, serdes.JSON
 STRINGS = Consumed(S, value=S)
@@ -282,7 +280,4 @@ PROCESSORS = [
     for values in (False, True)
 ]
 
-
-@pytest.mark.parametrize("case", [*GROUPS, *STREAMS, *JOINS, *PROCESSORS], ids=lambda case: case.name)
-def test_case(case: Case) -> None:
-    check(case)
+test_case = each([*GROUPS, *STREAMS, *JOINS, *PROCESSORS])

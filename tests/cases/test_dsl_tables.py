@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
-
 from penstock import serdes
 from penstock.runtime.dsl.builder import StreamsBuilder
 from penstock.runtime.dsl.ktable import KTable
 from penstock.runtime.dsl.options import Consumed, Grouped, Materialized, Produced
 from penstock.runtime.topology.topology import Topology
-from tests.cases.case import Case, check
+from tests.cases.case import Case, each
 
 S, L = serdes.STRING, serdes.LONG
 
@@ -118,7 +116,4 @@ CASES = [
     ),
 ]
 
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_case(case: Case) -> None:
-    check(case)
+test_case = each(CASES)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
-
 from penstock import EmitStrategy, KGroupedStream, KTable, Materialized, SessionWindows, StreamsBuilder, serdes
 from penstock.runtime.dsl.options import Consumed, Produced
 from penstock.runtime.model.record import SessionWindow, Windowed
 from penstock.runtime.topology.topology import Topology
 from penstock.serdes import Serde
-from tests.cases.case import Case, Row, check
-from tests.cases.restarting import State
+from tests.cases.case import Case, Row, each, each_restarted
 from tests.support.building import L, S, piped
 
 SESSIONS = SessionWindows.of_inactivity_gap_with_no_grace(5)
@@ -210,13 +207,5 @@ def on_close(how: str, kept: Materialized) -> Case:
 
 CASES = [case for how, kept in stores("s") for case in [*on_updates(how, kept), on_close(how, kept)]]
 
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_case(case: Case) -> None:
-    check(case)
-
-
-@pytest.mark.parametrize("state", State)
-@pytest.mark.parametrize("case", [case for case in CASES if "(no cache)" not in case.name], ids=lambda case: case.name)
-def test_restarts_change_nothing(case: Case, state: State) -> None:
-    check(case, state)
+test_case = each(CASES)
+test_restarts_change_nothing = each_restarted([case for case in CASES if "(no cache)" not in case.name])

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
-
 from penstock import EmitStrategy, Materialized, SlidingWindows, StreamsBuilder, serdes
 from penstock.runtime.dsl.options import Consumed, Produced
 from penstock.runtime.model.record import Window, Windowed
 from penstock.runtime.topology.topology import Topology
 from penstock.serdes import Serde
-from tests.cases.case import Case, Row, check
-from tests.cases.restarting import State
+from tests.cases.case import Case, Row, each, each_restarted
 from tests.support.building import S, piped
 
 TEN = SlidingWindows.of_time_difference_with_no_grace(10)
@@ -127,13 +124,5 @@ STORES: list[tuple[str, Materialized]] = [
 ]
 CASES = [case for how, kept in STORES for case in cases(how, kept)]
 
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_case(case: Case) -> None:
-    check(case)
-
-
-@pytest.mark.parametrize("state", State)
-@pytest.mark.parametrize("case", [case for case in CASES if "(no cache)" not in case.name], ids=lambda case: case.name)
-def test_restarts_change_nothing(case: Case, state: State) -> None:
-    check(case, state)
+test_case = each(CASES)
+test_restarts_change_nothing = each_restarted([case for case in CASES if "(no cache)" not in case.name])

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
-
 from penstock import Consumed, JoinWindows, KStream, Produced, StreamJoined, StreamsBuilder, Topology, serdes
 from penstock.runtime.stores import Stores
-from tests.cases.case import Case, check
-from tests.cases.restarting import State
+from tests.cases.case import Case, check, each, each_restarted
 
 S = serdes.STRING
 FIVE = JoinWindows.of_time_difference_and_grace(5, 2)
@@ -176,16 +173,8 @@ CASES = [
     ),
 ]
 
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_case(case: Case) -> None:
-    check(case)
-
-
-@pytest.mark.parametrize("state", State)
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_restarts_change_nothing(case: Case, state: State) -> None:
-    check(case, state)
+test_case = each(CASES)
+test_restarts_change_nothing = each_restarted(CASES)
 
 
 def test_a_null_value_moves_the_time_of_stores_in_memory_and_what_it_made_late_is_dropped_though_one_like_it_was_kept() -> None:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
-
 from penstock.runtime.operators.aggregate import StreamAggregate, StreamCount, StreamReduce
 from penstock.runtime.operators.stateless import Filter, FlatMap, FlatMapValues, Map, MapValues, PassThrough, SelectKey
 from penstock.runtime.operators.table import TableFilter, ToStream
 from penstock.runtime.topology.topology import Topology
-from tests.cases.case import Case, check
+from tests.cases.case import Case, each
 from tests.support.building import J, L, S, chain, key_value, piped
 
 STATELESS = [
@@ -168,7 +166,4 @@ ORDER = [
 
 CASES = [*STATELESS, *aggregates(True), *aggregates(False), *IN_PLACE, *ORDER]
 
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_case(case: Case) -> None:
-    check(case)
+test_case = each(CASES)

@@ -26,8 +26,7 @@ from penstock.runtime.stores.buffer_format import BufferValue, Origin
 from penstock.runtime.topology.topology import Topology
 from penstock.serdes import Serde
 from penstock.testing import TopologyTestDriver
-from tests.cases.case import Case, check
-from tests.cases.restarting import State
+from tests.cases.case import Case, check, each, each_restarted
 from tests.support.building import J, L, S, piped
 
 Buffer = Suppressed.BufferConfig
@@ -184,16 +183,8 @@ CLOSING = [
 ]
 CASES = [*LIMITED, *CLOSING]
 
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_case(case: Case) -> None:
-    check(case)
-
-
-@pytest.mark.parametrize("state", State)
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_restarts_change_nothing(case: Case, state: State) -> None:
-    check(case, state)
+test_case = each(CASES)
+test_restarts_change_nothing = each_restarted(CASES)
 
 
 def test_a_full_buffer_that_may_not_emit_early_stops_the_application() -> None:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
-
 from penstock.runtime.operators.base import OperatorSupplier
 from penstock.runtime.operators.table import TableFilter, TableMapValues, TableSource
 from penstock.runtime.operators.table_join import StreamGlobalTableJoin, StreamTableJoin
 from penstock.runtime.topology.topology import Topology
-from tests.cases.case import Case, check
+from tests.cases.case import Case, each
 from tests.support.building import S, key_value
 
 
@@ -115,7 +113,4 @@ JOINS = [
 
 CASES = [*JOINS]
 
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_case(case: Case) -> None:
-    check(case)
+test_case = each(CASES)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
-
 from penstock import serdes
 from penstock.runtime.operators.aggregate import TableAggregate, TableCount, TableReduce
 from penstock.runtime.operators.base import OperatorSupplier
@@ -14,7 +12,7 @@ from penstock.runtime.serdes.changed import ChangedSerde
 from penstock.runtime.stores import EngineStore, StoreBuilder
 from penstock.runtime.topology.topology import Topology
 from penstock.serdes import Serde
-from tests.cases.case import Case, check
+from tests.cases.case import Case, each
 from tests.support.building import L, S, chain, key_value, piped
 
 
@@ -177,7 +175,4 @@ GROUPED = [
 
 CASES = [*tables(True), *tables(False), *UNMATERIALIZED, *GROUPED]
 
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_case(case: Case) -> None:
-    check(case)
+test_case = each(CASES)

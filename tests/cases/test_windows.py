@@ -19,7 +19,7 @@ from penstock.runtime.stores import EngineStore, StoreBuilder
 from penstock.runtime.topology.topology import Topology
 from penstock.serdes import Serde
 from penstock.testing import TopologyTestDriver
-from tests.cases.case import Case, check
+from tests.cases.case import Case, each, each_restarted
 from tests.cases.restarting import State, restart
 from tests.support.building import L, S, Windows, chain, piped, window, window_count
 
@@ -189,16 +189,8 @@ CASES = [
     *OTHERS,
 ]
 
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_case(case: Case) -> None:
-    check(case)
-
-
-@pytest.mark.parametrize("state", State)
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_restarts_change_nothing(case: Case, state: State) -> None:
-    check(case, state)
+test_case = each(CASES)
+test_restarts_change_nothing = each_restarted(CASES)
 
 
 def test_who_is_dropped_is_counted_with_the_reason_and_told(caplog: pytest.LogCaptureFixture) -> None:
