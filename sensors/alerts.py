@@ -1,5 +1,5 @@
-"""Sensors on events and alerts: they open alerts, start the run-books that the policy and its budget allow, resolve alerts when the cause is
-gone, and report them in Dagster and by notifications."""
+"""Sensors on events and alerts: they open alerts, start the run-books that the policy and its budget allow, resolve alerts when the cause
+is gone, and report them in Dagster and by notifications."""
 
 import dagster as dg
 import msgspec

@@ -1,6 +1,5 @@
-"""Metadata of a table's materialisation, with three small charts: rows over the last materialisations, their growth, and their distribution over
-tasks.
-"""
+"""Metadata of a table's materialisation, with three small charts: rows over the last materialisations, their growth, and their distribution
+over tasks."""
 
 from __future__ import annotations
 

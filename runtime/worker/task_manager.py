@@ -237,7 +237,7 @@ class TaskManager:
     # -- input -----------------------------------------------------------------------------------------------------------------
 
     def enqueue(self, polled: Polled) -> None:
-        """Enqueue what was read in the tasks."""
+        """Enqueue polled records in their tasks."""
         for partition, messages in polled.runs:
             task = self._by_partition.get(partition)
             if task is not None:
@@ -270,7 +270,7 @@ class TaskManager:
             del self._lost[partition]
 
     def balance(self, most: int) -> None:
-        """Pause fetching of partitions whose queue operator_pauses more than `most` records, and resume it when the queue has shrunk."""
+        """Pause fetching of partitions whose queue holds more than `most` records, and resume it when the queue has shrunk."""
         for partition, task in self._by_partition.items():
             if task.queues is None or len(task.inputs) == 1:
                 continue
