@@ -12,10 +12,9 @@ from penstock import serdes
 from penstock.runtime.dsl.builder import StreamsBuilder
 from penstock.runtime.dsl.options import Consumed, Materialized, Produced
 from penstock.runtime.model.events import EventKind
-from penstock.runtime.topology.topology import Topology
 from penstock.runtime.worker import positions
 from tests.support import Kafka, wait_until
-from tests.support.engine import running, told, worker_of
+from tests.support.engine import airport_names, running, told, worker_of
 from tests.support.logs import cleaned_often
 
 Topic = Callable[..., str]
@@ -50,17 +49,9 @@ def clean(broker: Kafka, topic: str, gone: bytes) -> None:
     wait_until(written_on, 90, f"a log without {gone!r}")
 
 
-def lookups(airports: str, flights: str, output: str) -> Topology:
-    builder = StreamsBuilder()
-    table = builder.global_table(airports, TEXT, Materialized("airports"))
-    joined = builder.stream(flights, TEXT).left_join(table, lambda _, airport: airport, lambda airport, name: f"{airport}={name}")
-    joined.to(output, Produced(serdes.STRING, value=serdes.STRING))
-    return builder.build()
-
-
 def test_rule_13_a_global_table_that_was_away_is_rebuilt(broker: Kafka, topic: Topic, application_id: str, state_dir: Path) -> None:
     airports, flights, output = topic("airports", config=CLEANED_SOON), topic("flights"), topic("out")
-    topology = lookups(airports, flights, output)
+    topology = airport_names(flights, airports, output)
     broker.produce(airports, [("EWR", "Newark"), ("OLD", "Closed")], partition=0)
     with running(broker, topology, application_id, state_dir) as streams:
         assert dict(streams.store("airports").all()) == {"EWR": "Newark", "OLD": "Closed"}

@@ -7,10 +7,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from penstock.runtime.client.kafka_streams import KafkaStreams
-from penstock.runtime.model.states import TaskState
 from tests.support import Kafka, wait_until
-from tests.support.engine import count_topology, counts_become, running
+from tests.support.engine import active_tasks, count_topology, counts_become, running
 
 
 def test_the_state_of_a_task_that_moved_away_is_removed(
@@ -49,21 +47,11 @@ def test_the_state_of_a_task_that_another_instance_runs_is_removed_a_while_after
         counts_become(broker, output, keys)
         time.sleep(4)  # its own tasks are idle for longer than the delay
         with running(broker, topology, application_id, state_dir / "b", **settings, **{"client.id": "b"}) as second:
-            wait_until(lambda: len(active(first)) == len(active(second)) == 1, 60, "one task each")
+            wait_until(lambda: len(active_tasks(first)) == len(active_tasks(second)) == 1, 60, "one task each")
             lost = time.monotonic()
             assert folders() == {"0_0", "0_1"}, "the delay begins when the task is lost"
-            wait_until(lambda: folders() == active(first), 30, "the clean-up")
+            wait_until(lambda: folders() == active_tasks(first), 30, "the clean-up")
             assert time.monotonic() - lost > 2
-        wait_until(lambda: len(active(first)) == 2, 60, "both tasks")
+        wait_until(lambda: len(active_tasks(first)) == 2, 60, "both tasks")
         broker.produce(source, [(key, "v") for key in keys])
         counts_become(broker, output, dict.fromkeys(keys, 2))
-
-
-def active(streams: KafkaStreams) -> set[str]:
-    """Return the tasks that a client runs."""
-    return {
-        str(task.task_id)
-        for thread in streams.metadata_for_local_threads()
-        for task in thread.active_tasks
-        if task.state is TaskState.RUNNING
-    }

@@ -23,28 +23,11 @@ from penstock.runtime.operators.processor import Processor, ProcessorContext
 from penstock.runtime.stores.key_value import StagedKeyValueStore
 from penstock.runtime.topology.topology import Topology
 from tests.support import Kafka, wait_until
-from tests.support.engine import BAD, client, on_worker, reaches, running, told, worker_of
+from tests.support.engine import BAD, airport_names, client, on_worker, reaches, running, texts, texts_become, told, worker_of
 
 Topic = Callable[..., str]
 COMPACT = {"cleanup.policy": "compact"}
 TEXT = Consumed(serdes.STRING, value=serdes.STRING)
-
-
-def joining(flights: str, airports: str, output: str) -> Topology:
-    """Return a topology of flights with the name of their airport; None if the table lacks it."""
-    builder = StreamsBuilder()
-    table = builder.global_table(airports, TEXT, Materialized("airports"))
-    joined = builder.stream(flights, TEXT).left_join(table, lambda _, airport: airport, lambda airport, name: f"{airport}={name}")
-    joined.to(output, Produced(serdes.STRING, value=serdes.STRING))
-    return builder.build()
-
-
-def values(broker: Kafka, topic: str) -> list[str]:
-    return [(record.value or b"").decode() for record in broker.consume(topic)]
-
-
-def comes(broker: Kafka, topic: str, wanted: list[str]) -> None:
-    wait_until(lambda: values(broker, topic) == wanted, 40, f"{wanted}")
 
 
 def flip(path: Path) -> None:
@@ -66,13 +49,10 @@ def fill(broker: Kafka, airports: str) -> None:
     broker.produce(airports, [(f"A{n:04d}", f"name {n} " + "x" * 200) for n in range(2000)], partition=0)
 
 
-def test_a_flipped_byte_that_a_join_finds_leads_to_a_rebuild_without_a_restart(
-    broker: Kafka, topics: tuple[str, str, str], application_id: str, state_dir: Path
-) -> None:
-    """RocksDB verifies a block when it reads it: the start detects nothing."""
-    flights, airports, output = topics
-    fill(broker, airports)
-    topology = joining(*topics)
+def damaged(broker: Kafka, topics: tuple[str, str, str], application_id: str, state_dir: Path) -> Topology:
+    """Run the application with a full table, flip a byte in each of its files, and return the topology."""
+    fill(broker, topics[1])
+    topology = airport_names(*topics)
     for _ in range(2):  # the second start writes the first one's log to table files
         with running(broker, topology, application_id, state_dir):
             pass
@@ -80,6 +60,15 @@ def test_a_flipped_byte_that_a_join_finds_leads_to_a_rebuild_without_a_restart(
     assert tables
     for path in tables:
         flip(path)
+    return topology
+
+
+def test_a_flipped_byte_that_a_join_finds_leads_to_a_rebuild_without_a_restart(
+    broker: Kafka, topics: tuple[str, str, str], application_id: str, state_dir: Path
+) -> None:
+    """RocksDB verifies a block when it reads it: the start detects nothing."""
+    flights, _, output = topics
+    topology = damaged(broker, topics, application_id, state_dir)
     states: list[State] = []
     with client(broker, topology, application_id, state_dir) as streams:
         streams.set_state_listener(lambda new, old: states.append(new))
@@ -87,7 +76,7 @@ def test_a_flipped_byte_that_a_join_finds_leads_to_a_rebuild_without_a_restart(
         reaches(streams, State.RUNNING)
         assert told(broker, application_id, EventKind.GLOBAL_RECOVERY_STARTED) == []
         broker.produce(flights, [("f", f"A{n:04d}") for n in range(0, 2000, 10)], partition=0)
-        comes(broker, output, [f"A{n:04d}=name {n} " + "x" * 200 for n in range(0, 2000, 10)])
+        texts_become(broker, output, [f"A{n:04d}=name {n} " + "x" * 200 for n in range(0, 2000, 10)])
         assert streams.failure is None
     [started] = told(broker, application_id, EventKind.GLOBAL_RECOVERY_STARTED)
     assert "damaged" in str(started.payload["reason"]) and "Corruption" in str(started.payload["reason"])
@@ -102,7 +91,7 @@ def test_damaged_files_are_found_at_the_start(
 ) -> None:
     flights, airports, output = topics
     fill(broker, airports)
-    topology = joining(*topics)
+    topology = airport_names(*topics)
     for _ in range(2):
         with running(broker, topology, application_id, state_dir):
             pass
@@ -114,7 +103,7 @@ def test_damaged_files_are_found_at_the_start(
             path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with running(broker, topology, application_id, state_dir) as streams:
         broker.produce(flights, [("f", "A0007")], partition=0)
-        comes(broker, output, ["A0007=name 7 " + "x" * 200])
+        texts_become(broker, output, ["A0007=name 7 " + "x" * 200])
         assert sum(1 for _ in streams.store("airports").all()) == 2000
     [started] = told(broker, application_id, EventKind.GLOBAL_RECOVERY_STARTED)
     assert "damaged" in str(started.payload["reason"])
@@ -126,7 +115,7 @@ def test_a_checkpoint_file_of_rubbish_does_no_harm(
     """The authoritative offsets are in the store, next to the data."""
     flights, airports, output = topics
     broker.produce(airports, [("EWR", "Newark")], partition=0)
-    topology = joining(*topics)
+    topology = airport_names(*topics)
     with running(broker, topology, application_id, state_dir):
         pass
     (path,) = state_dir.glob("*/global/.checkpoint")
@@ -134,21 +123,14 @@ def test_a_checkpoint_file_of_rubbish_does_no_harm(
     broker.produce(airports, [("JFK", "Kennedy")], partition=0)
     with running(broker, topology, application_id, state_dir):
         broker.produce(flights, [("f", "EWR"), ("f", "JFK")], partition=0)
-        comes(broker, output, ["EWR=Newark", "JFK=Kennedy"])
+        texts_become(broker, output, ["EWR=Newark", "JFK=Kennedy"])
     assert path.read_text().splitlines() == ["0", "1", f"{airports} 0 2"]
 
 
 def test_a_query_that_finds_damage_has_the_table_rebuilt(
     broker: Kafka, topics: tuple[str, str, str], application_id: str, state_dir: Path
 ) -> None:
-    _, airports, _ = topics
-    fill(broker, airports)
-    topology = joining(*topics)
-    for _ in range(2):
-        with running(broker, topology, application_id, state_dir):
-            pass
-    for path in state_dir.glob("*/global/rocksdb/airports/*.sst"):
-        flip(path)
+    topology = damaged(broker, topics, application_id, state_dir)
     with running(broker, topology, application_id, state_dir) as streams:
 
         def whole() -> bool:
@@ -185,13 +167,13 @@ def test_a_record_of_a_global_topic_that_is_skipped_is_kept_as_a_dead_letter_als
         "deserialization.exception.handler": "penstock.LogAndContinueExceptionHandler",
         "errors.dead.letter.queue.topic.name": letters,
     }
-    with running(broker, joining(*topics), application_id, state_dir, **settings):
+    with running(broker, airport_names(*topics), application_id, state_dir, **settings):
         wait_until(lambda: len(broker.consume(letters)) == 1, what="the letter of the start")
         aborted.clear()
         broker.produce(airports, [("JFK", BAD), ("JFK", "Kennedy")], partition=0)
         wait_until(lambda: len(broker.consume(letters)) == 2, what="the letter of the live one")
         broker.produce(flights, [("f", "EWR"), ("f", "JFK")], partition=0)
-        comes(broker, output, ["EWR=Newark", "JFK=Kennedy"])
+        texts_become(broker, output, ["EWR=Newark", "JFK=Kennedy"])
     first, second = broker.consume(letters)
     assert (first.key, first.value, dict(first.headers)["own"]) == (b"EWR", BAD, b"1")
     assert [dict(each.headers)["__streams.errors.offset"] for each in (first, second)] == [b"1", b"2"]
@@ -268,6 +250,6 @@ def test_rule_27_no_record_and_no_processors_init_ever_sees_half_a_table(
         flown, counts = broker.end_offsets(flights)[0], broker.end_offsets(others)[0]
         wait_until(lambda: len(broker.consume(output)) == flown and len(broker.consume(counted)) == counts, what="all of it")
     assert in_the_middle == [True] * rounds
-    assert set(values(broker, output)) == {str(rows)}
+    assert set(texts(broker, output)) == {str(rows)}
     assert set(Lookups.at_init) == {rows}
     assert len(Lookups.at_init) == 1 + rounds

@@ -68,6 +68,14 @@ def learns(fleet: Fleet, name: str) -> None:
     wait_until(granted, what="the first learner")
 
 
+def newcomer_learns(fleet: Fleet) -> None:
+    """Start `a`, and `b` once `a` runs all tasks; wait until `b` was granted a learner."""
+    fleet.app.start("a")
+    fleet.app.becomes({"a": 4})
+    fleet.app.start("b")
+    learns(fleet, "b")
+
+
 # -- restarts ------------------------------------------------------------------------------------------------------------------
 
 
@@ -229,10 +237,7 @@ def test_a_leaver_that_is_killed_while_it_hands_its_tasks_over_is_taken_over_fro
 
 def test_a_learner_that_is_killed_leaves_the_tasks_where_they_are(broker: Kafka, application_id: str, tmp_path: Path) -> None:
     with fleet(broker, application_id, tmp_path, {"acceptable.recovery.lag": 0}) as found:
-        found.app.start("a")
-        found.app.becomes({"a": 4})
-        found.app.start("b")
-        learns(found, "b")
+        newcomer_learns(found)
         found.app.kill("b")
         found.app.becomes({"a": 4})
         found.goes_on()
@@ -242,10 +247,7 @@ def test_a_learner_that_is_killed_leaves_the_tasks_where_they_are(broker: Kafka,
 
 def test_the_leader_is_killed_while_a_newcomer_learns(broker: Kafka, application_id: str, tmp_path: Path) -> None:
     with fleet(broker, application_id, tmp_path, {"acceptable.recovery.lag": 0}) as found:
-        found.app.start("a")
-        found.app.becomes({"a": 4})
-        found.app.start("b")
-        learns(found, "b")
+        newcomer_learns(found)
         found.app.kill("a")
         found.app.becomes({"b": 4})
         found.goes_on()
@@ -337,10 +339,7 @@ def test_a_split_shorter_than_the_session_moves_nothing(behind: tuple[Kafka, Pro
 def test_the_broker_is_killed_in_the_middle_of_a_scale_out(own_broker: EmbeddedBroker, application_id: str, tmp_path: Path) -> None:
     broker = Kafka(own_broker.bootstrap_servers)
     with fleet(broker, application_id, tmp_path / "fleet", {"acceptable.recovery.lag": 0}) as found:
-        found.app.start("a")
-        found.app.becomes({"a": 4})
-        found.app.start("b")
-        learns(found, "b")
+        newcomer_learns(found)
         status = own_broker.status()
         assert status is not None
         os.kill(status.pid, signal.SIGKILL)

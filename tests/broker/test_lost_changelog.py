@@ -65,16 +65,22 @@ def test_a_changelog_that_is_deleted_while_the_application_runs(
 def test_a_changelog_that_is_deleted_while_the_application_is_away(
     broker: Kafka, topic: Topic, application_id: str, state_dir: Path
 ) -> None:
-    first, second = topic("first"), topic("second")
-    broker.produce(first, [("a", "v")] * 5)
-    broker.produce(second, [("a", "v")] * 5)
-    with running(broker, two_counts(first, second), application_id, state_dir) as streams:
-        wait_until(lambda: (count(streams, "lost"), count(streams, "kept")) == (5, 5), what="the counts")
+    first, second = counted(broker, topic, application_id, state_dir)
     broker.delete_topic(f"{application_id}-lost-changelog")
     broker.produce(first, [("a", "v")] * 2)
     broker.produce(second, [("a", "v")] * 2)
     with running(broker, two_counts(first, second), application_id, state_dir) as streams:
         wait_until(lambda: (count(streams, "lost"), count(streams, "kept")) == (2, 7), what="the counts")
+
+
+def counted(broker: Kafka, topic: Topic, application_id: str, state_dir: Path) -> tuple[str, str]:
+    """Run `two_counts` until each has counted five records, and return their topics."""
+    first, second = topic("first"), topic("second")
+    broker.produce(first, [("a", "v")] * 5)
+    broker.produce(second, [("a", "v")] * 5)
+    with running(broker, two_counts(first, second), application_id, state_dir) as streams:
+        wait_until(lambda: (count(streams, "lost"), count(streams, "kept")) == (5, 5), what="the counts")
+    return first, second
 
 
 def texts(first: str, second: str) -> Topology:
@@ -90,11 +96,7 @@ def test_a_store_that_has_changed_begins_empty_once_its_changelog_is_deleted(
     broker: Kafka, topic: Topic, application_id: str, state_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As the refusal says: files on disk that belong to the deleted changelog are emptied, and the other store continues."""
-    first, second = topic("first"), topic("second")
-    broker.produce(first, [("a", "v")] * 5)
-    broker.produce(second, [("a", "v")] * 5)
-    with running(broker, two_counts(first, second), application_id, state_dir) as streams:
-        wait_until(lambda: (count(streams, "lost"), count(streams, "kept")) == (5, 5), what="the counts")
+    first, second = counted(broker, topic, application_id, state_dir)
     changelog = f"{application_id}-lost-changelog"
     with client(broker, texts(first, second), application_id, state_dir) as streams:
         streams.start()

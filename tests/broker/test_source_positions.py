@@ -30,6 +30,8 @@ from tests.support.engine import (
     reaches,
     running,
     set_offset,
+    texts,
+    texts_become,
     told,
     worker_of,
 )
@@ -44,14 +46,6 @@ def copy(source: str, output: str, policy: AutoOffsetReset | str | None = None) 
     stream = builder.stream(source, Consumed(serdes.STRING, value=serdes.STRING, offset_reset_policy=policy))
     stream.to(output, Produced(serdes.STRING, value=serdes.STRING))
     return builder.build()
-
-
-def copied(broker: Kafka, output: str) -> list[str]:
-    return [(record.value or b"").decode() for record in broker.consume(output)]
-
-
-def becomes(broker: Kafka, output: str, wanted: list[str]) -> None:
-    wait_until(lambda: copied(broker, output) == wanted, 40, f"{wanted}")
 
 
 def stand_still(streams: KafkaStreams, still: bool) -> None:
@@ -84,7 +78,7 @@ def test_where_a_topic_without_a_committed_offset_begins(
     broker.produce(source, [("k", "day"), ("k", "half")], timestamps=[now_ms - 24 * HOUR_MS, now_ms - HOUR_MS // 2])
     with running(broker, copy(source, output, policy), application_id, state_dir, **{"auto.offset.reset": "none"}):
         broker.produce(source, [("k", "now")])
-        becomes(broker, output, wanted)
+        texts_become(broker, output, wanted)
 
 
 @pytest.mark.parametrize(
@@ -103,14 +97,14 @@ def test_the_log_is_cut_past_a_reader_that_runs(
     broker.produce(source, [("k", "1")])
     set_offset(broker, application_id, source, 0)
     with running(broker, copy(source, output), application_id, state_dir, **{"auto.offset.reset": policy}) as streams:
-        becomes(broker, output, ["1"])
+        texts_become(broker, output, ["1"])
         stand_still(streams, True)
         broker.produce(source, [("k", "2"), ("k", "3"), ("k", "4")])
         cut(broker, source, 3)
         stand_still(streams, False)
         [reset] = wait_until(lambda: told(broker, application_id, EventKind.OFFSET_RESET), what="the event")
         broker.produce(source, [("k", "5")])
-        becomes(broker, output, wanted)
+        texts_become(broker, output, wanted)
         assert (reset.payload["from"], reset.payload["to"], reset.payload["reason"]) == (1, to, "is out of range")
         assert streams.state is State.RUNNING
 
@@ -125,7 +119,7 @@ def test_the_topic_is_made_anew_under_a_reader_that_runs(
     broker.produce(source, [("k", f"old {n}") for n in range(10)])
     set_offset(broker, application_id, source, 0)
     with running(broker, copy(source, output), application_id, state_dir, **{"auto.offset.reset": policy}) as streams:
-        wait_until(lambda: len(copied(broker, output)) == 10, what="the old ones")
+        wait_until(lambda: len(texts(broker, output)) == 10, what="the old ones")
         sources = worker_of(streams)._assembled.sources
         wait_until(lambda: source in sources._known, what="a first look")
         stand_still(streams, True)
@@ -134,13 +128,13 @@ def test_the_topic_is_made_anew_under_a_reader_that_runs(
         stand_still(streams, False)
         wait_until(lambda: told(broker, application_id, EventKind.OFFSET_RESET), what="the event")
         broker.produce(source, [("k", "last")])
-        wait_until(lambda: copied(broker, output)[-1:] == ["last"], 40, "the last one")
+        wait_until(lambda: texts(broker, output)[-1:] == ["last"], 40, "the last one")
         resets = [event.payload for event in told(broker, application_id, EventKind.OFFSET_RESET)]
         assert resets[0]["from"] in range(10, max(10, records) + 1), "of the longer one some may have been read before the look"
         assert {each["policy"] for each in resets} == {policy}
         if policy == "earliest":
             # Records of the longer topic that were read before the check are discarded, and read again.
-            seen = [value for value in copied(broker, output) if value.startswith("new")]
+            seen = [value for value in texts(broker, output) if value.startswith("new")]
             assert seen[-records:] == [f"new {n}" for n in range(records)]
             assert len({(each["from"], each["to"]) for each in resets}) == 1, "told again only where a rollback came before the commit"
         assert streams.state is State.RUNNING
@@ -155,7 +149,7 @@ def test_a_topic_made_anew_stops_the_client_where_the_policy_is_none(
     with client(broker, copy(source, output), application_id, state_dir, **{"auto.offset.reset": "none"}) as streams:
         streams.start()
         reaches(streams, State.RUNNING)
-        becomes(broker, output, ["old"])
+        texts_become(broker, output, ["old"])
         sources = worker_of(streams)._assembled.sources
         wait_until(lambda: source in sources._known, what="a first look")
         create_anew(broker, source)

@@ -42,6 +42,16 @@ def standbys_have_caught_up(app: Application, wanted: dict[str, int]) -> None:
     wait_until(as_wanted, 45, f"standbys {wanted}")
 
 
+def two_with_standbys(app: Application) -> list[str]:
+    """Wait for two instances with two tasks each and complete copies of the others; return the tasks that `b` copies."""
+    app.start("a")
+    app.start("b")
+    app.becomes({"a": 2, "b": 2})
+    app.produce(RECORDS // 2, KEYS)
+    standbys_have_caught_up(app, {"a": 2, "b": 2})
+    return sorted(copies(app.broker, app.id)["b"])
+
+
 def told_checkpoints(app: Application, instance: str) -> set[str | None]:
     """Return the tasks for which an instance has published a checkpoint that is not empty."""
     told = [each for each in events(app.broker, app.id) if each.kind is EventKind.CHECKPOINT and each.instance == instance]
@@ -64,12 +74,7 @@ def test_a_standby_takes_over_from_a_member_that_is_killed_and_reads_only_what_i
 
 
 def test_a_standby_that_is_killed_goes_on_from_its_own_offset(app: Application) -> None:
-    app.start("a")
-    app.start("b")
-    app.becomes({"a": 2, "b": 2})
-    app.produce(RECORDS // 2, KEYS)
-    standbys_have_caught_up(app, {"a": 2, "b": 2})
-    copied = sorted(copies(app.broker, app.id)["b"])
+    copied = two_with_standbys(app)
     folder = app.folder / "b" / app.id
     wait_until(lambda: all(any(read_checkpoint(folder / task).values()) for task in copied), what="a checkpoint of each standby")
     wait_until(lambda: told_checkpoints(app, "b") >= set(copied), what="the event of each: what a crash would cost is counted from it")
@@ -148,12 +153,7 @@ def test_rule_1_a_standby_does_not_make_its_client_restore(
 
 def test_a_standby_whose_offset_is_gone_begins_anew_and_disturbs_nobody(app: Application) -> None:
     """Its member's own tasks are not rolled back for it."""
-    app.start("a")
-    app.start("b")
-    app.becomes({"a": 2, "b": 2})
-    app.produce(RECORDS // 2, KEYS)
-    standbys_have_caught_up(app, {"a": 2, "b": 2})
-    copied = sorted(copies(app.broker, app.id)["b"])
+    copied = two_with_standbys(app)
     app.stop("b")
     app.produce(RECORDS // 2, KEYS)
     wait_until(lambda: len(app.broker.consume(app.output)) >= RECORDS // 2 + 1, what="updates that b has not seen")

@@ -8,11 +8,9 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from penstock.orchestration.cli import app
-from penstock.runtime.client.kafka_streams import KafkaStreams
 from penstock.runtime.coordination.commands import CommandClient
-from penstock.runtime.model.states import TaskState
 from tests.support import Kafka, wait_until
-from tests.support.engine import count_topology, counts_become, running
+from tests.support.engine import active_tasks, count_topology, counts_become, running
 
 
 def test_tasks_of_an_instance_that_was_stopped_on_purpose_do_not_wait_for_it(
@@ -29,11 +27,11 @@ def test_tasks_of_an_instance_that_was_stopped_on_purpose_do_not_wait_for_it(
 
     with running(broker, topology, application_id, state_dir / "a", **settings, **{"client.id": "a"}) as first:
         with running(broker, topology, application_id, state_dir / "b", **settings, **{"client.id": "b"}) as second:
-            wait_until(lambda: len(_active(first)) == len(_active(second)) == 2, 60, "two tasks each")
+            wait_until(lambda: len(active_tasks(first)) == len(active_tasks(second)) == 2, 60, "two tasks each")
             broker.produce(source, [(key, "v") for key in keys])
             counts_become(broker, output, keys)
             assert said()[0] == 0
-            kept = _active(second)
+            kept = active_tasks(second)
             second.close(leave_group=False)
         wait_until(lambda: "is run by no instance" in said()[1], 30, "what waits")
         status, text = said()
@@ -41,16 +39,10 @@ def test_tasks_of_an_instance_that_was_stopped_on_purpose_do_not_wait_for_it(
         for task in kept:
             assert f"task {task} of {application_id} is run by no instance: kept until" in text
         assert "for b, which restarts" in text
-        assert len(_active(first)) == 2
+        assert len(active_tasks(first)) == 2
         with CommandClient(application_id, broker.bootstrap_servers, "test") as commands:
             commands.want("b", False)
-        wait_until(lambda: len(_active(first)) == 4, 30, "the tasks of the one that was stopped")
+        wait_until(lambda: len(active_tasks(first)) == 4, 30, "the tasks of the one that was stopped")
         broker.produce(source, [(key, "v") for key in keys])
         counts_become(broker, output, dict.fromkeys(keys, 2))
         wait_until(lambda: said()[0] == 0, 30, "a status without tasks that wait")
-
-
-def _active(streams: KafkaStreams) -> set[str]:
-    """Return the tasks that a client runs."""
-    threads = streams.metadata_for_local_threads()
-    return {str(task.task_id) for thread in threads for task in thread.active_tasks if task.state is TaskState.RUNNING}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from penstock import serdes
+from penstock import Consumed, KStream, StreamsBuilder, serdes
 from penstock.runtime.model.metrics import TASK
 from penstock.runtime.model.record import Record
 from penstock.runtime.topology.topology import Topology
@@ -67,6 +67,22 @@ def check(case: Case, state: State | None = None) -> None:
     found, dropped = outcome(case, state)
     assert found == {topic: list(rows) for topic, rows in case.expected.items()}
     assert dropped == case.dropped
+
+
+def stream(define: Callable[[KStream[str, str]], object]) -> Callable[[], Topology]:
+    """Return a function that builds what `define` makes of the stream of topic `in`."""
+
+    def build() -> Topology:
+        builder = StreamsBuilder()
+        define(builder.stream("in", Consumed(serdes.STRING, value=serdes.STRING)))
+        return builder.build()
+
+    return build
+
+
+def rows(*given: tuple[object, object, int], topic: str = "in") -> list[tuple[str, object, object, int]]:
+    """Return rows of one topic for `Case.given`."""
+    return [(topic, *row) for row in given]
 
 
 def each(cases: Sequence[Case]) -> Callable[[Case], None]:

@@ -37,26 +37,11 @@ from penstock.runtime.model.record import Window, Windowed
 from penstock.runtime.serdes.murmur import murmur2
 from penstock.runtime.stores import EngineStore
 from penstock.testing import TopologyTestDriver
-from tests.cases.case import Case, each
+from tests.cases.case import Case, each, rows, stream
 from tests.support.pipelines import Compiled
 
 S, L = serdes.STRING, serdes.LONG
 STRINGS = Consumed(S, value=S)
-
-
-def stream(define: Callable[[KStream[str, str]], object]) -> Callable[[], Topology]:
-    """What `define` makes of the stream of topic `in`."""
-
-    def build() -> Topology:
-        builder = StreamsBuilder()
-        define(builder.stream("in", STRINGS))
-        return builder.build()
-
-    return build
-
-
-def rows(*given: tuple[object, object, int], topic: str = "in") -> list[tuple[str, object, object, int]]:
-    return [(topic, *row) for row in given]
 
 
 def two_branches(s: KStream[str, str]) -> None:

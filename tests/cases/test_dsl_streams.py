@@ -8,33 +8,17 @@ from typing import cast
 
 from penstock import serdes
 from penstock.runtime.dsl.builder import StreamsBuilder
-from penstock.runtime.dsl.kstream import KStream
 from penstock.runtime.dsl.options import Consumed, Grouped, Joined, Materialized, Produced, Repartitioned
 from penstock.runtime.dsl.windows import TimeWindows
 from penstock.runtime.model.record import Record, Window, Windowed
 from penstock.runtime.operators.processor import Processor, ProcessorContext
 from penstock.runtime.stores import KeyValueStore, Stores
 from penstock.runtime.topology.topology import Topology
-from tests.cases.case import Case, each
+from tests.cases.case import Case, each, rows, stream
 
 S, L, J = serdes.STRING, serdes.LONG, serdes.JSON
 STRINGS = Consumed(S, value=S)
 TO_LONG = Produced(S, value=L)
-
-
-def stream(define: Callable[[KStream], object]) -> Callable[[], Topology]:
-    """What `define` makes of the stream of topic `in`."""
-
-    def build() -> Topology:
-        builder = StreamsBuilder()
-        define(builder.stream("in", STRINGS))
-        return builder.build()
-
-    return build
-
-
-def rows(*given: tuple[object, object, int], topic: str = "in") -> list[tuple[str, object, object, int]]:
-    return [(topic, *row) for row in given]
 
 
 COUNTS = {"out": (S, L)}

@@ -6,6 +6,8 @@ import os
 import pwd
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,17 @@ def _tool(name: str) -> str:
     if found is None:
         pytest.skip(f"no PostgreSQL on this machine ({name} was not found); on Debian: apt-get install postgresql")
     return found
+
+
+@contextmanager
+def postgresql() -> Iterator[PostgreSQL]:
+    """Yield a server that runs; it is removed at the end."""
+    server = PostgreSQL()
+    server.start()
+    try:
+        yield server
+    finally:
+        server.remove()
 
 
 class PostgreSQL:

@@ -34,7 +34,7 @@ from penstock.runtime.model.events import Event as EngineEvent
 from penstock.runtime.model.events import events_topic
 from penstock.runtime.model.ids import TaskId
 from penstock.sensors.event_cursor import Cursor
-from tests.dagster.postgresql import PostgreSQL
+from tests.dagster.postgresql import PostgreSQL, postgresql
 from tests.dagster.telling import STREAMS_TOML, Project
 from tests.support import Kafka, unique, wait_until
 
@@ -97,10 +97,8 @@ class Watcher:
 
 @pytest.fixture
 def database() -> Iterator[PostgreSQL]:
-    server = PostgreSQL()
-    server.start()
-    yield server
-    server.remove()
+    with postgresql() as server:
+        yield server
 
 
 @pytest.fixture

@@ -16,17 +16,15 @@ from penstock.orchestration.database.models import Base, Event, Instance
 from penstock.orchestration.projection.feed import Feed
 from penstock.runtime.model.events import EventKind
 from penstock.sensors.event_cursor import Cursor
-from tests.dagster.postgresql import PostgreSQL
+from tests.dagster.postgresql import PostgreSQL, postgresql
 from tests.dagster.telling import Project
 from tests.support.old_database import check_old_database_is_migrated
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[PostgreSQL]:
-    made = PostgreSQL()
-    made.start()
-    yield made
-    made.remove()
+    with postgresql() as made:
+        yield made
 
 
 @pytest.fixture

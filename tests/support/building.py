@@ -13,6 +13,18 @@ from penstock.runtime.topology.topology import Topology
 from penstock.serdes import Serde
 
 S, L, J = serdes.STRING, serdes.LONG, serdes.JSON
+STRINGS: dict[str, object] = {
+    "application.id": "app",
+    "bootstrap.servers": "localhost:9092",
+    "default.key.serde": serdes.STRING,
+    "default.value.serde": serdes.STRING,
+}
+"""Configuration of an application whose topics are text unless the topology says otherwise."""
+
+
+def second(_first: object, value: object) -> object:
+    """Return the second argument: a joiner, or a mapper of key and value."""
+    return value
 
 
 @dataclass(frozen=True)

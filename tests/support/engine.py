@@ -16,7 +16,7 @@ from penstock.runtime.dsl.builder import StreamsBuilder
 from penstock.runtime.dsl.options import Consumed, Materialized, Produced
 from penstock.runtime.model.errors import StreamsError
 from penstock.runtime.model.events import Event, EventKind, events_topic
-from penstock.runtime.model.states import State
+from penstock.runtime.model.states import State, TaskState
 from penstock.runtime.topology.topology import Topology
 from penstock.runtime.worker.loop import Worker
 from penstock.runtime.worker.supervisor.thread_worker import ThreadWorker
@@ -37,6 +37,16 @@ def count_topology(source: str, output: str, *, caching: bool = True) -> Topolog
         .to_stream()
         .to(output, Produced(serdes.STRING, value=serdes.LONG))
     )
+    return builder.build()
+
+
+def airport_names(flights: str, airports: str, output: str) -> Topology:
+    """Join flights with the name of their airport, from a global table; None if the table lacks it."""
+    text = Consumed(serdes.STRING, value=serdes.STRING)
+    builder = StreamsBuilder()
+    table = builder.global_table(airports, text, Materialized("airports"))
+    joined = builder.stream(flights, text).left_join(table, lambda _, airport: airport, lambda airport, name: f"{airport}={name}")
+    joined.to(output, Produced(serdes.STRING, value=serdes.STRING))
     return builder.build()
 
 
@@ -94,6 +104,22 @@ def latest(broker: Kafka, topic: str) -> dict[str | None, int | None]:
 def counts_become(broker: Kafka, topic: str, wanted: dict[str, int], seconds: float = 40) -> None:
     """Wait until an output topic has these counts."""
     wait_until(lambda: latest(broker, topic) == wanted, seconds, f"{wanted} on {topic}")
+
+
+def texts(broker: Kafka, topic: str) -> list[str]:
+    """Return the committed values of a topic of text."""
+    return [(record.value or b"").decode() for record in broker.consume(topic)]
+
+
+def texts_become(broker: Kafka, topic: str, wanted: list[str]) -> None:
+    """Wait until a topic has these values."""
+    wait_until(lambda: texts(broker, topic) == wanted, 40, f"{wanted}")
+
+
+def active_tasks(streams: KafkaStreams) -> set[str]:
+    """Return the ids of the tasks that a client runs."""
+    threads = streams.metadata_for_local_threads()
+    return {str(task.task_id) for thread in threads for task in thread.active_tasks if task.state is TaskState.RUNNING}
 
 
 def paused(streams: KafkaStreams) -> set[str]:

@@ -33,21 +33,11 @@ from penstock.runtime.stores import EntryStore
 from penstock.runtime.stores.suppliers import Builder
 from penstock.runtime.topology.nodes import ProcessorNode
 from penstock.testing import TopologyTestDriver
-
-CONFIG = {
-    "application.id": "app",
-    "bootstrap.servers": "localhost:9092",
-    "default.key.serde": serdes.STRING,
-    "default.value.serde": serdes.STRING,
-}
-
-
-def second(_first: object, value: object) -> object:
-    return value
+from tests.support.building import STRINGS, second
 
 
 def resolved(builder: StreamsBuilder) -> Topology:
-    return builder.build().resolved(StreamsConfig(CONFIG))
+    return builder.build().resolved(StreamsConfig(STRINGS))
 
 
 def store(define: Callable[[StreamsBuilder], object]) -> Builder[EntryStore]:

@@ -27,17 +27,7 @@ from penstock.runtime.operators.stateless import PassThrough
 from penstock.runtime.stores import EngineStore, StoreBuilder
 from penstock.runtime.topology.internal_topics import plan_partitions, task_count
 from penstock.runtime.topology.nodes import Node, ProcessorNode, SourceNode, node_groups
-
-CONFIG: dict[str, object] = {
-    "application.id": "app",
-    "bootstrap.servers": "localhost:9092",
-    "default.key.serde": serdes.STRING,
-    "default.value.serde": serdes.STRING,
-}
-
-
-def second(_first: object, value: object) -> object:
-    return value
+from tests.support.building import STRINGS, second
 
 
 def store(name: str) -> StoreBuilder[EngineStore]:
@@ -47,7 +37,7 @@ def store(name: str) -> StoreBuilder[EngineStore]:
 def resolved(define: Callable[[StreamsBuilder], object], **config: object) -> Topology:
     builder = StreamsBuilder()
     define(builder)
-    return builder.build().resolved(StreamsConfig({**CONFIG, **config}))
+    return builder.build().resolved(StreamsConfig({**STRINGS, **config}))
 
 
 def partitions(topology: Topology, **existing: int) -> dict[str, int]:
@@ -160,7 +150,7 @@ def test_the_additional_retention_of_window_changelogs_is_configured() -> None:
 
 def test_a_resolved_topology_is_itself() -> None:
     topology = resolved(lambda b: b.stream("in").group_by(second, "g").count())
-    assert topology.resolved(StreamsConfig({**CONFIG, "application.id": "other"})) is topology
+    assert topology.resolved(StreamsConfig({**STRINGS, "application.id": "other"})) is topology
     assert topology.source_topics == ("in",)
 
 
@@ -249,6 +239,6 @@ def test_mistakes_are_named(mistake: Callable[[Topology], object], message: str)
 
 def test_a_store_may_be_connected_later() -> None:
     topology = by_hand().add_state_store(store("s")).connect_processor_and_state_stores("work", "s")
-    (part,) = topology.resolved(StreamsConfig(CONFIG)).sub_topologies()
+    (part,) = topology.resolved(StreamsConfig(STRINGS)).sub_topologies()
     assert [each.name for each in part.stores] == ["s"]
     assert part.processors[0].stores == ("s",)
