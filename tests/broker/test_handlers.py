@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import pytest
 
@@ -44,10 +44,7 @@ class Reading(DeserializationExceptionHandler):
         self.configs.append(configs)
 
     def handle(self, context: ErrorHandlerContext, record: ConsumerRecord, exception: Exception) -> DeserializationHandlerResponse:
-        self.asked.append((context, record, exception))
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return DeserializationHandlerResponse(self.answer) if self.answer in ("CONTINUE", "FAIL", "PAUSE") else self.answer  # type: ignore[return-value]
+        return answered(DeserializationHandlerResponse, context, record, exception)
 
 
 class Working(ProcessingExceptionHandler):
@@ -57,10 +54,18 @@ class Working(ProcessingExceptionHandler):
         Reading.configs.append(configs)
 
     def handle(self, context: ErrorHandlerContext, record: ConsumerRecord, exception: Exception) -> ProcessingHandlerResponse:
-        Reading.asked.append((context, record, exception))
-        if isinstance(Reading.answer, Exception):
-            raise Reading.answer
-        return ProcessingHandlerResponse(Reading.answer) if Reading.answer in ("CONTINUE", "FAIL", "PAUSE") else Reading.answer  # type: ignore[return-value]
+        return answered(ProcessingHandlerResponse, context, record, exception)
+
+
+R = TypeVar("R", DeserializationHandlerResponse, ProcessingHandlerResponse)
+
+
+def answered(response: type[R], context: ErrorHandlerContext, record: ConsumerRecord, exception: Exception) -> R:
+    """Note the question, and give the answer set by the test, which may be none that is allowed."""
+    Reading.asked.append((context, record, exception))
+    if isinstance(Reading.answer, Exception):
+        raise Reading.answer
+    return response(Reading.answer) if Reading.answer in ("CONTINUE", "FAIL", "PAUSE") else Reading.answer  # type: ignore[return-value]
 
 
 @pytest.fixture

@@ -15,32 +15,23 @@ from penstock.runtime.model.record import SessionWindow, Window, Windowed
 from penstock.runtime.stores import Stores
 from penstock.runtime.stores.files import read_store
 from penstock.runtime.stores.session import StagedSessionStore
-from tests.support.stores import CHANGELOG, INPUT, Opened, opened
+from tests.support.stores import CHANGELOG, INPUT, MUTABLE_KINDS, MutableKind, Opened, name_of_kind, opened
 
 MINUTE = 60_000
 RETENTION = 240 * MINUTE
 SEGMENT = 120 * MINUTE
 END = 2**63 - 1
-KINDS = [(persistent, mutable) for persistent in (True, False) for mutable in (True, False)]
 
 
-class Kind:
-    """One implementation, and values that fit it."""
-
-    def __init__(self, persistent: bool, mutable: bool) -> None:
-        self.persistent, self.mutable = persistent, mutable
-
+class Kind(MutableKind):
     def make(self, caching: bool = False) -> StagedSessionStore:
         supplier = Stores.persistent_session_store if self.persistent else Stores.in_memory_session_store
         value = serdes.JSON if self.mutable else serdes.LONG
         builder = Stores.session_store_builder(supplier("store", RETENTION), serdes.STRING, value)
         return (builder.with_caching_enabled() if caching else builder).build()
 
-    def value(self, number: int) -> object:
-        return {"n": number} if self.mutable else number
 
-
-@pytest.fixture(params=KINDS, ids=lambda kind: "-".join(("rocksdb" if kind[0] else "memory", "bytes" if kind[1] else "objects")))
+@pytest.fixture(params=MUTABLE_KINDS, ids=name_of_kind)
 def kind(request: pytest.FixtureRequest) -> Kind:
     return Kind(*request.param)
 

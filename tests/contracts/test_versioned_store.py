@@ -14,21 +14,15 @@ from penstock.runtime.model.ids import NextOffset
 from penstock.runtime.model.record import VersionedRecord
 from penstock.runtime.stores import Stores
 from penstock.runtime.stores.versioned import StagedVersionedStore
-from tests.support.stores import CHANGELOG, INPUT, Opened, opened
+from tests.support.stores import CHANGELOG, INPUT, MUTABLE_KINDS, MutableKind, Opened, name_of_kind, opened
 
 HISTORY = 1_000
 SEGMENT = 100
-KINDS = [(persistent, mutable) for persistent in (True, False) for mutable in (True, False)]
 UNDEFINED = StagedVersionedStore.PUT_RETURN_CODE_VALID_TO_UNDEFINED
 NOT_PUT = StagedVersionedStore.PUT_RETURN_CODE_NOT_PUT
 
 
-class Kind:
-    """One implementation, and values that fit it."""
-
-    def __init__(self, persistent: bool, mutable: bool) -> None:
-        self.persistent, self.mutable = persistent, mutable
-
+class Kind(MutableKind):
     def make(self) -> StagedVersionedStore:
         supplier = (
             Stores.persistent_versioned_key_value_store("store", HISTORY, SEGMENT)
@@ -38,14 +32,11 @@ class Kind:
         value = serdes.JSON if self.mutable else serdes.LONG
         return Stores.versioned_key_value_store_builder(supplier, serdes.STRING, value).build()
 
-    def value(self, number: int) -> object:
-        return {"n": number} if self.mutable else number
-
     def version(self, number: int, timestamp: int, valid_to: int | None = None) -> VersionedRecord:
         return VersionedRecord(self.value(number), timestamp, valid_to)
 
 
-@pytest.fixture(params=KINDS, ids=lambda kind: "-".join(("rocksdb" if kind[0] else "memory", "bytes" if kind[1] else "objects")))
+@pytest.fixture(params=MUTABLE_KINDS, ids=name_of_kind)
 def kind(request: pytest.FixtureRequest) -> Kind:
     return Kind(*request.param)
 

@@ -87,6 +87,14 @@ def run_to_the_end(broker: Kafka, config: StreamsConfig, topic: str) -> None:
         streams.close()
 
 
+@pytest.fixture
+def orders(broker: Kafka, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the application's input topic, new."""
+    topic = broker.create_topic("orders", 2)
+    monkeypatch.setenv("PENSTOCK_TEST_ORDERS", topic)
+    return topic
+
+
 def state(config: StreamsConfig) -> dict[tuple[str, str], dict[str, dict[bytes, bytes]]]:
     """Return all entries of a closed application, by task and store."""
     folder = config.state_dir / config.application_id
@@ -94,11 +102,9 @@ def state(config: StreamsConfig) -> dict[tuple[str, str], dict[str, dict[bytes, 
 
 
 def test_history_by_spark_and_the_rest_of_the_stream_are_the_stream_of_the_whole(
-    spark: SparkSession, broker: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, broker: Kafka, orders: str, tmp_path: Path
 ) -> None:
-    topic = broker.create_topic("orders", 2)
-    monkeypatch.setenv("PENSTOCK_TEST_ORDERS", topic)
-    name = unique("seeded")
+    topic, name = orders, unique("seeded")
     common = {"bootstrap.servers": broker.bootstrap_servers, "state.dir": str(tmp_path / "state")}
     for number in (0, 1):
         records = half(number)
@@ -193,12 +199,8 @@ def test_the_command_seeds_a_store_without_rows_in_all_its_tasks(
         command([*told, "--ends"], standalone_mode=False)
 
 
-def test_a_seed_of_one_store_is_installed_with_the_others_empty(
-    spark: SparkSession, broker: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    topic = broker.create_topic("orders", 2)
-    monkeypatch.setenv("PENSTOCK_TEST_ORDERS", topic)
-    name = unique("seeded")
+def test_a_seed_of_one_store_is_installed_with_the_others_empty(spark: SparkSession, broker: Kafka, orders: str, tmp_path: Path) -> None:
+    topic, name = orders, unique("seeded")
     common = {"bootstrap.servers": broker.bootstrap_servers, "state.dir": str(tmp_path / "state")}
     rows = spark.createDataFrame([("of before", 1, 2, FIRST_MS)], "key string, orders int, amount int, timestamp long")
     from_start = {topic: {0: 0, 1: 0}}

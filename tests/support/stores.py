@@ -15,6 +15,24 @@ CHANGELOG = Partition("app-store-changelog", 3)
 INPUT = Partition("input", 3)
 
 S = TypeVar("S", bound=EngineStore)
+MUTABLE_KINDS = [(persistent, mutable) for persistent in (True, False) for mutable in (True, False)]
+"""Arguments of `MutableKind`."""
+
+
+class MutableKind:
+    """An implementation of a store, in RocksDB or in memory, of immutable or of mutable values; and values that fit it."""
+
+    def __init__(self, persistent: bool, mutable: bool) -> None:
+        self.persistent, self.mutable = persistent, mutable
+
+    def value(self, number: int) -> object:
+        return {"n": number} if self.mutable else number
+
+
+def name_of_kind(kind: tuple[bool, bool]) -> str:
+    """Return the id of a parameter of `MUTABLE_KINDS`."""
+    persistent, mutable = kind
+    return f"{'rocksdb' if persistent else 'memory'}-{'bytes' if mutable else 'objects'}"
 
 
 @dataclass

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from sqlalchemy import func, select
 
-from penstock.orchestration.alerts import alerts, incidents, pauses
+from penstock.orchestration.alerts import alerts, pauses
 from penstock.orchestration.database import ControlPlane
-from penstock.orchestration.database.models import Alert, AlertState, AuditEntry, RunBookRun, RunBookState, Task, from_ms
+from penstock.orchestration.database.models import Alert, AlertState, AuditEntry, RunBookRun, RunBookState, Task
 from penstock.orchestration.declarations.applications import Application, Applications
 from penstock.orchestration.kafka.task_commands import RefusedError
-from penstock.orchestration.projection import writer
 from penstock.orchestration.run_books import approve, reject
-from penstock.runtime.model.events import Event, EventKind
-from penstock.sensors.event_cursor import Cursor
+from penstock.runtime.model.events import EventKind
+from tests.unit.orchestration.timeline import START_MS, Timeline
 
-START_MS = 1_357_000_000_000
 HOUR_MS = 3_600_000
 HEAD = '[applications.a]\nfactory = "m:f"\ninstances = ["a-1"]\n[applications.a.paused]\nrun-book = "skip-record"\n'
 
@@ -28,33 +26,11 @@ def declared(policy: str = "") -> Application:
     return application
 
 
-class Story:
+class Story(Timeline):
     """Pauses of tasks, told and reacted to one by one."""
 
-    def __init__(self, control_plane: ControlPlane, application: Application) -> None:
-        self.control_plane = control_plane
-        self.application = application
-        self.ms = START_MS
-        self.sequence = 0
-        self.cursor = Cursor()
-
-    @property
-    def now(self) -> datetime:
-        return from_ms(self.ms)
-
     def tell(self, kind: EventKind, payload: dict[str, object], task: str) -> None:
-        event = Event(
-            id=f"a/{task}/{kind.value}/{self.sequence}",
-            application="a",
-            instance="a-1",
-            incarnation=1,
-            kind=kind,
-            task=task,
-            at_ms=self.ms,
-            payload=payload,
-        )
-        with self.control_plane.writing() as session:
-            self.sequence = writer.store_events(session, "a", self.sequence, [event.to_json()])
+        self.store(f"a/{task}/{kind.value}/{self.sequence}", kind, payload, task)
 
     def pause(self, offset: int, task: str = "0_0", error_type: str = "ValueError", error: str = "not JSON", by_hand: bool = False) -> None:
         payload: dict[str, object] = {"topic": "in", "partition": int(task[-1]), "offset": offset, "reason": "deserialization"}
@@ -64,11 +40,6 @@ class Story:
     def resumed(self, task: str = "0_0") -> None:
         self.ms += 1
         self.tell(EventKind.TASK_RESUMED, {"offsets": {}}, task)
-
-    def react(self) -> list[RunBookRun]:
-        with self.control_plane.writing() as session:
-            events, self.cursor = self.cursor.read(session, "a", incidents.TASK_KINDS)
-            return incidents.of_tasks(session, self.application, events, self.now)
 
     def alerts(self, state: AlertState | None = None) -> list[Alert]:
         query = select(Alert).order_by(Alert.id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -13,16 +13,16 @@ from penstock.orchestration.alerts import alert_text, alerts, incidents
 from penstock.orchestration.alerts.alerts import NewAlert
 from penstock.orchestration.alerts.notifications import NOTIFY_ATTEMPTS, NotificationError, notify_pending
 from penstock.orchestration.database import ControlPlane, audit
-from penstock.orchestration.database.models import Alert, AlertState, Event, Instance, RunBookRun, RunBookState, Task, from_ms
-from penstock.orchestration.declarations.applications import Application, Applications, NotificationRule, Severity
+from penstock.orchestration.database.models import Alert, AlertState, Event, Instance, RunBookState, Task
+from penstock.orchestration.declarations.applications import Applications, NotificationRule, Severity
 from penstock.orchestration.health import examine
 from penstock.orchestration.projection import writer
 from penstock.runtime.model.events import Event as EngineEvent
 from penstock.runtime.model.events import EventKind
 from penstock.sensors.event_cursor import Cursor
+from tests.unit.orchestration.timeline import Timeline
 
 A_FILE = Path("streams.toml")
-START_MS = 1_357_000_000_000
 APPLICATIONS = Applications.parse(
     '[applications.a]\nfactory = "m:f"\ninstances = ["a-1"]\n[applications.a.paused]\nrun-book = "skip-record"\nbudget-per-hour = 2\n'
     "[applications.a.checkpoint-freshness]\nwarn-seconds = 60\nerror-seconds = 120\n",
@@ -31,27 +31,13 @@ APPLICATIONS = Applications.parse(
 (A,) = APPLICATIONS.applications
 
 
-class Story:
+class Story(Timeline):
     """Tells the control plane what happened, as the feed does, second by second."""
-
-    def __init__(self, control_plane: ControlPlane) -> None:
-        self.control_plane = control_plane
-        self.ms = START_MS
-        self.sequence = 0
-        self.cursor = Cursor()
-
-    @property
-    def now(self) -> datetime:
-        return from_ms(self.ms)
 
     def tell(self, kind: EventKind, payload: dict[str, object], task: str | None = None, *, event_id: str = "") -> str:
         self.ms += 1_000
         identity = event_id or f"a/{task or 'a-1'}/{kind.value}/{self.ms}"
-        event = EngineEvent(
-            id=identity, application="a", instance="a-1", incarnation=1, kind=kind, task=task, at_ms=self.ms, payload=payload
-        )
-        with self.control_plane.writing() as session:
-            self.sequence = writer.store_events(session, "a", self.sequence, [event.to_json()])
+        self.store(identity, kind, payload, task)
         return identity
 
     def pause(self, offset: int, task: str = "0_0") -> str:
@@ -60,12 +46,6 @@ class Story:
 
     def resumed(self, task: str = "0_0") -> None:
         self.tell(EventKind.TASK_RESUMED, {"offsets": {"in-0": 1}}, task)
-
-    def react(self, application: Application = A) -> list[RunBookRun]:
-        """One tick of the sensor on paused tasks."""
-        with self.control_plane.writing() as session:
-            events, self.cursor = self.cursor.read(session, "a", incidents.TASK_KINDS)
-            return incidents.of_tasks(session, application, events, self.now)
 
     def react_globals(self) -> None:
         with self.control_plane.writing() as session:
@@ -79,7 +59,7 @@ class Story:
 
 @pytest.fixture
 def story(control_plane: ControlPlane) -> Story:
-    return Story(control_plane)
+    return Story(control_plane, A)
 
 
 def test_a_pause_opens_one_alert_and_reserves_one_run_however_often_it_is_read(story: Story) -> None:
@@ -229,7 +209,7 @@ def test_a_database_that_was_dropped_and_filled_again_gets_its_alerts_again(stor
     assert len(story.react()) == 1
     story.react()
     with contextlib.closing(ControlPlane(f"sqlite:///{tmp_path / 'again.db'}")) as rebuilt:
-        again = Story(rebuilt)
+        again = Story(rebuilt, A)
         again.cursor = Cursor.parse(str(story.cursor))
         again.pause(1)
         again.pause(2, task="0_1")

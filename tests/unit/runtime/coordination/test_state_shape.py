@@ -85,6 +85,15 @@ def recorded(topic: Topic, now: TopologyShape, former: TopologyShape | None) -> 
     assert record.covers("a/1/1", 0)
 
 
+def at_once(
+    topic: Topic, former: TopologyShape, one: TopologyShape, other: TopologyShape
+) -> tuple[tuple[Registry, StateRecord], tuple[Registry, StateRecord], int]:
+    """Record a former shape; return two workers that start after it, each with another shape, and the end of the topic."""
+    recorded(topic, former, None)
+    held = topic.holds()
+    return worker(topic, one, held), worker(topic, other, held), len(topic.order)
+
+
 def test_the_first_start_records_and_the_next_one_has_nothing_to_write() -> None:
     topic = Topic()
     recorded(topic, FIRST, None)
@@ -95,10 +104,7 @@ def test_the_first_start_records_and_the_next_one_has_nothing_to_write() -> None
 
 def test_of_two_versions_at_once_the_later_one_is_held_against_the_earlier_one() -> None:
     topic = Topic()
-    recorded(topic, FIRST, None)
-    former = topic.holds()
-    (one_reads, one), (other_reads, other) = worker(topic, SECOND, former), worker(topic, OTHER, former)
-    start = len(topic.order)
+    (one_reads, one), (other_reads, other), start = at_once(topic, FIRST, SECOND, OTHER)
     assert not one.covers("one/1/1", 0) and not other.covers("other/1/1", 0)
     topic.read(one_reads, start)
     topic.read(other_reads, start)
@@ -113,10 +119,7 @@ def test_of_two_versions_at_once_the_later_one_is_held_against_the_earlier_one()
 
 def test_two_versions_at_once_that_fit_each_other_are_both_on_record() -> None:
     topic = Topic()
-    recorded(topic, SECOND, None)
-    former = topic.holds()
-    (one_reads, one), (other_reads, other) = worker(topic, SECOND, former), worker(topic, FIRST, former)
-    start = len(topic.order)
+    (one_reads, one), (other_reads, other), start = at_once(topic, SECOND, SECOND, FIRST)
     assert one.covers("one/1/1", 0) and not other.covers("other/1/1", 0)
     topic.read(other_reads, start)
     assert other.covers("other/1/1", 0)
@@ -137,10 +140,7 @@ def test_a_record_that_did_not_arrive_is_written_again() -> None:
 def test_a_record_that_is_written_again_keeps_its_place_before_one_that_has_lost() -> None:
     """Under the same key, compaction would keep its copy alone, behind the record of the version that was refused."""
     topic = Topic()
-    recorded(topic, FIRST, None)
-    former = topic.holds()
-    (one_reads, one), (other_reads, other) = worker(topic, SECOND, former), worker(topic, OTHER, former)
-    start = len(topic.order)
+    (one_reads, one), (other_reads, other), start = at_once(topic, FIRST, SECOND, OTHER)
     assert not one.covers("one/1/1", 0) and not other.covers("other/1/1", 0)
     assert not one.covers("one/1/1", AGAIN_AFTER_MS), "it has read nothing so far"
     topic.read(one_reads, start)
