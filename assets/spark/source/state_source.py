@@ -10,20 +10,34 @@ Rows that the engine's own reads would not return are omitted: windows, sessions
 
 There is no filter push-down, on purpose: in Spark 4 a Python source that pushes filters gives wrong rows when one DataFrame is used
 twice (measured: counts of 10, 1, 1). Options have the same effect without that error.
+
+Copies of snapshots from a URI are on the disk of an executor, fetched once for all Spark tasks that read them there.
+
+    <first of SPARK_LOCAL_DIRS>/penstock-snapshots/<digest>/          a copy, checked against the manifest's sizes and checksums
+                                                  /<digest>.lock      held during the fetch
+
+Spark sets `SPARK_LOCAL_DIRS` for its Python processes: folders of the executor, which are removed when it ends. So a
+frame that is used twice is fetched once, and no files remain. Where the variable is not set (in the processes that plan), a copy is
+removed after the read.
 """
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
+import os
 import platform
+import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from penstock.assets.spark.source.fetched import fetched
 from penstock.assets.spark.source.key_range import KeyRange, key_range
 from penstock.assets.spark.source.source_options import FORMAT, SourceOptions
 from penstock.assets.spark.types.formats import GLOBAL_PARTITION, MALFORMED, Decoder, base_column, is_json, key_format
@@ -33,8 +47,8 @@ from penstock.runtime.model.ids import TaskId
 from penstock.runtime.snapshots.catalogue import Snapshot, find
 from penstock.runtime.snapshots.manifest import StoreManifest, TaskManifest
 from penstock.runtime.snapshots.opening import place_of
-from penstock.runtime.snapshots.places import Place
-from penstock.runtime.snapshots.reading import files_of
+from penstock.runtime.snapshots.places import Place, place_errors
+from penstock.runtime.snapshots.reading import copy_store, files_of, store_files
 from penstock.runtime.stores.base import StoreSchemas
 from penstock.runtime.stores.files import Bounds, read_store
 from penstock.runtime.stores.rows import StoreRows
@@ -245,3 +259,43 @@ class StateDataSource(DataSource):
         asked = plan.options.columns or schema.names
         columns = [each for name in schema.names for each in ([each for each in asked if base_column(each) == name] or [name])]
         return StateReader(replace(plan, options=replace(plan.options, columns=tuple(columns))))
+
+
+LOCAL_DIRS = "SPARK_LOCAL_DIRS"
+_FOLDER = "penstock-snapshots"
+
+
+@contextmanager
+def fetched(place: Place, task: TaskManifest, store: StoreManifest) -> Iterator[Path]:
+    """Return the folder of a store's files, for reading; `place` is that of the task's part. Raises StateDirectoryError, naming the file,
+    if one is missing or damaged, or cannot be written here."""
+    kept = os.environ.get(LOCAL_DIRS, "").split(",")[0]
+    if place.local is not None or not kept:
+        with store_files(place, task, store) as folder:
+            yield folder
+        return
+    yield _fetched_copy(place, task, store, Path(kept) / _FOLDER) / store.directory
+
+
+def _fetched_copy(place: Place, task: TaskManifest, store: StoreManifest, cache: Path) -> Path:
+    """Return the copy; fetch it if necessary. If several processes want it, one fetches, and the others wait for it."""
+    files = msgspec.json.encode(files_of(task, store))
+    copy = cache / hashlib.sha256(f"{place.uri}\0{store.name}\0".encode() + files).hexdigest()[:32]
+    if copy.is_dir():
+        return copy
+    with place_errors("written", cache):
+        cache.mkdir(parents=True, exist_ok=True)
+        lock = copy.with_suffix(".lock").open("w")
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if copy.is_dir():
+            return copy
+        building = copy.with_suffix(".building")
+        shutil.rmtree(building, ignore_errors=True)  # left by a process that was killed
+        try:
+            copy_store(place, task, store, building)
+        except StateDirectoryError:
+            shutil.rmtree(building, ignore_errors=True)
+            raise
+        building.rename(copy)
+    return copy

@@ -13,10 +13,9 @@ from pyspark.sql import SparkSession
 
 from penstock.assets.spark.process.pipes import _turn, _without_answer
 from penstock.assets.spark.session import session
-from penstock.assets.spark.session.code import OWN_PACKAGES, code_archive
 from penstock.assets.spark.session.explained import explained
 from penstock.assets.spark.session.progress import Lines, Work
-from penstock.assets.spark.session.session import _addresses, _require_reachable, session_conf
+from penstock.assets.spark.session.session import OWN_PACKAGES, _addresses, _require_reachable, code_archive, session_conf
 from penstock.orchestration.declarations.spark_settings import SparkSettings, WrongSparkError
 from penstock.orchestration.embedded.jars import DELTA, SPARK_KAFKA, read_lock
 from penstock.orchestration.embedded.ports import free_port

@@ -138,7 +138,7 @@ def test_an_executor_fetches_what_lies_at_a_uri_once(tasks: MakeTasks, tmp_path:
         fetches.append(place.uri)
         return copy_store(place, task, store, into)
 
-    monkeypatch.setattr("penstock.assets.spark.source.fetched.copy_store", counted)
+    monkeypatch.setattr("penstock.assets.spark.source.state_source.copy_store", counted)
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda _: len(rows_of(path.as_uri(), "counts")), range(8)))
     assert found == [20] * 8 and len(fetches) == 2
