@@ -115,15 +115,7 @@ def _table(results: Sequence[CheckResult]) -> dg.TableMetadataValue:
 @dg.op(description="Computes the checks of the asset `instances`: every instance and task, the worst decides.")
 def compute_instance_checks(context: dg.OpExecutionContext, penstock: PenstockResource) -> None:
     for result in check_results(penstock.operations, context.log):
-        evaluation = dg.AssetCheckEvaluation(
-            asset_key=INSTANCES,
-            check_name=str(result.check_name),
-            passed=result.passed,
-            severity=result.severity,
-            description=result.description,
-            metadata=result.metadata,
-        )
-        context.log_event(evaluation)  # type: ignore[arg-type]  # it takes these too; its annotation is behind its code
+        context.log_event(alert_check.as_evaluation(result))  # type: ignore[arg-type]  # it takes these too; its annotation is behind its code
 
 
 @dg.job(executor_def=dg.in_process_executor, description="The health of all instances and tasks, and open alerts, as asset checks.")

@@ -147,9 +147,9 @@ def printable(text: str, most: int = 10_000) -> str:
     return clean if len(clean) <= most else f"{clean[: most - 1]}…"
 
 
-def get(session: Session, alert_id: int) -> Alert:
+def get(session: Session, alert_id: int, *, lock: bool = True) -> Alert:
     """Return an alert, locked for the caller's transaction. Raises UnknownAlertError."""
-    alert = session.get(Alert, alert_id, with_for_update=True)
+    alert = session.get(Alert, alert_id, with_for_update=lock)
     if alert is None:
         raise UnknownAlertError(f"there is no alert {alert_id}; `penstock alerts --all` lists them")
     return alert

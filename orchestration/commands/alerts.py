@@ -52,6 +52,7 @@ Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so man
 
 
 @app.callback()
+@app.command("list", help="List alerts, like `penstock alerts` alone.")
 def alerts_or_list(
     context: typer.Context,
     everything: Everything = False,
@@ -66,30 +67,26 @@ def alerts_or_list(
 
     If the database is away, or with `--bootstrap-servers`, it shows the current problems according to Kafka.
     """
-    if context.invoked_subcommand is None:
-        _list(everything, limit, application, bootstrap_servers, as_json, watch)
+    if context.invoked_subcommand is not None:
+        return
 
+    def make() -> RenderableType | JsonValue:
+        if bootstrap_servers is not None:
+            return _from_kafka("the database was not asked", application, bootstrap_servers, as_json)
+        try:
+            return _from_database(everything, limit, application, as_json)
+        except ControlPlaneError as error:
+            return _from_kafka(str(error), application, None, as_json)
 
-@app.command("list")
-def list_alerts(
-    everything: Everything = False,
-    limit: Limit = 50,
-    application: Named = None,
-    bootstrap_servers: Servers = None,
-    as_json: Json = False,
-    watch: Watch = None,
-) -> None:
-    """List alerts, like `penstock alerts` alone."""
-    _list(everything, limit, application, bootstrap_servers, as_json, watch)
+    with explained():
+        show(make, as_json=as_json, watch=watch)
 
 
 @app.command("show")
 def show_alert(number: Number, as_json: Json = False) -> None:
     """Show an alert with its details, the bad record, its history, and the next commands."""
     with project() as operations, operations.control_plane.reading() as session:
-        alert = session.get(Alert, number)
-        if alert is None:
-            raise alerts.UnknownAlertError(f"there is no alert {number}; `penstock alerts --all` lists them")
+        alert = alerts.get(session, number, lock=False)
         history = audit.latest(session, alert_id=alert.id, limit=1_000)
         if as_json:
             print_json({**_row(alert), "detail": alert.detail, "next": alert_text.next_commands(alert), "history": _history_rows(history)})
@@ -108,10 +105,7 @@ def show_alert(number: Number, as_json: Json = False) -> None:
 def history(number: Number, as_json: Json = False) -> None:
     """Show who did what with an alert: opened, sent, acknowledged, commented, resolved."""
     with project() as operations, operations.control_plane.reading() as session:
-        alerts_of = session.get(Alert, number)
-        if alerts_of is None:
-            raise alerts.UnknownAlertError(f"there is no alert {number}; `penstock alerts --all` lists them")
-        entries = audit.latest(session, alert_id=number, limit=1_000)
+        entries = audit.latest(session, alert_id=alerts.get(session, number, lock=False).id, limit=1_000)
         if as_json:
             print_json(_history_rows(entries))
         else:
@@ -142,21 +136,6 @@ def resolve(number: Number, reason: Annotated[str, typer.Option(help="Why it is 
     with project() as operations, operations.control_plane.writing() as session:
         alert = alerts.resolve(session, number, actor=audit.this_user(), at=audit.now(), resolution=reason)
         out.print(f"alert {alert.id} is {alert.state}")
-
-
-def _list(everything: bool, limit: int, application: str | None, servers: str | None, as_json: bool, watch: float | None) -> None:
-    def make() -> RenderableType | JsonValue:
-        if servers is None:
-            try:
-                return _from_database(everything, limit, application, as_json)
-            except ControlPlaneError as error:
-                reason = str(error)
-        else:
-            reason = "the database was not asked"
-        return _from_kafka(reason, application, servers, as_json)
-
-    with explained():
-        show(make, as_json=as_json, watch=watch)
 
 
 def _from_database(everything: bool, limit: int, application: str | None, as_json: bool) -> RenderableType | JsonValue:

@@ -50,14 +50,18 @@ def result(operations: Operations) -> dg.AssetCheckResult:
 
 def evaluation(operations: Operations) -> dg.AssetCheckEvaluation:
     """Return the check's current result, as a run or a sensor reports it."""
-    now = result(operations)
+    return as_evaluation(result(operations))
+
+
+def as_evaluation(found: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
+    """Convert the result of a check of the asset `instances` to the form in which a run or a sensor reports it."""
     return dg.AssetCheckEvaluation(
         asset_key=INSTANCES,
-        check_name=NO_OPEN_ALERTS,
-        passed=now.passed,
-        severity=now.severity,
-        description=now.description,
-        metadata=now.metadata,
+        check_name=str(found.check_name),
+        passed=found.passed,
+        severity=found.severity,
+        description=found.description,
+        metadata=found.metadata,
     )
 
 

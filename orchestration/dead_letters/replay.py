@@ -21,7 +21,15 @@ import msgspec
 from confluent_kafka import KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from penstock.orchestration.dead_letters.topic import ERROR_PREFIX, DeadLetterError, RawRecord, dead_letter_topic, ensure_topic, raw_record
+from penstock.orchestration.dead_letters.topic import (
+    ERROR_PREFIX,
+    DeadLetterError,
+    RawRecord,
+    dead_letter_topic,
+    ensure_topic,
+    fencing_producer,
+    raw_record,
+)
 from penstock.orchestration.declarations.applications import Application
 from penstock.orchestration.kafka.log import FROM_START, reader, to_end
 
@@ -114,16 +122,7 @@ def replay(application: Application, records: Sequence[DeadLetter], by: str, pro
     """
     marks_topic = replayed_topic(application.id)
     ensure_topic(application.bootstrap_servers, marks_topic, _MARKS)
-    producer = Producer(
-        {
-            "bootstrap.servers": application.bootstrap_servers,
-            "transactional.id": f"{application.id}-replay",
-            "retry.backoff.ms": 1,
-            "retry.backoff.max.ms": 10,
-            "log_level": 2,
-        }
-    )
-    producer.init_transactions(_SECONDS)
+    producer = fencing_producer(application.bootstrap_servers, f"{application.id}-replay")
     marks = read_marks(application)
     left = [record for record in records if record.place not in marks]
     try:

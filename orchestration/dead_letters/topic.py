@@ -75,16 +75,7 @@ def store_dead_letter(bootstrap_servers: str, application_id: str, record: RawRe
     """Write a record to the dead-letter topic, unless it is there already. Raises DeadLetterError; KafkaException if no broker answers."""
     topic = dead_letter_topic(application_id)
     ensure_topic(bootstrap_servers, topic, FOREVER)
-    producer = Producer(
-        {
-            "bootstrap.servers": bootstrap_servers,
-            "transactional.id": f"{topic}-{record.topic}-{record.partition}",
-            "retry.backoff.ms": 1,
-            "retry.backoff.max.ms": 10,
-            "log_level": 2,
-        }
-    )
-    producer.init_transactions(_SECONDS)
+    producer = fencing_producer(bootstrap_servers, f"{topic}-{record.topic}-{record.partition}")
     found = find(bootstrap_servers, topic, record.topic, record.partition, record.offset)
     if found is not None:
         return DeadLetter(topic, found, already=True)
@@ -94,6 +85,14 @@ def store_dead_letter(bootstrap_servers: str, application_id: str, record: RawRe
         if not problem.args[0].fatal():
             raise DeadLetterError(f"{record} could not be written to {topic}: {problem.args[0].str()}") from problem
     return DeadLetter(topic, _written_by_another(bootstrap_servers, topic, record), already=True)
+
+
+def fencing_producer(bootstrap_servers: str, transactional_id: str) -> Producer:
+    """Return a producer that has fenced all others of its transactional id. Raises KafkaException."""
+    backoff = {"retry.backoff.ms": 1, "retry.backoff.max.ms": 10}
+    producer = Producer({"bootstrap.servers": bootstrap_servers, "transactional.id": transactional_id, **backoff, "log_level": 2})
+    producer.init_transactions(_SECONDS)
+    return producer
 
 
 def _write(producer: Producer, topic: str, record: RawRecord, error_type: str, error: str) -> int:

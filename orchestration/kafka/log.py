@@ -15,16 +15,26 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from penstock.runtime.kafka.log_end import LogEnd
 
 FROM_START = 0
-_WAIT_SECONDS = 0.05  # the client library waits this long even if fewer records than requested have arrived
+WAIT_SECONDS = 0.05  # the client library waits this long even if fewer records than requested have arrived
 
 
 @contextmanager
 def reader(bootstrap_servers: str) -> Iterator[Consumer]:
-    """Open a consumer of committed records that belongs to no group and reports the end of a partition."""
-    consumer = Consumer(
+    """Open a consumer like `new_reader`, for the length of a block."""
+    consumer = new_reader(bootstrap_servers)
+    try:
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def new_reader(bootstrap_servers: str, group: str = "penstock-reader") -> Consumer:
+    """Return a consumer of committed records that joins no group and reports the end of a partition. The client requires the name of a
+    group; nothing is committed to it."""
+    return Consumer(
         {
             "bootstrap.servers": bootstrap_servers,
-            "group.id": "penstock-reader",  # required by the client; nothing is committed to it
+            "group.id": group,
             "enable.auto.commit": False,
             "isolation.level": "read_committed",
             "enable.partition.eof": True,
@@ -34,17 +44,13 @@ def reader(bootstrap_servers: str) -> Iterator[Consumer]:
             "log_level": 2,
         }
     )
-    try:
-        yield consumer
-    finally:
-        consumer.close()
 
 
 def to_end(consumer: Consumer, timeout_s: float) -> Iterator[Message]:
     """Yield the records of the single assigned partition, up to its current end. Raises KafkaException, also on a timeout."""
     end, deadline = LogEnd(consumer), time.monotonic() + timeout_s
     while time.monotonic() < deadline:
-        for message in consumer.consume(500, _WAIT_SECONDS):
+        for message in consumer.consume(500, WAIT_SECONDS):
             error = message.error()
             if error is None:
                 yield message

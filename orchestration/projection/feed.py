@@ -30,6 +30,7 @@ from penstock.orchestration.database import ControlPlane, audit
 from penstock.orchestration.database.models import Event as EventRow
 from penstock.orchestration.database.models import FeedOffset
 from penstock.orchestration.declarations.applications import Application
+from penstock.orchestration.kafka.log import WAIT_SECONDS, new_reader
 from penstock.orchestration.projection import writer
 from penstock.runtime.coordination.topics import coordination_topic
 from penstock.runtime.kafka.log_end import LogEnd
@@ -39,7 +40,6 @@ from penstock.runtime.model.events import events_topic
 logger = logging.getLogger(__name__)
 
 _BATCH = 1_000
-_WAIT_SECONDS = 0.05  # the client library waits this long even if less than a batch has arrived
 _PARTITION = 0  # both topics have a single partition, so their records are totally ordered
 
 
@@ -85,7 +85,7 @@ class Feed:
             return Step(0, True)
         end, waiting, stored = LogEnd(self._consumer), set(self._assigned), 0
         while waiting and (left := deadline - time.monotonic()) > 0:
-            messages = self._consume(min(left, _WAIT_SECONDS))
+            messages = self._consume(min(left, WAIT_SECONDS))
             stored += self._store([message for message in messages if message.error() is None])
             for message in messages:
                 self._check(message)
@@ -110,34 +110,20 @@ class Feed:
     def _assign(self, topic_ids: dict[str, str]) -> None:
         """Assign the consumer to the feed's positions in SQL: at the first step, and when a topic was created or recreated."""
         if self._consumer is not None and self._assigned == topic_ids:
-            self._seek_behind()
+            self._seek(self._consumer)  # another feed may have advanced, and the client reports the end once per arrival only
             return
         self.close()
         if not topic_ids:
             return
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": self._application.bootstrap_servers,
-                "group.id": f"{self._application.id}-feed",  # required by the client; nothing is committed to it
-                "enable.auto.commit": False,
-                "isolation.level": "read_committed",
-                "enable.partition.eof": True,
-                "auto.offset.reset": "earliest",
-                "fetch.wait.max.ms": 50,
-                "fetch.queue.backoff.ms": 5,
-                "log_level": 2,
-            }
-        )
+        self._consumer = new_reader(self._application.bootstrap_servers, f"{self._application.id}-feed")
         for topic, topic_id in topic_ids.items():
             self._ensure_row(topic, topic_id)
-        self._consumer.assign([TopicPartition(topic, _PARTITION, self._next(topic)) for topic in topic_ids])
         self._assigned = dict(topic_ids)
+        self._seek(self._consumer)
 
-    def _seek_behind(self) -> None:
-        """Seek both partitions to the offsets in SQL: another feed may have advanced them, and the client reports the end once per arrival
-        only."""
-        assert self._consumer is not None  # called by `_assign` with a consumer
-        self._consumer.assign([TopicPartition(topic, _PARTITION, self._next(topic)) for topic in self._assigned])
+    def _seek(self, consumer: Consumer) -> None:
+        """Seek the assigned partitions to the offsets in SQL."""
+        consumer.assign([TopicPartition(topic, _PARTITION, self._next(topic)) for topic in self._assigned])
 
     def _next(self, topic: str) -> int:
         with self._control_plane.reading() as session:
