@@ -35,7 +35,7 @@ from confluent_kafka.admin import AdminClient
 
 from benchmarks.brokers import broker_for
 from benchmarks.data import PARTITIONS, create_topic, load
-from benchmarks.measure import LOOK_SECONDS, ROOT, MeasurementError, measure
+from benchmarks.measure import POLL_SECONDS, ROOT, MeasurementError, measure
 from benchmarks.run import TIMEOUT_SECONDS
 from benchmarks.run_tables import COMMIT_MS
 from benchmarks.truth import Truth, counts
@@ -135,7 +135,7 @@ def _restart(servers: str, topic: str, interval_ms: int, total: int) -> Restart:
                 if process.poll() is not None or time.monotonic() > deadline:
                     process.kill()
                     raise MeasurementError(f"{run.app} ended, or did not come to the middle of its input")
-                time.sleep(LOOK_SECONDS)
+                time.sleep(POLL_SECONDS)
             _kill(process, run)
             replay = _behind(consumer, run)
         process, seconds = _started(run)
@@ -170,7 +170,7 @@ def _kill(process: subprocess.Popen[str], run: Run) -> None:
     while admin.describe_consumer_groups([group])[group].result(30).members:
         if time.monotonic() > deadline:
             raise MeasurementError(f"group {group} still has its member after {NOTICED_SECONDS:.0f} s")
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
 
 
 def _behind(consumer: Consumer, run: Run) -> int:

@@ -48,7 +48,7 @@ from penstock.serdes import LONG, STRING
 ALL_KEYS = 100_000
 COMMITS = 25
 READY_MS = 60_000
-LOOK_SECONDS = 0.005
+POLL_SECONDS = 0.005
 _CHANGELOG = Partition("bench-counts-changelog", 0)
 
 
@@ -221,7 +221,7 @@ def _watch(streams: KafkaStreams, servers: str, topic: str, keys: int) -> list[f
     while _committed(streams) < keys * COMMITS:
         if time.monotonic() > deadline:
             raise StreamsError("the records were not committed in time")
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
         now, until_now = _commits(streams)
         if now > count:
             times += [(until_now - spent) / (now - count)] * (now - count)

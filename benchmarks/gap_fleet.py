@@ -21,7 +21,7 @@ from penstock.runtime.coordination.records import Member
 from penstock.runtime.model.errors import StreamsError
 from penstock.runtime.model.states import State, TaskKind, TaskState
 
-LOOK_SECONDS = 0.2
+POLL_SECONDS = 0.2
 SETTLE_SECONDS = 120.0
 END_SECONDS = 60.0
 
@@ -134,7 +134,7 @@ class Instances:
                     raise MeasurementError(f"{name} ended with status {process.returncode}:\n{self._log_end(name)}")
             if time.monotonic() > deadline:
                 raise MeasurementError(f"{what} did not come within {SETTLE_SECONDS:.0f} s")
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
 
     def _log_end(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text(errors="replace")[-3000:]

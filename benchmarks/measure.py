@@ -27,7 +27,7 @@ from benchmarks.data import PARTITIONS
 from benchmarks.truth import Truth
 from benchmarks.workloads import Run
 
-LOOK_SECONDS = 0.05
+POLL_SECONDS = 0.05
 END_SECONDS = 20.0
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -103,7 +103,7 @@ def _watch(
         topics = (run.input, run.table) if run.kind == "stream-join" else (run.input,)
         partitions = [TopicPartition(topic, number) for topic in topics for number in range(PARTITIONS)]
         while True:
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
             if process.poll() is not None or time.monotonic() > deadline:
                 raise MeasurementError(_what_went_wrong(process, errors))
             done = _done(consumer, partitions)

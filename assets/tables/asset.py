@@ -152,5 +152,5 @@ def _text(found: TableCheck) -> str:
     if found.days:
         text += f" (days {found.days[0]} to {found.days[1]})"
     if found.moved_on:
-        text += f"; of {found.moved_on:,} keys, written again since, the changelog no longer tells"
+        text += f"; {found.moved_on:,} keys were not compared, because they were written again since"
     return text

@@ -26,7 +26,7 @@ from penstock.runtime.model.events import EventKind
 from penstock.runtime.model.states import State, TaskState
 
 STUCK_SECONDS = 180.0
-_LOOK_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 _TOLD = (EventKind.TASK_PAUSED.value, EventKind.TASK_RESUMED.value, EventKind.TASK_CORRUPTED.value, EventKind.GLOBAL_RECOVERY_STARTED.value)
 
 
@@ -62,7 +62,7 @@ def watch(operations: Operations, application: Application, flights: int, on_pro
     complete_at: datetime | None = None
     with operations.feed(application) as feed, _committed(application) as committed:
         while True:
-            feed.step(_LOOK_SECONDS)
+            feed.step(_POLL_SECONDS)
             yield from trail.news(operations)
             at = time.monotonic()
             if progress.update(committed(), at - looked, _paused(operations, application)):
@@ -76,7 +76,7 @@ def watch(operations: Operations, application: Application, flights: int, on_pro
                 return
             if at - max(moved_at, trail.last_at) > STUCK_SECONDS:
                 raise StuckError(_where(operations, application, progress, feed))
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
 
 class Trail:

@@ -181,7 +181,7 @@ def _notify(control_plane: ControlPlane, alert: Alert, rules: Sequence[Notificat
     except NotificationError as error:
         delivered = False
         detail["error"] = str(error)
-        logger.warning("alert %d: nobody could be told: %s", alert.id, error)
+        logger.warning("alert %d: no notification was delivered: %s", alert.id, error)
     with control_plane.writing() as session:
         row = alerts.get(session, alert.id)
         row.notify_attempts += 1

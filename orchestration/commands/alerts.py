@@ -249,7 +249,7 @@ def _from_kafka(reason: str, application: str | None, servers: str | None, as_js
         names = ("kind", "severity", "subject", "what", "since_ms")
         return [{"application": name, "source": "kafka", **{key: getattr(each, key) for key in names}} for name, each in found]
     if not found:
-        return Text("nothing is wrong, as far as Kafka tells")
+        return Text("no problem is visible in Kafka")
     shown = table("since", "severity", "kind", "application", "what")
     for name, each in found:
         shown.add_row(ago_ms(each.since_ms), each.severity, each.kind, name, Text(each.what))

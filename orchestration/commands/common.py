@@ -163,7 +163,7 @@ def explained() -> Iterator[None]:
 
 
 @contextmanager
-def told_if_stopped(what_stays: str) -> Iterator[None]:
+def explained_interrupt(what_stays: str) -> Iterator[None]:
     """End the command on Ctrl-C, with a message on what it leaves behind, and status 130."""
     try:
         yield

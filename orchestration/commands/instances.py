@@ -12,6 +12,7 @@ from penstock.orchestration.commands.common import (
     Servers,
     err,
     explained,
+    explained_interrupt,
     fail,
     hint,
     named,
@@ -19,7 +20,6 @@ from penstock.orchestration.commands.common import (
     project,
     say,
     task_id,
-    told_if_stopped,
 )
 from penstock.orchestration.commands.look import look_at
 from penstock.orchestration.commands.run_book import ApplicationName, TaskName
@@ -234,7 +234,7 @@ def deploy(
 
     `penstock deploy flight-board --dry-run`
     """
-    with project() as operations, told_if_stopped(f"penstock deploy {application} goes on where it was"):
+    with project() as operations, explained_interrupt(f"penstock deploy {application} goes on where it was"):
         deployment = Deployment(
             operations,
             application,

@@ -91,7 +91,7 @@ def _instances(application: str, servers: str | None, url: str | None, token: st
     newest = sorted(members, key=lambda member: -member.heartbeat_ms)
     addresses = list(dict.fromkeys(f"http://{member.application_server}" for member in newest if member.application_server))
     if not addresses:
-        raise StreamsError(f"no instance of {application} tells its address: set http.port (and application.server) and restart them")
+        raise StreamsError(f"no instance of {application} has a known address: set http.port (and application.server) and restart them")
     return addresses, token or (None if own is None else filled_in(str(own), "http.token"))
 
 

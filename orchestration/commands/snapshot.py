@@ -11,7 +11,7 @@ from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progres
 from rich.progress import Progress as Bar
 from rich.table import Table
 
-from penstock.orchestration.commands.common import Json, ago_ms, err, hint, out, print_json, project, say, table, told_if_stopped, warn
+from penstock.orchestration.commands.common import Json, ago_ms, err, explained_interrupt, hint, out, print_json, project, say, table, warn
 from penstock.orchestration.commands.run_book import ApplicationName
 from penstock.orchestration.database import audit
 from penstock.orchestration.declarations.applications import Application
@@ -63,8 +63,8 @@ def take(
     """
     with project() as operations:
         declared = operations.applications.named(application)
-        half = "there is no new snapshot; what tasks have written of it is read by nobody"
-        with told_if_stopped(half), _bar("Tasks", MofNCompleteColumn()) as progress:
+        half = "there is no new snapshot; the files that tasks have written for it are not used"
+        with explained_interrupt(half), _bar("Tasks", MofNCompleteColumn()) as progress:
             snapshot = take_snapshot(operations, declared, actor=audit.this_user(), timeout_s=timeout, progress=progress)
         say(f"{snapshot.id} is complete: {len(snapshot.tasks)} tasks, {_size(snapshot.manifest.bytes)}, at {snapshot.place}")
         _tell_left_out(snapshot)
@@ -165,8 +165,8 @@ def delete(
 
 
 def _export(operations: Operations, application: Application, snapshot: str | None, to: str | None) -> None:
-    cut_off = "nobody reads the copy before it is whole. `penstock snapshot export` goes on with it"
-    with told_if_stopped(cut_off), _bar("Export", DownloadColumn(), TimeRemainingColumn()) as progress:
+    cut_off = "the copy is incomplete and is not used. `penstock snapshot export` continues it"
+    with explained_interrupt(cut_off), _bar("Export", DownloadColumn(), TimeRemainingColumn()) as progress:
         found = export_snapshot(operations, application, actor=audit.this_user(), snapshot_id=snapshot, uri=to, progress=progress)
     say(f"{found.id} is exported to {found.place}")
 

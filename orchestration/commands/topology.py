@@ -18,7 +18,7 @@ from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.model.errors import BrokerUnavailableError
 from penstock.runtime.topology.factory import build_topology
 
-_LOOK_SECONDS, _LONGEST_SECONDS = 1.0, 8.0
+_POLL_SECONDS, _LONGEST_SECONDS = 1.0, 8.0
 
 
 class Form(StrEnum):
@@ -71,7 +71,7 @@ def _found(application: str, servers: str | None, rates: bool) -> tuple[str, dic
     if text is not None:
         return text, _notes(observer, picture, rates)
     if not known.factory:
-        fail(f"{application} has told no topology on {servers}: has it ever been started there?")
+        fail(f"{application} has no recorded topology on {servers}: has it ever been started there?")
     config = StreamsConfig({**known.config, "application.id": application})
     return str(build_topology(known.factory).resolved(config).describe()), {}
 
@@ -83,6 +83,6 @@ def _notes(observer: Observer, first: Picture, rates: bool) -> dict[int, str]:
     picture, until = first, time.monotonic() + _LONGEST_SECONDS
     with err.status("measuring for a few seconds how fast it runs (--no-rates: skip this)"):
         while not have_reported_again(picture, first) and time.monotonic() < until:
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
             picture = observer.look()
     return notes(picture, first)

@@ -136,7 +136,7 @@ def replay(application: Application, records: Sequence[DeadLetter], by: str, pro
     except KafkaException as problem:
         error = problem.args[0]
         if error.fatal():
-            raise DeadLetterError(f"somebody else replays dead letters of {application.id}: {error.str()}. Start it again") from problem
+            raise DeadLetterError(f"another process replays dead letters of {application.id}: {error.str()}. Start it again") from problem
         if error.txn_requires_abort():
             producer.abort_transaction(_SECONDS)
         raise DeadLetterError(f"dead letters could not be replayed: {error.str()}. What is replayed is marked; start it again") from problem

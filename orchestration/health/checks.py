@@ -334,7 +334,7 @@ def _expiry_row(known: Known, task: Task, retention_minutes: int) -> Row:
     bad = beyond(percent, limit, (100 + limit) / 2 if limit else 0)
     left = timedelta(minutes=round(max(0.0, retention_minutes - minutes)))
     problem = (
-        f"{task.application} {task.task}: nobody has it open; its committed offsets expire in {left}: start an instance"
+        f"{task.application} {task.task}: no instance has it open, and its committed offsets expire in {left}: start an instance"
         if bad is not Severity.INFO
         else ""
     )

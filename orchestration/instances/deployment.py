@@ -29,8 +29,8 @@ from penstock.runtime.model.states import State, TaskKind, TaskState
 
 DEPLOY_SECONDS = 600.0
 """Time for an instance to be RUNNING and caught up."""
-_LOOK_SECONDS = 0.5
-_LOOKS = 3
+_POLL_SECONDS = 0.5
+_CHECKS = 3
 """Number of consecutive polls without moving tasks that are required: the leader needs a moment to react to a new member."""
 _AT_WORK = (TaskState.RUNNING, TaskState.PAUSED)
 
@@ -156,7 +156,7 @@ class Deployment:
         """Wait until no task is moving to or from an instance, and this one has its standbys."""
         deadline, settled = time.monotonic() + self._timeout_s, 0
         self._progress(f"{name} is RUNNING; it learns its tasks")
-        while settled < _LOOKS:
+        while settled < _CHECKS:
             picture = self._observer.look()
             settled = settled + 1 if _is_settled(picture, name) else 0
             process = self._operations.launcher.running(name)
@@ -170,7 +170,7 @@ class Deployment:
                     f"instance {name} has not caught up within {self._timeout_s:g} s; it goes on. penstock tasks {self._application.id} "
                     "shows how far it is; --timeout gives it longer"
                 )
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
     def _how_it_stands(self, plan: Plan, done: Sequence[str]) -> str:
         new = [*plan.current, *done]

@@ -40,7 +40,7 @@ def drain(application: Application, name: str, process: Process | None, *, actor
         while process.alive if process is not None else any(member.instance == name for member in client.members()):
             if time.monotonic() > deadline:
                 raise LaunchError(
-                    f"instance {name} is still closing after {timeout_s + _CLOSE_SECONDS:g} s; its log tells what it waits for"
+                    f"instance {name} is still closing after {timeout_s + _CLOSE_SECONDS:g} s; its log shows what it waits for"
                 )
             time.sleep(0.2)
     return True

@@ -168,7 +168,7 @@ class Launcher:
             with FileLock(paths.lock_path(instance), timeout=_LOCK_SECONDS):
                 yield
         except Timeout as error:
-            raise LaunchError(f"instance {instance}: somebody else is starting it ({paths.lock_path(instance)} is held)") from error
+            raise LaunchError(f"instance {instance}: another process is starting it ({paths.lock_path(instance)} is held)") from error
         except OSError as error:
             raise LaunchError(f"instance {instance} cannot be started: {error}") from error
 

@@ -87,7 +87,7 @@ class TaskCommands:
             return Shift(result.by, already=bool(result.data.get("already")))
         committed = self.committed(topic, partition)
         if committed not in (offset, offset + 1):
-            raise RefusedError(f"{topic}-{partition} is committed at {committed}, not at {offset}: somebody has moved it")
+            raise RefusedError(f"{topic}-{partition} is committed at {committed}, not at {offset}: another program has moved it")
         if committed == offset:
             self._alter(topic, partition, offset + 1)
         return Shift("admin", already=committed == offset + 1)

@@ -27,7 +27,7 @@ from penstock.runtime.model.ids import NextOffset, Partition
 
 Answer = TypeVar("Answer")
 
-_LOOK_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 _GONE = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.GROUP_ID_NOT_FOUND)
 _POLICY = "cleanup.policy"
 _KEPT = (DESIRED, RESET)
@@ -200,7 +200,7 @@ class Brokers:
         while not condition():
             if time.monotonic() > until:
                 raise StreamsError(f"{what} did not come within {ANSWER_SECONDS:.0f} s; run the reset again, and it goes on")
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
     def _wait(self, what: str, future: Future[Answer]) -> Answer | None:
         """Wait for an answer; None if the topic or group does not exist. Raises RefusedError, BrokerUnavailableError, StreamsError."""

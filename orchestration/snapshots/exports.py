@@ -36,7 +36,7 @@ STALLED_SECONDS = 120.0
 """An export without progress for this long is abandoned; it can be resumed."""
 LEFTOVER_MS = 24 * 60 * 60_000
 """Age after which an incomplete export is removed: a living writer would have resumed it."""
-_LOOK_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 _ANSWER_SECONDS = 15.0
 _MOST_CUT_OFF = 3
 
@@ -131,7 +131,7 @@ def _copy(application: Application, snapshot: Snapshot, uri: str, actor: str, pr
                 raise StreamsError(
                     f"the export of snapshot {snapshot.id} has not got on for {STALLED_SECONDS:.0f} s: {waiting}. Export it again to go on"
                 )
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
 
 def _next(share: _Share, ask: Ask, before: ExportProgress, cut_off: dict[_Share, int]) -> ExportProgress:

@@ -260,7 +260,7 @@ def _tell(client: CommandClient, instances: Sequence[str], args: dict[str, objec
         try:
             client.send("keep-snapshots", instance=instance, args=args, timeout_s=_ANSWER_SECONDS)
         except StreamsError as error:
-            logger.warning("%s was not told which snapshots to keep: %s", instance, error)
+            logger.warning("%s did not get the command that removes snapshots: %s", instance, error)
 
 
 def settled_offsets(application: Application, parts: Iterable[TaskSummary]) -> list[PartitionOffset]:

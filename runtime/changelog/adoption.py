@@ -40,7 +40,7 @@ def take_up(
     directory: Path,
     store: EngineStore,
     belongs: Callable[[Partition], bool] | None,
-    way_out: str,
+    remedy: str,
     *,
     of_source: bool = False,
     topic_id: Callable[[], str | None] = lambda: None,
@@ -48,7 +48,7 @@ def take_up(
     """Check a store just opened in `directory` (the task's, or `global`) and prepare it to be restored from its offset.
 
     `belongs`: whether the store is built from a partition, None for a store without a log; `of_source`: its log is a topic of the
-    user's. `way_out`: for the message of a refusal. `topic_id` returns the id of the store's changelog now, None if that is unknown; it is
+    user's. `remedy`: for the message of a refusal. `topic_id` returns the id of the store's changelog now, None if that is unknown; it is
     called only for a store that has changed.
     Raises StoreChangedError, StateDirectoryError, and what `topic_id` raises.
     """
@@ -56,7 +56,7 @@ def take_up(
         return
     ours = store.layout.kind != "custom"
     if ours:
-        _check_layout(store, way_out, topic_id, logged=belongs is not None, of_source=of_source)
+        _check_layout(store, remedy, topic_id, logged=belongs is not None, of_source=of_source)
         _remove_java_segments(directory, store.name)
     if belongs is not None and not any(belongs(partition) for partition in store.committed_offsets()) and store.has_entries():
         _migrate(directory, store, belongs)
@@ -88,23 +88,23 @@ def _remove_java_segments(directory: Path, name: str) -> None:
         raise StateDirectoryError(f"{folder}, which Kafka Streams left, cannot be removed: {error}") from error
 
 
-def _check_layout(store: EngineStore, way_out: str, topic_id: Callable[[], str | None], *, logged: bool, of_source: bool) -> None:
+def _check_layout(store: EngineStore, remedy: str, topic_id: Callable[[], str | None], *, logged: bool, of_source: bool) -> None:
     data = store.get_meta(LAYOUT_META)
     kept = None if data is None else decode_layout(data)
     if data is None or kept is None:
         return
-    wanted, told = store.layout, changes(data, store)
+    wanted, differences = store.layout, changes(data, store)
     resized = kept.retention_ms != wanted.retention_ms  # segments are half a retention long, and found by their length
     if resized and not logged:
-        told.append("its retention has changed, so its files must be made again, and it has no changelog to make them from")
+        differences.append("its retention has changed, so its files must be made again, and it has no changelog to make them from")
     # Opened as another kind of store it may look empty although it is not; its offsets show that.
     holds = store.has_entries() or any(store.committed_offsets().values())
-    if told and holds and not of_source and (reason := _changelog_gone(store, topic_id)) is not None:
-        logger.warning("store %s has changed (%s) and is emptied, because its %s", store.name, ", and ".join(told), reason)
+    if differences and holds and not of_source and (reason := _changelog_gone(store, topic_id)) is not None:
+        logger.warning("store %s has changed (%s) and is emptied, because its %s", store.name, ", and ".join(differences), reason)
         store.wipe()
-    elif told and holds and not of_source:
-        raise StoreChangedError(f"store {store.name} has changed: {', and '.join(told)}. What it holds would be misread. {way_out}")
-    elif told or resized:
+    elif differences and holds and not of_source:
+        raise StoreChangedError(f"store {store.name} has changed: {', and '.join(differences)}. What it holds would be misread. {remedy}")
+    elif differences or resized:
         logger.warning("store %s is emptied and restored: its layout is another one now (%s, was %s)", store.name, wanted, kept)
         store.wipe()
     elif (now := layout_with_versions(store, data)) != data:
@@ -118,7 +118,7 @@ def _changelog_gone(store: EngineStore, topic_id: Callable[[], str | None]) -> s
     return None if known is None or now is None or known == now else f"changelog was deleted: its topic id was {known} and is {now}"
 
 
-def ways_out(application_id: str, store: str, changelog: Partition | None, directory: Path) -> str:
+def store_remedies(application_id: str, store: str, changelog: Partition | None, directory: Path) -> str:
     """Return the ways out for a changed store of a task's folder, for messages."""
     kept = f"{directory / 'rocksdb' / store} on every machine" if changelog is None else f"its changelog {changelog.topic}"
     return (

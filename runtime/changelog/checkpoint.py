@@ -17,7 +17,7 @@ from pathlib import Path
 
 from penstock.runtime.model.errors import StateDirectoryError
 from penstock.runtime.model.ids import NextOffset, Partition
-from penstock.runtime.stores.locks import sync_directory, way_out
+from penstock.runtime.stores.locks import remedy, sync_directory
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ def write_checkpoint(directory: Path, offsets: Mapping[Partition, NextOffset | N
         written.replace(path)
         sync_directory(directory)
     except OSError as error:
-        raise StateDirectoryError(f"{path} cannot be written: {error}{way_out(str(error))}") from error
+        raise StateDirectoryError(f"{path} cannot be written: {error}{remedy(str(error))}") from error
 
 
 def read_checkpoint(directory: Path) -> dict[Partition, NextOffset | None]:
@@ -85,7 +85,7 @@ def read_checkpoint(directory: Path) -> dict[Partition, NextOffset | None]:
     try:
         return _parsed(path, data.decode().splitlines())
     except ValueError as error:
-        logger.warning("%s is no checkpoint file and is removed; the next checkpoint writes it anew: %s", path, error)
+        logger.warning("%s is no checkpoint file and is removed; the next checkpoint writes it again: %s", path, error)
         remove_checkpoint(directory)
         return {}
 
@@ -103,7 +103,7 @@ def _parsed(path: Path, lines: Sequence[str]) -> dict[Partition, NextOffset | No
     if not lines or lines[0] != _VERSION:
         raise ValueError(f"version {lines[0] if lines else '(empty file)'} is not known, only {_VERSION}")
     if len(lines) < 2 or not lines[1].isdigit() or int(lines[1]) != len(lines) - 2:
-        raise ValueError(f"line 2 must tell the number of entries, which is {max(0, len(lines) - 2)}")
+        raise ValueError(f"line 2 must be the number of entries, which is {max(0, len(lines) - 2)}")
     applied = 0 if path.parent.name == GLOBAL_DIRECTORY else 1
     return dict(entry for line in lines[2:] if (entry := _entry(path, line, applied)) is not None)
 

@@ -2,9 +2,8 @@
 
 A followed store is usable as long as it has missed nothing (`staleness.py`), which must be noticed while it is read: the topic may be
 deleted and created again under the reader, and after an outage longer than `delete.retention.ms` the log lacks tombstones that were removed
-meanwhile. So the brokers are asked periodically for topic ids and ends, with the time of the question: once the reader has passed these
-ends, it has seen everything that was there at that time.
-"""
+meanwhile. So topic ids and ends are requested periodically, with the time of the request: once the reader has passed these ends, it has
+read everything that existed at that time."""
 
 from __future__ import annotations
 
@@ -13,8 +12,8 @@ from dataclasses import dataclass
 from penstock.runtime.changelog.staleness import Changelog, RestorableStore, mark_at_end
 from penstock.runtime.model.ids import NextOffset
 
-LOOK_SECONDS = 5.0
-"""Interval of the questions to the brokers."""
+POLL_SECONDS = 5.0
+"""Interval of the requests to the brokers."""
 _SHORTEST_GAP_MS = 20_000
 """The end is polled every 5 s, so a delete.retention.ms below 20 s cannot be enforced."""
 _MARK_MS = 60_000
@@ -33,15 +32,15 @@ class Following:
     _promise: tuple[int, NextOffset] | None = None
     _marked_ms: int = 0
 
-    def take_sight(self, seen: Changelog, asked_ms: int) -> None:
-        """Take the brokers' answer to a question of `asked_ms`, about the same topic."""
+    def take_answer(self, seen: Changelog, asked_ms: int) -> None:
+        """Take the brokers' answer to the request of `asked_ms`, for the same topic."""
         self.end = max(self.end, seen.end)
         if self._promise is None:
             self._promise = (asked_ms, seen.end)
 
     def gap(self, now_ms: int) -> str | None:
-        """Why reading on is not safe although the offset is there, or None: as `stale_reason`, for one that lives. While it still
-        catches up with what was there when it began, it counts from its beginning."""
+        """Return a message why reading cannot continue although the offset exists, else None: `stale_reason` for an open store. None
+        until the store has first caught up."""
         retention_ms = self.log.delete_retention_ms
         if retention_ms is None or self.at_end_ms is None or now_ms - self.at_end_ms <= max(retention_ms, _SHORTEST_GAP_MS):
             return None
@@ -51,8 +50,8 @@ class Following:
         )
 
     def settle(self, store: RestorableStore, position: NextOffset) -> bool:
-        """Keeps a promise that has come true, in the store too; call it when all up to `position` is written, or is with the next write.
-        True if the store's mark is old enough to be written although there is nothing else to write."""
+        """Record that the store is up to date, once `position` has reached the end of the last answer. Call it when everything up to
+        `position` is written, or part of the next write. Return True if the stored time is old enough to be written on its own."""
         if self._promise is None or position < self._promise[1]:
             return False
         self.at_end_ms, self._promise = self._promise[0], None

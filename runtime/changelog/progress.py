@@ -13,11 +13,11 @@ from penstock.runtime.model.metrics import TASK, Metrics
 
 log = logging.getLogger(__name__)
 
-LOOK_MS = 500
+UPDATE_MS = 500
 """Interval of measurements."""
-TELL_MS = 5_000
+REPORT_MS = 5_000
 """Interval of log lines and events of a long restore."""
-_LOOKS = 10
+_SAMPLES = 10
 """Number of measurements for a rate."""
 
 
@@ -47,7 +47,7 @@ class TaskProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _Sample:
     at_ms: int
     records: int
     remaining: int
@@ -61,8 +61,8 @@ class TaskRestore:
         self._task = task
         self._clock = clock
         self._events = events
-        self._since_ms = self._told_ms = clock.monotonic_ms()
-        self._looks = deque([_Look(self._since_ms, 0, remaining)], maxlen=_LOOKS)
+        self._since_ms = self._reported_ms = clock.monotonic_ms()
+        self._samples = deque([_Sample(self._since_ms, 0, remaining)], maxlen=_SAMPLES)
         self._rate = metrics.gauge("restore-rate", TASK, task_id=str(task))
         self._remaining = metrics.gauge("restore-remaining-records-total", TASK, task_id=str(task))
         self._left = metrics.gauge("restore-seconds-left", TASK, task_id=str(task))
@@ -73,7 +73,7 @@ class TaskRestore:
     @property
     def progress(self) -> TaskProgress:
         """Progress at the last measurement."""
-        first, last = self._looks[0], self._looks[-1]
+        first, last = self._samples[0], self._samples[-1]
         seconds = (last.at_ms - first.at_ms) / 1000
         if seconds <= 0:
             return TaskProgress(last.records, last.remaining, 0.0, None)
@@ -81,16 +81,16 @@ class TaskRestore:
         left = last.remaining / pace if pace > 0 else None
         return TaskProgress(last.records, last.remaining, (last.records - first.records) / seconds, left)
 
-    def look(self, records: int, remaining: int) -> None:
+    def update(self, records: int, remaining: int) -> None:
         """Update the progress; report it every few seconds."""
         now_ms = self._clock.monotonic_ms()
-        self._looks.append(_Look(now_ms, records, remaining))
+        self._samples.append(_Sample(now_ms, records, remaining))
         progress = self.progress
         self._rate.set(progress.rate)
         self._remaining.set(remaining)
         self._left.set(-1 if progress.seconds_left is None else progress.seconds_left)
-        if now_ms - self._told_ms >= TELL_MS:
-            self._told_ms = now_ms
+        if now_ms - self._reported_ms >= REPORT_MS:
+            self._reported_ms = now_ms
             left = "unknown" if progress.seconds_left is None else f"{progress.seconds_left:.0f} s"
             text = "task %s restores: %d records so far, %.0f a second, %d offsets to go, time left: %s"
             log.info(text, self._task, records, progress.rate, remaining, left, extra={"task": self._task})

@@ -1,14 +1,14 @@
-"""Rebuilding stores from their changelogs, and keeping copies of them: one loop, one consumer, for every store of a worker that is behind.
+"""Restore of stores from their changelogs, and update of copies: one loop with one consumer for all stores of a worker that are behind.
 
-Kafka Streams has a changelog reader, a state updater thread and a standby task for this. Here a store is a partition, a position and
-an end; which task it belongs to matters only for saying when that task is complete. A standby or a learner is the same with an end that
-moves away: it is *followed*. The loop belongs to the worker's thread and does a bounded amount of work per step, so tasks that are complete
-process while others restore. Followers wait while an active task restores, as in Kafka Streams: somebody waits for that one.
+Kafka Streams has a changelog reader, a state updater thread and a standby task for this. Here a store has a partition, a position and an
+end; its task matters only for reporting when that task is complete. A standby or a learner is the same with a growing end: it is
+*followed*. The loop runs on the worker's thread and does a bounded amount of work per step, so complete tasks process while others restore.
+Followers wait while an active task restores, as in Kafka Streams, because its output is waiting.
 
-Records are folded by key as they are read (`folding.py`), and what is left is written in bulk with the offset up to which it was read, so a
-kill at any moment leaves a store that goes on from there. Rejected, by measurement (`python -m benchmarks restore`, docs/benchmarks.md):
-a write per poll, which takes more than twice as long; SST files and ingestion, which win less than two runs of the same program differ by,
-since a write is a tenth of a restore, and which cannot be atomic with the offset.
+Records are folded by key as they are read (`folding.py`), and the result is written in bulk with its offset, so after a kill at any moment
+the store continues from there. Rejected, by measurement (`python -m benchmarks restore`, docs/benchmarks.md): a write per poll, which takes
+more than twice as long; SST files and ingestion, which save less than the difference between two runs of the same program, since a write is
+a tenth of a restore, and which cannot be atomic with the offset.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from penstock.runtime.changelog.following import LOOK_SECONDS, Following
+from penstock.runtime.changelog.following import POLL_SECONDS, Following
 from penstock.runtime.changelog.listeners import StandbyUpdateListener, StateRestoreListener, SuspendReason
-from penstock.runtime.changelog.progress import LOOK_MS, RestoreProgress, TaskProgress, TaskRestore
+from penstock.runtime.changelog.progress import UPDATE_MS, RestoreProgress, TaskProgress, TaskRestore
 from penstock.runtime.changelog.reading import Reading, offset_of
-from penstock.runtime.changelog.staleness import Changelog, RestorableStore, made_anew, mark_at_end, stale_reason
+from penstock.runtime.changelog.staleness import Changelog, RestorableStore, mark_at_end, recreation_reason, stale_reason
 from penstock.runtime.kafka.clients import ClientProperties
 from penstock.runtime.kafka.log_reader import LogReader, Poll
 from penstock.runtime.kafka.topic_watch import Observation, TopicWatch, TopicWatcher
@@ -41,20 +41,20 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LONGEST_MS = 5_000
-"""How long a restore folds before it writes: what a kill costs."""
+"""Longest time between writes: a kill loses at most this much work."""
 _MOST_KEYS = 100_000
-"""Keys in one write, which nothing else can be done beside: about 0.1 s."""
+"""Limit of keys per write, which blocks the worker for about 0.1 s."""
 _STEP_MS = 20
-"""How long a step reads: half of what processing takes of a busy worker's turn."""
+"""Reading time of a step: half the processing time in a turn of a busy worker."""
 _FOLLOW_MS = 200
-"""The same of a follower, whose task may be promoted at any moment."""
+"""As `_LONGEST_MS`, for a follower, whose task may be promoted at any moment."""
 
-Look = Callable[[Sequence[Partition]], Mapping[Partition, Changelog]]
-"""What the brokers say of changelogs now. Raises StreamsError where they do not answer."""
+DescribeChangelogs = Callable[[Sequence[Partition]], Mapping[Partition, Changelog]]
+"""Returns the current facts about changelogs. Raises StreamsError if no broker answers."""
 
 
 class Restorer:
-    """Restores and follows the stores of any number of tasks with one consumer. Belongs to one thread."""
+    """Restores and follows the stores of any number of tasks with one consumer. Used by one thread."""
 
     def __init__(
         self,
@@ -65,21 +65,21 @@ class Restorer:
         listeners: Iterable[StateRestoreListener] = (),
         *,
         standby_listeners: Iterable[StandbyUpdateListener] = (),
-        look: Look | None = None,
+        describe: DescribeChangelogs | None = None,
         watcher: TopicWatcher | None = None,
         most_bytes: int = DEFAULT_READ_CACHE_BYTES,
     ) -> None:
         """`properties`: `StreamsConfig.consumer_properties("restore")`. `most_bytes`: memory that records may take, about, before they are
-        written (`StoreMemory.restore_bytes`). `look` is called by `watcher`, or one of its own, every few seconds:
-        topics may be made anew while they are read. Without it that goes unseen, and `follow` is refused. No connection is made before
-        the first `add` or `follow`."""
+        written (`StoreMemory.restore_bytes`). `describe` is called by `watcher`, or one of its own, every few seconds: topics may be
+        created again while they are read. Without it this is not noticed, and `follow` is refused. No connection is made before the first
+        `add` or `follow`."""
         self._properties = properties
         self._clock = clock
         self._metrics = metrics
         self._events = events
         self._listeners = tuple(listeners)
         self._standby_listeners = tuple(standby_listeners)
-        self._look = look
+        self._describe = describe
         self._watcher = watcher or TopicWatcher(clock)
         self._most_bytes = most_bytes
         self.held_bytes = 0
@@ -89,7 +89,7 @@ class Restorer:
         self._readings: dict[Partition, Reading] = {}
         self._waiting: dict[TaskId, int] = {}
         self._begun: dict[TaskId, TaskRestore] = {}
-        self._looked_ms = 0
+        self._updated_ms = 0
         self._following: set[TaskId] = set()
         self._promoted: set[TaskId] = set()
         """Restoring tasks that were followers."""
@@ -148,7 +148,7 @@ class Restorer:
 
         A batch is written every 200 ms. While an active task restores, followers are not read.
         """
-        assert self._look is not None, "following needs a way to look at the changelogs"
+        assert self._describe is not None, "following needs `describe`"
         self._following.add(task)
         for store, changelog in stores:
             start = self._prepare(task, store, changelog)
@@ -168,7 +168,7 @@ class Restorer:
         self._promoted.add(task)
         readings = [(self._readings[changelog.partition], changelog) for _, changelog in stores]
         for reading, _ in readings:
-            self._tell_suspended(reading, SuspendReason.PROMOTED)
+            self._notify_suspended(reading, SuspendReason.PROMOTED)
             self._write(reading, reading.position)
         self._waiting[task] = len(readings)
         remaining = sum(max(0, changelog.end - reading.position) for reading, changelog in readings)
@@ -193,7 +193,7 @@ class Restorer:
             return False
         return reading.following.gap(self._clock.wall_ms()) is None
 
-    def _tell_suspended(self, reading: Reading, reason: SuspendReason) -> None:
+    def _notify_suspended(self, reading: Reading, reason: SuspendReason) -> None:
         partition, store = reading.log.partition, reading.store
         for standby in self._standby_listeners:
             standby.on_update_suspended(partition, store.name, (store.committed_offset(partition) or 0) - 1, reading.end, reason)
@@ -201,8 +201,8 @@ class Restorer:
     def _watch_topics(self) -> None:
         if self._watch is not None:
             self._watch.discard()  # the caller's descriptions of the changelogs are newer
-        elif (look := self._look) is not None:
-            self._watch = self._watcher.watch(lambda: look(tuple(self._readings)), "changelog", LOOK_SECONDS)
+        elif (describe := self._describe) is not None:
+            self._watch = self._watcher.watch(lambda: describe(tuple(self._readings)), "changelog", POLL_SECONDS)
             self._watch.start()
 
     def _open_reader(self) -> LogReader:
@@ -220,7 +220,7 @@ class Restorer:
                 for listener in self._listeners:
                     listener.on_restore_suspended(partition, store.name, reading.records)
             else:
-                self._tell_suspended(reading, SuspendReason.PROMOTED if promoted else SuspendReason.MIGRATED)
+                self._notify_suspended(reading, SuspendReason.PROMOTED if promoted else SuspendReason.MIGRATED)
         self._waiting.pop(task, None)
         self._promoted.discard(task)
         if (begun := self._begun.pop(task, None)) is not None:
@@ -255,7 +255,7 @@ class Restorer:
             moved = True
             if self._clock.monotonic_ms() >= until_ms:
                 break
-        self._look_if_due()
+        self._update_progress()
         finished = [task for task, stores in self._waiting.items() if stores == 0]
         for task in finished:
             del self._waiting[task]
@@ -267,11 +267,11 @@ class Restorer:
             return_free_memory()
         return finished
 
-    def _look_if_due(self) -> None:
+    def _update_progress(self) -> None:
         now_ms = self._clock.monotonic_ms()
-        if not self._begun or now_ms - self._looked_ms < LOOK_MS:
+        if not self._begun or now_ms - self._updated_ms < UPDATE_MS:
             return
-        self._looked_ms = now_ms
+        self._updated_ms = now_ms
         sums = {task: [begun.done, 0] for task, begun in self._begun.items()}
         for reading in self._readings.values():
             if reading.following is None:
@@ -279,7 +279,7 @@ class Restorer:
                 of_task[0] += reading.records
                 of_task[1] += max(0, reading.log.end - reading.position)
         for task, (records, remaining) in sums.items():
-            self._begun[task].look(records, remaining)
+            self._begun[task].update(records, remaining)
 
     def _arrange_followers(self) -> None:
         """Read followers only while no active task restores, apart from former followers, which complete at once. A source topic is not
@@ -300,11 +300,11 @@ class Restorer:
         reasons: dict[TaskId, list[str]] = {}
         for partition, seen in observation.facts.items():
             if (reading := self._readings.get(partition)) is not None:
-                reason = made_anew(seen, reading.log.topic_id)
+                reason = recreation_reason(seen, reading.log.topic_id)
                 if reason is not None:
                     reasons.setdefault(reading.task, []).append(f"store {reading.store.name}: {reason}")
                 elif reading.following is not None:
-                    reading.following.take_sight(seen, observation.asked_ms)
+                    reading.following.take_answer(seen, observation.asked_ms)
         self._give_up(reasons)
 
     def _take(self, poll: Poll) -> None:
@@ -390,9 +390,9 @@ class Restorer:
         if following is not None:
             following.marked()
         if records:
-            self._tell_written(reading, records)
+            self._notify_written(reading, records)
 
-    def _tell_written(self, reading: Reading, records: int) -> None:
+    def _notify_written(self, reading: Reading, records: int) -> None:
         partition, store = reading.log.partition, reading.store.name
         if reading.following is None:
             for listener in self._listeners:

@@ -74,7 +74,7 @@ def known_until(store: RestorableStore, at_ms: int) -> None:
     store.set_meta(AT_END_MS, b"%d" % at_ms)
 
 
-def made_anew(log: Changelog, known_id: str) -> str | None:
+def recreation_reason(log: Changelog, known_id: str) -> str | None:
     """Return a message if `log` is another topic than the one of `known_id`, else None."""
     if known_id == log.topic_id:
         return None
@@ -90,7 +90,7 @@ def stale_reason(store: RestorableStore, log: Changelog, now_ms: int) -> str | N
 def stale_reason_of(start: NextOffset, meta: Callable[[str], bytes | None], log: Changelog, now_ms: int) -> str | None:
     """Return `stale_reason` for content at offset `start`, with its metadata by name."""
     known_id = stored_topic_id(meta)
-    if known_id is not None and (reason := made_anew(log, known_id)) is not None:
+    if known_id is not None and (reason := recreation_reason(log, known_id)) is not None:
         return reason
     if start > log.end:
         return f"the store is at offset {start} of {log.partition}, which ends at {log.end}"

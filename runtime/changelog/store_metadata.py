@@ -1,8 +1,7 @@
 """Metadata that a store keeps beside its entries: the topic of its changelog, times, and when everything of a topic was read.
 
-All of it is written in the batch of a commit, so it is as old as the data. It tells whether the content is stale (`staleness.py`), and is
-read where the group's committed offsets do not tell: after a tool has erased their metadata (rules.md, 17), or when they are gone
-(rules.md, 14).
+All of it is written in the batch of a commit, so it is as old as the data. It shows whether the content is stale (`staleness.py`), and
+replaces metadata of the group's committed offsets that a tool has erased (rules.md, 17), or offsets that have expired (rules.md, 14).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Which changelog a store's updates go to, and what they look like there.
+"""Changelog records of stores' updates.
 
 A changelog is `<application.id>-<store>-changelog`, with one partition per task. An update is written once per key and commit
-(`EngineStore.changelog_records` folds them), with the timestamp of the last update of the key, and as a tombstone where it was deleted.
+(`EngineStore.changelog_records` folds them), with the timestamp of the last update of the key, and as a tombstone if it was deleted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ChangelogRow = tuple[bytes, bytes | None, int]
 
 
 class ChangelogRows(NamedTuple):
-    """What is to be written to one changelog; `headers` are those of every record that is no tombstone."""
+    """Records for one changelog. `headers` are those of every record that is not a tombstone."""
 
     partition: Partition
     rows: list[ChangelogRow]
@@ -25,7 +25,7 @@ class ChangelogRows(NamedTuple):
 
 
 class LoggedStore(Protocol):
-    """What the writer needs of a store."""
+    """Interface of a store with a changelog."""
 
     @property
     def name(self) -> str: ...
@@ -40,18 +40,18 @@ class LoggedStore(Protocol):
 
 
 def changelog_partition(application_id: str, store: str, task: TaskId) -> Partition:
-    """The partition that holds this task's part of the store."""
+    """Return the changelog partition of this task's part of the store."""
     return Partition(changelog_topic(application_id, store), task.partition)
 
 
 class ChangelogWriter:
-    """The changelogs of one task's stores."""
+    """Writer of the changelogs of one task's stores."""
 
     def __init__(self, application_id: str, task: TaskId, stores: list[LoggedStore]) -> None:
         self._logged = [(changelog_partition(application_id, store.name, task), store) for store in stores if store.logging_enabled]
 
     def pending(self) -> Iterator[ChangelogRows]:
-        """The updates since the last commit, for each changelog that has any."""
+        """Yield the updates since the last commit, for each changelog that has any."""
         for partition, store in self._logged:
             rows = list(store.changelog_records())
             if rows:

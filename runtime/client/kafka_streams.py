@@ -404,8 +404,8 @@ class KafkaStreams:
         return query
 
     def query_metadata_for_key(self, store: str, key: object, serializer_or_partitioner: KeyChooser | None = None) -> KeyQueryMetadata:
-        """Which instances of the application have a key of a store (KIP-535). How the key's partition is found: by the store's own serde;
-        by another serde, or a function from keys to bytes; or by a partitioner, if the store's input was written by one.
+        """Return the instances of the application that have a key of a store (KIP-535). The key's partition is computed with the store's
+        own serde; with another serde or a function from keys to bytes; or with a partitioner, if the store's input was written with one.
 
         Raises InvalidStateStoreError for an unknown store, StreamsError if the client does not run or the key has no one partition.
         """
@@ -413,13 +413,14 @@ class KafkaStreams:
         return self._places.of_key(store, key, serializer_or_partitioner)
 
     def metadata_for_all_streams_clients(self) -> list[StreamsMetadata]:
-        """The instances of the application that tell an address (`application.server`), this one included. Raises StreamsError if the
-        client does not run."""
+        """Return the instances of the application that have an address (`application.server`), including this one. Raises StreamsError if
+        the client does not run."""
         self._running_workers("metadata_for_all_streams_clients")
         return self._places.all()
 
     def streams_metadata_for_store(self, store: str) -> list[StreamsMetadata]:
-        """Those of them that have a part of a store, or a copy of one. Raises InvalidStateStoreError for an unknown store."""
+        """Return the instances with an address that have a part of a store, or a copy of one. Raises InvalidStateStoreError for an unknown
+        store."""
         self._running_workers("streams_metadata_for_store")
         return self._places.for_store(store)
 

@@ -24,11 +24,11 @@ Offsets = Mapping[Partition, OffsetAndMetadata]
 class CompareAndSet:
     """Offsets for the next commit, each written only if `expected` is still the committed one."""
 
-    def __init__(self, wanted: Offsets, expected: Offsets, look: Callable[[Iterable[Partition]], Offsets]) -> None:
-        """`look` reads committed offsets from the broker, without those of open transactions."""
+    def __init__(self, wanted: Offsets, expected: Offsets, read_committed: Callable[[Iterable[Partition]], Offsets]) -> None:
+        """`read_committed` reads committed offsets from the broker, without those of open transactions."""
         self._wanted = wanted
         self._expected = dict(expected)
-        self._look = look
+        self._read_committed = read_committed
         self.moved: dict[Partition, OffsetAndMetadata] = {}
         """Offsets that were set from outside in the meantime; they stay."""
 
@@ -36,7 +36,7 @@ class CompareAndSet:
         return bool(self._wanted)
 
     def write(self, send: Callable[[Offsets], None]) -> None:
-        """Send the wanted offsets into the open transaction. Raises what `send` and `look` raise."""
+        """Send the wanted offsets into the open transaction. Raises what `send` and `read_committed` raise."""
         send(self._wanted)
         while moved := self._found_moved():
             self.moved.update(moved)
@@ -44,4 +44,4 @@ class CompareAndSet:
             send(moved)
 
     def _found_moved(self) -> dict[Partition, OffsetAndMetadata]:
-        return {partition: at for partition, at in self._look(self._wanted).items() if at != self._expected.get(partition)}
+        return {partition: at for partition, at in self._read_committed(self._wanted).items() if at != self._expected.get(partition)}

@@ -312,12 +312,12 @@ def name_instead_of(kind: type, argument: object) -> str | None:
     that was not called, or a serde alone."""
     if argument is None or isinstance(argument, str | Named):
         return name_of(argument)
-    way_out = ""
+    remedy = ""
     if argument is kind:
-        way_out = f": call it, {kind.__name__}(...)"
+        remedy = f": call it, {kind.__name__}(...)"
     elif isinstance(argument, Serde):
-        way_out = f": {kind.__name__}({argument!r}, value=...)"
-    raise TopologyError(f"expected {kind.__name__}(...), or a name alone, not {argument!r}{way_out}")
+        remedy = f": {kind.__name__}({argument!r}, value=...)"
+    raise TopologyError(f"expected {kind.__name__}(...), or a name alone, not {argument!r}{remedy}")
 
 
 def consumed_of(consumed: ConsumedOrStr[K, V]) -> Consumed[K, V]:

@@ -24,7 +24,7 @@ class Answer:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-def told(found: object, status: int = 200) -> Answer:
+def json_answer(found: object, status: int = 200) -> Answer:
     """Return a response with this JSON body."""
     return Answer(status, msgspec.json.encode(found))
 

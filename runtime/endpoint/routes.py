@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.coordination.fleet import Fleet
 from penstock.runtime.coordination.streams_metadata import KeyQueryMetadata, StreamsMetadataState
-from penstock.runtime.endpoint.answers import PROMETHEUS, Answer, Refusal, elsewhere, later, told
+from penstock.runtime.endpoint.answers import PROMETHEUS, Answer, Refusal, elsewhere, json_answer, later
 from penstock.runtime.endpoint.forms import key_bytes, key_of, valued
 from penstock.runtime.endpoint.parameters import Parameters
 from penstock.runtime.endpoint.reads import MOST_ROWS, Page, Part, Scan, StoreReads
@@ -104,7 +104,7 @@ class Routes:
             raise Refusal(404, str(error)) from error
         if len(words) < 3:
             Parameters(parts.query, ())
-            return told(self._described(store))
+            return json_answer(self._described(store))
         if words[2] not in self._of_store:
             raise Refusal(404, f"there is no read {words[2]!r}: known are {', '.join(self._of_store)}")
         known_parameters, read = self._of_store[words[2]]
@@ -117,19 +117,19 @@ class Routes:
         state, idle_ms = self._client.state, self._client.ms_since_progress
         ended = state in (State.PENDING_ERROR, State.ERROR, State.NOT_RUNNING)
         alive = not ended and idle_ms <= self._client.config.integer("max.poll.interval.ms")
-        return told({"alive": alive, "state": state.value, "ms_since_progress": idle_ms}, 200 if alive else 503)
+        return json_answer({"alive": alive, "state": state.value, "ms_since_progress": idle_ms}, 200 if alive else 503)
 
     def _ready(self) -> Answer:
         """Readiness: tasks run and stores are complete."""
         ready = self._client.state is State.RUNNING
-        return told({"ready": ready, "state": self._client.state.value}, 200 if ready else 503)
+        return json_answer({"ready": ready, "state": self._client.state.value}, 200 if ready else 503)
 
     def _metrics(self) -> Answer:
         return Answer(200, prometheus_text(self._client.metrics()), PROMETHEUS)
 
     def _tasks(self) -> Answer:
         threads = sorted(self._threads(), key=lambda thread: thread.thread_name)
-        return told(
+        return json_answer(
             [
                 {
                     "thread": thread.thread_name,
@@ -149,7 +149,7 @@ class Routes:
     def _whole_fleet(self) -> Answer:
         fleet = self._fleet()
         if fleet is None:
-            raise later("this instance has not heard of the others yet")
+            raise later("this instance has not read the other instances' records yet")
         members = [
             {
                 "instance": member.instance,
@@ -165,12 +165,12 @@ class Routes:
             }
             for member in sorted(fleet.members, key=lambda member: (member.instance, member.worker, member.incarnation))
         ]
-        return told({"application": self._application, "instance": fleet.instance, "members": members})
+        return json_answer({"application": self._application, "instance": fleet.instance, "members": members})
 
     # -- stores ----------------------------------------------------------------------------------------------------------------
 
     def _stores(self) -> Answer:
-        return told([self._described(store) for _, store in sorted(self._places.stores.items())])
+        return json_answer([self._described(store) for _, store in sorted(self._places.stores.items())])
 
     def _described(self, store: KnownStore) -> dict[str, object]:
         here = self._parts(store, stale=True)
@@ -216,11 +216,9 @@ class Routes:
         what = f"partition {partition} of store {store.name!r}"
         if owner == HostInfo.unavailable():
             copies = [str(host) for host in sorted(metadata.standby_hosts)]
-            raise later(
-                f"{what} is at no instance that tells its address (application.server)", {"partition": partition, "standbys": copies}
-            )
+            raise later(f"{what} is at no instance with a known address (application.server)", {"partition": partition, "standbys": copies})
         if owner == own:
-            raise later(f"{what} is just coming here", {"partition": partition})
+            raise later(f"{what} is moving to this instance", {"partition": partition})
         raise elsewhere(owner, partition, target, f"{what} is elsewhere")
 
     def _check(self, store: KnownStore, partition: int) -> None:
@@ -247,7 +245,7 @@ class Routes:
         except StreamsError as error:
             raise Refusal(400, str(error)) from error
         if partition is None:
-            raise later("this instance has not heard of the others yet")
+            raise later("this instance has not read the other instances' records yet")
         return partition
 
     def _owner(self, store: KnownStore, parameters: Parameters, _target: str) -> Answer:
@@ -261,9 +259,9 @@ class Routes:
             self._check(store, partition)
         found = self._places.of_partition(store.name, partition)
         if found == KeyQueryMetadata.NOT_AVAILABLE:
-            raise later(f"partition {partition} of store {store.name!r} is at no instance that tells its address (application.server)")
+            raise later(f"partition {partition} of store {store.name!r} is at no instance with a known address (application.server)")
         standbys = [str(host) for host in sorted(found.standby_hosts)]
-        return told({"store": store.name, "partition": found.partition, "active": _address(found.active_host), "standbys": standbys})
+        return json_answer({"store": store.name, "partition": found.partition, "active": _address(found.active_host), "standbys": standbys})
 
     def _get(self, store: KnownStore, parameters: Parameters, target: str) -> Answer:
         _readable(store, "key_value versioned", "get")
@@ -276,7 +274,7 @@ class Routes:
 
     def _one(self, store: KnownStore, part: Part, value: object) -> Answer:
         assert store.value_serde is not None
-        return told({"store": store.name, **part.shown(), **valued(value, store.value_serde, self._topic(store))})
+        return json_answer({"store": store.name, **part.shown(), **valued(value, store.value_serde, self._topic(store))})
 
     def _range(self, store: KnownStore, parameters: Parameters, target: str) -> Answer:
         _readable(store, "key_value versioned", "range")
@@ -334,7 +332,7 @@ class Routes:
                 {"elsewhere": self._elsewhere(store, parts)},
             )
         rows, following = self._reads(store, stale).page(parts, scan, page, limit)
-        return told(
+        return json_answer(
             {
                 "store": store.name,
                 "rows": rows,

@@ -105,7 +105,7 @@ class _Server(ThreadingMixIn, TCPServer):
             return self._routes.answer(target)
         except BaseException:
             logger.exception("HTTP endpoint: %s", target)
-            return Refusal(500, "the endpoint failed: the instance's log tells why").answer
+            return Refusal(500, "the endpoint failed: see the instance's log").answer
         finally:
             self._reads.release()
 

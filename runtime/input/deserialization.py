@@ -164,16 +164,16 @@ class Decoder:
         """Return the error with the node and the part that its serde could not read; key and value are decoded again to find out which."""
         place = f"{message.topic()}-{message.partition()}@{message.offset()}"
         pass_ctrl_c(cause, place)
-        told = f"source {self._source}: " if self._source else ""
+        detail = f"source {self._source}: " if self._source else ""
         parts = (("key", self._key_serde, self._key, message.key()), ("value", self._value_serde, self._value, message.value()))
         for what, serde, read, raw in parts:
             try:
                 if raw is not None:
                     read(raw)
             except BaseException:  # noqa: BLE001 (it is reported as `cause`)
-                told += f"serde {serde.name} cannot read the {what} {reprlib.repr(raw)}: "
+                detail += f"serde {serde.name} cannot read the {what} {reprlib.repr(raw)}: "
                 break
-        error = DeserializationError(f"{place}: {told}{described(cause)}")
+        error = DeserializationError(f"{place}: {detail}{described(cause)}")
         error.__cause__ = cause
         return error
 

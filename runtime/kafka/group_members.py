@@ -42,4 +42,4 @@ class GroupMembers:
                 description = admin.describe_consumer_groups([self._group], request_timeout=ANSWER_SECONDS)[self._group].result()
                 return frozenset(member.member_id for member in description.members)
         except KafkaException as error:
-            raise unanswered(f"group {self._group} cannot be looked at", kafka_error(error)) from error
+            raise unanswered(f"group {self._group} cannot be described", kafka_error(error)) from error

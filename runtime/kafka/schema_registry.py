@@ -188,7 +188,8 @@ class _RegistrySerde(Serde[Any]):
         return lambda data: msgspec.convert(call(data), kind)
 
     def _bound(self, function: _Function, topic: str, headers: CurrentHeaders | None) -> Callable[[Any], Any]:
-        """Return the function for one topic. It passes the record's headers, and tells an unavailable registry from a bad record."""
+        """Return the function for one topic. It passes the record's headers, and distinguishes an unavailable registry from a bad
+        record."""
         from confluent_kafka.serialization import MessageField, SerializationContext
 
         context = SerializationContext(topic, MessageField.KEY if self._is_key else MessageField.VALUE)

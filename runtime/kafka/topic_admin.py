@@ -51,7 +51,7 @@ WARN_SECONDS = 3.0
 ANSWER_SECONDS = 30.0
 """Time-out of one request to the brokers."""
 
-LOOK_SECONDS = 3.0
+SHORT_ANSWER_SECONDS = 3.0
 """Time-out of a request during a transaction: well below the shortest time-out of a session or a transaction."""
 
 _LOADING_SECONDS = 0.2
@@ -109,7 +109,7 @@ class TopicAdmin:
         that the Kafka client refuses."""
         self._config = config
         self._client = admin_client(config)
-        self._looker: Consumer | None = None
+        self._offsets_reader: Consumer | None = None
         self._servers = str(config["bootstrap.servers"])
         self._counts: dict[str, int] = {}
         self.give_up = give_up
@@ -210,17 +210,17 @@ class TopicAdmin:
         return found
 
     def last_committed(self, group: str, partitions: Iterable[Partition]) -> dict[Partition, OffsetAndMetadata]:
-        """Return the committed offsets of partitions, ignoring open transactions. Waits at most `LOOK_SECONDS`, because it is called during
-        a transaction. Raises BrokerUnavailableError, StreamsError.
+        """Return the committed offsets of partitions, ignoring open transactions. Waits at most `SHORT_ANSWER_SECONDS`, because it is
+        called during a transaction. Raises BrokerUnavailableError, StreamsError.
 
         It uses a consumer that joins no group. (Rejected: the admin client. In librdkafka 2.16 its requests to a group's coordinator are
         never answered again after a broker failure, and one that times out while the broker is down may abort the process.)
         """
-        if self._looker is None:
-            self._looker = offsets_consumer(self._config.admin_properties(), group)
-        looker, asked = self._looker, [TopicPartition(*partition) for partition in partitions]
+        if self._offsets_reader is None:
+            self._offsets_reader = offsets_consumer(self._config.admin_properties(), group)
+        offsets_reader, asked = self._offsets_reader, [TopicPartition(*partition) for partition in partitions]
         what = f"list offsets of group {group}"
-        found = self._ask(what, lambda: looker.committed(asked, timeout=LOOK_SECONDS))
+        found = self._ask(what, lambda: offsets_reader.committed(asked, timeout=SHORT_ANSWER_SECONDS))
         for at in found:
             if at.error is not None:
                 raise self._translate(what, KafkaException(at.error))

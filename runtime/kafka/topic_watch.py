@@ -50,9 +50,9 @@ class Observation(Generic[T]):
 class TopicWatch(Generic[T]):
     """A periodic request, with its newest observation. Created by `TopicWatcher.watch`."""
 
-    def __init__(self, watcher: TopicWatcher, look: Callable[[], T], name: str, interval_s: float) -> None:
+    def __init__(self, watcher: TopicWatcher, request: Callable[[], T], name: str, interval_s: float) -> None:
         self._watcher = watcher
-        self._look = look
+        self._request = request
         self._name = name
         self._newest: Observation[T] | None = None
         self._failing = False
@@ -79,14 +79,14 @@ class TopicWatch(Generic[T]):
             self._newest = None
             self._discarded += 1
 
-    def look(self, clock: Clock) -> None:
+    def run(self, clock: Clock) -> None:
         """Make one request, on the watcher's thread."""
         asked_ms, discarded = clock.wall_ms(), self._discarded
         try:
-            facts = self._look()
+            facts = self._request()
         except StreamsError as error:
             if not self._failing:
-                log.warning("%s topics cannot be looked at, next try in %.0f s: %s", self._name, self.interval_s, error)
+                log.warning("%s topics cannot be requested, next try in %.0f s: %s", self._name, self.interval_s, error)
             self._failing = True
             return
         self._failing = False
@@ -107,15 +107,15 @@ class TopicWatcher:
         """The first watch starts the thread."""
         self._clock = clock
         self._watches: list[TopicWatch[Any]] = []
-        self._looking: TopicWatch[Any] | None = None
+        self._running: TopicWatch[Any] | None = None
         self._changed = Condition()
         self._thread: Thread | None = None
         self._closed = False
 
-    def watch(self, look: Callable[[], T], name: str, interval_s: float = INTERVAL_S) -> TopicWatch[T]:
-        """Return a new watch, which makes no requests before `start`. `look` is called from the watcher's thread; if it raises StreamsError
-        (no broker answers), the last observation remains. `name` identifies the topics in logs."""
-        return TopicWatch(self, look, name, interval_s)
+    def watch(self, request: Callable[[], T], name: str, interval_s: float = INTERVAL_S) -> TopicWatch[T]:
+        """Return a new watch, which makes no requests before `start`. `request` is called from the watcher's thread; if it raises
+        StreamsError (no broker answers), the last observation remains. `name` identifies the topics in logs."""
+        return TopicWatch(self, request, name, interval_s)
 
     def add(self, watch: TopicWatch[Any], first_s: float) -> None:
         with self._changed:
@@ -130,7 +130,7 @@ class TopicWatcher:
         with self._changed:
             if watch in self._watches:
                 self._watches.remove(watch)
-            self._changed.wait_for(lambda: self._looking is not watch)
+            self._changed.wait_for(lambda: self._running is not watch)
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -142,11 +142,11 @@ class TopicWatcher:
     def _run(self) -> None:
         while (watch := self._next()) is not None:
             try:
-                watch.look(self._clock)
+                watch.run(self._clock)
             finally:
                 with self._changed:
                     watch.due_s = monotonic() + watch.interval_s
-                    self._looking = None
+                    self._running = None
                     self._changed.notify_all()
 
     def _next(self) -> TopicWatch[Any] | None:
@@ -156,7 +156,7 @@ class TopicWatcher:
                 watch = min(self._watches, key=lambda each: each.due_s)
                 wait_s = watch.due_s - monotonic()
                 if wait_s <= 0:
-                    self._looking = watch
+                    self._running = watch
                     return watch
                 self._changed.wait(wait_s)
             self._thread = None

@@ -52,7 +52,7 @@ def _takes(function: Callable[..., object], node: str) -> tuple[int, int]:
     if not callable(function):
         raise TopologyError(f"node {node}: expected a function, not {function!r}")
     if _is_awaited(function):
-        raise TopologyError(f"node {node}: {_name(function)} is an async function, which nobody would await; give a plain one")
+        raise TopologyError(f"node {node}: {_name(function)} is an async function, which is never awaited: pass a plain function")
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # a built-in without a signature

@@ -154,7 +154,7 @@ class TaskCorruptedError(StreamsError):
         self.store = store
         super().__init__(f"tasks {', '.join(map(str, sorted(self.tasks)))}: {reason}" if self.tasks else reason)
 
-    def let_go(self) -> None:
+    def clear_traceback(self) -> None:
         """Clear the frames of the traceback, whose references would keep a damaged store's files open and locked. Call it before a store is
         wiped."""
         found: BaseException | None = self

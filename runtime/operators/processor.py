@@ -367,7 +367,9 @@ class UserProcessor(OperatorSupplier):
         if not hasattr(processor, "process"):
             raise StreamsError(f"the supplier of {context.name} made a {type(processor).__name__}, which has no method process")
         if inspect.iscoroutinefunction(processor.process):
-            raise StreamsError(f"{context.name}: {type(processor).__name__}.process is async, and nobody would await it; make it plain")
+            raise StreamsError(
+                f"{context.name}: {type(processor).__name__}.process is async, which is never awaited: make it a plain method"
+            )
         api = FixedKeyProcessorContext(context, forward) if self.fixed_key else ProcessorContext(context, forward)
         # Both are optional (Kafka Streams has empty defaults).
         init, close = getattr(processor, "init", None), getattr(processor, "close", None)

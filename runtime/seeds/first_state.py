@@ -19,7 +19,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from threading import Event, Thread
 
-from penstock.runtime.changelog.staleness import Changelog, made_anew, stale_reason_of
+from penstock.runtime.changelog.staleness import Changelog, recreation_reason, stale_reason_of
 from penstock.runtime.changelog.store_metadata import stored_topic_id
 from penstock.runtime.model.clock import Clock
 from penstock.runtime.model.errors import StateDirectoryError, StreamsError
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 _ASIDE = ".from-snapshot"
 
-Look = Callable[[Sequence[Partition]], Mapping[Partition, Changelog]]
+DescribeChangelogs = Callable[[Sequence[Partition]], Mapping[Partition, Changelog]]
 """Describes changelogs as the brokers have them now."""
 Starts = Callable[[Sequence[Partition]], Mapping[Partition, NextOffset]]
 """Returns the current start offsets of these logs."""
@@ -57,10 +57,10 @@ class _Try:
 class FirstState:
     """Attempts of one worker. Used by the worker's thread, except for the methods below *the thread*."""
 
-    def __init__(self, uri: str | None, look: Look, starts: Starts, clock: Clock) -> None:
-        """`uri`: None to restore from changelogs only. `look` and `starts` are called from the thread."""
+    def __init__(self, uri: str | None, describe: DescribeChangelogs, starts: Starts, clock: Clock) -> None:
+        """`uri`: None to restore from changelogs only. `describe` and `starts` are called from the thread."""
         self._uri = uri
-        self._look = look
+        self._describe = describe
         self._starts = starts
         self._clock = clock
         self._tries: dict[TaskId, _Try | None] = {}
@@ -88,7 +88,7 @@ class FirstState:
         self._tries[plan.task_id] = None
         return True
 
-    def may_begin_anew(self, task: TaskId) -> bool:
+    def may_retry(self, task: TaskId) -> bool:
         """Return True if a task whose stores were emptied may be opened again with a snapshot: once, and not if it began with one."""
         return self._uri is not None and task not in self._begun_so
 
@@ -117,7 +117,7 @@ class FirstState:
                 shutil.rmtree(target, ignore_errors=not target.exists())
                 path.rename(target)
             except OSError as error:
-                _tell(plan.task_id, name, f"its files cannot be put into {target}: {error}")
+                _warn(plan.task_id, name, f"its files cannot be put into {target}: {error}")
 
     # --- the thread ---------------------------------------------------------------------------------------------------------
 
@@ -126,7 +126,7 @@ class FirstState:
             try:
                 self._bring(attempt)
             except BaseException as error:  # noqa: BLE001 (on any error the changelog has everything)
-                logger.warning("task %s does not begin with a snapshot: %s", attempt.plan.task_id, error)
+                logger.warning("task %s is not restored from a snapshot: %s", attempt.plan.task_id, error)
             attempt.over.set()
 
     def _bring(self, attempt: _Try) -> None:
@@ -137,7 +137,7 @@ class FirstState:
         }
         if not logs:
             return
-        facts, begins, now_ms = self._look(list(logs.values())), self._starts(list(logs.values())), self._clock.wall_ms()
+        facts, begins, now_ms = self._describe(list(logs.values())), self._starts(list(logs.values())), self._clock.wall_ms()
         lacking = {
             name: log
             for name, log in logs.items()
@@ -152,7 +152,7 @@ class FirstState:
                 found = self._fit(stores[name], snapshot.manifest.formats.get(name), part, facts[log], begins[log])
                 attempt.brought[name] = self._fetch(plan, snapshot, part, found, facts[log])
             except StreamsError as error:
-                _tell(plan.task_id, name, str(error))
+                _warn(plan.task_id, name, str(error))
 
     def _fit(self, store: EngineStore, form: StoreFormat | None, part: TaskManifest, log: Changelog, begin: NextOffset) -> StoreManifest:
         """Return the store in the snapshot. Raises StateDirectoryError if it cannot be used."""
@@ -183,7 +183,7 @@ class FirstState:
             bring_store(snapshot.task_place(part.task), part, store, target)
             beside = inspect_store(target)
             known = stored_topic_id(beside.metas.get)
-            reason = f"it does not tell of which topic {log.partition.topic} it is" if known is None else made_anew(log, known)
+            reason = f"it has no id of topic {log.partition.topic}" if known is None else recreation_reason(log, known)
             if reason is not None:
                 raise StateDirectoryError(f"snapshot {snapshot.id}: {reason}")
             # Only the changelog brings it up to date, so its input offsets would be wrong.
@@ -214,5 +214,5 @@ def _usable(folder: Path, log: Changelog, begin: NextOffset, now_ms: int) -> boo
     return offset is not None and begin <= offset and stale_reason_of(offset, beside.metas.get, log, now_ms) is None
 
 
-def _tell(task: TaskId, store: str, why: str) -> None:
-    logger.warning("task %s: store %s does not begin with a snapshot, its changelog is read from the start: %s", task, store, why)
+def _warn(task: TaskId, store: str, why: str) -> None:
+    logger.warning("task %s: store %s is not restored from a snapshot, its changelog is read from the start: %s", task, store, why)

@@ -44,7 +44,7 @@ def starts(
     """Return the offsets to commit for the inputs of these tasks; tasks in `staying` keep theirs. Raises SeedRefusedError with every input
     that cannot be read from its offset; BrokerUnavailableError, StreamsError."""
     inputs = {partition: offset for task in tasks for partition, offset in task.inputs.items()}
-    told = list(_out_of_range(topics, inputs))
+    problems = list(_out_of_range(topics, inputs))
     repartitions = [partition for task in tasks for partition in task.repartitions]
     ends = topics.end_offsets(repartitions)
     found = {**inputs, **ends}
@@ -56,9 +56,9 @@ def starts(
         reasons = [reason for task in tasks if task.stores for at in task.repartitions for reason in crossing.reasons(at)]
         reasons += [reason for task in staying if task.stores for at in task.repartitions for reason in crossing.doubled(at)]
         if reasons:
-            told += [*dict.fromkeys(reasons), _WAYS_OUT]
-    if told:
-        raise SeedRefusedError("the application cannot go on from where the seed ends:" + "".join(f"\n  {text}" for text in told))
+            problems += [*dict.fromkeys(reasons), _REMEDIES]
+    if problems:
+        raise SeedRefusedError("the application cannot continue where the seed ends:" + "".join(f"\n  {text}" for text in problems))
     return found
 
 
@@ -68,8 +68,8 @@ def _out_of_range(topics: TopicAdmin, inputs: Mapping[Partition, NextOffset]) ->
     for partition, offset in sorted(inputs.items()):
         if offset > ends[partition]:
             yield (
-                f"{partition} ends at {ends[partition]}, and the seed is up to {offset}: the topic was made anew since, or is another one "
-                "than the seed was made from. A seed made from the topic as it is now fits"
+                f"{partition} ends at {ends[partition]}, and the seed is up to {offset}: the topic was created again since, or is another "
+                "one than the seed was made from. A seed made from the current topic fits"
             )
         elif offset < begins[partition]:
             config = facts[partition.topic].config
@@ -78,7 +78,7 @@ def _out_of_range(topics: TopicAdmin, inputs: Mapping[Partition, NextOffset]) ->
                 bytes_ = config.get("retention.bytes", "-1")
                 why = f"deleted by retention (retention.ms={config.get('retention.ms', '?')}, retention.bytes={bytes_})"
             else:
-                why = f"taken away (DeleteRecords, or a compaction: cleanup.policy={policy})"
+                why = f"removed (DeleteRecords, or a compaction: cleanup.policy={policy})"
             yield (
                 f"{partition} begins at {begins[partition]}, and the seed is up to {offset}: the {begins[partition] - offset} "
                 f"records from {offset} to {begins[partition] - 1} were {why}. A later seed, or one that has these "
@@ -102,8 +102,8 @@ def warn_of_compaction(topics: TopicAdmin, properties: ClientProperties, inputs:
             for partition, messages in poll.runs.items():
                 if partition in reader.assigned and (first := messages[0].offset() or 0) > asked[partition]:
                     logger.warning(
-                        "%s: nothing is left of offsets %d to %d, with which the application goes on: compaction has taken them away, or "
-                        "they end transactions. A table has its latest values all the same; a stream would miss records",
+                        "%s: no record is left at offsets %d to %d, from which the application continues: compaction has removed them, or "
+                        "they are transaction markers. A table still has its latest values; a stream would miss records",
                         partition,
                         asked[partition],
                         first - 1,
@@ -142,17 +142,17 @@ class _Crossing:
         if offset is None:
             return [f"the snapshot has no offset of {former}, which its tasks must have read"]
         if not self._topics.describe([former.topic]):
-            return [f"{former.topic} is no more, so nobody knows what was on its way when the snapshot was taken."]
+            return [f"{former.topic} no longer exists, so it is unknown what was in transit when the snapshot was taken."]
         begin, end = self._topics.start_offsets([former])[former], self._topics.end_offsets([former])[former]
-        told = []
+        reasons = []
         if offset > end or (offset < begin and former == partition):
-            told.append(
-                f"{former} holds offsets {begin} to {end}, and its reader was at {offset} when the snapshot was taken: what it has read "
-                f"since was purged."
+            reasons.append(
+                f"{former} holds offsets {begin} to {end}, and its reader was at {offset} when the snapshot was taken: the records that it "
+                f"has read since were purged."
             )
         if former != partition and end - offset > _MARKER:
-            told.append(f"{end - offset} records were on their way in {former} when the snapshot was taken, or came since.")
-        return [*told, *self.doubled(partition)]
+            reasons.append(f"{end - offset} records were in transit in {former} when the snapshot was taken, or came since.")
+        return [*reasons, *self.doubled(partition)]
 
     def doubled(self, partition: Partition) -> list[str]:
         """Return the reasons why the reader of this topic would repeat records; empty if it would not."""
@@ -161,8 +161,8 @@ class _Crossing:
         if not moved:
             return []
         return [
-            f"tasks {moved} would write to {partition.topic} again what they have written since the snapshot was taken, and its reader "
-            "would count it twice."
+            f"tasks {moved} would repeat their writes to {partition.topic} since the snapshot was taken, and its reader would count those "
+            "records twice."
         ]
 
     def _moves(self, task: SeededTask) -> bool:
@@ -173,8 +173,8 @@ class _Crossing:
         return not self._committed or any(self._committed.get(partition, offset) != offset for partition, offset in begins.items())
 
 
-_WAYS_OUT = (
+_REMEDIES = (
     "A snapshot fits a topology with repartition topics only if it was taken while nothing was in transit between tasks (stop the input, "
-    "wait for a lag of 0, take it), or if the application has done nothing since; otherwise compute a seed (docs/seeding.md), or begin "
-    "again from the start of the inputs"
+    "wait for a lag of 0, take it), or if the application has processed nothing since; otherwise compute a seed (docs/seeding.md), or "
+    "begin again from the start of the inputs"
 )

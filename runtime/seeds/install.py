@@ -59,7 +59,7 @@ logger = logging.getLogger(__name__)
 
 _TRANSACTION_RECORDS = 250_000
 _TRANSACTION_SECONDS = 5.0
-_LOOK_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +208,7 @@ class _Installation:
             except StreamsError as error:
                 if not _is_too_new(error) or time.monotonic() > until:
                     raise
-                time.sleep(_LOOK_SECONDS)
+                time.sleep(_POLL_SECONDS)
                 prepare_topics(self._topics, self._topology, self._config)  # a topic in deletion counted as existing
 
     # --- changelogs -----------------------------------------------------------------------------------------------------------

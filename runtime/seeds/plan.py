@@ -82,10 +82,10 @@ def plan_seed(topology: Topology, layout: TopicLayout, application_id: str, seed
 
 def misfit_text(misfits: Sequence[str], application_id: str, seed: Snapshot) -> str:
     """Return the text of the error."""
-    told = "".join(f"\n  {text}" for text in misfits)
+    lines = "".join(f"\n  {text}" for text in misfits)
     return (
-        f"the {seed.manifest.kind} {seed.place} does not fit application {application_id}:{told}\n"
-        "Nothing was changed. Make the seed anew for this topology and these topics, or start the program that it was made for"
+        f"the {seed.manifest.kind} {seed.place} does not fit application {application_id}:{lines}\n"
+        "Nothing was changed. Make a new seed for this topology and these topics, or start the program that it was made for"
     )
 
 

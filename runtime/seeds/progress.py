@@ -19,7 +19,7 @@ class Progress:
 
     def __init__(self, show: TextIO | None = None) -> None:
         self._show = show if show is not None and show.isatty() else None
-        self._began = self._told = time.monotonic()
+        self._began = self._reported = time.monotonic()
         self._before = 0
         self.total = 0
         self.done = 0
@@ -31,23 +31,23 @@ class Progress:
     def begin(self, total: int, already: int = 0) -> None:
         """Begin. `already`: records written by an earlier attempt, which do not count for the rate."""
         self.total, self.done, self._before = total, already, already
-        self._began = self._told = time.monotonic()
+        self._began = self._reported = time.monotonic()
 
     def add(self, records: int) -> None:
         self.done += records
         now = time.monotonic()
-        if now - self._told >= (_LOG_SECONDS if self._show is None else _TERMINAL_SECONDS):
-            self._told = now
-            self._tell()
+        if now - self._reported >= (_LOG_SECONDS if self._show is None else _TERMINAL_SECONDS):
+            self._reported = now
+            self._report()
 
     def end(self) -> None:
         """Finish, with the actual number as the total."""
         self.total = self.done
         if self._show is not None:
-            self._tell()
+            self._report()
             self._show.write("\n")
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         text = self.text(time.monotonic() - self._began)
         if self._show is None:
             logger.info("seed: %s", text)

@@ -26,9 +26,9 @@ def state_record(topology: Topology, config: StreamsConfig, topics: TopicAdmin, 
     """Return the record to write before the state of these tasks; None if the existing one covers it. Raises TopologyError (the record of
     the stores that are not seeded is lost), BrokerUnavailableError, StreamsError."""
     now, seeded = shape_of(topology, config.application_id), {store.name for task in tasks for store in task.stores}
-    look = partial(standing_record, config, topics)
+    read = partial(standing_record, config, topics)
     whole = all(store.of_source or store.name in seeded for store in now.stores)
-    former, _ = (look() if whole else awaited_record(now, config, topics, look)) or (None, None)
+    former, _ = (read() if whole else awaited_record(now, config, topics, read)) or (None, None)
     holds = newest(record for record in read_past(config, SHAPE) if isinstance(record, StateShape))
     shape = seeded_shape(former, now, tasks)
     if holds is not None and holds.shape == shape:

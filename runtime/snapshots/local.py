@@ -32,7 +32,7 @@ from penstock.runtime.snapshots.manifest import (
     files_in,
 )
 from penstock.runtime.stores.base import EngineStore
-from penstock.runtime.stores.locks import sync_directory, way_out
+from penstock.runtime.stores.locks import remedy, sync_directory
 from penstock.runtime.stores.segmented import STREAM_TIME, TIME
 
 
@@ -114,7 +114,7 @@ def _cleaning_up(building: Path, part: TaskManifest, final: Path) -> Iterator[No
         yield
     except (OSError, StreamsError) as error:
         shutil.rmtree(building, ignore_errors=True)
-        hint = way_out(str(error)) if isinstance(error, OSError) else ""
+        hint = remedy(str(error)) if isinstance(error, OSError) else ""
         raise StateDirectoryError(f"snapshot {part.snapshot} of task {part.task} cannot be written to {final}: {error}{hint}") from error
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from penstock.runtime.model.errors import StateDirectoryError
-from penstock.runtime.stores.locks import way_out
+from penstock.runtime.stores.locks import remedy
 
 PARTIAL = ".partial"
 """Suffix of a file that is being written."""
@@ -85,7 +85,7 @@ def place_errors(what: str, place: object) -> Iterator[None]:
         yield
     except OSError as error:
         reason = str(error.strerror or error)
-        raise StateDirectoryError(f"{place} cannot be {what}: {reason}{way_out(reason, state=False)}") from error
+        raise StateDirectoryError(f"{place} cannot be {what}: {reason}{remedy(reason, state=False)}") from error
 
 
 class LocalPlace(Place):

@@ -19,9 +19,9 @@ LOCK_FILE = ".lock"
 WORKERS_FILE = ".workers"
 FILE_MODE = 0o640
 FOLDER_MODE = 0o750
-_LOOK_SECONDS = 0.05
+_RETRY_SECONDS = 0.05
 """Interval of the attempts, because there is no lock with a timeout."""
-_WAYS_OUT = {
+_REMEDIES = {
     errno.EACCES: ("give this user the right to read and write there", "set state.dir to a folder that it may write"),
     errno.EPERM: ("give this user the right to read and write there", "set state.dir to a folder that it may write"),
     errno.EROFS: ("", "set state.dir to a folder on a disk that can be written"),
@@ -38,20 +38,20 @@ _WAYS_OUT = {
 
 def unusable(what: str, error: OSError) -> StateDirectoryError:
     """Return the error for a file or directory that the system refuses, with what to do about it where that is known."""
-    ways = _WAYS_OUT.get(error.errno or 0, ("", "set state.dir to a folder that this user may write"))
+    ways = _REMEDIES.get(error.errno or 0, ("", "set state.dir to a folder that this user may write"))
     return StateDirectoryError(f"{what} cannot be used: {error.strerror or error}{_join_ways(ways)}")
 
 
-def way_out(text: str, *, state: bool = True) -> str:
+def remedy(text: str, *, state: bool = True) -> str:
     """Return what to do about an error of which only the system's message is left, as in RocksDB's errors; empty where that is unknown.
     `state`: it concerns the state directory, which can be configured."""
-    ways = next((ways for number, ways in _WAYS_OUT.items() if os.strerror(number) in text), ("", ""))
+    ways = next((ways for number, ways in _REMEDIES.items() if os.strerror(number) in text), ("", ""))
     return _join_ways(ways if state else ways[:1])
 
 
 def _join_ways(ways: tuple[str, ...]) -> str:
     text = ", or ".join(filter(None, ways))
-    return f". The way out: {text}" if text else ""
+    return f". To solve it: {text}" if text else ""
 
 
 class FolderLock:
@@ -142,7 +142,7 @@ class SharedLock:
                         f"{self._what} ({self._path}) is in use by workers of a process that is gone, which do not end: kill them, or give "
                         "this instance a state.dir of its own"
                     )
-                time.sleep(_LOOK_SECONDS)
+                time.sleep(_RETRY_SECONDS)
         finally:
             os.close(descriptor)
 

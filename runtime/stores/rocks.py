@@ -38,7 +38,7 @@ from rocksdict import (
 from penstock.runtime.model.errors import InvalidStateStoreError, StateDirectoryError, StateDirectoryLockedError, TaskCorruptedError
 from penstock.runtime.model.ids import NextOffset, Partition, TaskId
 from penstock.runtime.stores.budget import StoreMemory
-from penstock.runtime.stores.locks import lock_holder, way_out
+from penstock.runtime.stores.locks import lock_holder, remedy
 from penstock.runtime.stores.rocks_java import take_over
 from penstock.runtime.stores.rocks_options import database_options, family_options, rocks_memory
 from penstock.runtime.stores.rocks_shared import Row, Shared, SharedRows
@@ -80,7 +80,7 @@ class RocksStore:
             options = {name: self._options_of(name) for name in names}
             self._db = Rdict(str(self._path), database_options(self._memory), column_families=options)
         except OSError as error:
-            raise StateDirectoryError(f"the store's folder {self._path} cannot be used: {error}{way_out(str(error))}") from error
+            raise StateDirectoryError(f"the store's folder {self._path} cannot be used: {error}{remedy(str(error))}") from error
         except Exception as error:  # rocksdict raises plain Exception
             self._release_filters(set(self._filtered))
             raise _open_error(self._path, error, self._task) from error
@@ -250,7 +250,7 @@ class RocksStore:
             return TaskCorruptedError(
                 [self._task] if self._task else [], f"the store in {self._path} cannot be {what}: {error}", self._path.name
             )
-        return StateDirectoryError(f"the store in {self._path} cannot be {what}: {error}{way_out(str(error))}")
+        return StateDirectoryError(f"the store in {self._path} cannot be {what}: {error}{remedy(str(error))}")
 
 
 class _Scan(Iterator[tuple[bytes, bytes]]):
@@ -357,12 +357,12 @@ def _open_error(path: Path, error: Exception, task: TaskId | None) -> Exception:
     text = str(error)
     if "lock" in text.lower() and "LOCK" in text:
         if "Permission denied" in text:
-            return StateDirectoryError(f"the store's folder {path} cannot be used: {text}{way_out(text)}")
+            return StateDirectoryError(f"the store's folder {path} cannot be used: {text}{remedy(text)}")
         pid = lock_holder(path / "LOCK")
         who = f"process {pid}" if pid else "another process, or this one"
         return StateDirectoryLockedError(f"the store in {path} is open in {who}: stop it, or give this instance a state.dir of its own")
-    if way_out(text):  # the system refuses; the files may be intact
-        return StateDirectoryError(f"the store's folder {path} cannot be used: {text}{way_out(text)}")
+    if remedy(text):  # the system refuses; the files may be intact
+        return StateDirectoryError(f"the store's folder {path} cannot be used: {text}{remedy(text)}")
     return TaskCorruptedError([task] if task else [], f"the files of the store in {path} cannot be read: {text}", path.name)
 
 

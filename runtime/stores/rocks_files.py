@@ -14,7 +14,7 @@ from rocksdict import AccessType, Options, Rdict, ReadOptions, WriteBatch
 from penstock.runtime.model.errors import StateDirectoryError
 from penstock.runtime.model.ids import NextOffset, Partition
 from penstock.runtime.stores.budget import MIB, StoreMemory
-from penstock.runtime.stores.locks import way_out
+from penstock.runtime.stores.locks import remedy
 from penstock.runtime.stores.rocks import META, OFFSETS, SEGMENT, RocksStore
 from penstock.runtime.stores.rocks_options import WRITE_BUFFER
 
@@ -100,7 +100,7 @@ def read_files(path: Path) -> Iterator[tuple[str, list[tuple[bytes, bytes]]]]:
 
 
 def _unreadable(path: Path, error: Exception) -> StateDirectoryError:
-    return StateDirectoryError(f"{path} holds no store that can be read: {error}{way_out(str(error))}")
+    return StateDirectoryError(f"{path} holds no store that can be read: {error}{remedy(str(error))}")
 
 
 def _batches(family: Rdict, path: Path, lo: bytes | None, hi: bytes | None) -> Iterator[list[tuple[bytes, bytes]]]:

@@ -16,7 +16,7 @@ from rocksdict import IngestExternalFileOptions, SstFileWriter, WriteBatch
 from penstock.runtime.model.errors import StateDirectoryError
 from penstock.runtime.model.ids import NextOffset, Partition
 from penstock.runtime.stores.budget import MIB, StoreMemory
-from penstock.runtime.stores.locks import way_out
+from penstock.runtime.stores.locks import remedy
 from penstock.runtime.stores.rocks import RocksStore
 from penstock.runtime.stores.rocks_options import WRITE_BUFFER, family_options, rocks_memory
 
@@ -111,4 +111,4 @@ class SortedStore:
             writer.finish()
 
     def _refused(self, error: Exception) -> StateDirectoryError:
-        return StateDirectoryError(f"the store in {self._path} cannot be written: {error}{way_out(str(error))}")
+        return StateDirectoryError(f"the store in {self._path} cannot be written: {error}{remedy(str(error))}")

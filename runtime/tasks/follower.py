@@ -53,7 +53,9 @@ class FollowerTask:
         """Open the stores; damaged ones are empty then. CREATED → RUNNING, as standbys in Kafka Streams. Raises StateDirectoryError."""
         self.stores, damaged = self.plan.open_stores(lambda: self.record_time())
         for store in damaged:
-            logger.warning("%s task %s: the files of store %s were damaged; it begins anew", self.kind.value.lower(), self.id, store.name)
+            logger.warning(
+                "%s task %s: the files of store %s were damaged; it is restored from scratch", self.kind.value.lower(), self.id, store.name
+            )
         self.changelogs = self.plan.changelogs
         for state in (TaskState.RESTORING, TaskState.RUNNING):
             self.state = check_task_move(self.state, state)

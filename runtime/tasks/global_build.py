@@ -148,7 +148,7 @@ class _GlobalStoreFactory:
     def open(self, store: EngineStore) -> None:
         store.open(self.directory, StoreContext(self._config.application_id, self.directory, memory=self._memory))
         topic = self._topics[store.name]
-        take_up(self.directory, store, lambda partition: partition.topic == topic, way_out="", of_source=True)
+        take_up(self.directory, store, lambda partition: partition.topic == topic, remedy="", of_source=True)
 
     def store(self, entry: GlobalStoreTopology) -> GlobalStore:
         store = build_global_store(entry.store)

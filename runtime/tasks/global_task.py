@@ -450,7 +450,7 @@ class GlobalTask:
 
 def _damage(error: TaskCorruptedError) -> str:
     """Return the reason for a rebuild, and release the store's files so that it can be wiped."""
-    error.let_go()
+    error.clear_traceback()
     return f"its files are damaged: {error}"
 
 

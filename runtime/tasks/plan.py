@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from penstock.runtime.changelog.adoption import take_up, ways_out
+from penstock.runtime.changelog.adoption import store_remedies, take_up
 from penstock.runtime.changelog.checkpoint import remove_checkpoint, write_checkpoint
 from penstock.runtime.commit.collector import WorkerCollector
 from penstock.runtime.input.deserialization import Decoder
@@ -122,14 +122,14 @@ class TaskPlan:
         context = StoreContext(self.application_id, self.directory, self.task_id, changelog, self.memory, record_time)
         try:
             store.open(self.directory, context)
-            way_out = ways_out(self.application_id, store.name, changelog, self.directory)
+            remedy = store_remedies(self.application_id, store.name, changelog, self.directory)
             of_source = store.name in self.subtopology.source_changelogs
             belongs = None if changelog is None else lambda partition: partition == changelog
             topic_id = (lambda: None) if changelog is None else partial(self.topic_id, changelog.topic)
-            take_up(self.directory, store, belongs, way_out, of_source=of_source, topic_id=topic_id)
+            take_up(self.directory, store, belongs, remedy, of_source=of_source, topic_id=topic_id)
         except TaskCorruptedError as error:
             logger.warning("task %s: %s", self.task_id, error)
-            error.let_go()
+            error.clear_traceback()
             store.wipe()
             return False
         return True

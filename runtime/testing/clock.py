@@ -1,4 +1,4 @@
-"""A clock that moves only when told to."""
+"""Clock that is advanced manually."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ManualClock:
         return self._passed
 
     def advance(self, milliseconds: int) -> None:
-        """Moves time forward. Raises ValueError for a negative step: time does not go back."""
+        """Advance the time. Raises ValueError for a negative step."""
         if milliseconds < 0:
             raise ValueError(f"time does not go back: {milliseconds} ms")
         self._passed += milliseconds

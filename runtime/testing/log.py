@@ -45,7 +45,7 @@ class LogRecord:
 
 
 class MemoryLog:
-    """Topics of one partition. `on_append` is told of every record that the driver's tasks write."""
+    """Topics of one partition. `on_append` is called for every record that the driver's tasks write."""
 
     def __init__(self, on_append: Callable[[LogRecord], None]) -> None:
         self._ends: dict[str, int] = {}

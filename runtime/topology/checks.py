@@ -54,11 +54,11 @@ def check_supplier(node: str, supplier: object, method: str) -> None:
     or a function with required parameters."""
     if not callable(supplier):
         kind = type(supplier).__name__
-        way_out = f": give the class {kind}, or a function that makes a new one each time" if hasattr(supplier, method) else ""
-        raise TopologyError(f"node {node}: expected something that makes processors, not {supplier!r}{way_out}")
+        remedy = f": give the class {kind}, or a function that makes a new one each time" if hasattr(supplier, method) else ""
+        raise TopologyError(f"node {node}: expected something that makes processors, not {supplier!r}{remedy}")
     if isinstance(supplier, type) and not hasattr(supplier, method):
-        way_out = f": give {supplier.__name__}() for a supplier" if hasattr(supplier, "get") else ""
-        raise TopologyError(f"node {node}: the class {supplier.__name__} has no method {method}{way_out}")
+        remedy = f": give {supplier.__name__}() for a supplier" if hasattr(supplier, "get") else ""
+        raise TopologyError(f"node {node}: the class {supplier.__name__} has no method {method}{remedy}")
     checked(supplier, node)
 
 

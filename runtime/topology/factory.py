@@ -46,6 +46,6 @@ def _cause(error: BaseException, module: str) -> str:
 def checked_topology(topology: Topology) -> Topology:
     """Return the topology. Raises TopologyError for any other object, such as a builder."""
     if not hasattr(topology, "resolved"):
-        way_out = ": call its build()" if hasattr(topology, "build") else ""
-        raise TopologyError(f"expected a Topology, not {topology!r}{way_out}")
+        remedy = ": call its build()" if hasattr(topology, "build") else ""
+        raise TopologyError(f"expected a Topology, not {topology!r}{remedy}")
     return topology

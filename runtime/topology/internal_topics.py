@@ -107,8 +107,8 @@ def _join(repartitions: Mapping[str, InternalTopic], copartitioned: Sequence[fro
         fixed = {topic for topic in group if topic not in repartitions or repartitions[topic].partitions is not None}
         counts = {topic: found[topic] for topic in sorted(fixed) if topic in found}
         if len(set(counts.values())) > 1:
-            told = ", ".join(f"{topic} has {number}" for topic, number in counts.items())
-            raise WrongPartitionsError(f"topics that are joined must have the same number of partitions: {told}; repartition one of them")
+            listed = ", ".join(f"{topic} has {number}" for topic, number in counts.items())
+            raise WrongPartitionsError(f"topics that are joined must have the same number of partitions: {listed}; repartition one of them")
         wanted = next(iter(counts.values()), max((found[topic] for topic in group if topic in found), default=1))
         found.update(dict.fromkeys(group - fixed, wanted))
 
@@ -143,34 +143,34 @@ class InternalTopicCheck:
         self._warn(name, found[1], wanted[1])
 
     def _wrong_partitions(self, name: str, kind: str, found: int, wanted: int) -> str:
-        told = f"internal topic {name} has {found} partitions, but must have {wanted}"
+        problem = f"internal topic {name} has {found} partitions, but must have {wanted}"
         if kind == "own":
-            return f"{told}: somebody else made it. {self._delete(name)} while no instance runs; it is made again"
+            return f"{problem}: another program created it. {self._delete(name)} while no instance runs; it is made again"
         return (
-            f"{told}, as its input has: the number of partitions of an input was changed, or somebody else made the topic. Keys would be "
-            "looked for in the wrong task. Give the input its former number of partitions, or build the state again: "
+            f"{problem}, as its input has: the number of partitions of an input was changed, or another program created the topic. Keys "
+            "would be looked for in the wrong task. Give the input its former number of partitions, or build the state again: "
             f"{by_reset(self.application_id)}"
         )
 
     def _check_policy(self, name: str, kind: str, found: Mapping[str, str], wanted: Mapping[str, str]) -> None:
         has, needs = _policy(found), _policy(wanted)
-        told = f"internal topic {name} has cleanup.policy={found.get('cleanup.policy')}, but must have {wanted['cleanup.policy']}"
+        problem = f"internal topic {name} has cleanup.policy={found.get('cleanup.policy')}, but must have {wanted['cleanup.policy']}"
         alter = self._alter(name, "cleanup.policy", f"[{wanted['cleanup.policy']}]")
         if _COMPACT in needs and _COMPACT not in has:
-            raise StreamsError(f"{told}: brokers would delete what it holds. {alter}, then start again")
+            raise StreamsError(f"{problem}: brokers would delete what it holds. {alter}, then start again")
         if kind == "repartition" and _COMPACT in has:
-            raise StreamsError(f"{told}: brokers would remove records that were not processed. {alter}, then start again")
+            raise StreamsError(f"{problem}: brokers would remove records that were not processed. {alter}, then start again")
         if kind != "changelog":
             return
         if _DELETE in has and _DELETE not in needs and _is_limited(found):
             raise StoreChangedError(
-                f"{told}: brokers would delete keys that are not written for a while. If its store was a window or session store before, "
+                f"{problem}: brokers would delete keys that are not written for a while. If its store was a window or session store, "
                 f"give the store another name, or build it again: {by_reset(self.application_id)}. If only the topic was altered: {alter}"
             )
         if _DELETE in needs and _DELETE not in has:
             raise StoreChangedError(
-                f"{told}: it was made for a key-value store, whose keys would be misread as windows. Give the store another name, or build "
-                f"it again: {by_reset(self.application_id)}. If only the topic was altered: {alter}"
+                f"{problem}: it was made for a key-value store, whose keys would be misread as windows. Give the store another name, or "
+                f"build it again: {by_reset(self.application_id)}. If only the topic was altered: {alter}"
             )
 
     def _warn(self, name: str, found: Mapping[str, str], wanted: Mapping[str, str]) -> None:

@@ -94,9 +94,9 @@ def misfits(former: TopologyShape, now: TopologyShape, kept: Collection[str], un
     for number in sorted({store.sub_topology for store in stay}):
         for topic in former.sources.get(number, ()):
             if topic not in now.sources.get(number, ()):
-                found.append(f"source topic {topic} of sub-topology {number} is not read any more: its stores hold what came of it")
+                found.append(f"source topic {topic} of sub-topology {number} is not read any more: its stores hold results of its records")
     found += [
-        f"repartition topic {topic} is not there any more, and holds up to {records} records that nobody would process"
+        f"repartition topic {topic} is not there any more, and holds up to {records} records that would not be processed"
         for topic, records in sorted(unread.items())
         if topic not in now.repartitions
     ]
@@ -176,10 +176,10 @@ def _misfit(store: StoreShape, here: Mapping[str, StoreShape], former: TopologyS
     if now.sub_topology != store.sub_topology:
         return (
             f"store {store.name} was in sub-topology {store.sub_topology} and is in sub-topology {now.sub_topology} now: "
-            "what came or went before it has moved the numbers"
+            "sub-topologies added or removed before it have changed the numbers"
         )
     if store.of_source and now.changelog and not now.of_source:
-        return f"store {store.name} was restored from topic {store.changelog}, and shall have a changelog now, which has nothing of it"
+        return f"store {store.name} was restored from topic {store.changelog}, and is to have a changelog now, which is empty"
     if store.of_source or now.of_source:
         return None  # its entries are the source topic's records, read again as the program says
     if bool(store.changelog) != bool(now.changelog):
@@ -194,8 +194,8 @@ def _misfit(store: StoreShape, here: Mapping[str, StoreShape], former: TopologyS
 
 def _logging(store: StoreShape, now: StoreShape) -> str:
     if now.changelog:
-        return "had no changelog and shall have one now, which has nothing of it"
-    return f"was restored from {store.changelog} and shall have no changelog now: an instance without its files would begin without it"
+        return "had no changelog and is to have one now, which is empty"
+    return f"was restored from {store.changelog} and is to have no changelog now: without its files it would start empty"
 
 
 def _merged(former: StoreShape | None, now: StoreShape) -> StoreShape:

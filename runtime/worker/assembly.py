@@ -268,7 +268,7 @@ def _assemble(
             events,
             listeners,
             standby_listeners=() if spec.standby_listener is None else (spec.standby_listener,),
-            look=task_factory.changelogs,
+            describe=task_factory.changelogs,
             watcher=watcher,
             most_bytes=memory.restore_bytes,
         )

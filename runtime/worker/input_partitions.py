@@ -27,19 +27,19 @@ class InputPartitions:
 
     def __init__(
         self,
-        look: Callable[[], Mapping[str, int]],
+        request: Callable[[], Mapping[str, int]],
         topology: Topology,
         partitions: Mapping[str, int],
         events: EventSink,
         watcher: TopicWatcher,
     ) -> None:
-        """`look` returns the current numbers of partitions of the input topics, or raises StreamsError if no broker answers. `partitions`:
-        those of all topics with which the tasks were made."""
+        """`request` returns the current numbers of partitions of the input topics, or raises StreamsError if no broker answers.
+        `partitions`: those of all topics with which the tasks were made."""
         self._topology = topology
         self._partitions = partitions
         self._events = events
         self._reported: Mapping[str, int] = {}
-        self._watch: TopicWatch[Mapping[str, int]] = watcher.watch(look, "input", INTERVAL_SECONDS)
+        self._watch: TopicWatch[Mapping[str, int]] = watcher.watch(request, "input", INTERVAL_SECONDS)
 
     @property
     def read(self) -> Mapping[str, int]:

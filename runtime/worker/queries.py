@@ -314,7 +314,7 @@ class _DamageReportingView:
             raise self._refusal(error) from None
 
     def _refusal(self, error: TaskCorruptedError) -> InvalidStateStoreError:
-        error.let_go()
+        error.clear_traceback()
         self._report(error)
         return InvalidStateStoreError(f"the store is damaged, and is being restored now: ask again ({error})")
 

@@ -51,7 +51,7 @@ class Recovery:
     def wipe(self, error: TaskCorruptedError) -> None:
         """Wipe and restore the tasks that the error names. The others are rolled back to the last commit, unless only standbys or learners
         are named."""
-        error.let_go()
+        error.clear_traceback()
         if self._global_task is not None and self._global_task.damaged(error):
             self.roll_back()  # after the wipe, so that no task begins that reads the store before it is complete
             return

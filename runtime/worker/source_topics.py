@@ -17,12 +17,12 @@ class SourceTopics:
     """Ids of a worker's source topics. Used by the worker's thread only."""
 
     def __init__(
-        self, look: Callable[[Collection[str]], Mapping[str, str]], topics: Collection[str], clock: Clock, watcher: TopicWatcher
+        self, request: Callable[[Collection[str]], Mapping[str, str]], topics: Collection[str], clock: Clock, watcher: TopicWatcher
     ) -> None:
-        """`look` returns the ids of the topics that exist, of those asked for, or raises StreamsError if no broker answers."""
-        self._look = look
+        """`request` returns the ids of the topics that exist, of those asked for, or raises StreamsError if no broker answers."""
+        self._request = request
         self._clock = clock
-        self._watch: TopicWatch[Mapping[str, str]] = watcher.watch(lambda: look(topics), "source")
+        self._watch: TopicWatch[Mapping[str, str]] = watcher.watch(lambda: request(topics), "source")
         self._known: dict[str, str] = {}
         self._known_ms: dict[str, int] = {}
 
@@ -43,7 +43,7 @@ class SourceTopics:
         """Poll a topic whose position was lost and is reset: if the topic was recreated, the reset covers that as well. Raises StreamsError
         if no broker answers."""
         asked_ms = self._clock.wall_ms()
-        for name, topic_id in self._look([topic]).items():
+        for name, topic_id in self._request([topic]).items():
             self._changed(name, topic_id, asked_ms)
 
     def _changed(self, topic: str, topic_id: str, asked_ms: int) -> bool:

@@ -472,7 +472,7 @@ class TaskManager:
                 for name, store in task.stores.items():
                     if name in task.changelogs or name == error.store:
                         store.wipe()
-                if self._first_state.may_begin_anew(task_id):
+                if self._first_state.may_retry(task_id):
                     task.close(clean=False)
                     self._tasks[task_id] = self._task_factory.task(task_id)
         self.changed = True

@@ -78,7 +78,7 @@ class Copies:
             Metrics(),
             EventSink("app", "instance", self.clock),
             standby_listeners=[self.listener],
-            look=lambda partitions: {each: self.changelog(each.topic) for each in partitions},
+            describe=lambda partitions: {each: self.changelog(each.topic) for each in partitions},
         )
 
     def changelog(self, topic: str) -> Changelog:
@@ -123,7 +123,7 @@ class Copies:
 
 @pytest.fixture
 def copies(broker: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Copies]:
-    monkeypatch.setattr("penstock.runtime.changelog.restore.LOOK_SECONDS", 0.2)
+    monkeypatch.setattr("penstock.runtime.changelog.restore.POLL_SECONDS", 0.2)
     copies = Copies(broker, tmp_path)
     yield copies
     copies.close()

@@ -380,14 +380,14 @@ def test_a_topic_that_is_gone_leaves_the_table_as_it_is(make: Callable[..., Glob
     table.start()
     table.kafka.delete_topic(table.topic)
     looks = 0
-    inner = table.task._watch._look
+    inner = table.task._watch._request
 
     def counted() -> Mapping[str, TopicFacts]:
         nonlocal looks
         looks += 1
         return inner()
 
-    table.task._watch._look = counted
+    table.task._watch._request = counted
     table.until(lambda: looks >= 2, "two looks")
     assert table.content() == {"EWR": 1} and not table.task.restoring
     table.kafka.create_topic(table.topic, config=COMPACT, exact=True)

@@ -36,7 +36,7 @@ def corrupted(broker: Kafka, application_id: str) -> list[tuple[str | None, obje
     return [(event.task, event.payload["reason"]) for event in events(broker, application_id) if event.kind is EventKind.TASK_CORRUPTED]
 
 
-@pytest.mark.parametrize("made", ["deleted", "deleted and made anew"])
+@pytest.mark.parametrize("made", ["deleted", "deleted and created again"])
 def test_a_changelog_that_is_deleted_while_the_application_runs(
     broker: Kafka, topic: Topic, application_id: str, state_dir: Path, monkeypatch: pytest.MonkeyPatch, made: str
 ) -> None:
@@ -48,7 +48,7 @@ def test_a_changelog_that_is_deleted_while_the_application_runs(
     with running(broker, two_counts(first, second), application_id, state_dir) as streams:
         wait_until(lambda: (count(streams, "lost"), count(streams, "kept")) == (5, 5), what="the counts")
         broker.delete_topic(changelog)
-        if made == "deleted and made anew":
+        if made == "deleted and created again":
             broker.create_topic(changelog, config={"cleanup.policy": "compact"}, exact=True)
         [(task, reason)] = wait_until(lambda: corrupted(broker, application_id), what="the event")
         assert task == "0_0"

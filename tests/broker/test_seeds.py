@@ -334,8 +334,8 @@ def test_a_lost_disk_begins_with_the_newest_snapshot_and_reads_the_rest(world: W
     whole = {log for log, (store, task) in logs.items() if task == "1_1" or (store, task) == ("tallies", "0_0")}
     assert begun == {log: 0 if log in whole else offset for log, offset in at.items()}
     assert world.state(app) == state
-    assert "store tallies does not begin with a snapshot" in caplog.text
-    assert "task 1_1 does not begin with a snapshot" in caplog.text
+    assert "store tallies is not restored from a snapshot" in caplog.text
+    assert "task 1_1 is not restored from a snapshot" in caplog.text
 
 
 def test_a_seed_that_does_not_fit_is_refused_and_nothing_is_changed(half: Half, application_id: str) -> None:
@@ -353,7 +353,7 @@ def test_a_seed_that_does_not_fit_is_refused_and_nothing_is_changed(half: Half, 
     assert f"its input {world.source} is not read by the topology" in str(refused.value)
 
     late = make_seed(seeds, unique("late"), world.topology, half.whole, {partition: end + 5 for partition, end in world.ends.items()})
-    with pytest.raises(SeedRefusedError, match="the topic was made anew since, or is another one"):
+    with pytest.raises(SeedRefusedError, match="the topic was created again since, or is another one"):
         install(world, half.seeded, late)
     damaged = make_seed(seeds, unique("damaged"), world.topology, half.whole, world.ends)
     file = next(file for file in sorted((damaged / "1_1").rglob("*")) if file.suffix in (".sst", ".log") and file.stat().st_size > 5)
@@ -379,7 +379,7 @@ def test_a_seed_that_does_not_fit_is_refused_and_nothing_is_changed(half: Half, 
         assert world.broker.topics() == topics, "nothing is made beside an application that runs"
     with pytest.raises(SeedRefusedError) as refused:
         install(world, elsewhere, late, of=topology_of(world.source, world.table, more=True))
-    for told in ("store more of task 0_0 is missing", "has committed offsets", "the topic was made anew since"):
+    for told in ("store more of task 0_0 is missing", "has committed offsets", "the topic was created again since"):
         assert told in str(refused.value)
     assert f"begin again from the seed: penstock reset {seeded.application_id}" in str(refused.value)
 
@@ -424,7 +424,7 @@ def test_offsets_that_are_no_longer_there_are_told_with_the_reason(world: World,
     transaction(world.broker, world.table, [("k", "v")] * 4, commit=False)
     world.broker.produce(world.table, [("k", "v")], partition=0)
     install(world, half.seeded, half.seed)
-    assert f"{world.table}-0: nothing is left of offsets {end} to {end + 4}, with which the application goes on" in caplog.text
+    assert f"{world.table}-0: no record is left at offsets {end} to {end + 4}, from which the application continues" in caplog.text
     assert f"{world.table}-1: nothing" not in caplog.text
     begin = make_seed(world.folder / "seeds", "early", world.topology, half.whole, dict.fromkeys(world.ends, 1))
     cut(world.broker, world.source, 10)

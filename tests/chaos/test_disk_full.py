@@ -87,7 +87,7 @@ def test_on_a_full_disk_the_client_ends_and_names_the_folder_and_goes_on_when_th
         assert instance.returncode == EXIT_STATE_DIRECTORY, app.log("one")[-3_000:]
         last = app.log("one").splitlines()[-1]
         assert str(disk.folder / "state") in last
-        assert "The way out: " in last
+        assert "To solve it: " in last
         disk.empty(instance.pid)
         before = len(app.log("one"))
         assert "is wiped" not in app.log("one")

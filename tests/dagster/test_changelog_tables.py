@@ -340,13 +340,13 @@ def test_what_is_wrong_with_a_topic_is_told_before_spark_reads(logged: MakeStore
     log = log_of(store)
     for each in (store, windows):
         each.kafka.produce(each.changelog, [("k" * 20, b"v")] * 5, partition=0)
-    with pytest.raises(ChangelogError, match="topic nowhere, which tells of store facts, does not exist"):
+    with pytest.raises(ChangelogError, match="topic nowhere, the changelog of store facts, does not exist"):
         look(replace(log, topic="nowhere"), store.config)
     with pytest.raises(WrongPartitionsError, match="has 2 partitions, and store facts of app is in 3 tasks"):
         look(replace(log, partitions=3), store.config)
     with pytest.raises(WrongPartitionsError, match="there is no partition 7"):
         look(log, store.config, {0: 1, 7: 1})
-    with pytest.raises(ChangelogError, match=f"{store.changelog}-0 ends at offset 5, before 99, which is asked for"):
+    with pytest.raises(ChangelogError, match=f"{store.changelog}-0 ends at offset 5, before the requested 99"):
         look(log, store.config, {0: 99})
     alter(store.kafka, store.changelog, "cleanup.policy", "delete")  # brokers do not delete records of topics that are only compacted
     cut(store.kafka, store.changelog, 3)

@@ -339,7 +339,7 @@ def test_rule_20_an_offset_that_somebody_moved_is_not_moved_again(project: Proje
     consumer.close()
     refused = skip(project, 1)
     assert refused.state == RunBookState.REFUSED.value
-    assert "is committed at 3, not at 1: somebody has moved it" in str(refused.reason)
+    assert "is committed at 3, not at 1: another program has moved it" in str(refused.reason)
 
 
 def test_an_alert_is_closed_when_somebody_else_has_mended_it(project: Project, first: str, dagster: dg.DagsterInstance) -> None:

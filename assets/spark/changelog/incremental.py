@@ -133,13 +133,13 @@ def run(
     at_ms = (clock or SystemClock()).wall_ms()
     found = look(log, config)
     before = None if previous is None else read_state(previous)
-    reason = why_anew(before, log, found, at_ms)
+    reason = rebuild_reason(before, log, found, at_ms)
     if before is None or previous is None or reason is not None:
         return _Run(spark, log, config, require_whole(log, found), version, at_ms).full(reason or _NO_VERSION)
     made = _Run(spark, log, config, found.since(before.offsets), version, at_ms).merged(before, previous)
     if made is not None:
         return made
-    reason = "values came that are not of the type that those before them told; declare it, and they need not tell it"
+    reason = "new values do not have the type found in earlier ones; declare the type, so that it is not derived from values"
     return _Run(spark, log, config, require_whole(log, found), version, at_ms).full(reason)
 
 
@@ -154,7 +154,7 @@ def read_state(version: Path) -> KeptState | None:
         raise StateDirectoryError(f"{version / FOLDER / _STATE} cannot be read: {error}") from error
 
 
-def why_anew(before: KeptState | None, log: StoreLog, found: LogRange, now_ms: int) -> str | None:
+def rebuild_reason(before: KeptState | None, log: StoreLog, found: LogRange, now_ms: int) -> str | None:
     """Return why the topic has to be read from its start; None if the records since `before` can be merged."""
     if before is None:
         return _NO_VERSION
@@ -171,8 +171,8 @@ def why_anew(before: KeptState | None, log: StoreLog, found: LogRange, now_ms: i
             return f"{found.topic}-{partition} begins at offset {found.start[partition]}, and the last run was at {offset}"
     if before.offsets == dict(found.end):
         return None
-    if _has_told_nothing(before):
-        return "the last run found nothing that tells of what type JSON is that nobody has declared"
+    if _has_no_type(before):
+        return "the last run found no value that shows the type of JSON without a declared type"
     age_ms = now_ms - before.at_ms
     if found.delete_retention_ms is not None and age_ms > found.delete_retention_ms:
         return (
@@ -182,7 +182,7 @@ def why_anew(before: KeptState | None, log: StoreLog, found: LogRange, now_ms: i
     return None
 
 
-def _has_told_nothing(before: KeptState) -> bool:
+def _has_no_type(before: KeptState) -> bool:
     keys, values = untyped(before.log)
     return (keys and before.schemas.key is None) or (values and before.schemas.value is None)
 

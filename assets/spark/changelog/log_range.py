@@ -65,7 +65,7 @@ def look(log: StoreLog, config: Mapping[str, object], upto: Mapping[int, int] | 
     topics, servers = TopicAdmin(settings), settings["bootstrap.servers"]
     topic = topics.describe([log.topic]).get(log.topic)
     if topic is None:
-        raise ChangelogError(f"topic {log.topic}, which tells of store {log.store}, does not exist (bootstrap.servers = {servers})")
+        raise ChangelogError(f"topic {log.topic}, the changelog of store {log.store}, does not exist (bootstrap.servers = {servers})")
     _check_partitions(log, topic, upto)
     partitions = [Partition(log.topic, number) for number in (range(topic.partitions) if upto is None else sorted(upto))]
     start = {partition.number: int(offset) for partition, offset in topics.start_offsets(partitions).items()}
@@ -109,8 +109,8 @@ def require_whole(log: StoreLog, found: LogRange) -> LogRange:
     starts = ", ".join(f"{log.topic}-{partition} begins at offset {start}" for partition, start in cut.items())
     if found.compacted_only:
         raise ChangelogError(
-            f"store {log.store} cannot be told from its topic: {starts}, though it is only compacted. Somebody has deleted the records "
-            "before it, and the keys in them are not known any more. Make the table of a snapshot"
+            f"store {log.store} cannot be computed from its topic: {starts}, though it is only compacted. Another program has "
+            "deleted the records before it, so keys are missing. Make the table of a snapshot"
         )
     note = f"{starts}: older records were deleted by the topic's retention (its cleanup.policy has delete)"
     return replace(found, notes=(*found.notes, note))
@@ -133,6 +133,6 @@ def _check_ends(log: StoreLog, upto: Mapping[int, int], end: Mapping[int, int]) 
     for partition, offset in sorted(upto.items()):
         if offset > end[partition]:
             raise ChangelogError(
-                f"{log.topic}-{partition} ends at offset {end[partition]}, before {offset}, which is asked for: the topic was made anew, "
+                f"{log.topic}-{partition} ends at offset {end[partition]}, before the requested {offset}: the topic was created again, "
                 "or its last records were lost. Take a new snapshot"
             )

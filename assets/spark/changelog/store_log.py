@@ -95,7 +95,7 @@ def _of_tasks(topology: Topology, config: StreamsConfig, store: str) -> StoreLog
             continue
         changelog = part.changelogs(application, TaskId(part.id, 0)).get(store)
         if changelog is None:
-            raise StateDirectoryError(f"store {store} of {application} is not logged: no topic tells of it. Take a snapshot")
+            raise StateDirectoryError(f"store {store} of {application} has no changelog. Take a snapshot")
         found = msgspec.structs.replace(_log(application, builder, changelog.topic), subtopology=part.id)
         if store in part.source_changelogs:
             return msgspec.structs.replace(found, of_source=True)

@@ -19,7 +19,7 @@ from penstock.orchestration.declarations.spark_settings import SparkSettings, Wr
 
 NEEDED = ("penstock.assets.spark.source.state_source",)
 """Modules that a scan of state imports on executors."""
-_LOOKS = 4
+_PARTITIONS = 4
 _FIELDS = "host STRING, python STRING, executable STRING, missing STRING"
 
 
@@ -41,7 +41,7 @@ def require_executors(session: SparkSession, settings: SparkSettings) -> None:
     if settings.is_local:
         return
     try:
-        rows = session.range(0, _LOOKS, 1, _LOOKS).mapInArrow(look, _FIELDS).collect()
+        rows = session.range(0, _PARTITIONS, 1, _PARTITIONS).mapInArrow(look, _FIELDS).collect()
     except PySparkException as error:
         raise WrongSparkError(explained(error, settings)) from error
     for row in rows:

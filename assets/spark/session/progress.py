@@ -162,7 +162,7 @@ class _Told:
         self._session = session
         self._say = say
         self._lines = Lines(time.monotonic())
-        session.registerProgressHandler(self._told)
+        session.registerProgressHandler(self._on_progress)
 
     def begin(self, doing: str) -> None:
         self._lines.begin(doing, time.monotonic())
@@ -170,7 +170,7 @@ class _Told:
     def close(self) -> None:
         self._session.clearProgressHandlers()
 
-    def _told(self, stages: Iterable[StageInfo] | None, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
+    def _on_progress(self, stages: Iterable[StageInfo] | None, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
         known = [stage for stage in stages or () if not stage.done]
         work = Work(len(known), sum(s.num_tasks for s in known), sum(s.num_completed_tasks for s in known), inflight_tasks)
         line = self._lines.line(None if done else work, time.monotonic())

@@ -186,7 +186,7 @@ def _require_reachable(settings: SparkSettings) -> None:
             failures.append(f"{host}:{port}: {error.strerror or error}")
         else:
             return
-    raise WrongSparkError(f"nobody answers at {settings.place} ({'; '.join(failures)})")
+    raise WrongSparkError(f"no server answers at {settings.place} ({'; '.join(failures)})")
 
 
 def _addresses(place: str) -> list[tuple[str, int]]:

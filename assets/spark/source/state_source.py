@@ -108,7 +108,7 @@ def _about(task: TaskManifest, store: StoreManifest) -> TaskManifest:
 
 def _instead(found: Snapshot, manifests: Sequence[TaskManifest], store: str) -> str:
     if store in found.manifest.left_out:
-        return ": it is a store of the user's own kind, whose files nobody else can read"
+        return ": it is a store of the user's own kind, whose files only the application can read"
     names = sorted({each.name for manifest in manifests for each in manifest.stores})
     return f"; there are {', '.join(names) or 'none'}"
 

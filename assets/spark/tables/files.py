@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from penstock.orchestration.tables import SOURCE, TableVersion, WrongTableError, decoded
-from penstock.runtime.stores.locks import way_out
+from penstock.runtime.stores.locks import remedy
 
 DAY = "day"
 _KEPT = 2
@@ -234,7 +234,7 @@ def location_errors(location: str) -> Iterator[None]:
         yield
     except OSError as error:
         reason = str(error.strerror or error)
-        raise WrongTableError(f"the table {location} cannot be written: {reason} ({error.filename}){way_out(reason)}") from error
+        raise WrongTableError(f"the table {location} cannot be written: {reason} ({error.filename}){remedy(reason)}") from error
 
 
 def _link_or_copy(file: Path, to: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from penstock import serdes
-from penstock.assets.spark.changelog.incremental import FOLDER, KeptState, read_state, why_anew
+from penstock.assets.spark.changelog.incremental import FOLDER, KeptState, read_state, rebuild_reason
 from penstock.assets.spark.changelog.log_range import ChangelogError, LogRange, require_whole
 from penstock.assets.spark.changelog.store_log import StoreLog, store_log
 from penstock.runtime.dsl.builder import StreamsBuilder
@@ -44,8 +44,8 @@ def found(end: Mapping[int, int], start: Mapping[int, int] | None = None, topic_
 
 
 def test_what_came_since_is_merged_while_the_topic_tells_all_of_it() -> None:
-    assert why_anew(BEFORE, LOG, found({0: 15, 1: 20}), 1_000 + DAY_MS) is None
-    assert why_anew(BEFORE, LOG, found({0: 15, 1: 20}, {0: 10, 1: 3}), 2_000) is None  # what was deleted had been merged
+    assert rebuild_reason(BEFORE, LOG, found({0: 15, 1: 20}), 1_000 + DAY_MS) is None
+    assert rebuild_reason(BEFORE, LOG, found({0: 15, 1: 20}, {0: 10, 1: 3}), 2_000) is None  # what was deleted had been merged
 
 
 @pytest.mark.parametrize(
@@ -59,26 +59,26 @@ def test_what_came_since_is_merged_while_the_topic_tells_all_of_it() -> None:
     ],
 )
 def test_rule_13_a_topic_that_no_longer_tells_all_is_read_anew(now: LogRange, at_ms: int, reason: str) -> None:
-    told = why_anew(BEFORE, LOG, now, at_ms)
+    told = rebuild_reason(BEFORE, LOG, now, at_ms)
     assert told is not None and reason in told
 
 
 def test_rule_13_however_long_ago_where_nothing_came_nothing_was_deleted() -> None:
-    assert why_anew(BEFORE, LOG, found({0: 10, 1: 20}), 1_000 * DAY_MS) is None
+    assert rebuild_reason(BEFORE, LOG, found({0: 10, 1: 20}), 1_000 * DAY_MS) is None
 
 
 def test_a_store_that_is_read_in_another_way_is_read_anew() -> None:
     for other in (replace(LOG, value_schema="a BIGINT"), replace(LOG, layout=StoreLayout("key_value", True, "STRING", "LONG"))):
-        assert "is not what it was" in str(why_anew(BEFORE, other, found({0: 15, 1: 20}), 2_000))
-    assert why_anew(None, LOG, found({0: 15, 1: 20}), 2_000) == "there is no version to build upon"
+        assert "is not what it was" in str(rebuild_reason(BEFORE, other, found({0: 15, 1: 20}), 2_000))
+    assert rebuild_reason(None, LOG, found({0: 15, 1: 20}), 2_000) == "there is no version to build upon"
 
 
 def test_types_that_nobody_could_tell_yet_are_told_by_what_came_since() -> None:
     log = replace(LOG, schemas=StoreSchemas())
     before = replace(BEFORE, log=log, schemas=log.schemas)
-    assert "nothing that tells of what type JSON is" in str(why_anew(before, log, found({0: 15, 1: 20}), 2_000))
-    assert why_anew(before, log, found({0: 10, 1: 20}), 2_000) is None  # still nothing
-    assert why_anew(replace(before, schemas=StoreSchemas(value={"type": "string"})), log, found({0: 15, 1: 20}), 2_000) is None
+    assert "no value that shows the type of JSON" in str(rebuild_reason(before, log, found({0: 15, 1: 20}), 2_000))
+    assert rebuild_reason(before, log, found({0: 10, 1: 20}), 2_000) is None  # still nothing
+    assert rebuild_reason(replace(before, schemas=StoreSchemas(value={"type": "string"})), log, found({0: 15, 1: 20}), 2_000) is None
 
 
 def test_state_that_is_half_there_or_of_another_version_is_none(tmp_path: Path) -> None:

@@ -73,7 +73,9 @@ def test_where_a_place_is_reached(place: str, addresses: list[tuple[str, int]]) 
 
 def test_nobody_there_is_said_at_once() -> None:
     port = free_port()
-    with pytest.raises(WrongSparkError, match=rf"nobody answers at sc://127\.0\.0\.1:{port} \(127\.0\.0\.1:{port}: Connection refused\)"):
+    with pytest.raises(
+        WrongSparkError, match=rf"no server answers at sc://127\.0\.0\.1:{port} \(127\.0\.0\.1:{port}: Connection refused\)"
+    ):
         _require_reachable(SparkSettings(connect=f"sc://127.0.0.1:{port}"))
 
 

@@ -226,7 +226,9 @@ def test_global_stores_and_what_is_left_out(tmp_path: Path) -> None:
     manifest = ApplicationManifest.of([read_manifest(part)], {GLOBAL: GLOBAL})
     (tmp_path / "s" / SNAPSHOT).write_bytes(encoded(msgspec.structs.replace(manifest, left_out=["own"])))
     assert rows_of(tmp_path, "counts") == [{"partition": -1, "key": "a", "value": 0, "_malformed": None}]
-    with pytest.raises(StateDirectoryError, match="no store 'own': it is a store of the user's own kind, whose files nobody else can read"):
+    with pytest.raises(
+        StateDirectoryError, match="no store 'own': it is a store of the user's own kind, whose files only the application can read"
+    ):
         rows_of(tmp_path, "own")
 
 

@@ -48,7 +48,7 @@ def run(*arguments: str) -> Result:
 
 
 @pytest.mark.parametrize(
-    ("command", "does", "told"), [("take", "take_snapshot", "no new snapshot"), ("export", "export_snapshot", "goes on with it")]
+    ("command", "does", "told"), [("take", "take_snapshot", "no new snapshot"), ("export", "export_snapshot", "continues it")]
 )
 def test_ctrl_c_says_what_stays(paths: ProjectPaths, monkeypatch: pytest.MonkeyPatch, command: str, does: str, told: str) -> None:
     def stopped(*arguments: object, **named: object) -> None:

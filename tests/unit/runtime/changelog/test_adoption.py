@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock import serdes
-from penstock.runtime.changelog.adoption import take_up, ways_out
+from penstock.runtime.changelog.adoption import store_remedies, take_up
 from penstock.runtime.changelog.checkpoint import write_checkpoint
 from penstock.runtime.changelog.staleness import mark_at_end
 from penstock.runtime.model.errors import StoreChangedError
@@ -48,7 +48,7 @@ def opened(
             folder,
             store,
             None if changelog is None else lambda partition: partition == changelog,
-            ways_out("app", "s", changelog, folder),
+            store_remedies("app", "s", changelog, folder),
             topic_id=topic_id,
         )
     except StoreChangedError:

@@ -26,7 +26,7 @@ class Watched:
 
     def after(self, milliseconds: int, records: int, remaining: int) -> TaskProgress:
         self.clock.advance(milliseconds)
-        self.restore.look(records, remaining)
+        self.restore.update(records, remaining)
         return self.restore.progress
 
     def gauges(self) -> dict[str, float]:

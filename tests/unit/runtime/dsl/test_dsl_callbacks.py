@@ -175,5 +175,5 @@ class _AwaitedCall:
     ],
 )
 def test_an_async_function_is_refused(add: Callable[[KStream], object]) -> None:
-    with pytest.raises(TopologyError, match=r"node KSTREAM-.*async function, which nobody would await"):
+    with pytest.raises(TopologyError, match=r"node KSTREAM-.*async function, which is never awaited"):
         add(StreamsBuilder().stream("in"))

@@ -289,7 +289,7 @@ def test_a_copy_that_is_elsewhere_stands_in_for_an_owner_that_is_gone(instance: 
 
 def test_a_task_that_is_about_to_open_here_is_no_reason_to_go_elsewhere(instance: Instance, http: Http) -> None:
     instance.kinds = {}
-    assert "just coming here" in http.error(f"/stores/counts/get?key={K0}", 503)
+    assert "is moving to this instance" in http.error(f"/stores/counts/get?key={K0}", 503)
 
 
 def test_a_store_that_is_restored_is_refused_unless_it_may_be_stale(instance: Instance, http: Http) -> None:
@@ -679,7 +679,7 @@ def test_a_slow_body_is_not_waited_for(http: Http) -> None:
 
 def test_a_failure_of_ours_is_told_and_leaves_the_endpoint_up(instance: Instance, http: Http, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(instance, "store", lambda parameters: 1 // 0)
-    assert "the instance's log tells why" in http.error(f"/stores/counts/get?key={K0}", 500)
+    assert "see the instance's log" in http.error(f"/stores/counts/get?key={K0}", 500)
     assert http.ok("/health")["alive"]
 
 

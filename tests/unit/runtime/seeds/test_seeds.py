@@ -483,9 +483,14 @@ def test_a_snapshot_is_taken_where_nothing_is_lost_between_tasks(
 @pytest.mark.parametrize(
     ("lost", "committed", "log", "told"),
     [
-        ({0, 1}, MOVED, (0, 9), "tasks 0_0 would write to app-by-count-repartition again"),
-        ({0}, MOVED, (0, 9), "tasks 0_0 would write to app-by-count-repartition again"),  # the reader stays, and would count it twice
-        ({0, 1}, {}, (0, 9), "tasks 0_0 would write to app-by-count-repartition again"),  # nobody knows what was done
+        ({0, 1}, MOVED, (0, 9), "tasks 0_0 would repeat their writes to app-by-count-repartition"),
+        (
+            {0},
+            MOVED,
+            (0, 9),
+            "tasks 0_0 would repeat their writes to app-by-count-repartition",
+        ),  # the reader stays, and would count it twice
+        ({0, 1}, {}, (0, 9), "tasks 0_0 would repeat their writes to app-by-count-repartition"),  # unknown what was processed
         ({1}, MOVED, (8, 9), "app-by-count-repartition-0 holds offsets 8 to 9, and its reader was at 7"),
     ],
 )

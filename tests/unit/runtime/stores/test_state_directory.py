@@ -99,18 +99,18 @@ def test_a_state_dir_without_rights_is_refused(tmp_path: Path, directory: StateD
 
 
 @pytest.mark.parametrize(
-    ("number", "way_out"),
+    ("number", "remedy"),
     [(errno.ENOSPC, "the disk is full: make room"), (errno.EROFS, "on a disk that can be written"), (errno.EMFILE, "ulimit")],
 )
 def test_a_disk_error_is_reported_with_what_to_do(
-    directory: StateDirectory, monkeypatch: pytest.MonkeyPatch, number: int, way_out: str
+    directory: StateDirectory, monkeypatch: pytest.MonkeyPatch, number: int, remedy: str
 ) -> None:
     def refuse(path: object, flags: int, mode: int = 0o777) -> int:
         raise OSError(number, os.strerror(number))
 
     directory.path.mkdir()
     monkeypatch.setattr("penstock.runtime.stores.locks.os.open", refuse)
-    with pytest.raises(StateDirectoryError, match=f"{os.strerror(number)}.*{way_out}"):
+    with pytest.raises(StateDirectoryError, match=f"{os.strerror(number)}.*{remedy}"):
         directory.lock()
 
 

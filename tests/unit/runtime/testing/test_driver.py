@@ -148,7 +148,7 @@ class Every(Processor):
         pass
 
 
-def test_wall_clock_time_moves_only_when_told() -> None:
+def test_wall_clock_time_moves_only_when_advanced() -> None:
     topology = Topology().add_source("source", "in", key_serde=S, value_serde=S).add_processor("every", Every, "source")
     topology.add_sink("sink", "out", "every", key_serde=S, value_serde=S)
     with TopologyTestDriver(topology, None, 1_000) as driver:

@@ -57,7 +57,7 @@ def test_a_changelog_of_keys_is_refused_for_windows(now: Mapping[str, str]) -> N
 
 @pytest.mark.parametrize("now", [KEY_VALUE, VERSIONED])
 def test_a_changelog_of_windows_is_refused_for_keys(now: Mapping[str, str]) -> None:
-    with pytest.raises(StoreChangedError, match=r"was a window or session store before.*add-config cleanup\.policy=\[compact\]"):
+    with pytest.raises(StoreChangedError, match=r"was a window or session store,.*add-config cleanup\.policy=\[compact\]"):
         check("changelog", _as_made(WINDOWS), now)
 
 

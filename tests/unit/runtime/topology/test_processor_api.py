@@ -376,7 +376,7 @@ def test_an_async_processor_is_refused(tmp_path: Path) -> None:
         async def process(self, record: Record[str, str]) -> None:
             raise AssertionError
 
-    with pytest.raises(StreamsError, match=r"mine: Awaited\.process is async, and nobody would await it"):
+    with pytest.raises(StreamsError, match=r"mine: Awaited\.process is async, which is never awaited"):
         Compiled(topology(cast(Callable[[], AnyProcessor], Awaited)), tmp_path)
 
 

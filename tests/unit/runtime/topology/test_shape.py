@@ -96,7 +96,9 @@ def test_a_removed_source_topic_of_stores_is_reported() -> None:
     def more(builder: StreamsBuilder) -> None:
         builder.stream(["in", "more"]).group_by_key().count(Materialized("counts"))
 
-    assert told(shape(more), shape(fewer)) == ["source topic more of sub-topology 0 is not read any more: its stores hold what came of it"]
+    assert told(shape(more), shape(fewer)) == [
+        "source topic more of sub-topology 0 is not read any more: its stores hold results of its records"
+    ]
     assert told(shape(fewer), shape(more)) == []
 
 
@@ -107,14 +109,14 @@ def test_a_renamed_repartition_topic_is_reported_if_it_has_records(left: int) ->
 
     unread = {"app-by-value-repartition": left} if left else {}
     found = misfits(shape(counted), shape(renamed), ["counts"], unread)
-    text = f"repartition topic app-by-value-repartition is not there any more, and holds up to {left} records that nobody would process"
+    text = f"repartition topic app-by-value-repartition is not there any more, and holds up to {left} records that would not be processed"
     assert found == ([text] if left else [])
 
 
 def test_a_table_may_begin_to_reuse_its_topic_but_not_to_keep_a_changelog() -> None:
     plain, reusing = shape(table), shape(table, optimized="all")
     assert told(plain, reusing) == []
-    assert told(reusing, plain) == ["store rows was restored from topic rows, and shall have a changelog now, which has nothing of it"]
+    assert told(reusing, plain) == ["store rows was restored from topic rows, and is to have a changelog now, which is empty"]
 
 
 def test_topics_of_a_pattern_are_no_part_of_the_shape() -> None:
@@ -183,8 +185,8 @@ class Newest(msgspec.Struct):
     [
         (valued(serdes.LONG), valued(serdes.DOUBLE), "store newest: its values were LONG and are DOUBLE now"),
         (valued(serdes.json(Old)), valued(serdes.json(Newest)), "store newest: its values: field m is new and has no default"),
-        (valued(serdes.LONG), valued(serdes.LONG, logging=False), "shall have no changelog now"),
-        (valued(serdes.LONG, logging=False), valued(serdes.LONG), "had no changelog and shall have one now, which has nothing of it"),
+        (valued(serdes.LONG), valued(serdes.LONG, logging=False), "is to have no changelog now"),
+        (valued(serdes.LONG, logging=False), valued(serdes.LONG), "had no changelog and is to have one now, which is empty"),
         (windowed(1000), windowed(2000), "its windows were of 1000 ms and are of 2000 ms now"),
         (windowed(1000), windowed(1000, 500), "its windows started every 1000 ms and start every 500 ms now"),
         (windowed(logging=False), windowed(grace=9, logging=False), "it has no changelog to make them from"),
