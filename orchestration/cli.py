@@ -29,17 +29,17 @@ app = typer.Typer(
 
 `penstock broker tool kafka-topics -- --list` runs one of Kafka's own tools.
 
-`penstock deploy flight-board` checks new code, then rolls it over the instances while the others go on.
+`penstock deploy flight-board` checks new code, then replaces one instance after the other.
 
 `penstock reset flight-board --dry-run` shows what a start without state would delete.
 
-What is kept goes to `.penstock/` in the project's folder, or to where the environment variable `PENSTOCK_HOME` says.
+Files are kept in `.penstock/` in the project's folder, or in the folder that the environment variable `PENSTOCK_HOME` names.
 """,
 )
-_INSTANCES, _LOOK, _REPAIR, _STATE, _MACHINE = "Instances", "Look", "Repair", "State", "This machine"
+_INSTANCES, _INSPECT, _REPAIR, _STATE, _MACHINE = "Instances", "Inspect", "Repair", "State", "This machine"
 _PANELS: Mapping[str, Sequence[Callable[..., None]]] = {
     _INSTANCES: (instances.start, instances.stop, instances.restart, instances.deploy, instances.scale, instances.drain),
-    _LOOK: (look.status, look.tasks, look.events, look.describe, topology, trail.audit, trail.run_books),
+    _INSPECT: (look.status, look.tasks, look.events, look.describe, topology, trail.audit, trail.run_books),
     _REPAIR: (instances.pause, instances.resume),
     _STATE: (query, tables, reset),
     _MACHINE: (dev,),
@@ -48,7 +48,7 @@ for panel, commands in _PANELS.items():
     for command in commands:
         app.command(rich_help_panel=panel)(command)
 app.command("skip", rich_help_panel=_REPAIR)(run_book.skip_record)
-app.add_typer(alerts.app, name="alerts", rich_help_panel=_REPAIR, help="What went wrong, who looks after it, what became of it.")
+app.add_typer(alerts.app, name="alerts", rich_help_panel=_REPAIR, help="List, acknowledge, comment and resolve alerts.")
 app.add_typer(
     run_book.app,
     name="run-book",

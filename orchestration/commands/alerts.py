@@ -47,8 +47,8 @@ from penstock.runtime.model.states import TaskKind, TaskState
 app = typer.Typer(rich_markup_mode="markdown", invoke_without_command=True)
 
 Number = Annotated[int, typer.Argument(help="The alert's number.")]
-Everything = Annotated[bool, typer.Option("--all", help="Resolved ones too.")]
-Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many, the newest.")]
+Everything = Annotated[bool, typer.Option("--all", help="Include resolved alerts.")]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Show at most this many, the newest.")]
 
 
 @app.callback()
@@ -113,7 +113,7 @@ def history(number: Number, as_json: Json = False) -> None:
 
 
 @app.command()
-def ack(number: Number, comment: Annotated[str, typer.Option(help="What you have to say about it.")] = "") -> None:
+def ack(number: Number, comment: Annotated[str, typer.Option(help="Text of the comment.")] = "") -> None:
     """Acknowledge an alert: record that you take care of it."""
     with project() as operations, operations.control_plane.writing() as session:
         alert = alerts.acknowledge(session, number, actor=audit.this_user(), at=audit.now())
@@ -123,7 +123,7 @@ def ack(number: Number, comment: Annotated[str, typer.Option(help="What you have
 
 
 @app.command("comment")
-def comment_alert(number: Number, text: Annotated[str, typer.Argument(help="What you have to say about it.")]) -> None:
+def comment_alert(number: Number, text: Annotated[str, typer.Argument(help="Text of the comment.")]) -> None:
     """Add a comment to an alert's history."""
     with project() as operations, operations.control_plane.writing() as session:
         alerts.comment(session, number, text, actor=audit.this_user(), at=audit.now())
@@ -131,7 +131,7 @@ def comment_alert(number: Number, text: Annotated[str, typer.Argument(help="What
 
 
 @app.command()
-def resolve(number: Number, reason: Annotated[str, typer.Option(help="Why it is over.")] = "resolved by hand") -> None:
+def resolve(number: Number, reason: Annotated[str, typer.Option(help="Reason, for the audit trail.")] = "resolved by hand") -> None:
     """Close an alert manually. Alerts on pauses, recoveries, deaths and checks close automatically when the problem is over."""
     with project() as operations, operations.control_plane.writing() as session:
         alert = alerts.resolve(session, number, actor=audit.this_user(), at=audit.now(), resolution=reason)

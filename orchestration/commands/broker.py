@@ -77,7 +77,7 @@ def tool(
     `penstock broker tool kafka-consumer-groups -- --group flight-board --topic flights:3 --reset-offsets --shift-by 1 --execute`
     """
     if name not in tools.TOOLS:
-        fail(f"There is no tool {name}. These are there: {', '.join(tools.TOOLS)}")
+        fail(f"There is no tool {name}. Known tools: {', '.join(tools.TOOLS)}")
     arguments = list(context.args)
     running = _broker().status()
     if name != "kafka-dump-log" and not any(argument.startswith("--bootstrap-server") for argument in arguments):

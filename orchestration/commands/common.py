@@ -33,10 +33,10 @@ from penstock.runtime.model.ids import TaskId
 
 JsonValue = Mapping[str, object] | Sequence[Mapping[str, object]]
 """Output of a command with --json."""
-Json = Annotated[bool, typer.Option("--json", help="As JSON, for programs.")]
-Watch = Annotated[float | None, typer.Option("--watch", "-w", min=0.2, help="Show it again every so many seconds, until Ctrl-C.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Watch = Annotated[float | None, typer.Option("--watch", "-w", min=0.2, help="Repeat at this interval in seconds, until Ctrl-C.")]
 Servers = Annotated[
-    str | None, typer.Option("--bootstrap-servers", "-b", help="Brokers to ask; then neither streams.toml nor a database is read.")
+    str | None, typer.Option("--bootstrap-servers", "-b", help="Read from these brokers, without streams.toml and the database.")
 ]
 Named = Annotated[str | None, typer.Option("--application", "-a", help="The application.id. Default: all that are declared.")]
 

@@ -47,13 +47,11 @@ Instances = Annotated[
 
 Seed = Annotated[
     str | None,
-    typer.Option(
-        metavar="URI", help="First put the state of this seed or snapshot (a path or URI) into the application, which must be stopped."
-    ),
+    typer.Option(metavar="URI", help="Path or URI of a seed or snapshot to install first; the application must be stopped."),
 ]
 Reset = Annotated[
     bool,
-    typer.Option("--reset-offsets", help="With --seed, after changelogs were lost: put their tasks back to it, state and input offsets."),
+    typer.Option("--reset-offsets", help="With --seed, after changelogs were lost: reset state and input offsets of their tasks to it."),
 ]
 
 
@@ -89,8 +87,8 @@ def _seed(operations: Operations, names: Sequence[str], seed: str, reset: bool) 
 
 def stop(
     instances: Instances = None,
-    kill: Annotated[bool, typer.Option("--kill", help="End the process by force if it does not close in time.")] = False,
-    timeout: Annotated[float, typer.Option(help="Seconds that a clean close may take.")] = 60.0,
+    kill: Annotated[bool, typer.Option("--kill", help="Kill the process if it does not close in time.")] = False,
+    timeout: Annotated[float, typer.Option(help="Seconds allowed for a clean close.")] = 60.0,
 ) -> None:
     """Close instances cleanly. They stay stopped until they are started; their state is kept.
 
@@ -112,7 +110,7 @@ def stop(
             out.print(f"{name} has {'closed' if ran else 'not been running'}")
 
 
-def scale(application: ApplicationName, instances: Annotated[int, typer.Argument(min=1, help="How many instances shall run.")]) -> None:
+def scale(application: ApplicationName, instances: Annotated[int, typer.Argument(min=1, help="Number of instances to run.")]) -> None:
     """Change the number of an application's instances. Tasks move as soon as their state is restored; surplus instances are drained.
 
     Safe to repeat. If `streams.toml` declares a number, more instances than that can be requested.
@@ -126,7 +124,7 @@ def drain(
     instance: Annotated[str, typer.Argument(help="The name of an instance.")],
     application: Named = None,
     timeout: Annotated[
-        float, typer.Option(min=1, help="Seconds after which it hands over what the others have not learned yet.")
+        float, typer.Option(min=1, help="Seconds after which it hands over tasks that others have not restored yet.")
     ] = DRAIN_SECONDS,
     bootstrap_servers: Servers = None,
 ) -> None:
@@ -215,16 +213,17 @@ def _write_down(application: str, task: str, action: str) -> None:
         with project() as operations, operations.control_plane.writing() as session:
             audit.record(session, audit.this_user(), action, at=audit.now(), application=application, task=task)
     except typer.Exit:
-        err.print("it is done, but not in the audit trail", style="yellow")
+        err.print("done, but not recorded in the audit trail", style="yellow")
 
 
 def deploy(
     application: ApplicationName,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check all, print the plan, and stop nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything and print the plan; no instance is stopped.")] = False,
     everything: Annotated[
-        bool, typer.Option("--all", help="Also instances that run this code already, as after a change of an environment variable.")
+        bool,
+        typer.Option("--all", help="Also replace instances that run this code already, for example after a changed environment variable."),
     ] = False,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds that an instance may take to run and to catch up.")] = DEPLOY_SECONDS,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds allowed for an instance to run and catch up.")] = DEPLOY_SECONDS,
 ) -> None:
     """Roll new code and configuration over the instances, one by one, while the others keep processing.
 

@@ -101,7 +101,7 @@ def events(
     bootstrap_servers: Servers = None,
     kind: Annotated[str | None, typer.Option(help="Only of this kind: `TASK_PAUSED`.")] = None,
     task: Annotated[str | None, typer.Option(help="Only of this task: `0_3`.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many, the newest.")] = 50,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Show at most this many, the newest.")] = 50,
     as_json: Json = False,
     watch: Watch = None,
 ) -> None:

@@ -27,14 +27,14 @@ _opener = build_opener(ProxyHandler({}))
 def query(
     application: Annotated[str, typer.Argument(help="The application.id.")],
     store: Annotated[str, typer.Argument(help="The store's name.")],
-    key: Annotated[str, typer.Argument(help="The key. A number or UUID is taken as such where the store's keys are that.")],
-    form: Annotated[str, typer.Option("--format", help="How the key is written: text, json, or base64 of its bytes.")] = "text",
-    stale: Annotated[bool, typer.Option("--stale", help="A copy, or a part that is being restored, will do.")] = False,
+    key: Annotated[str, typer.Argument(help="The key; a number or UUID is parsed if the store's keys have that type.")],
+    form: Annotated[str, typer.Option("--format", help="Format of the key: text, json, or base64 of its bytes.")] = "text",
+    stale: Annotated[bool, typer.Option("--stale", help="Also read from a copy, or from a part that is being restored.")] = False,
     url: Annotated[
-        str | None, typer.Option(help="An instance to ask, for example http://10.0.0.5:8080; otherwise Kafka is asked for one.")
+        str | None, typer.Option(help="Address of an instance, for example http://10.0.0.5:8080. Default: one that Kafka knows.")
     ] = None,
     token: Annotated[
-        str | None, typer.Option(envvar="PENSTOCK_HTTP_TOKEN", help="The instances' http.token; that of streams.toml if not given.")
+        str | None, typer.Option(envvar="PENSTOCK_HTTP_TOKEN", help="The instances' http.token. Default: that of streams.toml.")
     ] = None,
     bootstrap_servers: Servers = None,
     as_json: Json = False,

@@ -28,16 +28,19 @@ def reset(
         str,
         typer.Option(
             metavar="earliest|latest|TIME|OFFSETS",
-            help="Where the input begins. TIME: `2026-01-31T12:00:00` (UTC, unless it names a zone), or a duration back from now: `PT1H`. "
+            help="Start of the input. TIME: `2026-01-31T12:00:00` (UTC, unless it names a zone), or a duration back from now: `PT1H`. "
             "OFFSETS: `flights:0=100,flights:1=200`, or a file of lines `topic,partition,offset`.",
         ),
     ] = "earliest",
-    delete_outputs: Annotated[Answer, typer.Option(help="Delete the records of the output topics too.")] = Answer.NO,
+    delete_outputs: Annotated[Answer, typer.Option(help="Also delete the records of the output topics.")] = Answer.NO,
     internal_topics: Annotated[
-        str, typer.Option(metavar="TOPICS", help="Delete these internal topics too, which no known topology of it has: `a,b`.")
+        str, typer.Option(metavar="TOPICS", help="Also delete these internal topics, which no known topology has: `a,b`.")
     ] = "",
     force: Annotated[
-        bool, typer.Option("--force", help="Instances of other machines that are in no group and have not said that they closed are dead.")
+        bool,
+        typer.Option(
+            "--force", help="Treat instances on other machines as dead if they are in no group and have not reported their close."
+        ),
     ] = False,
     reason: Reason = "",
     yes: Yes = False,

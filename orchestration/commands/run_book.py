@@ -30,9 +30,9 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
 
 ApplicationName = Annotated[str, typer.Argument(help="The application.id, as in streams.toml.")]
 TaskName = Annotated[str, typer.Argument(help="The task's id, SUBTOPOLOGY_PARTITION: `0_3`.")]
-Reason = Annotated[str, typer.Option(help="Why, for the audit trail.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Only say what would be done.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Reason = Annotated[str, typer.Option(help="Reason, for the audit trail.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Only print what would be done.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 Run = Annotated[int, typer.Argument(help="The number of the run, as the alert and `penstock run-books` show it.")]
 
 

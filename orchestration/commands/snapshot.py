@@ -28,7 +28,7 @@ from penstock.runtime.snapshots.places import Place
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
-    help="""Copies of all state of an application, as of a commit: take them, look at them, export them.
+    help="""Copies of an application's state, as of a commit: take, list, show, export and delete them.
 
 A snapshot is taken while the application runs on. It is made of hard links, so it takes milliseconds and, at first, no space. It is
 **complete** when every task that has stores is in it; only complete ones are ever read, by Spark, by seeds and by this command.
@@ -46,15 +46,15 @@ next may not have read yet.
 """,
 )
 
-At = Annotated[str | None, typer.Option("--at", help="Look at a place that snapshots were exported to (URI or path), not at this machine.")]
+At = Annotated[str | None, typer.Option("--at", help="URI or path of exported snapshots. Default: the snapshots of this machine.")]
 SnapshotId = Annotated[str | None, typer.Argument(help="The snapshot's id. Default: the newest complete one.")]
 
 
 @app.command()
 def take(
     application: ApplicationName,
-    export: Annotated[bool, typer.Option("--export/--no-export", help="Export it too, if streams.toml declares where to.")] = True,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds that all tasks together may take.")] = TAKE_SECONDS,
+    export: Annotated[bool, typer.Option("--export/--no-export", help="Also export it, if streams.toml declares a place.")] = True,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds allowed for all tasks together.")] = TAKE_SECONDS,
 ) -> None:
     """Take a snapshot of all tasks and wait until it is complete.
 

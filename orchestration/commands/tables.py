@@ -23,9 +23,7 @@ _SQL = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigin
 """Types whose names in Spark's schemas differ from those in its SQL."""
 
 
-def tables(
-    name: Annotated[str | None, typer.Argument(help="One table, with all that is known of it.")] = None, as_json: Json = False
-) -> None:
+def tables(name: Annotated[str | None, typer.Argument(help="Show one table, with all details.")] = None, as_json: Json = False) -> None:
     """List the declared tables: their store, their last build and its offsets, and their location.
 
     Dagster builds the tables: materialise the asset of that name, or launch the job `state_tables`. Those with `refresh` in `streams.toml`

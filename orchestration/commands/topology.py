@@ -33,7 +33,9 @@ def topology(
     application: Annotated[str, typer.Argument(help="The application.id.")],
     form: Annotated[Form, typer.Option("--format", "-f", help="mermaid, svg, or text as describe() prints it.")] = Form.MERMAID,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="A file to write, for example topology.svg.")] = None,
-    rates: Annotated[bool, typer.Option("--rates/--no-rates", help="Measure records per second of what runs (some seconds).")] = True,
+    rates: Annotated[
+        bool, typer.Option("--rates/--no-rates", help="Measure the running instances' records per second (takes some seconds).")
+    ] = True,
     bootstrap_servers: Servers = None,
 ) -> None:
     """Draw an application's topology: sub-topologies, stores, topics, and their record rates.

@@ -13,7 +13,7 @@ from penstock.orchestration.database.models import RunBookRun, RunBookState
 from penstock.orchestration.instances.operations import Operations
 
 Application = Annotated[str | None, typer.Argument(help="The application.id. Default: all.")]
-Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many, the newest.")]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Show at most this many, the newest.")]
 
 
 def audit(application: Application = None, limit: Limit = 50) -> None:
@@ -22,7 +22,7 @@ def audit(application: Application = None, limit: Limit = 50) -> None:
         entries = trail.latest(session, application=application, limit=limit)
         if not entries:
             _check_declared(operations, application)
-            out.print("nothing was done yet")
+            out.print("the audit trail is empty")
         for entry in entries:
             subject = " ".join(filter(None, (entry.application, entry.instance, entry.task)))
             say(f"{clock(entry.at)}  {subject}  {entry.actor}: {entry.action}  {brief(entry.detail)}")

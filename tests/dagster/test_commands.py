@@ -167,7 +167,7 @@ def test_looking_needs_kafka_alone(project: Project, monkeypatch: pytest.MonkeyP
     assert "never been" not in penstock("tasks", "-a", "unknown", "-b", broker.bootstrap_servers)
 
     monkeypatch.setenv("PENSTOCK_STREAMS", str(project.operations.paths.streams_toml))
-    assert "it is done, but not in the audit trail" in penstock("pause", application.id, "0_1")
+    assert "done, but not recorded in the audit trail" in penstock("pause", application.id, "0_1")
     shown = penstock("alerts")
     assert "127.0.0.1:1/penstock" in shown and "secret" not in shown
     assert f"is paused at {where}" in shown

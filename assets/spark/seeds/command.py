@@ -92,13 +92,15 @@ def _moment(text: str) -> datetime:
 
 def main(
     application: Annotated[str, typer.Option("--application", "-a", help="The application.id, as streams.toml declares it.")],
-    root: Annotated[str, typer.Option(help="Where seeds are kept: a folder that all executors share, or a URI (s3://…).")],
+    root: Annotated[str, typer.Option(help="Place of the seeds: a folder that all executors share, or a URI (s3://…).")],
     store: Annotated[list[str], typer.Option(help="A store and the path or URI of its table, NAME=PATH. May be given several times.")],
-    table_format: Annotated[str, typer.Option("--format", help="What the tables are: parquet, delta, json, …")] = "parquet",
-    as_of: Annotated[datetime | None, typer.Option(parser=_moment, help="The stream goes on with the records of this moment.")] = None,
-    ends: Annotated[bool, typer.Option("--ends", help="The stream goes on from the ends of the topics as they are now.")] = False,
+    table_format: Annotated[str, typer.Option("--format", help="Format of the tables: parquet, delta, json, …")] = "parquet",
+    as_of: Annotated[datetime | None, typer.Option(parser=_moment, help="The stream continues with the records of this time.")] = None,
+    ends: Annotated[bool, typer.Option("--ends", help="The stream continues at the current ends of the topics.")] = False,
     offsets: Annotated[Path | None, typer.Option(help='A file with the next offsets: {"topic": {"0": 42}}.')] = None,
-    stream_time: Annotated[datetime | None, typer.Option(parser=_moment, help="How far time had come; default: as rows tell.")] = None,
+    stream_time: Annotated[
+        datetime | None, typer.Option(parser=_moment, help="Stream time of the seed. Default: that of the rows.")
+    ] = None,
 ) -> None:
     """Write a seed of an application from a table per store. Exit status 1 if rows do not fit, or something is not there."""
     if sum((as_of is not None, ends, offsets is not None)) != 1:
