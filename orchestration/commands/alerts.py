@@ -166,7 +166,7 @@ def _from_database(everything: bool, limit: int, application: str | None, as_jso
         times = (clock(alert.opened_at), clock(alert.last_seen_at))
         what = Text(alert.title)
         shown.add_row(str(alert.id), *times, str(alert.count), alert.severity, alert.state, alert.application, what)
-    return Group(shown, *notes, *_hints(unseen), Text("penstock alerts show N: the details, and what to type next", style="dim"))
+    return Group(shown, *notes, *_hints(unseen), Text("penstock alerts show N: the details, and the next commands", style="dim"))
 
 
 def _hints(unseen: Sequence[dict[str, object]]) -> list[Text]:
@@ -183,7 +183,7 @@ def _paused_without_alert(session: Session, application: str | None) -> list[dic
         place = str(paused_at(task))
         if not covered & {(task.application, place), (task.application, task.application)}:  # the second: a bad deploy
             what = f"task {task.task} on {task.instance} is paused at {place}"
-            skip = f"penstock skip {task.application} {task.task}: take the record out of the way"
+            skip = f"penstock skip {task.application} {task.task}: skip the record"
             row = {"application": task.application, "source": "kafka", "kind": "TASK_PAUSED", "subject": place, "what": what, "next": skip}
             rows.append(dict(row))
     return rows
@@ -222,7 +222,7 @@ def _known_conditions(application: Application) -> list[tuple[str, Condition]]:
     try:
         return _conditions(Observer(application.id, application.bootstrap_servers))
     except BrokerUnavailableError as error:
-        warn(f"{error}. What is wrong without an alert is not known.")
+        warn(f"{error}. Problems without an alert are not shown.")
         return []
 
 
@@ -240,7 +240,7 @@ def _conditions(observer: Observer) -> list[tuple[str, Condition]]:
 def _from_kafka(reason: str, application: str | None, servers: str | None, as_json: bool) -> RenderableType | JsonValue:
     """Show the current problems visible on Kafka, and state that they come from Kafka alone."""
     err.print(
-        f"{reason}. What follows is what Kafka shows to be wrong now; numbers, acknowledgements, comments and history are in the database.",
+        f"{reason}. The problems below are those that Kafka shows now; numbers, acknowledgements, comments and history are in the database.",
         style="yellow",
         markup=False,
     )

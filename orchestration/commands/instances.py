@@ -233,7 +233,7 @@ def deploy(
 
     `penstock deploy flight-board --dry-run`
     """
-    with project() as operations, explained_interrupt(f"penstock deploy {application} goes on where it was"):
+    with project() as operations, explained_interrupt(f"penstock deploy {application} continues where it stopped"):
         deployment = Deployment(
             operations,
             application,

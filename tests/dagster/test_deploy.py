@@ -167,7 +167,7 @@ def test_a_new_version_that_dies_stops_the_roll_and_the_next_deploy_goes_on(depl
         wait_until(lambda: "instance deployed" in actions(deployed), 90, "the first instance")
         interrupted.send_signal(signal.SIGINT)
         told = interrupted.stderr.read()
-    assert interrupted.returncode == 130 and "The deploy of" in told and "goes on where it was" in told
+    assert interrupted.returncode == 130 and "The deploy of" in told and "continues where it stopped" in told
     repaired = [pid for pid in processes(deployed) if pid not in (None, left)]
     assert "runs the new code" in penstock("deploy", application)
     assert None not in processes(deployed) and left not in processes(deployed)

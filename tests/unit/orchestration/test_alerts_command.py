@@ -78,7 +78,7 @@ def test_what_has_no_alert_is_listed_with_the_next_command(database: ControlPlan
     assert shown.exit_code == 0
     for text in ("INSTANCE_SILENT a-1: a-1 should run", "INPUT_PARTITIONS_ADDED in: topic in", "task 0_3 on a-1 is paused at in-3@7"):
         assert f"no alert yet (Dagster's sensors open them): {text}" in shown.output
-    assert shown.output.count("penstock skip a 0_3: take the record out of the way") == 1
+    assert shown.output.count("penstock skip a 0_3: skip the record") == 1
     assert shown.output.count("penstock describe a: ") == 1
     assert [row["kind"] for row in json.loads(CliRunner().invoke(app, ["alerts", "--json"]).stdout)] == [
         "TASK_PAUSED",
