@@ -210,6 +210,6 @@ BY_HAND: dict[str, Callable[[Job], dict[int, Rdict]]] = {"folded-sst": _folded_s
 
 
 if __name__ == "__main__":
-    told = msgspec.json.decode(sys.argv[1], type=Job)
-    result = _engine(told) if told.program == "penstock" else _by_hand(told, BY_HAND[told.program])
+    job = msgspec.json.decode(sys.argv[1], type=Job)
+    result = _engine(job) if job.program == "penstock" else _by_hand(job, BY_HAND[job.program])
     print(msgspec.json.encode(result).decode(), flush=True)

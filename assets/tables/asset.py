@@ -115,13 +115,13 @@ def table_check(table: StateTable, application: Application) -> dg.AssetChecksDe
         with spark.turn(context):
             request = table_request(table, application, operations.paths, new_version(), None, None)
             found = spark.run(context, check, request, delta=table.format == "delta")
-        tell(operations, table, found, occurrence=request.version, actor=f"dagster run {context.run.run_id[:8]}")
+        report_differences(operations, table, found, occurrence=request.version, actor=f"dagster run {context.run.run_id[:8]}")
         return check_result(found)
 
     return equals_changelog
 
 
-def tell(operations: Operations, table: StateTable, found: TableCheck, *, occurrence: str, actor: str) -> None:
+def report_differences(operations: Operations, table: StateTable, found: TableCheck, *, occurrence: str, actor: str) -> None:
     """Open, count or resolve the alert on the table."""
     counts = {"missing": found.missing, "surplus": found.surplus, "different": found.different}
     checked = incidents.TableCheck(table.application, table.name, occurrence, counts, found.first, found.differences)

@@ -54,7 +54,7 @@ TOPICS = {
 _SECONDS = 30.0
 _NO_LEADER_YET = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.UNKNOWN_TOPIC_OR_PART)
 
-Told = Callable[[int], None]
+OnRecords = Callable[[int], None]
 """Called with the number of further records that are on the topics."""
 
 
@@ -93,19 +93,19 @@ def read_flights(limit: int | None = None) -> pd.DataFrame:
 def table_records() -> Iterator[InputRecord]:
     """The rows of airlines, airports and weather.
 
-    Names were known before the year began. An hour's weather is told an hour ahead, as a forecast is: planes leave up to 43 minutes before
-    the hour that they are scheduled in, and a stream is joined with what the table holds at that moment.
+    Names are older than all flights. An hour's weather is published an hour ahead, like a forecast: planes leave up to 43 minutes before
+    their scheduled hour, and a flight is joined with the table's row at its own time.
     """
     encode = msgspec.json.encode
     for topic, file, column in ((topology.AIRLINES, "airlines.csv", "carrier"), (topology.AIRPORTS, "airports.csv", "faa")):
         for row in _rows(read_file(file)):
             yield _keyed(topic, str(row[column]).encode(), encode(row), 0)
     weather = read_file("weather.csv")
-    weather["told_ms"] = _milliseconds(weather["time_hour"]) - HOUR_MS
-    weather = weather.sort_values("told_ms", kind="stable")
-    times = weather.pop("told_ms").tolist()
-    for row, told in zip(_rows(weather), times, strict=True):
-        yield _keyed(topology.WEATHER, topology.weather_key(row["origin"], row["time_hour"]).encode(), encode(row), told)
+    weather["published_ms"] = _milliseconds(weather["time_hour"]) - HOUR_MS
+    weather = weather.sort_values("published_ms", kind="stable")
+    times = weather.pop("published_ms").tolist()
+    for row, published in zip(_rows(weather), times, strict=True):
+        yield _keyed(topology.WEATHER, topology.weather_key(row["origin"], row["time_hour"]).encode(), encode(row), published)
 
 
 def flight_records(limit: int | None = None) -> Iterator[InputRecord]:
@@ -138,12 +138,12 @@ def record_count(limit: int | None = None) -> int:
     return flights + 1 + TABLE_ROWS
 
 
-def load(bootstrap_servers: str, limit: int | None = None, told: Told = lambda _: None) -> int:
-    """Create the topics and send missing records, tables first; return how many were sent. `told` also counts records that existed
-    before. Raises LoadError (topics that hold something else) and KafkaException."""
+def load(bootstrap_servers: str, limit: int | None = None, on_records: OnRecords = lambda _: None) -> int:
+    """Create the topics and send missing records, tables first; return how many were sent. `on_records` also counts records that
+    existed before. Raises LoadError (topics that hold something else) and KafkaException."""
     create_topics(bootstrap_servers)
-    sent = send(bootstrap_servers, _missing(bootstrap_servers, TABLES, table_records(), told), told)
-    return sent + send(bootstrap_servers, _missing(bootstrap_servers, (topology.FLIGHTS,), flight_records(limit), told), told)
+    sent = send(bootstrap_servers, _missing(bootstrap_servers, TABLES, table_records(), on_records), on_records)
+    return sent + send(bootstrap_servers, _missing(bootstrap_servers, (topology.FLIGHTS,), flight_records(limit), on_records), on_records)
 
 
 def create_topics(bootstrap_servers: str) -> None:
@@ -158,7 +158,7 @@ def create_topics(bootstrap_servers: str) -> None:
         future.result(_SECONDS)
 
 
-def send(bootstrap_servers: str, records: Iterable[InputRecord], told: Told = lambda _: None) -> int:
+def send(bootstrap_servers: str, records: Iterable[InputRecord], on_records: OnRecords = lambda _: None) -> int:
     """Send records in order and wait until the broker has all of them; return how many. Raises KafkaException if one was refused."""
     settings: dict[str, str | int | float | bool] = {
         "bootstrap.servers": bootstrap_servers,
@@ -181,11 +181,11 @@ def send(bootstrap_servers: str, records: Iterable[InputRecord], told: Told = la
         sent += 1
         if sent % 1000 == 0:
             producer.poll(0)
-            told(1000)
+            on_records(1000)
             if refused:
                 break
     producer.flush()
-    told(sent % 1000)
+    on_records(sent % 1000)
     if refused:
         raise KafkaException(refused[0])
     return sent
@@ -202,7 +202,7 @@ def _produce(producer: Producer, record: InputRecord, delivered: Callable[[Kafka
             producer.poll(0.1)
 
 
-def _missing(bootstrap_servers: str, topics: Iterable[str], records: Iterable[InputRecord], told: Told) -> Iterator[InputRecord]:
+def _missing(bootstrap_servers: str, topics: Iterable[str], records: Iterable[InputRecord], on_records: OnRecords) -> Iterator[InputRecord]:
     """The records that are missing on the topics. Raises LoadError if the topics contain other records."""
     last = _last_records(bootstrap_servers, topics)
     left = {place: offset + 1 for place, (offset, _) in last.items()}
@@ -212,7 +212,7 @@ def _missing(bootstrap_servers: str, topics: Iterable[str], records: Iterable[In
             yield record
             continue
         left[place] -= 1
-        told(1)
+        on_records(1)
         if left[place] == 0 and last[place][1] != record.value:
             raise LoadError(f"topic {record.topic} was loaded otherwise, with fewer or more flights: {_delete(record.topic)}")
     for (topic, partition), more in left.items():

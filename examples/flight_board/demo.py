@@ -175,13 +175,15 @@ def repaired_as_promised(operations: Operations, application: Application) -> li
 
 
 def main(
-    once: Annotated[bool, typer.Option("--once", help="End when it is done, with status 0 only if all of it held.")] = False,
-    flights: Annotated[int, typer.Option(min=100, max=FLIGHTS_IN_ALL, help="Only the first ones of the year.")] = FLIGHTS_IN_ALL,
-    clear: Annotated[bool, typer.Option("--clear", help="Only end what an earlier demo left running, and delete its data.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Exit when it is done, with status 0 only if every step succeeded.")] = False,
+    flights: Annotated[
+        int, typer.Option(min=100, max=FLIGHTS_IN_ALL, help="Number of flights, from the start of the year.")
+    ] = FLIGHTS_IN_ALL,
+    clear: Annotated[bool, typer.Option("--clear", help="Only stop the processes of an earlier demo, and delete its data.")] = False,
 ) -> None:
     """Run the flight board from end to end: Kafka, Dagster, a year of flights, a bad record and its repair, Spark tables, the proof.
 
-    It has a home of its own, `.penstock/demo`, and begins there anew each time. Ctrl-C ends it, at any moment, and all that it started.
+    It keeps its files in `.penstock/demo`, and deletes those of the previous demo first. Ctrl-C stops it and everything that it started.
     """
     out = Console(highlight=False, soft_wrap=True)
     for number in _SIGNALS:  # even if the caller ignores them, as shells do for background processes

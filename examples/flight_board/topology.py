@@ -75,8 +75,7 @@ def with_airport(flight: Row, airport: Row | None) -> Row:
 
 
 def with_weather(flight: Row, weather: Row | None) -> Row:
-    told = {name: flight[name] for name in FLIGHT_FIELDS}
-    return {**told, **{name: weather[name] if weather else None for name in WEATHER_FIELDS}}
+    return {**{name: flight[name] for name in FLIGHT_FIELDS}, **{name: weather[name] if weather else None for name in WEATHER_FIELDS}}
 
 
 def add_to_carrier(_carrier: str, flight: Row, total: Row) -> Row:

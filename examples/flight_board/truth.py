@@ -84,8 +84,8 @@ def compare(truth: Truth, result: Truth) -> list[str]:
 
 def _differences(what: str, wanted: Mapping[Hashable, object], found: Mapping[Hashable, object], most: int = 5) -> list[str]:
     wrong = [key for key in {**wanted, **found} if wanted.get(key) != found.get(key)]
-    told = [f"{what} {key}: should be {wanted.get(key)}, is {found.get(key)}" for key in wrong[:most]]
-    return [*told, f"… and {len(wrong) - most} more differences of kind {what}"] if len(wrong) > most else told
+    lines = [f"{what} {key}: should be {wanted.get(key)}, is {found.get(key)}" for key in wrong[:most]]
+    return [*lines, f"… and {len(wrong) - most} more differences of kind {what}"] if len(wrong) > most else lines
 
 
 def read_results(bootstrap_servers: str) -> Truth:

@@ -1,7 +1,7 @@
 """Progress of the replay, and the events meanwhile: the pause, the alert, the run-book's steps, the resume.
 
-How far: the offsets that the application's group has committed on its input topics. It is done when all flights are committed, and after
-that every task has said that it has nothing more to do, and every run-book has ended.
+Progress is measured by the offsets that the application's group has committed on its input topics. The replay is done when all flights are
+committed, every task has then reported a lag of 0, and every run-book has ended.
 """
 
 from __future__ import annotations
@@ -27,7 +27,12 @@ from penstock.runtime.model.states import State, TaskState
 
 STUCK_SECONDS = 180.0
 _POLL_SECONDS = 0.5
-_TOLD = (EventKind.TASK_PAUSED.value, EventKind.TASK_RESUMED.value, EventKind.TASK_CORRUPTED.value, EventKind.GLOBAL_RECOVERY_STARTED.value)
+_SHOWN = (
+    EventKind.TASK_PAUSED.value,
+    EventKind.TASK_RESUMED.value,
+    EventKind.TASK_CORRUPTED.value,
+    EventKind.GLOBAL_RECOVERY_STARTED.value,
+)
 
 
 class StuckError(Exception):
@@ -46,7 +51,7 @@ class Progress:
     _offsets: Mapping[tuple[str, int], int] = field(default_factory=dict)
 
     def update(self, offsets: Mapping[tuple[str, int], int], seconds: float, paused: tuple[str, ...]) -> bool:
-        """Takes in what is committed now; True if that is more than before."""
+        """Take the currently committed offsets; return True if they have moved."""
         moved = offsets != self._offsets
         self._offsets, self.paused = offsets, paused
         self.done = sum(offset for (topic, _), offset in offsets.items() if topic == topology.FLIGHTS)
@@ -56,7 +61,7 @@ class Progress:
 
 
 def watch(operations: Operations, application: Application, flights: int, on_progress: Callable[[Progress], None]) -> Iterator[str]:
-    """Yields a line for each thing that happens until the replay is done; `flights` records are to come. Raises StuckError."""
+    """Yield a line for each event until the replay of `flights` records is done. Raises StuckError."""
     progress = Progress(flights)
     trail, looked, moved_at = Trail(application.id), time.monotonic(), time.monotonic()
     complete_at: datetime | None = None
@@ -88,14 +93,14 @@ class Trail:
         self.last_at = time.monotonic()
 
     def news(self, operations: Operations) -> list[str]:
-        """What was written down since the last call, oldest first."""
+        """Return the lines recorded since the last call, oldest first."""
         events = select(Event).where(Event.application == self._application, Event.sequence > self._event).order_by(Event.sequence)
         entries = select(AuditEntry).where(AuditEntry.id > self._entry).order_by(AuditEntry.id)
         lines: list[tuple[datetime, str]] = []
         with operations.control_plane.reading() as session:
             for event in session.scalars(events):
                 self._event = event.sequence
-                if event.kind in _TOLD:
+                if event.kind in _SHOWN:
                     lines.append((event.at, event_line(event)))
             for entry in session.scalars(entries):
                 self._entry = entry.id
@@ -106,22 +111,22 @@ class Trail:
 
 
 def entry_line(entry: AuditEntry) -> str:
-    """An entry of the audit trail in one line, for rich."""
+    """Return an entry of the audit trail as one line of rich markup."""
     detail = ", ".join(f"{key} {value}" for key, value in entry.detail.items() if value not in (None, "") and not key.endswith("_base64"))
     return f"{entry.action}  [dim]{_escaped(entry.actor)}{': ' if detail else ''}{_escaped(detail)}[/dim]"
 
 
 def event_line(event: Event) -> str:
-    """An event in one line, for rich."""
-    told = {
+    """Return an event as one line of rich markup."""
+    comments = {
         EventKind.TASK_PAUSED.value: "; it keeps its place, all other tasks run on",
         EventKind.TASK_RESUMED.value: " goes on after it",
     }
-    return f"[bold]{event.kind}[/bold]  task {event.task} of {event.instance}{place_of(event.payload)}{told.get(event.kind, '')}"
+    return f"[bold]{event.kind}[/bold]  task {event.task} of {event.instance}{place_of(event.payload)}{comments.get(event.kind, '')}"
 
 
 def place_of(payload: Mapping[str, object]) -> str:
-    """` at flights-3@25013: <error>`, as far as an event tells."""
+    """Return ` at flights-3@25013: <error>`, without the parts that the payload does not have."""
     if "topic" not in payload:
         return ""
     error = f": {_escaped(str(payload['error']))}" if payload.get("error") else ""
@@ -134,7 +139,7 @@ def _escaped(text: str) -> str:
 
 @contextmanager
 def _committed(application: Application) -> Iterator[Callable[[], Mapping[tuple[str, int], int]]]:
-    """A function that gives what the application's group has committed on the topics that it reads."""
+    """Yield a function that returns the offsets that the application's group has committed on its input topics."""
     topics = [topology.FLIGHTS, topology.WEATHER, *(f"{application.id}-{name}-repartition" for name in topology.REPARTITIONS)]
     asked = [TopicPartition(topic, partition) for topic in topics for partition in range(PARTITIONS)]
     settings: dict[str, str | int | float | bool] = {"bootstrap.servers": application.bootstrap_servers, "group.id": application.id}
@@ -149,7 +154,7 @@ def _paused(operations: Operations, application: Application) -> tuple[str, ...]
 
 
 def _settled(operations: Operations, application: Application, since: datetime) -> bool:
-    """True if all instances and tasks have said since then that they run and have nothing to do, and no alert or run-book is open."""
+    """Return True if all instances and tasks have reported since then that they run without lag, and no alert or run-book is open."""
     ended = (RunBookState.DONE.value, RunBookState.REFUSED.value, RunBookState.FAILED.value)
     with operations.control_plane.reading() as session:
         owned = select(Task).where(Task.application == application.id, Task.state != TaskState.CLOSED.value)
@@ -167,7 +172,7 @@ def _settled(operations: Operations, application: Application, since: datetime) 
 
 
 def _where(operations: Operations, application: Application, progress: Progress, feed: Feed) -> str:
-    """Where a replay stands that does not get on."""
+    """Return a message about a stuck replay: instances, tasks and alerts."""
     feed.step()
     lines = [f"nothing has moved for {STUCK_SECONDS:.0f} s; {progress.done:,} of {progress.flights:,} flights are processed"]
     for name in application.instances:

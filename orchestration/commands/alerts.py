@@ -240,7 +240,7 @@ def _conditions(observer: Observer) -> list[tuple[str, Condition]]:
 def _from_kafka(reason: str, application: str | None, servers: str | None, as_json: bool) -> RenderableType | JsonValue:
     """Show the current problems visible on Kafka, and state that they come from Kafka alone."""
     err.print(
-        f"{reason}. The problems below are those that Kafka shows now; numbers, acknowledgements, comments and history are in the database.",
+        f"{reason}. Only problems that Kafka shows are listed; numbers, acknowledgements, comments and history are in the database.",
         style="yellow",
         markup=False,
     )

@@ -67,7 +67,7 @@ def take(
         with explained_interrupt(half), _bar("Tasks", MofNCompleteColumn()) as progress:
             snapshot = take_snapshot(operations, declared, actor=audit.this_user(), timeout_s=timeout, progress=progress)
         say(f"{snapshot.id} is complete: {len(snapshot.tasks)} tasks, {_size(snapshot.manifest.bytes)}, at {snapshot.place}")
-        _tell_left_out(snapshot)
+        _print_left_out(snapshot)
         if not snapshot.manifest.settled:
             unsettled = "records were in transit between tasks, so the application cannot start with it after a reset (docs/snapshots.md)"
             hint(unsettled)
@@ -123,7 +123,7 @@ def show(application: ApplicationName, snapshot: SnapshotId = None, at: At = Non
             for each in positions:
                 offsets.add_row(f"{each.topic}-{each.partition}", str(each.next_offset), what)
         out.print(offsets)
-        _tell_left_out(found)
+        _print_left_out(found)
 
 
 @app.command()
@@ -183,7 +183,7 @@ def _bar(what: str, *columns: ProgressColumn) -> Iterator[Progress]:
         yield lambda done, total: bar.update(task, completed=done, total=total or None)
 
 
-def _tell_left_out(snapshot: Snapshot) -> None:
+def _print_left_out(snapshot: Snapshot) -> None:
     if snapshot.manifest.left_out:
         stores = ", ".join(snapshot.manifest.left_out)
         warn(f"left out: {stores} (stores of your own kind, whose files only you can copy)")

@@ -114,7 +114,7 @@ class Operations:
         """
         application = self.owner(name)
         done = self.launcher.seed(application, name, where, reset=reset)
-        self._audit(application, name, actor, "seed installed", {"seed": where, "told": done})
+        self._audit(application, name, actor, "seed installed", {"seed": where, "result": done})
         return done
 
     def stop(self, name: str, *, actor: str, timeout_s: float = STOP_SECONDS, kill: bool = False) -> bool:

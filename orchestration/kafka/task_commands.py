@@ -107,10 +107,10 @@ class TaskCommands:
         if problem is not None:
             raise RefusedError(f"{topic}-{partition}: the broker refuses the new offset: {problem.str()}")
 
-    def _asked(self, kind: str, whom: TaskId | str, args: dict[str, object], timeout_s: float) -> CommandResult:
+    def _asked(self, kind: str, receiver: TaskId | str, args: dict[str, object], timeout_s: float) -> CommandResult:
         """Send a command to the owner of a task, or to an instance. Send it again if it was rolled back without effect, until the timeout.
         Raises RefusedError, StreamsError."""
-        task, instance = (whom, None) if isinstance(whom, TaskId) else (None, whom)
+        task, instance = (receiver, None) if isinstance(receiver, TaskId) else (None, receiver)
         subject = "" if task is None else f"task {task}: "
         deadline = time.monotonic() + timeout_s
         while True:

@@ -29,7 +29,7 @@ class RebuildGlobalStore(RunBook):
     STEPS: ClassVar[tuple[Step, ...]] = (
         Step("check", "the instances live and have the store"),
         Step("rebuild", "each wipes its copy and reads the topic from its start; tasks that read the store wait, the others go on"),
-        Step("verify", "each has told that its copy is complete"),
+        Step("verify", "each worker has reported that its copy is complete"),
     )
 
     def __init__(

@@ -87,8 +87,8 @@ class ReplayDeadLetters(RunBook):
         match step.name:
             case "replay":
                 count = len(self._chosen)
-                tell = lambda done: self.progress(f"replayed {done} of {count}")  # noqa: E731 (one line, used once)
-                self._replayed = replay.replay(self.application, self._chosen, self.request.requested_by, tell)
+                report = lambda done: self.progress(f"replayed {done} of {count}")  # noqa: E731 (one line, used once)
+                self._replayed = replay.replay(self.application, self._chosen, self.request.requested_by, report)
                 findings.update({"replayed": self._replayed, "by others meanwhile": count - self._replayed or None})
             case "verify":
                 missing = {record.place for record in self._chosen} - replay.read_marks(self.application)

@@ -198,9 +198,9 @@ def _manifest(snapshot: Snapshot, place: Place) -> ApplicationManifest:
         if data is None:
             raise StateDirectoryError(f"{place / task} has no {MANIFEST}, although its instance said that all was copied")
         parts.append(decode_manifest(data, TaskManifest, place / task / MANIFEST))
-    told: Mapping[str, str] = {task: task for task in snapshot.tasks}
+    places: Mapping[str, str] = {task: task for task in snapshot.tasks}
     whole = snapshot.manifest
-    return ApplicationManifest.of(parts, told, topology_hash=whole.topology_hash, formats=whole.formats, settled=whole.settled)
+    return ApplicationManifest.of(parts, places, topology_hash=whole.topology_hash, formats=whole.formats, settled=whole.settled)
 
 
 def prune_exported(root: Place, *, keep: int | None, now_ms: int, spared: str = "") -> list[str]:

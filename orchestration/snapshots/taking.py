@@ -138,7 +138,7 @@ def take_snapshot(
         )
         (root / snapshot_id / SNAPSHOT).write(iter([encoded(manifest)]))
         keep_newest(root, application.snapshots.keep)
-        _tell(client, _living(members), {"complete": complete_ids(root), "keep": application.snapshots.keep})
+        _send_retention(client, _living(members), {"complete": complete_ids(root), "keep": application.snapshots.keep})
     return find(root, snapshot_id)
 
 
@@ -239,7 +239,9 @@ def delete_snapshots(operations: Operations, application: Application, ids: Sequ
             remove(share)
     try:
         with CommandClient(application.id, application.bootstrap_servers, actor) as client:
-            _tell(client, living_instances(client, application, actor), {"unwanted": list(ids), "keep": application.snapshots.keep})
+            _send_retention(
+                client, living_instances(client, application, actor), {"unwanted": list(ids), "keep": application.snapshots.keep}
+            )
     except StreamsError as error:
         logger.warning("instances on other machines keep their parts of %s: %s", ", ".join(ids), error)
 
@@ -254,7 +256,7 @@ def _shares_here(root: Place, snapshot_id: str) -> set[Path]:
     return {share for share in (Path(place).parent for place in places) if share.is_dir()}
 
 
-def _tell(client: CommandClient, instances: Sequence[str], args: dict[str, object]) -> None:
+def _send_retention(client: CommandClient, instances: Sequence[str], args: dict[str, object]) -> None:
     """Have every living instance remove snapshots that are no longer kept. One that misses the command does so after the next snapshot."""
     for instance in instances:
         try:

@@ -290,7 +290,7 @@ class KafkaStreams:
                 self._listening.inside = False
 
     def wait_for(self, state: ClientState, timeout: timedelta | int) -> bool:
-        """Waits until the client is in `state`; False if `timeout` (ms or timedelta) ran out or the client ended in another state."""
+        """Wait until the client is in `state`. Return False if `timeout` (ms or timedelta) passed or the client ended in another state."""
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout / 1000
         with self._state_changed:
             self._state_changed.wait_for(lambda: self._state is state or self._state.has_completed_shutdown(), seconds)
@@ -355,7 +355,7 @@ class KafkaStreams:
         return workers
 
     def _answers(self, what: str, asked: list[Future[object]]) -> list[object]:
-        """What they answer. Raises what the first of them raises, when all have answered; StreamsError if no answer comes."""
+        """Return the workers' answers. Raises the first worker's error once all have answered; StreamsError if an answer is missing."""
         try:
             for future in asked:
                 future.exception(_ANSWER_TIMEOUT_S)

@@ -103,7 +103,7 @@ class PartitionQueue:
         return self._batch
 
     def coming(self) -> Sequence[RawMessage]:
-        """What will be decoded after the batch at the head; empty if nothing is there."""
+        """Return the messages to be decoded after the batch at the head; empty if there are none."""
         return self._raw[0] if self._raw else ()
 
     def _pass(self, records: int, end: int) -> None:

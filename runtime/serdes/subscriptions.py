@@ -25,7 +25,7 @@ _SUBSCRIPTION_VERSION, _RESPONSE_VERSION = 1, 0
 
 
 class Instruction(IntEnum):
-    """What the right side does with a subscription, and whether it responds."""
+    """Action of the right side for a subscription, and whether it responds."""
 
     DELETE_KEY_NO_PROPAGATE = 0
     DELETE_KEY_AND_PROPAGATE = 1

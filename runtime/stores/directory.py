@@ -47,7 +47,7 @@ class StateDirectory:
         self.path = Path(state_dir) / application_id
         self._lock = FolderLock(self.path, "the state directory")
         self._share = SharedLock(self.path, "the state directory")
-        self._looking = threading.Lock()
+        self._waiting = threading.Lock()
         self._alone = False
         self._process_id: str | None = None
 
@@ -84,7 +84,7 @@ class StateDirectory:
         """Wait, in the client's process, until no worker of a previous client is left, for example of one that was killed. Further calls,
         also from other threads, only wait for the first: after that its own workers are there. Raises StateDirectoryLockedError if one
         does not end; StateDirectoryError."""
-        with self._looking:
+        with self._waiting:
             if not self._alone:
                 self._share.await_none(PREVIOUS_WORKERS_SECONDS)
                 self._alone = True

@@ -28,31 +28,31 @@ class PlainKeyValueStore:
         self._store = store
 
     def get(self, key: object) -> object:
-        """The value, or None."""
+        """Return the value, or None."""
         return _plain(self._store.get(key))
 
     def put(self, key: object, value: object) -> None:
-        """Sets a value; None deletes. It counts as older than any record."""
+        """Set a value; None deletes. It counts as older than any record."""
         self._store.put(key, None if value is None else ValueAndTimestamp(value, NO_TIMESTAMP))
 
     def put_if_absent(self, key: object, value: object) -> object:
-        """Sets a value where there is none; returns the one that is there, or None."""
+        """Set a value if the key has none. Return the existing value, or None."""
         present = self.get(key)
         if present is None:
             self.put(key, value)
         return present
 
     def put_all(self, entries: Iterable[tuple[object, object]]) -> None:
-        """`put` of each."""
+        """Put each entry."""
         for key, value in entries:
             self.put(key, value)
 
     def delete(self, key: object) -> object:
-        """Removes a key; returns the value that it had, or None."""
+        """Delete a key. Return its value, or None."""
         return _plain(self._store.delete(key))
 
     def delete_range(self, from_key: object | None, to_key: object | None) -> None:
-        """Removes the keys from one to another, both inclusive."""
+        """Delete the keys from one to another, both inclusive."""
         self._store.delete_range(from_key, to_key)
 
     def range(self, from_key: object | None, to_key: object | None) -> Iterator[tuple[object, object]]:
@@ -76,7 +76,7 @@ class PlainKeyValueStore:
         return ((key, _plain(value)) for key, value in self._store.prefix_scan(prefix, prefix_serde))
 
     def approximate_num_entries(self) -> int:
-        """An estimate."""
+        """Return an estimate of the number of entries."""
         return self._store.approximate_num_entries()
 
 
@@ -87,7 +87,7 @@ class PlainWindowStore:
         self._store = store
 
     def put(self, key: object, value: object, window_start: int) -> None:
-        """Sets a window's value; None deletes."""
+        """Set a window's value; None deletes."""
         self._store.put(key, None if value is None else ValueAndTimestamp(value, NO_TIMESTAMP), window_start)
 
     def fetch(self, *arguments: object) -> object:

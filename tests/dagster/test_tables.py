@@ -20,7 +20,7 @@ from penstock.assets.spark.tables.files import TableFiles, table_files
 from penstock.assets.spark.tables.job import MALFORMED_TABLE, make
 from penstock.assets.spark.tables.request import TableRequest, TableResult
 from penstock.assets.tables import JOB, table_definitions
-from penstock.assets.tables.asset import tell
+from penstock.assets.tables.asset import report_differences
 from penstock.assets.tables.lineage import topic_key
 from penstock.assets.tables.requests import new_version, table_request
 from penstock.orchestration.alerts import alerts
@@ -458,7 +458,7 @@ def _checked(operations: Operations, spark: SparkSession, name: str) -> TableChe
     application = operations.applications.named(table.application)
     request = table_request(table, application, operations.paths, new_version(), None, None)
     found = check(request, spark, nothing)
-    tell(operations, table, found, occurrence=request.version, actor="test")
+    report_differences(operations, table, found, occurrence=request.version, actor="test")
     return found
 
 

@@ -159,7 +159,7 @@ def rebuild_reason(before: KeptState | None, log: StoreLog, found: LogRange, now
     if before is None:
         return _NO_VERSION
     if before.log != log:
-        return "the store, or how it is read, is not what it was"
+        return "the store, or how it is read, has changed"
     if before.topic_id != found.topic_id:
         return f"topic {found.topic} was deleted and created again: its id was {before.topic_id} and is {found.topic_id}"
     if set(before.offsets) != set(found.end):

@@ -67,7 +67,7 @@ def _sasl(given: Mapping[str, str]) -> dict[str, str]:
             "sasl.oauthbearer.token.endpoint.url": _required(given, "sasl.oauthbearer.token.endpoint.url"),
         }
     known = ", ".join((*_MODULES, "GSSAPI (with a keytab)", "OAUTHBEARER (oidc)"))
-    raise StreamsConfigError(f"sasl.mechanism = {mechanism}: Spark's Kafka connector can be told of {known}")
+    raise StreamsConfigError(f"sasl.mechanism = {mechanism}: Spark's Kafka connector supports {known}")
 
 
 def _jaas(module: str, options: Mapping[str, str]) -> str:

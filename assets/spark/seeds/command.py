@@ -132,7 +132,7 @@ def main(
             fail(str(error))
         except PySparkException as error:
             fail(of_spark(error, declared.spark))
-    _tell(result)
+    _print(result)
 
 
 def _named(text: str) -> tuple[str, str]:
@@ -153,7 +153,7 @@ def _read_offsets(path: Path) -> Offsets:
         raise typer.BadParameter(f'--offsets {path}: {error}. Expected is {{"topic": {{"0": 42, "1": 17}}}}') from error
 
 
-def _tell(result: SeedResult) -> None:
+def _print(result: SeedResult) -> None:
     for store in result.stores:
         beside = [f"{store.nulls:,} without a value" if store.nulls else "", f"{store.expired:,} expired" if store.expired else ""]
         left = ", ".join(text for text in beside if text)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # the Spark Connect client is loaded only if a session uses i
 _POLL_SECONDS = 0.5
 _LEAST_SECONDS = 2.0
 _MOST_SECONDS = 30.0
-_NOBODY_SECONDS = 20.0
+_NO_EXECUTOR_SECONDS = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Lines:
             self._idle_since, self._share = None, 0.0
             return None
         if work.active == 0 and work.done == 0:
-            return self._nobody(now)
+            return self._no_executor(now)
         self._idle_since, self._warned = None, False
         share = work.done / work.tasks
         waited = now - self._said_at
@@ -76,14 +76,14 @@ class Lines:
             line += f", {work.rows:,} rows read"
         return line + (f", {work.failed} tasks failed and tried again" if work.failed else "")
 
-    def _nobody(self, now: float) -> str | None:
+    def _no_executor(self, now: float) -> str | None:
         if self._idle_since is None:
             self._idle_since = now
-        if self._warned or now - self._idle_since < _NOBODY_SECONDS:
+        if self._warned or now - self._idle_since < _NO_EXECUTOR_SECONDS:
             return None
         self._warned = True
         return (
-            f"{self.doing}: no executor has taken a task for {_NOBODY_SECONDS:.0f} seconds. Are there workers, and has one of them "
+            f"{self.doing}: no executor has taken a task for {_NO_EXECUTOR_SECONDS:.0f} seconds. Are there workers, and has one of them "
             "as much free memory and as many cores as [spark] asks for?"
         )
 
@@ -100,7 +100,7 @@ class Progress(Protocol):
 
 def follow(session: SparkSession, settings: SparkSettings, say: Callable[[str], None]) -> Progress:
     """Report the session's progress line by line until closed. `say` is called on another thread."""
-    return _Told(session, say) if settings.connect else _Polled(session, say)
+    return _Received(session, say) if settings.connect else _Polled(session, say)
 
 
 class _Polled:
@@ -155,7 +155,7 @@ class _Polled:
         return int(store.lastStageAttempt(stage).inputRecords())
 
 
-class _Told:
+class _Received:
     """Reads progress from the Spark Connect client, which calls it with each reply to a query."""
 
     def __init__(self, session: SparkSession, say: Callable[[str], None]) -> None:
