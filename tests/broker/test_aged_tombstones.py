@@ -14,7 +14,7 @@ from penstock.runtime.dsl.options import Consumed, Materialized, Produced
 from penstock.runtime.model.events import EventKind
 from penstock.runtime.worker import positions
 from tests.support import Kafka, wait_until
-from tests.support.engine import airport_names, running, told, worker_of
+from tests.support.engine import airport_names, events_of_kind, running, worker_of
 from tests.support.logs import cleaned_often
 
 Topic = Callable[..., str]
@@ -61,7 +61,7 @@ def test_rule_13_a_global_table_that_was_away_is_rebuilt(broker: Kafka, topic: T
         assert set(dict(streams.store("airports").all())) == {"EWR", "filler"}
         broker.produce(flights, [("f", "OLD")])
         wait_until(lambda: [record.value for record in broker.consume(output)] == [b"OLD=None"], what="a flight to nowhere")
-    [started] = told(broker, application_id, EventKind.GLOBAL_RECOVERY_STARTED)
+    [started] = events_of_kind(broker, application_id, EventKind.GLOBAL_RECOVERY_STARTED)
     assert "delete.retention.ms" in str(started.payload["reason"])
 
 

@@ -220,7 +220,7 @@ def test_the_instances_export_what_they_have(fleet: Fleet, tmp_path: Path) -> No
         export("file:///proc/nowhere")
 
 
-def test_a_task_that_nobody_can_write_now_makes_it_incomplete_and_killed_instances_leave_nothing_that_is_read(fleet: Fleet) -> None:
+def test_a_task_that_cannot_be_written_makes_it_incomplete_and_killed_instances_leave_nothing_that_is_read(fleet: Fleet) -> None:
     """One instance is suspended: the snapshot is incomplete, and names the missing tasks. Then it is killed in the middle of the next one:
     its tasks move to the other instance, which receives the request for them again."""
     application, before = fleet.application, fleet.ids()

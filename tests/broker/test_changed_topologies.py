@@ -103,7 +103,7 @@ def test_one_record_on_its_way_is_seen_and_what_was_aborted_is_not_taken_for_rec
     stopped.goes_on(changed, counts=5)
 
 
-def test_a_store_that_shall_be_no_more_goes_with_its_changelog_and_a_reset_application_begins_anew(stopped: Stopped) -> None:
+def test_a_store_is_removed_with_its_changelog_and_a_reset_application_starts_empty(stopped: Stopped) -> None:
     stopped.refuses(stopped.copies, stopped.counts())
     for name in stopped.mine():
         if name.endswith(("-changelog", "-repartition")):

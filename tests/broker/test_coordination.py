@@ -251,7 +251,7 @@ def test_rule_4_who_leaves_the_group_hands_its_tasks_over_at_once(broker: Kafka,
         wait_until(lambda: {name: len(tasks) for name, tasks in members(broker, application_id).items()} == {"a": 4}, 20, "all tasks at a")
 
 
-def test_an_instance_with_another_topology_is_refused_and_told_what_differs(broker: Kafka, application_id: str, tmp_path: Path) -> None:
+def test_an_instance_with_another_topology_is_refused_with_the_differences(broker: Kafka, application_id: str, tmp_path: Path) -> None:
     source, output, other = broker.create_topic("in", 2), broker.create_topic("out", 2), broker.create_topic("other", 2)
     running = client(broker, count_topology(source, output), application_id, tmp_path / "a", **{"client.id": "a", **SESSION})
     builder = StreamsBuilder()
@@ -289,7 +289,7 @@ def test_a_second_instance_of_one_name_is_refused_and_the_first_one_goes_on(brok
         assert lives() == before and len(before) == 1
 
 
-def test_a_killed_instance_may_begin_anew_on_another_disk_under_its_name(app: Application) -> None:
+def test_a_killed_instance_may_start_on_another_disk_under_its_name(app: Application) -> None:
     app.start("a")
     app.becomes({"a": 4})
     app.kill("a")
@@ -331,7 +331,7 @@ def test_an_incarnation_that_begins_when_the_clock_is_set_back_is_the_later_one_
         assert streams.state is State.RUNNING and len(lives) == 2
 
 
-def test_a_changed_topology_may_start_when_nobody_runs_the_old_one(broker: Kafka, application_id: str, tmp_path: Path) -> None:
+def test_a_changed_topology_may_start_when_no_member_runs_the_old_one(broker: Kafka, application_id: str, tmp_path: Path) -> None:
     """The record of a dead instance must not prevent the new version from starting."""
     source, output, other = broker.create_topic("in", 2), broker.create_topic("out", 2), broker.create_topic("other", 2)
     with client(broker, count_topology(source, output), application_id, tmp_path / "a", **{"client.id": "a", **SESSION}) as old:
@@ -368,7 +368,7 @@ def test_a_command_to_a_paused_task_is_answered_by_its_owner(app: Application) -
     app.each_update_came_once(RECORDS, KEYS)
 
 
-def test_a_command_that_nobody_can_carry_out_says_why(app: Application) -> None:
+def test_a_command_that_no_instance_can_carry_out_says_why(app: Application) -> None:
     app.start("a")
     app.becomes({"a": 4})
     with CommandClient(app.id, app.broker.bootstrap_servers, "test") as commands:

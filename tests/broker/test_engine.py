@@ -175,7 +175,7 @@ def test_rule_14_state_without_committed_offsets_is_refused(
         assert f"group {application_id} has no committed offset" in str(streams.failure)
 
 
-def test_rule_19_an_offset_moved_while_its_task_runs_is_told(
+def test_rule_19_an_offset_moved_while_its_task_runs_is_reported(
     broker: Kafka, topic: Topic, application_id: str, state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.runtime.worker.assembly.MOVED_OFFSETS_MS", 200)
@@ -223,7 +223,7 @@ def test_rule_20_offsets_of_idle_and_paused_tasks_are_committed_again_as_they_ar
 
 
 @pytest.mark.parametrize(("policy", "wanted"), [("earliest", {"a": 3}), ("latest", {"a": 1})])
-def test_an_offset_that_is_out_of_range_goes_where_the_policy_says_and_is_told(
+def test_an_offset_out_of_range_is_reset_by_the_policy_and_reported(
     broker: Kafka, topic: Topic, application_id: str, state_dir: Path, policy: str, wanted: dict[str, int]
 ) -> None:
     source, output = topic("in"), topic("out")

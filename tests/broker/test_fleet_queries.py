@@ -292,7 +292,7 @@ def test_an_instance_that_is_drained_answers_until_its_tasks_are_elsewhere(
     wait_until(lambda: all(value(first, key) == int(key[1:]) + 2 for key in KEYS), what="all counts from who is left")
 
 
-def test_a_client_that_waits_for_its_first_tasks_knows_nobody(broker: Kafka, topic: Topic, application_id: str, state_dir: Path) -> None:
+def test_a_client_that_waits_for_its_first_tasks_has_no_metadata(broker: Kafka, topic: Topic, application_id: str, state_dir: Path) -> None:
     source, places = topic("in", partitions=PARTITIONS), topic("places")
     with client(broker, counts(source, places), application_id, state_dir, **{"application.server": "a:1"}) as streams:
         with pytest.raises(StreamsError, match="the client is not running"):

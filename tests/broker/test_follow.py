@@ -26,7 +26,7 @@ from penstock.runtime.stores.base import EngineStore, StoreContext
 from penstock.serdes import STRING
 from tests.support import Kafka, wait_until
 from tests.support.engine import client, count_topology, counts_become
-from tests.support.logs import create_anew, cut, open_transaction, transaction
+from tests.support.logs import cut, open_transaction, recreate_topic, transaction
 
 TASK, OTHER = TaskId(0, 0), TaskId(0, 1)
 COMPACT = {"cleanup.policy": "compact"}
@@ -200,12 +200,12 @@ def test_a_follower_at_the_end_is_active_at_once(copies: Copies, topic: Callable
     assert copies.restorer.step(0) == [TASK]
 
 
-def test_a_follower_of_a_changelog_that_was_made_anew_is_restored_from_its_start(copies: Copies, topic: Callable[..., str]) -> None:
+def test_a_follower_of_a_recreated_changelog_is_restored_from_its_start(copies: Copies, topic: Callable[..., str]) -> None:
     name = topic("changelog", config=COMPACT)
     copies.kafka.produce(name, [("a", "1"), ("b", "1")], partition=0)
     store = copies.follow(name)
     copies.until(lambda: content(store) == {"a": "1", "b": "1"}, "the records")
-    create_anew(copies.kafka, name, 1, COMPACT)
+    recreate_topic(copies.kafka, name, 1, COMPACT)
     copies.kafka.produce(name, [("c", "1")], partition=0)
     copies.restorer.promote(TASK, [(store, copies.changelog(name))])
     copies.until(lambda: not copies.restorer.restoring, "its end")
@@ -297,7 +297,9 @@ def test_a_batch_is_not_kept_longer_than_a_moment(copies: Copies, topic: Callabl
     assert content(store) == {"a": "1"}
 
 
-def test_a_client_tells_its_listener_of_its_standbys(broker: Kafka, topic: Callable[..., str], application_id: str, tmp_path: Path) -> None:
+def test_a_client_notifies_its_listener_of_its_standbys(
+    broker: Kafka, topic: Callable[..., str], application_id: str, tmp_path: Path
+) -> None:
     source, output = topic("in"), topic("out")
     broker.produce(source, [("a", "1"), ("b", "1")])
     listener = Listener()
@@ -335,13 +337,13 @@ def test_a_log_that_is_cut_past_a_follower_is_a_corrupted_task(copies: Copies, t
     copies.until(lambda: content(store) == {"a": "9"}, "the follower, begun anew")
 
 
-def test_a_topic_made_anew_under_a_follower_is_a_corrupted_task(copies: Copies, topic: Callable[..., str]) -> None:
+def test_a_topic_recreated_under_a_follower_is_a_corrupted_task(copies: Copies, topic: Callable[..., str]) -> None:
     name, other = topic("changelog", config=COMPACT), topic("other", config=COMPACT)
     copies.kafka.produce(name, [("gone", "1")], partition=0)
     copies.follow(name)
     neighbour = copies.follow(other, OTHER)
     copies.until(lambda: copies.restorer.lag(TASK) == 0, "the end")
-    create_anew(copies.kafka, name, config=COMPACT)
+    recreate_topic(copies.kafka, name, config=COMPACT)
     copies.kafka.produce(name, [("a", "1"), ("a", "2")], partition=0)
     with pytest.raises(TaskCorruptedError, match="deleted and created again") as raised:
         copies.until(lambda: False, "the error")
@@ -350,7 +352,7 @@ def test_a_topic_made_anew_under_a_follower_is_a_corrupted_task(copies: Copies, 
     copies.until(lambda: content(neighbour) == {"b": "1"}, "the neighbour")
 
 
-def test_a_topic_made_anew_in_the_middle_of_a_restore_is_a_corrupted_task(copies: Copies, topic: Callable[..., str]) -> None:
+def test_a_topic_recreated_during_a_restore_is_a_corrupted_task(copies: Copies, topic: Callable[..., str]) -> None:
     name = topic("changelog", config=COMPACT)
     copies.kafka.produce(name, [("gone", "1")], partition=0)
     producer = open_transaction(copies.kafka, name, [("gone", "2")])  # the restore waits for it
@@ -358,7 +360,7 @@ def test_a_topic_made_anew_in_the_middle_of_a_restore_is_a_corrupted_task(copies
     copies.restorer.add(TASK, [(store, copies.changelog(name))])
     copies.until(lambda: copies.restorer.progress()[0].position == 1, "the first record")
     producer.abort_transaction(30)
-    create_anew(copies.kafka, name, config=COMPACT)
+    recreate_topic(copies.kafka, name, config=COMPACT)
     copies.kafka.produce(name, [("a", "1")], partition=0)
     with pytest.raises(TaskCorruptedError, match="deleted and created again"):
         copies.until(lambda: False, "the error")

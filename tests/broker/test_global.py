@@ -38,7 +38,7 @@ from penstock.runtime.tasks.global_state import REPEATED_MS, GlobalStore, Phase
 from penstock.runtime.tasks.global_task import CompactionCheck, GlobalTask
 from penstock.runtime.topology.topology import Topology
 from tests.support import Kafka, wait_until
-from tests.support.logs import alter, create_anew, cut, end_of, transaction
+from tests.support.logs import alter, cut, end_of, recreate_topic, transaction
 
 DAY_MS = 86_400_000
 COMPACT = {"cleanup.policy": "compact"}
@@ -220,7 +220,7 @@ def test_it_is_built_from_the_start_and_follows(make: Callable[..., Global]) -> 
     assert "GLOBAL_RECOVERY_STARTED" not in table.kinds()
 
 
-def test_a_restore_listener_is_told_the_records_of_each_partition(make: Callable[..., Global]) -> None:
+def test_a_restore_listener_gets_the_records_of_each_partition(make: Callable[..., Global]) -> None:
     table = make(partitions=2)
     table.put(("EWR", 1), ("JFK", 1), ("EWR", 2))
     table.put(("LGA", 3), partition=1)
@@ -228,7 +228,7 @@ def test_a_restore_listener_is_told_the_records_of_each_partition(make: Callable
     assert sorted(table.listener.calls) == [("end", 0, 3), ("end", 1, 1), ("start", 0, 3), ("start", 1, 1)]
 
 
-def test_a_restore_that_is_cut_off_is_told_as_suspended_and_the_next_one_begins_anew(make: Callable[..., Global]) -> None:
+def test_an_interrupted_restore_is_reported_as_suspended_and_the_next_one_starts_over(make: Callable[..., Global]) -> None:
     table = make(partitions=2)
     table.put(("EWR", 1), ("JFK", 1))
     table.task.start()
@@ -337,7 +337,7 @@ def test_recoveries_in_a_row_wait_longer_each_time_and_say_so(make: Callable[...
     assert {name.name: value for name, value in table.metrics.values().items()}["global-recovery-total"] == 4
 
 
-def test_what_somebody_asks_for_does_not_wait(make: Callable[..., Global]) -> None:
+def test_a_requested_rebuild_does_not_wait(make: Callable[..., Global]) -> None:
     table = make(clock=HandTurnedClock())
     table.put(("a", 1))
     table.start()
@@ -348,12 +348,12 @@ def test_what_somebody_asks_for_does_not_wait(make: Callable[..., Global]) -> No
 
 
 @pytest.mark.parametrize("records", [1, 50], ids=["shorter", "longer"])
-def test_a_topic_made_anew_while_it_runs(make: Callable[..., Global], records: int) -> None:
+def test_a_topic_recreated_while_it_runs(make: Callable[..., Global], records: int) -> None:
     """A longer topic causes no error: only its id differs, which is checked each second."""
     table = make()
     table.put(*[(f"old-{n}", n) for n in range(10)])
     table.start()
-    create_anew(table.kafka, table.topic, config=COMPACT)
+    recreate_topic(table.kafka, table.topic, config=COMPACT)
     table.put(*[("new", n) for n in range(records)])
     table.holds({"new": records - 1})
     assert table.recovery()
@@ -362,12 +362,12 @@ def test_a_topic_made_anew_while_it_runs(make: Callable[..., Global], records: i
 
 
 @pytest.mark.parametrize("records", [1, 50], ids=["shorter", "longer"])
-def test_a_topic_made_anew_while_it_was_away(make: Callable[..., Global], records: int) -> None:
+def test_a_topic_recreated_while_it_was_away(make: Callable[..., Global], records: int) -> None:
     table = make()
     table.put(*[(f"old-{n}", n) for n in range(10)])
     table.start()
     table.restart()
-    create_anew(table.kafka, table.topic, config=COMPACT)
+    recreate_topic(table.kafka, table.topic, config=COMPACT)
     table.put(*[("new", n) for n in range(records)])
     table.start()
     table.holds({"new": records - 1})
@@ -523,14 +523,14 @@ def test_rule_3_a_topic_that_is_not_compacted_is_warned_about(make: Callable[...
     assert event.payload == {"topic": table.topic, "cleanup_policy": "delete"}
 
 
-def test_rule_3_error_refuses_to_start_and_names_the_way_out(make: Callable[..., Global]) -> None:
+def test_rule_3_error_refuses_to_start_and_names_the_remedy(make: Callable[..., Global]) -> None:
     table = make(DELETE, check=CompactionCheck.ERROR)
     with pytest.raises(StreamsConfigError, match=r"kafka-configs .*cleanup.policy=compact"):
         table.task.start()
 
 
 @pytest.mark.parametrize(("check", "tells"), [(CompactionCheck.WARN, 1), (CompactionCheck.ERROR, 1), (CompactionCheck.OFF, 0)])
-def test_rule_3_a_topic_that_stops_being_compacted_later_is_told_once(
+def test_rule_3_a_topic_that_is_no_longer_compacted_is_reported_once(
     make: Callable[..., Global], check: CompactionCheck, tells: int
 ) -> None:
     """It is too late to refuse the start: the table is correct as long as it is not rebuilt."""
@@ -571,7 +571,7 @@ def test_kip_116_a_checkpoint_is_written_when_the_worker_says_so_and_at_a_clean_
     assert table.checkpoints == [{Partition(table.topic, 0): 1}] * 2
 
 
-def test_a_checkpoint_is_told_when_there_is_something_new_in_it(make: Callable[..., Global]) -> None:
+def test_a_checkpoint_is_reported_when_it_has_changed(make: Callable[..., Global]) -> None:
     table = make()
     table.put(("EWR", 1))
     table.start()
@@ -651,7 +651,7 @@ def test_a_processor_of_its_own_fills_the_store_at_the_start_live_and_after_a_re
     wait_until(lambda: holds({"a": 4, "seen": 2}), what="the start")
     put("b", 5)
     wait_until(lambda: holds({"a": 4, "b": 10, "seen": 3}), what="the update")
-    create_anew(broker, name, config=DELETABLE)
+    recreate_topic(broker, name, config=DELETABLE)
     put("c", 1)
     wait_until(lambda: holds({"c": 2, "seen": 1}), what="the recovery, with a new processor")
     task.close()

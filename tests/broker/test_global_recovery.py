@@ -23,7 +23,7 @@ from penstock.runtime.operators.processor import Processor, ProcessorContext
 from penstock.runtime.stores.key_value import StagedKeyValueStore
 from penstock.runtime.topology.topology import Topology
 from tests.support import Kafka, wait_until
-from tests.support.engine import BAD, airport_names, client, on_worker, reaches, running, texts, texts_become, told, worker_of
+from tests.support.engine import BAD, airport_names, client, events_of_kind, on_worker, reaches, running, texts, texts_become, worker_of
 
 Topic = Callable[..., str]
 COMPACT = {"cleanup.policy": "compact"}
@@ -74,14 +74,14 @@ def test_a_flipped_byte_that_a_join_finds_leads_to_a_rebuild_without_a_restart(
         streams.set_state_listener(lambda new, old: states.append(new))
         streams.start()
         reaches(streams, State.RUNNING)
-        assert told(broker, application_id, EventKind.GLOBAL_RECOVERY_STARTED) == []
+        assert events_of_kind(broker, application_id, EventKind.GLOBAL_RECOVERY_STARTED) == []
         broker.produce(flights, [("f", f"A{n:04d}") for n in range(0, 2000, 10)], partition=0)
         texts_become(broker, output, [f"A{n:04d}=name {n} " + "x" * 200 for n in range(0, 2000, 10)])
         assert streams.failure is None
-    [started] = told(broker, application_id, EventKind.GLOBAL_RECOVERY_STARTED)
+    [started] = events_of_kind(broker, application_id, EventKind.GLOBAL_RECOVERY_STARTED)
     assert "damaged" in str(started.payload["reason"]) and "Corruption" in str(started.payload["reason"])
     assert started.payload["attempt"] == 1
-    assert [event.payload["records"] for event in told(broker, application_id, EventKind.GLOBAL_RECOVERY_ENDED)] == [2000]
+    assert [event.payload["records"] for event in events_of_kind(broker, application_id, EventKind.GLOBAL_RECOVERY_ENDED)] == [2000]
     assert State.RESTORING in states[states.index(State.RUNNING) :]
 
 
@@ -105,7 +105,7 @@ def test_damaged_files_are_found_at_the_start(
         broker.produce(flights, [("f", "A0007")], partition=0)
         texts_become(broker, output, ["A0007=name 7 " + "x" * 200])
         assert sum(1 for _ in streams.store("airports").all()) == 2000
-    [started] = told(broker, application_id, EventKind.GLOBAL_RECOVERY_STARTED)
+    [started] = events_of_kind(broker, application_id, EventKind.GLOBAL_RECOVERY_STARTED)
     assert "damaged" in str(started.payload["reason"])
 
 
@@ -140,7 +140,7 @@ def test_a_query_that_finds_damage_has_the_table_rebuilt(
                 return False
 
         wait_until(whole, what="the whole table")
-    [started] = told(broker, application_id, EventKind.GLOBAL_RECOVERY_STARTED)
+    [started] = events_of_kind(broker, application_id, EventKind.GLOBAL_RECOVERY_STARTED)
     assert "Corruption" in str(started.payload["reason"])
 
 
@@ -178,7 +178,7 @@ def test_a_record_of_a_global_topic_that_is_skipped_is_kept_as_a_dead_letter_als
     assert (first.key, first.value, dict(first.headers)["own"]) == (b"EWR", BAD, b"1")
     assert [dict(each.headers)["__streams.errors.offset"] for each in (first, second)] == [b"1", b"2"]
     assert dict(second.headers)["__streams.errors.topic"] == airports.encode()
-    assert [event.payload["offset"] for event in told(broker, application_id, EventKind.RECORD_SKIPPED)] == [1, 2]
+    assert [event.payload["offset"] for event in events_of_kind(broker, application_id, EventKind.RECORD_SKIPPED)] == [1, 2]
 
 
 # -- partial tables ------------------------------------------------------------------------------------------------------------------
@@ -242,7 +242,10 @@ def test_rule_27_no_record_and_no_processors_init_ever_sees_half_a_table(
                 on_worker(worker, lambda: task.rebuild("airports", "a test wants it"))
                 worker._inbox.put(go_back)
                 done = number + 1
-                wait_until(lambda done=done: len(told(broker, application_id, EventKind.GLOBAL_RECOVERY_ENDED)) == done, what="the rebuild")  # type: ignore[misc]
+                wait_until(
+                    lambda done=done: len(events_of_kind(broker, application_id, EventKind.GLOBAL_RECOVERY_ENDED)) == done,
+                    what="the rebuild",
+                )  # type: ignore[misc]
                 wait_until(lambda before=before: broker.end_offsets(output)[0] > before, what="flights")  # type: ignore[misc]
         finally:
             stop.set()

@@ -21,7 +21,7 @@ from penstock.runtime.tasks.global_task import GlobalTask
 from penstock.runtime.topology.topology import Topology
 from tests.support import Kafka, wait_until
 from tests.support.engine import PAUSE, client, count_topology, counts_become, events, reaches, running
-from tests.support.logs import alter, create_anew
+from tests.support.logs import alter, recreate_topic
 
 COMPACT = {"cleanup.policy": "compact"}
 
@@ -76,7 +76,7 @@ def board(broker: Kafka, application_id: str, state_dir: Path, topic: Callable[.
     yield Board(broker, application_id, state_dir, flights, topic("airports", config=COMPACT), others, joined, counted)
 
 
-def test_kip_406_a_topic_made_anew_under_a_running_client(board: Board) -> None:
+def test_kip_406_a_topic_recreated_under_a_running_client(board: Board) -> None:
     def recoveries() -> list[Event]:
         return [event for event in events(board.broker, board.application_id) if event.kind.value.startswith("GLOBAL_RECOVERY")]
 
@@ -86,7 +86,7 @@ def test_kip_406_a_topic_made_anew_under_a_running_client(board: Board) -> None:
         reaches(streams, State.RUNNING)
         board.flies_to("EWR", "Newark")
         board.states.clear()
-        create_anew(board.broker, board.airports, config=COMPACT)
+        recreate_topic(board.broker, board.airports, config=COMPACT)
         board.broker.produce(board.airports, [("EWR", "Liberty"), ("EWR", "Liberty"), ("JFK", "Kennedy")], partition=0)
         wait_until(lambda: EventKind.GLOBAL_RECOVERY_ENDED in [event.kind for event in recoveries()], 40, "the end of the recovery")
         reaches(streams, State.RUNNING)
@@ -119,7 +119,7 @@ def test_rule_27_only_tasks_that_read_the_table_wait(board: Board, monkeypatch: 
         reaches(streams, State.RUNNING)
         board.flies_to("EWR", "Newark")
         monkeypatch.setattr(GlobalTask, "_settle", settle_when_told)
-        create_anew(board.broker, board.airports, config=COMPACT)
+        recreate_topic(board.broker, board.airports, config=COMPACT)
         board.broker.produce(board.airports, [("EWR", "Liberty")], partition=0)
         reaches(streams, State.RESTORING)
         board.broker.produce(board.flights, [("flight", "EWR")], partition=0)
@@ -141,7 +141,7 @@ def test_kip_990_a_bad_record_of_a_global_topic_stops_the_client_even_where_task
         assert "a global topic, which cannot be paused" in str(streams.failure)
 
 
-def test_rule_3_a_client_refuses_a_global_topic_that_is_not_compacted_if_told_to(board: Board) -> None:
+def test_rule_3_a_client_refuses_a_global_topic_that_is_not_compacted_if_configured(board: Board) -> None:
     alter(board.broker, board.airports, "cleanup.policy", "delete")
     with board.client(**{"global.topic.compaction.check": "error"}) as streams:
         streams.start()
@@ -167,7 +167,7 @@ def words_and_counts(topic: Callable[..., str]) -> tuple[str, str]:
     return topic("words"), topic("counted")
 
 
-def test_rule_13_a_changelog_made_anew_is_not_built_upon(
+def test_rule_13_a_store_does_not_continue_from_a_recreated_changelog(
     broker: Kafka, application_id: str, state_dir: Path, topic: Callable[..., str]
 ) -> None:
     """The changelog was deleted and created again: its id has changed, so the state on disk belongs to another log."""
@@ -176,7 +176,7 @@ def test_rule_13_a_changelog_made_anew_is_not_built_upon(
     with running(broker, count_topology(words, output), application_id, state_dir):
         counts_become(broker, output, {"a": 3})
     changelog = f"{application_id}-counts-changelog"
-    create_anew(broker, changelog, config=COMPACT)
+    recreate_topic(broker, changelog, config=COMPACT)
     broker.produce(changelog, [(b"a", (40).to_bytes(8, "big"))] * 9, partition=0)
     with running(broker, count_topology(words, output), application_id, state_dir):
         broker.produce(words, [("a", "1")], partition=0)

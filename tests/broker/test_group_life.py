@@ -349,7 +349,7 @@ def test_the_broker_is_killed_in_the_middle_of_a_scale_out(own_broker: EmbeddedB
         found.goes_on()
 
 
-def test_the_coordination_topic_is_deleted_and_made_anew(running: Fleet) -> None:
+def test_the_coordination_topic_is_deleted_and_recreated(running: Fleet) -> None:
     two_running(running)
     running.app.broker.delete_topic(coordination_topic(running.app.id))
     running.goes_on()

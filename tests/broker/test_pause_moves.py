@@ -19,7 +19,7 @@ from penstock.runtime.model.ids import Partition, TaskId
 from penstock.runtime.model.states import State
 from penstock.runtime.worker.periodic_jobs import RECOMMIT_MS
 from tests.support import Kafka, wait_until
-from tests.support.engine import BAD, PAUSE, count_topology, counts_become, paused, reaches, running, told
+from tests.support.engine import BAD, PAUSE, count_topology, counts_become, events_of_kind, paused, reaches, running
 from tests.support.instances import application, members
 
 Topic = Callable[..., str]
@@ -82,7 +82,7 @@ def test_a_pause_by_hand_lasts_over_a_restart_until_the_client_itself_resumes_it
     broker.produce(source, [("a", "1")])
     with running(broker, topology, application_id, state_dir) as streams:
         wait_until(lambda: paused(streams) == {"0_0"}, what="the pause")
-        assert told(broker, application_id, EventKind.TASK_PAUSED)[-1].payload["reason"] == "command"
+        assert events_of_kind(broker, application_id, EventKind.TASK_PAUSED)[-1].payload["reason"] == "command"
         assert streams.resume(TASK)
         counts_become(broker, output, {"a": 1})
     with running(broker, topology, application_id, state_dir) as streams:

@@ -18,7 +18,7 @@ from penstock.runtime.model.ids import Partition, TaskId
 from penstock.runtime.model.states import State
 from penstock.runtime.model.timestamps import ConsumerRecord
 from tests.support import Kafka, wait_until
-from tests.support.engine import BAD, PAUSE, count_topology, counts_become, paused, running, set_offset, told
+from tests.support.engine import BAD, PAUSE, count_topology, counts_become, events_of_kind, paused, running, set_offset
 from tests.support.logs import cut
 
 Topic = Callable[..., str]
@@ -48,7 +48,7 @@ def test_rule_16_the_next_offset_of_every_input_is_committed_and_bad_records_in_
         # A malformed record has no timestamp: it is handled as soon as it is next in its input, before the other input's records.
         for bad, stand in ((customers, {customers: 1, orders: 0}), (orders, {customers: 2, orders: 2})):
             pauses(streams)
-            event = told(broker, application_id, EventKind.TASK_PAUSED)[-1]
+            event = events_of_kind(broker, application_id, EventKind.TASK_PAUSED)[-1]
             assert (event.payload["topic"], event.payload["offset"]) == (bad, stand[bad])
             assert {source: broker.committed_offsets(application_id, source)[0] for source in stand} == stand
             [task] = streams.paused_local_tasks()
@@ -93,7 +93,7 @@ def test_what_else_cannot_be_read_pauses_as_well(
     broker.produce(source, [("a", "1"), bad, ("a", "2")])
     with running(broker, builder.build(), application_id, state_dir, **PAUSING) as streams:
         pauses(streams)
-        [event] = told(broker, application_id, EventKind.TASK_PAUSED)
+        [event] = events_of_kind(broker, application_id, EventKind.TASK_PAUSED)
         assert (event.payload["offset"], event.payload["error_type"]) == (1, error)
         set_offset(broker, application_id, source, 2)
         assert streams.resume(TASK)
@@ -116,10 +116,10 @@ def test_several_bad_records_one_after_another_are_skipped_one_by_one(
             assert client.send("shift", task=TASK, args=shift).ok
             assert client.send("resume", task=TASK).ok
         counts_become(broker, output, {"a": 3})
-    assert [event.payload["offset"] for event in told(broker, application_id, EventKind.TASK_PAUSED)] == bad
+    assert [event.payload["offset"] for event in events_of_kind(broker, application_id, EventKind.TASK_PAUSED)] == bad
 
 
-def test_the_other_tasks_lag_goes_to_nothing_while_one_is_paused_and_its_own_is_told(
+def test_the_other_tasks_lag_reaches_zero_while_one_is_paused_and_its_own_is_reported(
     broker: Kafka, topic: Topic, application_id: str, state_dir: Path
 ) -> None:
     source, output = topic("in", partitions=2), topic("out")
@@ -157,13 +157,15 @@ def test_rule_17_a_shift_forwards(
         pauses(streams)
         set_offset(broker, application_id, source, to)
         assert streams.resume(TASK)
-        [resumed] = wait_until(lambda: told(broker, application_id, EventKind.TASK_RESUMED), what="the event")
+        [resumed] = wait_until(lambda: events_of_kind(broker, application_id, EventKind.TASK_RESUMED), what="the event")
         assert resumed.payload["moved"] == {f"{source}-0": {"from": 2, "to": to}}
         if to == 100:
-            wait_until(lambda: told(broker, application_id, EventKind.OFFSET_RESET), what="the word that it was too far")
+            wait_until(lambda: events_of_kind(broker, application_id, EventKind.OFFSET_RESET), what="the word that it was too far")
         broker.produce(source, [("b", "1")])
         counts_become(broker, output, {**wanted, "b": 1})
-        resets = [(event.payload["to"], event.payload["policy"]) for event in told(broker, application_id, EventKind.OFFSET_RESET)]
+        resets = [
+            (event.payload["to"], event.payload["policy"]) for event in events_of_kind(broker, application_id, EventKind.OFFSET_RESET)
+        ]
         assert resets == ([(5, "nearest")] if to == 100 else [])
 
 
@@ -178,7 +180,7 @@ def test_rule_17_a_shift_backwards_processes_again_and_meets_the_record_again(
         assert streams.resume(TASK)
         counts_become(broker, output, {"a": 3})
         pauses(streams)
-        assert [event.payload["offset"] for event in told(broker, application_id, EventKind.TASK_PAUSED)] == [2, 2]
+        assert [event.payload["offset"] for event in events_of_kind(broker, application_id, EventKind.TASK_PAUSED)] == [2, 2]
 
 
 @pytest.mark.parametrize(
@@ -213,7 +215,7 @@ def test_a_paused_task_whose_place_is_no_longer_on_the_log(
         if shift is not None:
             set_offset(broker, application_id, source, shift)
         assert streams.resume(TASK)
-        [reset] = wait_until(lambda: told(broker, application_id, EventKind.OFFSET_RESET), what="the event")
+        [reset] = wait_until(lambda: events_of_kind(broker, application_id, EventKind.OFFSET_RESET), what="the event")
         assert (reset.payload["to"], reset.payload["policy"]) == goes_on_at
         assert reset.payload["from"] == (2 if shift is None else shift)
         broker.produce(source, [("b", "1")])
@@ -243,7 +245,7 @@ def test_a_shift_beyond_the_end_counts_for_a_restart_too(broker: Kafka, topic: T
         pauses(streams)
     set_offset(broker, application_id, source, 50)
     with running(broker, count_topology(source, output), application_id, state_dir, **PAUSING):
-        [reset] = wait_until(lambda: told(broker, application_id, EventKind.OFFSET_RESET), what="the event")
+        [reset] = wait_until(lambda: events_of_kind(broker, application_id, EventKind.OFFSET_RESET), what="the event")
         assert (reset.payload["from"], reset.payload["to"], reset.payload["policy"]) == (50, 3, "nearest")
         broker.produce(source, [("a", "3")])
         counts_become(broker, output, {"a": 3})

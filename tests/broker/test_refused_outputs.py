@@ -331,9 +331,7 @@ def test_an_output_topic_that_is_deleted_while_it_runs_ends_the_client_and_is_na
             assert part in str(streams.failure)
 
 
-def test_a_dead_letter_topic_that_does_not_exist_is_told_at_the_start(
-    broker: Kafka, topic: Topic, application_id: str, state_dir: Path
-) -> None:
+def test_a_missing_dead_letter_topic_is_reported_at_the_start(broker: Kafka, topic: Topic, application_id: str, state_dir: Path) -> None:
     more: dict[str, object] = {"errors.dead.letter.queue.topic.name": "no-dead-letters"}
     with client(broker, stretching(topic("in"), topic("out")), application_id, state_dir, **more) as streams:
         streams.start()

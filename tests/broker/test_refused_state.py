@@ -28,7 +28,7 @@ from penstock.runtime.topology.topology import Topology
 from penstock.runtime.worker.metadata import TaskMetadata
 from tests.broker.test_refused_outputs import Asked, settings, stretching
 from tests.support import Kafka, wait_until
-from tests.support.engine import client, running, told
+from tests.support.engine import client, events_of_kind, running
 from tests.support.logs import alter
 
 Topic = Callable[..., str]
@@ -168,7 +168,7 @@ def test_pause_is_an_answer_to_a_refused_output_and_the_task_goes_on_when_it_is_
         broker.produce(source, rows())
         wait_until(lambda: TaskState.PAUSED in states(streams), what="the pause")
         assert broker.committed_offsets(application_id, source) == {0: BAD}
-        [event] = told(broker, application_id, EventKind.TASK_PAUSED)
+        [event] = events_of_kind(broker, application_id, EventKind.TASK_PAUSED)
         assert (event.payload["offset"], event.payload["reason"]) == (BAD, "production")
         if where == "changelog":
             assert streams.store("latest").get("k10") == "value 410"

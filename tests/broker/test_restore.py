@@ -23,7 +23,7 @@ from penstock.runtime.stores import Stores
 from penstock.runtime.stores.base import EngineStore, StoreContext
 from penstock.runtime.stores.budget import MIB
 from tests.support import Kafka, wait_until
-from tests.support.logs import create_anew, cut, end_of, open_transaction, transaction
+from tests.support.logs import cut, end_of, open_transaction, recreate_topic, transaction
 
 TASK = TaskId(0, 0)
 DAY_MS = 86_400_000
@@ -285,11 +285,11 @@ def test_progress_and_events(bench: Bench) -> None:
 # --- rule 13: stores that may still be used ------------------------------------------------------------------------------------------
 
 
-def test_rule_13_a_topic_made_anew_wipes_the_store_even_where_its_offset_exists(bench: Bench) -> None:
+def test_rule_13_a_recreated_topic_wipes_the_store_even_if_its_offset_exists(bench: Bench) -> None:
     bench.kafka.produce(bench.topic, [("gone", "1"), ("a", "1")], partition=0)
     store = bench.open()
     bench.restore(store, bench.changelog(topic_id="id-1"))
-    create_anew(bench.kafka, bench.topic, config={"cleanup.policy": "compact"})
+    recreate_topic(bench.kafka, bench.topic, config={"cleanup.policy": "compact"})
     bench.kafka.produce(bench.topic, [("b", "1"), ("b", "2"), ("b", "3"), ("c", "1")], partition=0)
     bench.restore(store, bench.changelog(topic_id="id-2"))
     assert content(store) == {"b": "3", "c": "1"}

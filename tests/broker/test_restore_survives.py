@@ -101,7 +101,7 @@ def test_after_each_kill_it_goes_on_from_what_it_had_written(broker: Kafka, topi
 # --- changes of the log during the read ---------------------------------------------------------------------------------------------
 
 
-def test_a_log_that_is_cut_past_the_reader_in_the_middle_is_read_anew(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_truncated_past_the_reader_is_read_from_its_start(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.kafka.produce(bench.topic, [(f"k{n}", "v" * 100) for n in range(20_000)], partition=0)
     monkeypatch.setattr(log_reader, "_MOST_PER_POLL", 100)
     monkeypatch.setattr("penstock.runtime.changelog.restore._STEP_MS", 0)

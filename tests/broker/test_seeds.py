@@ -419,7 +419,7 @@ def test_a_snapshot_of_an_application_with_a_global_table_seeds_another_one(brok
         counted(with_table, app, 3 if with_table else 4)
 
 
-def test_offsets_that_are_no_longer_there_are_told_with_the_reason(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_offsets_that_no_longer_exist_are_reported_with_the_reason(world: World, caplog: pytest.LogCaptureFixture) -> None:
     half, end = first_half(world), world.broker.end_offsets(world.table)[0]
     transaction(world.broker, world.table, [("k", "v")] * 4, commit=False)
     world.broker.produce(world.table, [("k", "v")], partition=0)

@@ -25,6 +25,7 @@ from tests.support.engine import (
     client,
     count_topology,
     counts_become,
+    events_of_kind,
     on_worker,
     paused,
     reaches,
@@ -32,10 +33,9 @@ from tests.support.engine import (
     set_offset,
     texts,
     texts_become,
-    told,
     worker_of,
 )
-from tests.support.logs import create_anew, cut
+from tests.support.logs import cut, recreate_topic
 
 Topic = Callable[..., str]
 HOUR_MS = 3_600_000
@@ -102,7 +102,7 @@ def test_the_log_is_cut_past_a_reader_that_runs(
         broker.produce(source, [("k", "2"), ("k", "3"), ("k", "4")])
         cut(broker, source, 3)
         stand_still(streams, False)
-        [reset] = wait_until(lambda: told(broker, application_id, EventKind.OFFSET_RESET), what="the event")
+        [reset] = wait_until(lambda: events_of_kind(broker, application_id, EventKind.OFFSET_RESET), what="the event")
         broker.produce(source, [("k", "5")])
         texts_become(broker, output, wanted)
         assert (reset.payload["from"], reset.payload["to"], reset.payload["reason"]) == (1, to, "is out of range")
@@ -111,7 +111,7 @@ def test_the_log_is_cut_past_a_reader_that_runs(
 
 @pytest.mark.parametrize("records", [2, 30], ids=["shorter", "longer"])
 @pytest.mark.parametrize("policy", ["earliest", "latest"])
-def test_the_topic_is_made_anew_under_a_reader_that_runs(
+def test_the_topic_is_recreated_under_a_running_reader(
     broker: Kafka, topic: Topic, application_id: str, state_dir: Path, policy: str, records: int
 ) -> None:
     """A longer topic causes no error: its id differs, which is checked each second."""
@@ -123,13 +123,13 @@ def test_the_topic_is_made_anew_under_a_reader_that_runs(
         sources = worker_of(streams)._assembled.sources
         wait_until(lambda: source in sources._known, what="a first look")
         stand_still(streams, True)
-        create_anew(broker, source)
+        recreate_topic(broker, source)
         broker.produce(source, [("k", f"new {n}") for n in range(records)])
         stand_still(streams, False)
-        wait_until(lambda: told(broker, application_id, EventKind.OFFSET_RESET), what="the event")
+        wait_until(lambda: events_of_kind(broker, application_id, EventKind.OFFSET_RESET), what="the event")
         broker.produce(source, [("k", "last")])
         wait_until(lambda: texts(broker, output)[-1:] == ["last"], 40, "the last one")
-        resets = [event.payload for event in told(broker, application_id, EventKind.OFFSET_RESET)]
+        resets = [event.payload for event in events_of_kind(broker, application_id, EventKind.OFFSET_RESET)]
         assert resets[0]["from"] in range(10, max(10, records) + 1), "of the longer one some may have been read before the look"
         assert {each["policy"] for each in resets} == {policy}
         if policy == "earliest":
@@ -140,7 +140,7 @@ def test_the_topic_is_made_anew_under_a_reader_that_runs(
         assert streams.state is State.RUNNING
 
 
-def test_a_topic_made_anew_stops_the_client_where_the_policy_is_none(
+def test_a_recreated_topic_stops_the_client_if_the_policy_is_none(
     broker: Kafka, topic: Topic, application_id: str, state_dir: Path
 ) -> None:
     source, output = topic("in"), topic("out")
@@ -152,13 +152,13 @@ def test_a_topic_made_anew_stops_the_client_where_the_policy_is_none(
         texts_become(broker, output, ["old"])
         sources = worker_of(streams)._assembled.sources
         wait_until(lambda: source in sources._known, what="a first look")
-        create_anew(broker, source)
+        recreate_topic(broker, source)
         broker.produce(source, [("k", "new")] * 5)
         wait_until(lambda: streams.state is State.ERROR, 40, "the end")
         assert "is of a topic that was deleted and created again" in str(streams.failure)
 
 
-def test_a_topic_made_anew_while_its_task_is_paused_is_begun_by_the_policy_when_it_is_resumed(
+def test_a_topic_recreated_while_its_task_is_paused_is_reset_by_the_policy_on_resume(
     broker: Kafka, topic: Topic, application_id: str, state_dir: Path
 ) -> None:
     source, output = topic("in"), topic("out")
@@ -168,11 +168,11 @@ def test_a_topic_made_anew_while_its_task_is_paused_is_begun_by_the_policy_when_
         wait_until(lambda: paused(streams) == {"0_0"}, what="the pause")
         sources = worker_of(streams)._assembled.sources
         known = wait_until(lambda: sources._known.get(source), what="a first look")
-        create_anew(broker, source)
+        recreate_topic(broker, source)
         broker.produce(source, [("k", f"new {n}") for n in range(5)])
         wait_until(lambda: sources._known[source] != known, what="the look that sees it")
         assert paused(streams) == {"0_0"}
         assert streams.resume(TaskId(0, 0))
         counts_become(broker, output, {"k": 6})
-        [reset] = told(broker, application_id, EventKind.OFFSET_RESET)
+        [reset] = events_of_kind(broker, application_id, EventKind.OFFSET_RESET)
         assert (reset.payload["from"], reset.payload["to"]) == (None, 0)  # Kafka has deleted the offset with the topic

@@ -77,7 +77,7 @@ def test_a_standby_that_is_killed_goes_on_from_its_own_offset(app: Application) 
     copied = two_with_standbys(app)
     folder = app.folder / "b" / app.id
     wait_until(lambda: all(any(read_checkpoint(folder / task).values()) for task in copied), what="a checkpoint of each standby")
-    wait_until(lambda: told_checkpoints(app, "b") >= set(copied), what="the event of each: what a crash would cost is counted from it")
+    wait_until(lambda: reported_checkpoints(app, "b") >= set(copied), what="the event of each: what a crash would cost is counted from it")
     app.kill("b")
     app.start("b")
     app.becomes({"a": 2, "b": 2})
@@ -151,7 +151,7 @@ def test_rule_1_a_standby_does_not_make_its_client_restore(
     assert not [event for event in events(broker, application_id) if event.kind.value.startswith("RESTORE") and event.instance == "two"]
 
 
-def test_a_standby_whose_offset_is_gone_begins_anew_and_disturbs_nobody(app: Application) -> None:
+def test_a_standby_whose_offset_is_gone_is_restored_from_scratch_and_others_keep_running(app: Application) -> None:
     """Its member's own tasks are not rolled back for it."""
     copied = two_with_standbys(app)
     app.stop("b")
@@ -218,7 +218,7 @@ def test_a_killed_instance_that_is_back_at_once_does_not_make_its_standby_wait_f
     assert {(death.instance, death.by.partition("/")[0]) for death in deaths} == {("b", "b")}
 
 
-def test_an_instance_that_cannot_open_its_state_is_given_nothing_and_disturbs_nobody(
+def test_an_instance_that_cannot_open_its_state_gets_no_tasks_and_others_keep_running(
     broker: Kafka, topic: Callable[..., str], application_id: str, tmp_path: Path
 ) -> None:
     """It starts with a learner, so it fails with a copy, while the tasks keep running on the other instance."""

@@ -48,7 +48,7 @@ def test_what_waits_is_restored_from_its_changelog(broker: Kafka, tmp_path: Path
     assert [(record.key, record.value) for record in broker.consume(output)] == [(b"a", b"2")]
 
 
-def test_a_result_on_close_is_not_told_again_from_a_restored_store(broker: Kafka, tmp_path: Path) -> None:
+def test_a_result_on_close_is_not_emitted_again_from_a_restored_store(broker: Kafka, tmp_path: Path) -> None:
     source, output, application = broker.create_topic("clicks"), broker.create_topic("out"), unique("close")
     broker.produce(source, [(b"a", b"x"), (b"b", b"x")], timestamps=[NOON, NOON + 60_000])
     with running(broker, on_close(source, output), application, tmp_path / "one"):

@@ -77,7 +77,7 @@ def test_a_topic_is_described_with_id_partitions_and_settings(admin: TopicAdmin,
     assert description.topic_id and description.topic_id == admin.describe([name])[name].topic_id
 
 
-def test_a_topic_that_was_made_anew_has_another_id(admin: TopicAdmin, broker: Kafka) -> None:
+def test_a_recreated_topic_has_another_id(admin: TopicAdmin, broker: Kafka) -> None:
     name = unique("again")
     broker.create_topic(name, exact=True)
     before = admin.describe([name])[name].topic_id

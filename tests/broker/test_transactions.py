@@ -54,7 +54,7 @@ def produce_until_open(broker: Kafka, source: str, output: str) -> int:
 
 
 @pytest.mark.parametrize("transaction", ["open", "none"])
-def test_a_worker_whose_transactional_id_is_taken_begins_anew_and_counts_nothing_twice(
+def test_a_worker_whose_transactional_id_is_taken_restarts_and_counts_nothing_twice(
     broker: Kafka, topic: Topic, application_id: str, state_dir: Path, transaction: str
 ) -> None:
     source, output = topic("in"), topic("out")
@@ -76,7 +76,7 @@ def test_a_worker_whose_transactional_id_is_taken_begins_anew_and_counts_nothing
     assert values == list(range(1, len(values) + 1))
 
 
-def test_a_frozen_worker_whose_transaction_timed_out_begins_anew_and_counts_nothing_twice(
+def test_a_frozen_worker_whose_transaction_timed_out_restarts_and_counts_nothing_twice(
     broker: Kafka, application_id: str, tmp_path: Path
 ) -> None:
     settings: dict[str, object] = {"session.timeout.ms": 60_000, "commit.interval.ms": 2_000, "transaction.timeout.ms": 3_000}

@@ -245,7 +245,7 @@ def test_a_worker_that_is_frozen_is_ended_and_replaced(app: App, caplog: pytest.
     assert "does not run: nothing was heard of it" in caplog.text
 
 
-def test_a_worker_that_is_frozen_before_its_first_word_is_ended_and_replaced(app: App) -> None:
+def test_a_worker_that_is_frozen_before_its_first_message_is_terminated_and_replaced(app: App) -> None:
     with app.running(settings={"session.timeout.ms": 6_000}) as streams:
         share(streams, [2, 2])
         first = processes(streams)[1]

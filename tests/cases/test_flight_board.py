@@ -57,7 +57,7 @@ def test_the_answers_are_those_of_the_files(expected: Truth, found: Truth) -> No
     assert sum(cast(int, row["flights"]) for row in found.carriers.values()) == FLIGHTS
 
 
-def test_a_difference_is_told(expected: Truth) -> None:
+def test_a_difference_is_reported(expected: Truth) -> None:
     united = {**expected.carriers["UA"], "flights": 1}
     lost = Counter(expected.weather)
     some_flight = next(iter(lost))

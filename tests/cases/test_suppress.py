@@ -228,7 +228,7 @@ def test_what_waits_stands_on_the_changelog_as_in_kafka_streams() -> None:
     assert BufferValue.from_bytes(written[2]) == BufferValue(b"3", b"3", b"4", 16, Origin("in", 0, 3, None), 16)
 
 
-def test_metrics_tell_how_much_waits_and_what_went_out() -> None:
+def test_metrics_show_suppressed_and_emitted_records() -> None:
     with TopologyTestDriver(table(Suppressed.until_time_limit(10, UNBOUNDED).with_name("few"))(), None, 0) as driver:
         source = driver.create_input_topic("in", S, S)
         for key, timestamp in (("a", 1), ("b", 2), ("c", 12)):

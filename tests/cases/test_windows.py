@@ -193,7 +193,7 @@ test_case = each(CASES)
 test_restarts_change_nothing = each_restarted(CASES)
 
 
-def test_who_is_dropped_is_counted_with_the_reason_and_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_dropped_records_are_counted_with_the_reason_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     topology = windowed(window_count("w", TUMBLING), window("w", TUMBLING))()
     with TopologyTestDriver(topology, None, 0) as driver:
         source = driver.create_input_topic("in", S, S)

@@ -33,7 +33,7 @@ from tests.chaos.feeder import Feeder
 from tests.chaos.sabotage import topology
 from tests.chaos.witness import Changelogs, committed, each_update_once, stores_equal_their_changelogs, truth
 from tests.support import Kafka, wait_until
-from tests.support.engine import told
+from tests.support.engine import events_of_kind
 from tests.support.fleets import ran_nothing_twice
 from tests.support.instances import Application, coordination_log
 
@@ -141,7 +141,7 @@ class FleetChaos:
     def _verdict(self, app: Application, outputs: list[str]) -> None:
         for topic, wanted in zip(outputs, truth(app.broker.consume(app.source)), strict=True):
             each_update_once(app.broker.consume(topic), wanted, topic)
-        corrupted = told(app.broker, app.id, EventKind.TASK_CORRUPTED)
+        corrupted = events_of_kind(app.broker, app.id, EventKind.TASK_CORRUPTED)
         assert not corrupted, corrupted
         changelogs = Changelogs(app.broker)
         for folder in sorted(self.folder.glob(f"*/{app.id}")):

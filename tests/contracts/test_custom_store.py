@@ -204,7 +204,7 @@ class Silent(FileStore):
         self._context, self.is_open = context, True
 
 
-def test_what_a_store_may_not_do_is_told(tmp_path: Path) -> None:
+def test_violations_of_the_store_interface_are_reported(tmp_path: Path) -> None:
     silent = CustomStore(Silent("own", True), logging=True, changelog_config={})
     with pytest.raises(StreamsError, match="its init must say how it is restored"):
         silent.open(tmp_path, StoreContext("app", tmp_path, TaskId(0, 0), CHANGELOG))

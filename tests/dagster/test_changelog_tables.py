@@ -28,7 +28,7 @@ from penstock.runtime.stores.base import StoreLayout, StoreSchemas
 from penstock.runtime.stores.files import read_store
 from tests.dagster.logged_stores import COMPACT_DELETE, COMPACT_LATE, COMPACT_SOON, KINDS, POLICIES, LoggedStore, change_at_random
 from tests.support import Kafka, unique, wait_until
-from tests.support.logs import alter, cleaned_often, create_anew, cut, transaction
+from tests.support.logs import alter, cleaned_often, recreate_topic, cut, transaction
 
 pytestmark = [
     pytest.mark.spark,
@@ -85,7 +85,7 @@ def log_of(store: LoggedStore) -> StoreLog:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_random_rounds_give_what_the_files_hold_by_increments_and_anew(
+def test_random_rounds_equal_the_files_by_increments_and_by_full_runs(
     kind: str, spark: SparkSession, logged: MakeStore, tmp_path: Path
 ) -> None:
     store, rng = logged(kind), random.Random(kind)
@@ -244,7 +244,7 @@ def test_the_life_of_a_table_that_is_made_by_increments(spark: SparkSession, log
     assert made(spark, store, log, versions / "v1", versions / "v4")[2] == rows
 
     # A topic that was created again is another topic, even if it is longer than the last run's offsets.
-    create_anew(store.kafka, store.changelog, 2, COMPACT_LATE)
+    recreate_topic(store.kafka, store.changelog, 2, COMPACT_LATE)
     store.kafka.produce(store.changelog, [("z", (9).to_bytes(8, "big"))] * 40, partition=0)
     kind, reason, rows = made(spark, store, log, versions / "v4", versions / "v5")
     assert kind == "full" and "was deleted and created again" in reason
@@ -291,7 +291,7 @@ def json_log(store: LoggedStore, **more: object) -> StoreLog:
     return replace(log, **more)
 
 
-def test_undeclared_json_gets_its_type_from_all_values_and_bytes_that_fit_none_are_told(
+def test_undeclared_json_gets_its_type_from_all_values_and_invalid_bytes_are_reported(
     spark: SparkSession, logged: MakeStore, tmp_path: Path
 ) -> None:
     store = logged("key_value", COMPACT_LATE)
@@ -312,7 +312,7 @@ def test_undeclared_json_gets_its_type_from_all_values_and_bytes_that_fit_none_a
     assert [last.value for row in rows if isinstance(last := row[-1], Row)] == [b"\xff{"]
 
 
-def test_topics_that_are_no_changelogs_tell_of_stores_too(spark: SparkSession, logged: MakeStore) -> None:
+def test_stores_are_read_from_topics_that_are_not_changelogs_too(spark: SparkSession, logged: MakeStore) -> None:
     store = logged("key_value", {"cleanup.policy": "delete", "retention.ms": "-1"})
     application = unique("app")
     store.kafka.produce(store.changelog, [("a", "1"), ("b", "2"), (None, "3"), ("a", "4")], partition=0)
@@ -335,7 +335,7 @@ def test_topics_that_are_no_changelogs_tell_of_stores_too(spark: SparkSession, l
     source.close()
 
 
-def test_what_is_wrong_with_a_topic_is_told_before_spark_reads(logged: MakeStore) -> None:
+def test_problems_of_a_topic_are_reported_before_spark_reads(logged: MakeStore) -> None:
     store, windows = logged("key_value"), logged("window")
     log = log_of(store)
     for each in (store, windows):

@@ -126,7 +126,7 @@ def test_a_record_that_cannot_be_read_does_not_stop_the_feed(project: Project) -
     assert len(stored(project)) == 1
 
 
-def test_a_topic_made_anew_is_read_from_its_start(project: Project) -> None:
+def test_a_recreated_topic_is_read_from_its_start(project: Project) -> None:
     project.create_events_topic()
     state(project, "RUNNING", event_id="old")
     state(project, "RUNNING")

@@ -109,7 +109,7 @@ def count_of(project: Project, expected: int) -> Callable[[], bool]:
     return ask
 
 
-def test_materialising_the_asset_starts_the_instance_and_tells_what_one_wants_to_know(
+def test_materialising_the_asset_starts_the_instance_and_reports_its_state(
     project: Project, first: str, dagster: dg.DagsterInstance
 ) -> None:
     asset = instances_asset()
@@ -226,7 +226,7 @@ def test_without_a_broker_nothing_is_started_and_the_sensor_says_so(
         assert "no broker answers at 127.0.0.1:1" in str(tick(project, sensor, dagster).skip_reason)
 
 
-def test_a_stop_without_a_broker_is_told_to_kafka_when_it_is_back(project: Project, dagster: dg.DagsterInstance) -> None:
+def test_a_stop_without_a_broker_is_published_when_it_is_back(project: Project, dagster: dg.DagsterInstance) -> None:
     name = project.application.instances[0]
     project.operations._want(project.application, name, True, "ann")
     project.operations.publish_wanted(project.application)
@@ -327,7 +327,7 @@ def test_rule_20_where_no_owner_lives_the_offset_is_moved_by_admin(project: Proj
     wait_until(count_of(project, 2), 30, "the record after the bad one")
 
 
-def test_rule_20_an_offset_that_somebody_moved_is_not_moved_again(project: Project, first: str) -> None:
+def test_rule_20_an_offset_that_another_program_moved_is_not_moved_again(project: Project, first: str) -> None:
     from confluent_kafka import Consumer, TopicPartition
 
     project.operations.start(first, actor="ann")
@@ -342,7 +342,7 @@ def test_rule_20_an_offset_that_somebody_moved_is_not_moved_again(project: Proje
     assert "is committed at 3, not at 1: another program has moved it" in str(refused.reason)
 
 
-def test_an_alert_is_closed_when_somebody_else_has_mended_it(project: Project, first: str, dagster: dg.DagsterInstance) -> None:
+def test_an_alert_is_closed_when_the_problem_was_repaired_elsewhere(project: Project, first: str, dagster: dg.DagsterInstance) -> None:
     """An operator moves the offset with Kafka's own tool and resumes; the sensor sees that the task runs."""
     project.operations.start(first, actor="ann")
     feed_records(project, b"{}", BAD, b"{}")

@@ -204,7 +204,7 @@ def test_an_instance_that_scale_has_added_is_not_drained_when_it_restarts_after_
         operations.stop(name(counted, number), actor="ann")
 
 
-def test_the_progress_of_a_copy_is_told_in_percent() -> None:
+def test_the_progress_of_a_copy_is_shown_in_percent() -> None:
     def told(kind: TaskKind, lag: int | None, end: int | None) -> float | None:
         return learned_percent(Task(kind=kind.value, lag=lag, end_sum=end))
 

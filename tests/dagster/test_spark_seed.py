@@ -137,7 +137,7 @@ def test_history_by_spark_and_the_rest_of_the_stream_are_the_stream_of_the_whole
     assert state(config) == state(whole)
 
 
-def test_rows_that_do_not_fit_leave_no_seed_and_are_all_told(spark: SparkSession, tmp_path: Path) -> None:
+def test_rows_that_do_not_fit_leave_no_seed_and_are_all_reported(spark: SparkSession, tmp_path: Path) -> None:
     rows = [("a", 1, 2, 5), ("a", 1, 2, 6), (None, 1, 2, 7), ("b", 1, None, 8)]
     totals = spark.createDataFrame(rows, "key string, orders int, amount int, timestamp long")
     with pytest.raises(SeedError) as caught:
@@ -159,7 +159,7 @@ def test_each_task_has_a_place_of_its_own_in_sparks_shuffle(spark: SparkSession)
         assert places == list(range(partitions))
 
 
-def test_columns_that_are_missing_or_would_be_lost_are_told_before_anything_runs(spark: SparkSession, tmp_path: Path) -> None:
+def test_columns_that_are_missing_or_would_be_lost_are_reported_before_anything_runs(spark: SparkSession, tmp_path: Path) -> None:
     def refused(store: str, schema: str) -> str:
         with pytest.raises(SeedError) as caught:
             offsets = {"seeded-orders": {0: 0}}

@@ -73,7 +73,7 @@ def test_a_negative_offset_is_left_out_with_a_warning(tmp_path: Path, caplog: py
         (b"\x00" * 512, "version"),
     ],
 )
-def test_rubbish_is_told_removed_and_counts_as_missing(
+def test_an_invalid_file_is_logged_removed_and_counts_as_missing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, content: str | bytes, message: str
 ) -> None:
     path = tmp_path / ".checkpoint"

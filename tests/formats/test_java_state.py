@@ -115,7 +115,7 @@ def test_segments_in_javas_form_never_count_as_full(folder: Path, builder: Store
     store.close()
 
 
-def test_removed_segments_are_told(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_removed_segments_are_logged(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     opened(folder, HOURLY).close()
     assert "0_0/hourly holds segments of store hourly in Kafka Streams' form, which is not read: removed" in caplog.text
 
@@ -132,7 +132,7 @@ def test_entries_without_a_known_offset_are_wiped(tmp_path: Path, caplog: pytest
     counts.close()
 
 
-def test_after_a_kill_javas_file_knows_no_offsets_and_its_stores_begin_anew(tmp_path: Path) -> None:
+def test_after_a_kill_javas_file_has_no_offsets_and_its_stores_are_restored(tmp_path: Path) -> None:
     """Killed with `halt`: the files are there, what was in memory is not, and each offset is -4."""
     shutil.copytree(JAVA / "state-4.2-killed", tmp_path / "java-app")
     offsets = read_checkpoint(tmp_path / "java-app" / "0_0")

@@ -47,7 +47,7 @@ def test_state_that_is_small_is_learned_too_whatever_the_budget() -> None:
     assert placed.learner["b"] == frozenset(TASKS[2:])
 
 
-def test_state_that_is_small_and_that_nobody_runs_goes_where_there_is_room() -> None:
+def test_a_task_with_little_state_and_no_owner_goes_where_there_is_room() -> None:
     """Whoever has nothing lags by the whole changelog, and that is acceptable."""
     former = Candidate("a", frozenset(TASKS[:2]), dict.fromkeys(TASKS, 99))
     placed = place([former, Candidate("b")], TASKS, rules(lag=100))

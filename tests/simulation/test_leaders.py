@@ -241,7 +241,7 @@ def settle(*workers: Worker, rounds: int = 12) -> None:
             worker.step()
 
 
-def test_a_sibling_that_tells_of_the_leader_s_death_leads_in_its_place() -> None:
+def test_a_sibling_that_reports_the_leader_s_death_leads_in_its_place() -> None:
     """No session ends and no generation begins: the others are granted what the dead one ran."""
     world = World()
     dead, deputy, other = (Worker(world, name, 1) for name in NAMES)
@@ -254,7 +254,7 @@ def test_a_sibling_that_tells_of_the_leader_s_death_leads_in_its_place() -> None
     assert dead.name in deputy.registry.deaths, "a deputy's reason stays written down until there is a leader"
 
 
-def test_of_two_who_tell_of_a_death_the_first_leads() -> None:
+def test_the_first_of_two_reporters_of_a_death_leads() -> None:
     world = World()
     dead, first, second = (Worker(world, name, 1) for name in NAMES)
     settle(dead, first, second)
@@ -266,7 +266,7 @@ def test_of_two_who_tell_of_a_death_the_first_leads() -> None:
     assert {record.leader for record in assignments} == {dead.name, first.name}
 
 
-def test_a_deputy_s_death_is_told_of_by_the_next() -> None:
+def test_a_deputy_s_death_is_reported_by_the_next() -> None:
     world = World()
     dead, deputy, last = (Worker(world, name, 1) for name in NAMES)
     settle(dead, deputy, last)

@@ -152,11 +152,15 @@ def set_offset(broker: Kafka, group: str, topic: str, offset: int, partition: in
     wait_until(answered, 30, "the group's coordinator")
 
 
-def told(broker: Kafka, application_id: str, kind: EventKind) -> list[Event]:
+def events_of_kind(broker: Kafka, application_id: str, kind: EventKind) -> list[Event]:
     """Return the committed events of one kind."""
     return [event for event in events(broker, application_id) if event.kind is kind]
 
 
 def events_of_the_start_are_committed(broker: Kafka, application_id: str) -> None:
     """Wait for the commit caused by the events of the start. After it, none is due before `commit.interval.ms`."""
-    wait_until(lambda: any(event.payload["new"] == State.RUNNING.value for event in told(broker, application_id, EventKind.INSTANCE_STATE)))
+    wait_until(
+        lambda: any(
+            event.payload["new"] == State.RUNNING.value for event in events_of_kind(broker, application_id, EventKind.INSTANCE_STATE)
+        )
+    )

@@ -46,7 +46,7 @@ def end_of(kafka: Kafka, topic: str, partition: int = 0) -> int:
     return kafka.end_offsets(topic)[partition]
 
 
-def create_anew(kafka: Kafka, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
+def recreate_topic(kafka: Kafka, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
     """Delete a topic and create it again; the broker may still be deleting when it receives the request to create."""
     kafka.delete_topic(topic)
 

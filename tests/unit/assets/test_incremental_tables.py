@@ -43,7 +43,7 @@ def found(end: Mapping[int, int], start: Mapping[int, int] | None = None, topic_
     )
 
 
-def test_what_came_since_is_merged_while_the_topic_tells_all_of_it() -> None:
+def test_new_records_are_merged_while_the_topic_has_all_of_them() -> None:
     assert rebuild_reason(BEFORE, LOG, found({0: 15, 1: 20}), 1_000 + DAY_MS) is None
     assert rebuild_reason(BEFORE, LOG, found({0: 15, 1: 20}, {0: 10, 1: 3}), 2_000) is None  # what was deleted had been merged
 
@@ -58,7 +58,7 @@ def test_what_came_since_is_merged_while_the_topic_tells_all_of_it() -> None:
         (found({0: 15, 1: 20}), 1_001 + DAY_MS, "deletions since then may have been cleaned away"),
     ],
 )
-def test_rule_13_a_topic_that_no_longer_tells_all_is_read_anew(now: LogRange, at_ms: int, reason: str) -> None:
+def test_rule_13_a_topic_with_missing_records_is_read_from_its_start(now: LogRange, at_ms: int, reason: str) -> None:
     told = rebuild_reason(BEFORE, LOG, now, at_ms)
     assert told is not None and reason in told
 
@@ -67,13 +67,13 @@ def test_rule_13_however_long_ago_where_nothing_came_nothing_was_deleted() -> No
     assert rebuild_reason(BEFORE, LOG, found({0: 10, 1: 20}), 1_000 * DAY_MS) is None
 
 
-def test_a_store_that_is_read_in_another_way_is_read_anew() -> None:
+def test_a_store_whose_declaration_has_changed_is_read_from_its_start() -> None:
     for other in (replace(LOG, value_schema="a BIGINT"), replace(LOG, layout=StoreLayout("key_value", True, "STRING", "LONG"))):
         assert "has changed" in str(rebuild_reason(BEFORE, other, found({0: 15, 1: 20}), 2_000))
     assert rebuild_reason(None, LOG, found({0: 15, 1: 20}), 2_000) == "there is no version to build upon"
 
 
-def test_types_that_nobody_could_tell_yet_are_told_by_what_came_since() -> None:
+def test_unknown_json_types_are_derived_from_later_records() -> None:
     log = replace(LOG, schemas=StoreSchemas())
     before = replace(BEFORE, log=log, schemas=log.schemas)
     assert "no value that shows the type of JSON" in str(rebuild_reason(before, log, found({0: 15, 1: 20}), 2_000))
@@ -93,7 +93,7 @@ def test_state_that_is_half_there_or_of_another_version_is_none(tmp_path: Path) 
     assert read_state(tmp_path) == BEFORE
 
 
-def test_a_start_that_was_cut_off_is_an_error_where_it_told_of_keys_and_a_note_where_windows_expire() -> None:
+def test_a_truncated_log_is_an_error_for_keys_and_a_note_for_windows_that_expire() -> None:
     cut = found({0: 15, 1: 20}, {0: 0, 1: 5})
     with pytest.raises(ChangelogError, match="app-facts-changelog-1 begins at offset 5, though it is only compacted"):
         require_whole(LOG, cut)
@@ -115,11 +115,11 @@ def topology() -> Topology:
     ("store", "message"),
     [("kept", "store kept of app is not logged"), ("nothing", "app has no store 'nothing'; there are airports, kept")],
 )
-def test_a_store_that_no_topic_tells_of_is_named(store: str, message: str) -> None:
+def test_a_store_without_a_changelog_is_named(store: str, message: str) -> None:
     with pytest.raises(StateDirectoryError, match=message):
         store_log("app", f"{__name__}:topology", store, {"bootstrap.servers": "nowhere:1"})
 
 
-def test_a_global_store_is_told_by_its_topic() -> None:
+def test_a_global_store_is_read_from_its_topic() -> None:
     log = store_log("app", f"{__name__}:topology", "airports", {"bootstrap.servers": "nowhere:1"}, "a BIGINT")
     assert (log.topic, log.is_global, log.subtopology, log.value_schema) == ("airports", True, None, "a BIGINT")

@@ -106,7 +106,7 @@ def test_stores_that_cannot_be_seeded_say_why(factory: str, store: str, told: st
         plan_seed(application(factory), (store,), topics)
 
 
-def test_topics_that_differ_where_they_must_not_are_told() -> None:
+def test_topics_that_must_not_differ_are_refused() -> None:
     with pytest.raises(WrongPartitionsError, match="same number of partitions"):
         plan_seed(application("joined"), ("closing",), offsets(left=2, right=3))
 

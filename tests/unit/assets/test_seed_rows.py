@@ -218,7 +218,7 @@ def test_a_version_that_ends_before_the_next_begins_is_followed_by_a_deletion(tm
         ({"value": "{"}, "does not fit"),
     ],
 )
-def test_rows_that_do_not_fit_are_counted_and_told(row: dict[str, object], told: str, tmp_path: Path) -> None:
+def test_rows_that_do_not_fit_are_counted_and_reported(row: dict[str, object], told: str, tmp_path: Path) -> None:
     good = {"key": "a", "value": '{"orders": 1, "amount":  2}', "timestamp": FIRST_MS}
     reports = seeded("totals", [good, {**good, "key": "b", **row}], tmp_path)
     notes = reports[None].notes
@@ -268,7 +268,7 @@ def test_rows_without_a_value_are_no_entries_and_counted(tmp_path: Path) -> None
     assert (notes.nulls, notes.malformed) == (1, 0)
 
 
-def test_a_repeated_key_is_counted_and_told(tmp_path: Path) -> None:
+def test_a_repeated_key_is_counted_and_reported(tmp_path: Path) -> None:
     rows = [{"key": f"k{number % 40}", "value": {"orders": number, "amount": 0}, "timestamp": FIRST_MS + number} for number in range(60)]
     reports = seeded("totals", rows, tmp_path)
     assert sum(part.duplicates for part in reports.values()) == 20

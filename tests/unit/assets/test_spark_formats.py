@@ -95,7 +95,7 @@ def test_a_part_of_a_column_reads_as_the_whole() -> None:
     ],
 )
 @pytest.mark.parametrize("place", [0, 4, 9])
-def test_bytes_that_do_not_fit_are_told_apart(serde: Serde[Any], bad: bytes, reason: str, place: int) -> None:
+def test_bytes_that_do_not_fit_are_malformed_rows(serde: Serde[Any], bad: bytes, reason: str, place: int) -> None:
     good = {
         "LONG": bytes(8), "STRING": b"a", "BOOLEAN": b"\x00", "UUID": str(uuid.UUID(int=1)).encode(), "JSON": b"1",
         "list_of(LONG)": serdes.list_of(serdes.LONG).serializer("")([]), "time_windowed(STRING)": b"a" + bytes(8), "json(dict)": b"{}",
@@ -419,7 +419,7 @@ def test_what_was_always_empty_has_no_place_for_a_first_item() -> None:
     assert decoded.column.to_pylist()[0] == {"a": [], "b": []}
 
 
-def test_a_field_that_the_sample_had_not_is_not_lost_without_a_word() -> None:
+def test_a_field_missing_from_the_sample_is_not_lost_silently() -> None:
     schema = infer([pa.array([b'{"a":1}'], pa.binary())])
     assert schema is not None
     assert (

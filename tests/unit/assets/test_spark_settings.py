@@ -14,7 +14,7 @@ def declared(text: str) -> SparkSettings:
     return Applications.parse(text, Path("streams.toml")).spark
 
 
-def test_without_a_word_spark_runs_on_this_machine() -> None:
+def test_by_default_spark_runs_on_this_machine() -> None:
     settings = declared("")
     assert (settings.master, settings.connect, settings.conf, settings.is_local) == ("local[*]", None, {}, True)
 

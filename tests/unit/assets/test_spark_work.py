@@ -79,7 +79,7 @@ def test_nobody_there_is_said_at_once() -> None:
         _require_reachable(SparkSettings(connect=f"sc://127.0.0.1:{port}"))
 
 
-def test_what_answers_and_is_no_master_is_told_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_is_not_a_spark_master_is_reported_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     def gave_up(settings: SparkSettings) -> SparkSession:
         raise Py4JError("An error occurred.\n: java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext.\n\tat x")
 
@@ -104,7 +104,7 @@ def test_a_line_for_each_tenth_but_no_flood() -> None:
     assert quick == []  # it is all over within a second
 
 
-def test_long_silence_is_broken_and_tasks_that_failed_are_told() -> None:
+def test_progress_is_reported_at_intervals_with_failed_tasks() -> None:
     lines = Lines(0.0)
     slow = Work(stages=3, tasks=40, done=1, active=4, failed=2)
     assert lines.line(slow, 29.0) is None
@@ -112,14 +112,14 @@ def test_long_silence_is_broken_and_tasks_that_failed_are_told() -> None:
     assert lines.line(slow, 59.0) is None and lines.line(slow, 60.0) is not None
 
 
-def test_a_stage_that_follows_begins_anew() -> None:
+def test_the_next_stage_begins_at_zero() -> None:
     lines = Lines(0.0)
     assert lines.line(Work(tasks=10, done=9, active=1), 2.0)
     assert lines.line(Work(tasks=10, done=2, active=1), 4.0)
     assert lines.line(None, 5.0) is None
 
 
-def test_nobody_at_work_is_told_once() -> None:
+def test_missing_executors_are_reported_once() -> None:
     lines, waiting = Lines(0.0), Work(tasks=10)
     assert lines.line(waiting, 1.0) is None and lines.line(waiting, 20.0) is None
     line = lines.line(waiting, 21.0)
@@ -176,7 +176,7 @@ def test_of_other_errors_the_line_that_matters_is_left() -> None:
     assert len(explained(RuntimeError("x" * 10_000), CLUSTER)) < 2_100
 
 
-def test_a_child_that_ends_without_a_word_is_explained() -> None:
+def test_a_child_that_ends_without_an_answer_is_explained() -> None:
     assert "was killed (SIGKILL)" in _without_answer(-9, SparkSettings()) and "driver-memory is a quarter" in _without_answer(
         -9, SparkSettings()
     )

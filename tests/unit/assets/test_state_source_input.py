@@ -185,7 +185,7 @@ def test_damaged_and_missing_files_are_named(tasks: MakeTasks, as_uri: bool) -> 
         rows_of(where, "counts")
 
 
-def test_what_is_no_snapshot_is_told_apart(tasks: MakeTasks) -> None:
+def test_a_folder_that_is_not_a_snapshot_is_refused(tasks: MakeTasks) -> None:
     app = tasks(counts())
     app.store(0, "counts").put("a", 1)
     path = app.snapshot()

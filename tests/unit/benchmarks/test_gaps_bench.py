@@ -14,7 +14,7 @@ from tests.support.raw_messages import Raw
 SIZES = [0, 10_000]
 
 
-def test_the_table_tells_the_longest_gap_of_each_event_and_leaves_out_what_was_not_measured() -> None:
+def test_the_table_has_the_longest_gap_of_each_measured_event() -> None:
     gaps: Gaps = {
         (PEACE, 0): [120.0],
         (PEACE, 10_000): [110.0],

@@ -53,7 +53,7 @@ def test_a_second_demo_in_the_same_home_is_refused(project: ProjectPaths) -> Non
         pass
 
 
-def test_a_project_without_the_flight_board_is_told(project: ProjectPaths, tmp_path: Path) -> None:
+def test_a_project_without_the_flight_board_is_refused(project: ProjectPaths, tmp_path: Path) -> None:
     path = tmp_path / STREAMS_TOML
     path.write_text('[applications.other]\nfactory = "a.b:c"\ninstances = ["other-1"]\n')
     with (

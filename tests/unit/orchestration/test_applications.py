@@ -254,7 +254,7 @@ def test_a_snapshot_is_taken_at_the_same_minutes_each_day(minutes: int, cron: st
         ('export = "/folder"\nkep = 1', "known here are 'every-minutes', 'keep', 'export', 'export-keep'"),
     ],
 )
-def test_a_wrong_declaration_of_snapshots_is_told_with_its_line(line: str, why: str) -> None:
+def test_a_wrong_declaration_of_snapshots_is_reported_with_its_line(line: str, why: str) -> None:
     text = f'[applications.a]\nfactory = "m:f"\ninstances = 1\n[applications.a.snapshots]\n{line}\n'
     with pytest.raises(WrongDeclarationError, match=re.escape(why)) as raised:
         parse(text)

@@ -91,7 +91,7 @@ def test_without_a_checkpoint_the_whole_changelog_is_debt_and_what_retention_rem
     assert [row.cells["restore_debt"] for row in result.rows] == [0, 60]
 
 
-def test_without_a_broker_no_debt_is_told() -> None:
+def test_without_a_broker_no_debt_is_reported() -> None:
     result = checks.freshness(known(task(), saved=(checkpoint(40),)))
     assert (result.rows[0].cells["restore_debt"], result.severity) == (None, Severity.INFO)
 
@@ -104,7 +104,7 @@ def test_lag_is_counted_from_the_committed_offsets_without_paused_tasks() -> Non
     assert result.texts == ["a: 60 records wait (limit 50)"]
 
 
-def test_the_lag_of_an_application_that_nobody_runs_is_counted() -> None:
+def test_the_lag_of_an_application_without_instances_is_counted() -> None:
     broker = BrokerFacts(committed={Partition("in", 0): 10}, ends={Partition("in", 0): 610})
     assert checks.lag(known(broker=broker)).severity is Severity.ERROR
 
@@ -113,7 +113,7 @@ def test_the_lag_of_an_application_that_nobody_runs_is_counted() -> None:
     ("values", "grows"),
     [([1, 2, 2, 5], True), ([1, 9, 3, 5], False), ([5, 5, 5, 5], False), ([9, 7, 5, 3], False)],
 )
-def test_a_lag_that_grows_all_the_time_is_a_warning_and_its_trend_is_told(values: list[int], grows: bool) -> None:
+def test_a_lag_that_keeps_growing_is_a_warning_with_its_trend(values: list[int], grows: bool) -> None:
     times = [NOW - timedelta(minutes=minutes) for minutes in (12, 8, 4)]
     result = checks.lag(known(task(lag=values[-1]), lags={"0_0": list(zip(times, values[:-1], strict=True))}))
     assert (result.severity is Severity.WARN) is grows
@@ -142,7 +142,7 @@ def test_dead_letters_of_an_hour_have_a_limit(skipped: int, severity: Severity) 
 
 
 @pytest.mark.parametrize(("idle_hours", "severity"), [(1, Severity.INFO), (13, Severity.WARN), (20, Severity.ERROR)])
-def test_offsets_of_tasks_that_nobody_has_open_come_near_their_expiry(idle_hours: int, severity: Severity) -> None:
+def test_expiring_offsets_of_idle_tasks_are_reported(idle_hours: int, severity: Severity) -> None:
     broker = BrokerFacts(offsets_retention_minutes=24 * 60)
     closed = task(state="CLOSED", told=NOW - timedelta(hours=idle_hours))
     assert checks.expiry(known(closed, broker=broker)).severity is severity

@@ -79,7 +79,7 @@ def test_a_thousand_pauses_within_an_hour_skip_no_more_than_the_budget_and_end_i
         assert session.scalar(select(func.count()).select_from(AuditEntry)) == 13, "each alert is opened, and all but the last resolved"
 
 
-def test_when_the_hour_is_over_and_the_alert_resolved_the_policy_goes_on(story: Story) -> None:
+def test_after_the_hour_and_the_resolved_alert_the_policy_continues(story: Story) -> None:
     for offset in range(6):
         story.pause(offset)
         for run in story.react():
@@ -164,7 +164,7 @@ def test_only_errors_that_a_pattern_matches_are_skipped(control_plane: ControlPl
     assert ("no pattern of skip-errors matches" in str(alert.detail.get("run-book"))) is not skipped
 
 
-def test_after_approval_a_run_waits_for_somebody_and_costs_no_budget(control_plane: ControlPlane) -> None:
+def test_a_run_after_approval_waits_for_an_operator_and_costs_no_budget(control_plane: ControlPlane) -> None:
     story = Story(control_plane, declared('start = "after-approval"\nbudget-per-hour = 0\n'))
     story.pause(1)
     assert story.react() == []

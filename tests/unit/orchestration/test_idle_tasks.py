@@ -64,7 +64,7 @@ def reasons(seen: Picture, *silent: str) -> dict[str, str]:
 A = member("a", t0_0=report())
 
 
-def test_nothing_is_told_of_what_is_run_restored_or_paused() -> None:
+def test_running_restoring_and_paused_tasks_are_not_idle() -> None:
     assert reasons(picture(member("a", t0_0=report(TaskState.RESTORING), t0_1=report(TaskState.PAUSED)))) == {}
 
 

@@ -130,7 +130,7 @@ def test_recoveries_in_a_row_are_one_alert_that_says_so(story: Story) -> None:
     assert "(the 3. time in a row, after 6 s): gone" in alert.title
 
 
-def test_a_topic_that_is_not_compacted_is_told_once(story: Story) -> None:
+def test_a_topic_that_is_not_compacted_is_reported_once(story: Story) -> None:
     for _ in range(2):
         story.tell(EventKind.GLOBAL_TOPIC_NOT_COMPACTED, {"topic": "airports", "cleanup_policy": "delete"})
     story.react_globals()
@@ -217,7 +217,7 @@ def test_a_database_that_was_dropped_and_filled_again_gets_its_alerts_again(stor
         assert len(again.alerts()) == 2
 
 
-def test_what_came_and_went_while_nobody_looked_is_history_and_one_pause_again_and_again_is_one_alert(story: Story) -> None:
+def test_past_problems_are_history_and_a_repeated_pause_is_one_alert(story: Story) -> None:
     story.pause(1)
     story.resumed()
     story.pause(2)
@@ -285,7 +285,7 @@ def test_notifications_follow_the_rules_and_are_tried_again(story: Story) -> Non
     assert actions == ["alert not sent", "alert sent"]
 
 
-def test_a_message_that_nobody_takes_is_given_up(story: Story) -> None:
+def test_a_message_that_is_never_accepted_is_given_up(story: Story) -> None:
     mailbox = Mailbox()
     mailbox.refuses = True
     story.pause(1)

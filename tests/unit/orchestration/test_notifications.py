@@ -63,7 +63,7 @@ def test_a_message_arrives_with_title_body_and_severity(hook: WebHook, monkeypat
     assert (message["title"], message["message"], message["type"]) == ("task 0_0 is paused", "offset: 5", "failure")
 
 
-def test_the_rules_of_streams_toml_decide_who_is_told(hook: WebHook, control_plane: ControlPlane) -> None:
+def test_the_rules_of_streams_toml_select_the_receivers(hook: WebHook, control_plane: ControlPlane) -> None:
     """By severity, kind and application; the message says what was seen and what to type next."""
     address = f"json://127.0.0.1:{hook.server_port}"
     rules = [

@@ -6,7 +6,7 @@ import socket
 from penstock.orchestration.embedded import ports
 
 
-def test_a_port_is_free_until_somebody_listens() -> None:
+def test_a_port_is_free_until_a_process_listens() -> None:
     port = ports.free_port()
     assert ports.is_free(port)
     assert not ports.answers(port)

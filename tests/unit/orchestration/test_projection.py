@@ -135,7 +135,7 @@ def test_a_new_database_does_not_take_a_checkpointed_task_for_one_that_moved_jus
     assert task(control_plane).moved_at == from_ms(901_000)
 
 
-def test_rule_26_what_should_run_is_the_newest_word(control_plane: ControlPlane) -> None:
+def test_rule_26_the_newest_record_of_the_desired_state_holds(control_plane: ControlPlane) -> None:
     coordinate(control_plane, Desired(instance="a-1", running=False, at_ms=2_000, by="bob"))
     coordinate(control_plane, Desired(instance="a-1", running=True, at_ms=1_000, by="ann"))
     assert (instance(control_plane).wanted, instance(control_plane).wanted_by) == (False, "bob")

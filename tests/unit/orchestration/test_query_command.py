@@ -48,7 +48,7 @@ def query(url: str, store: str) -> Result:
     return CliRunner().invoke(app, ["query", "app", store, "k", "--url", url])
 
 
-def test_an_owner_that_has_just_died_is_told_from_an_instance_that_does_not_answer() -> None:
+def test_a_dead_owner_is_distinguished_from_an_instance_that_does_not_answer() -> None:
     dead = f"127.0.0.1:{free_port()}"
     with instance({"/stores/counts": (200, {"kind": "key_value"}), "/stores/counts/get": (307, f"//{dead}/stores/counts/get")}) as here:
         found = query(here, "counts")

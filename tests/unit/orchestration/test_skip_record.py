@@ -22,7 +22,7 @@ APPLICATION = Application("a", "m:f", ("a-1",), {"bootstrap.servers": "127.0.0.1
     ("state", "paused_offset", "says"),
     [(TaskState.RUNNING, None, "; the task runs"), (TaskState.PAUSED, 9, "; the task is paused at in-0@9 now")],
 )
-def test_the_end_tells_whether_the_task_runs_or_has_paused_again(
+def test_the_outcome_says_whether_the_task_runs_or_has_paused_again(
     control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch, state: TaskState, paused_offset: int | None, says: str
 ) -> None:
     row = Task(application="a", task="0_0", instance="a-1", state=state.value)

@@ -163,7 +163,7 @@ def test_a_process_id_given_out_again_is_not_the_instance(process: Callable[[], 
     assert not msgspec.structs.replace(made, created=made.created - 100).alive
 
 
-def test_a_killed_child_that_nobody_waited_for_is_dead(process: Callable[[], Process]) -> None:
+def test_a_killed_child_that_was_not_waited_for_is_dead(process: Callable[[], Process]) -> None:
     made = process()
     kill(made)
     assert psutil.Process(made.pid).status() == psutil.STATUS_ZOMBIE

@@ -87,7 +87,9 @@ def test_a_store_without_checkpoints_goes_by_what_is_committed(operations: Opera
         (3, Seen(100, AT - timedelta(hours=1)), False, False, None),  # the changelog was made anew
     ],
 )
-def test_why_a_table_is_not_made_anew(progress: int | None, seen: Seen | None, failed: bool, running: bool, says: str | None) -> None:
+def test_reasons_why_a_table_is_not_refreshed(
+    progress: int | None, seen: Seen | None, failed: bool, running: bool, says: str | None
+) -> None:
     found = why_not(Refresh(records=100, minutes=10), progress, seen, AT, failed=failed, running=running)
     assert (found is None) is (says is None) and (says or "") in (found or ""), found
 

@@ -56,7 +56,7 @@ def test_who_was_rolled_back_is_asked_again(answered: Callable[..., list[str]], 
 
 
 @pytest.mark.parametrize("kind", ASK)
-def test_a_refusal_is_told_at_once_with_its_reason(answered: Callable[..., list[str]], kind: str) -> None:
+def test_a_refusal_is_reported_at_once_with_its_reason(answered: Callable[..., list[str]], kind: str) -> None:
     asked = answered(REFUSED)
     with TaskCommands(APPLICATION, "ann") as commands, pytest.raises(RefusedError, match=f"a-1 refuses to {kind}: it is RUNNING"):
         ASK[kind](commands)

@@ -36,7 +36,7 @@ def build(project: Path, python: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(line, env={**os.environ, "PYTHON": python}, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_a_python_without_ensurepip_is_told_which_package_to_install(project: Path) -> None:
+def test_the_error_for_a_python_without_ensurepip_names_the_package(project: Path) -> None:
     python = interpreter(project, "import sys; sys.modules['ensurepip'] = None")
     done = build(project, str(python))
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -52,7 +52,7 @@ def test_rule_31_a_python_that_pyspark_does_not_know_is_refused(project: Path, v
     assert "Python 3.11, 3.12 or 3.13 is needed" in done.stderr
 
 
-def test_a_machine_without_python_is_told_what_is_needed(project: Path) -> None:
+def test_the_error_on_a_machine_without_python_says_what_is_needed(project: Path) -> None:
     done = build(project, "no-such-python")
     assert done.returncode == 1
     assert "Python 3.11, 3.12 or 3.13 is needed" in done.stderr

@@ -75,9 +75,7 @@ def filled(folder: Path, builder: StoreBuilder[EngineStore], key: bytes = b"EWR"
         (OTHER_KEYS, "its keys were STRING and are LONG now"),
     ],
 )
-def test_a_store_that_has_become_another_one_is_refused_with_the_ways_out(
-    tmp_path: Path, now: StoreBuilder[EngineStore], told: str
-) -> None:
+def test_a_changed_store_is_refused_with_the_remedies(tmp_path: Path, now: StoreBuilder[EngineStore], told: str) -> None:
     filled(tmp_path, PLAIN)
     with pytest.raises(StoreChangedError, match=rf"store s has changed: {told}.*another name.*stop every instance.*penstock reset app$"):
         opened(tmp_path, now)

@@ -45,7 +45,7 @@ def test_time_left_goes_by_offsets_which_are_more_than_records_on_a_compacted_lo
     assert progress.rate == 100 and progress.seconds_left == 1.0
 
 
-def test_a_restore_that_stands_still_has_no_time_left_to_tell() -> None:
+def test_a_stalled_restore_has_no_estimate_of_the_time_left() -> None:
     watched = Watched()
     progress = watched.after(500, 0, 10_000)
     assert progress.rate == 0 and progress.seconds_left is None
@@ -60,7 +60,7 @@ def test_an_old_pace_is_forgotten() -> None:
     assert progress.rate == 0
 
 
-def test_a_long_restore_is_told_of_every_five_seconds(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_long_restore_is_reported_every_five_seconds(caplog: pytest.LogCaptureFixture) -> None:
     watched = Watched()
     with caplog.at_level(logging.INFO):
         for number in range(1, 21):

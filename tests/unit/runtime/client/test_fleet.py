@@ -112,7 +112,7 @@ def test_a_store_of_ones_own_needs_a_serde() -> None:
         places.of_key("own", "foobar")
 
 
-def test_standbys_and_learners_are_told_and_may_be_all_there_is() -> None:
+def test_standbys_and_learners_are_listed_and_may_be_the_only_copies() -> None:
     task = f"0_{(JAVA['foobar'] & 0x7FFFFFFF) % PARTITIONS}"
     number = TaskId.parse(task).partition
     found = state(fleet(grant("a", [task]), grant("b", [], [task]), grant("c", [], [], [task]))).of_key("counts", "foobar")
@@ -140,14 +140,14 @@ def test_a_global_store_is_anywhere() -> None:
     assert state(fleet(members="bc"), own=None).of_key("places", "EWR").active_host == B
 
 
-def test_an_unknown_store_is_told_with_those_there_are() -> None:
+def test_an_unknown_store_is_refused_with_the_known_ones() -> None:
     places = state(None)
     for ask in (partial(places.of_key, "count", "x"), partial(places.for_store, "count")):
         with pytest.raises(InvalidStateStoreError, match="store 'count' is unknown: the topology has counts, places, table"):
             ask()
 
 
-def test_instances_are_told_with_their_stores_and_partitions() -> None:
+def test_instances_are_listed_with_their_stores_and_partitions() -> None:
     places = state(fleet(grant("a", ["0_0", "0_6"]), grant("b", ["1_1"], ["0_0"]), members="a b c nowhere"))
     words = [TopicPartition("words", number) for number in (0, 6)]
     a = StreamsMetadata(A, frozenset({"counts", "places"}), frozenset(words), frozenset(), frozenset())

@@ -71,7 +71,7 @@ def test_without_an_answer_tasks_are_placed_as_if_there_were_no_racks(
     watched.close()
 
 
-def test_brokers_without_racks_are_told_of(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_brokers_without_racks_are_reported(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(TopicAdmin, "racks", lambda self, topics: {Partition(topic, 0): frozenset() for topic in topics})
     watched = watch(**{"rack.aware.assignment.strategy": "min_traffic"})
     rules(watched)

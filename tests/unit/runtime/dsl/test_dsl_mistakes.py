@@ -114,7 +114,7 @@ OPTIONS: list[tuple[Callable[[], object], str]] = [
 
 
 @pytest.mark.parametrize(("mistake", "told"), OPTIONS)
-def test_what_stands_in_the_place_of_an_option_is_told(mistake: Callable[[], object], told: str) -> None:
+def test_a_wrong_value_for_an_option_is_refused(mistake: Callable[[], object], told: str) -> None:
     with pytest.raises(TopologyError, match=told):
         mistake()
 
@@ -143,7 +143,7 @@ FUNCTIONS: list[tuple[Callable[[], object], str]] = [
 
 
 @pytest.mark.parametrize(("mistake", "told"), FUNCTIONS)
-def test_what_cannot_be_called_as_it_will_be_is_told_with_its_node(mistake: Callable[[], object], told: str) -> None:
+def test_a_callback_with_wrong_parameters_is_refused_with_its_node(mistake: Callable[[], object], told: str) -> None:
     with pytest.raises(TopologyError, match=told):
         mistake()
 
@@ -230,7 +230,7 @@ def test_a_source_takes_several_topics() -> None:
         Topology().add_source("source", None)
 
 
-def test_a_builder_in_the_place_of_its_topology_is_told() -> None:
+def test_a_builder_in_place_of_its_topology_is_refused() -> None:
     with pytest.raises(TopologyError, match=r"expected a Topology, not <.*>: call its build\(\)"):
         TopologyTestDriver(StreamsBuilder())
     with pytest.raises(TopologyError, match=r"call its build\(\)"):
@@ -244,7 +244,7 @@ def test_windows_have_kafka_streams_attributes() -> None:
 
 
 @pytest.mark.parametrize("chosen", ["0", 0.5])
-def test_a_partitioner_that_chooses_no_partition_is_told_with_its_node(chosen: object) -> None:
+def test_a_partitioner_that_chooses_no_partition_is_reported_with_its_node(chosen: object) -> None:
     builder = StreamsBuilder()
     builder.stream("in", TEXT).to("out", Produced(partitioner=lambda topic, key, value, partitions: chosen, name="sink"))
     with (
@@ -254,7 +254,7 @@ def test_a_partitioner_that_chooses_no_partition_is_told_with_its_node(chosen: o
         driver.create_input_topic("in", serdes.STRING, serdes.STRING).pipe_input("a", "b")
 
 
-def test_a_serde_that_does_not_fit_what_is_read_is_told_with_its_node() -> None:
+def test_a_serde_that_cannot_read_the_data_is_reported_with_its_node() -> None:
     builder = StreamsBuilder()
     builder.stream("in", Consumed(serdes.STRING, value=serdes.LONG, name="numbers")).foreach(lambda key, value: None)
     with TopologyTestDriver(builder.build()) as driver:
@@ -265,7 +265,7 @@ def test_a_serde_that_does_not_fit_what_is_read_is_told_with_its_node() -> None:
             driver.create_output_topic("out", serdes.STRING, "text")
 
 
-def test_a_store_that_lacks_a_serde_is_told_with_its_node() -> None:
+def test_a_store_without_a_serde_is_reported_with_its_node() -> None:
     builder = StreamsBuilder()
     builder.stream("in", TEXT).group_by_key().aggregate(lambda: 0, lambda key, value, total: total, "sum", Materialized("rows"))
     with pytest.raises(TopologyError, match=r"^node sum: store rows has no value serde: give it one"):

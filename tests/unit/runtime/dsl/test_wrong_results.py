@@ -41,7 +41,7 @@ class Pair(NamedTuple):
 
 
 @pytest.mark.parametrize("result", ["ab", b"ab", {"a": 1, "b": 2}, None, 7], ids=repr)
-def test_a_mapper_that_returns_no_pair_is_told_so_even_if_it_could_be_unpacked(result: object) -> None:
+def test_a_mapper_that_returns_no_pair_is_an_error_even_if_the_result_could_be_unpacked(result: object) -> None:
     with pytest.raises(ProcessingError, match=r"node KSTREAM-MAP-.*in-0@0.*map expects a pair \(key, value\).*" + repr(result)[:4]):
         driven(lambda stream: stream.map(lambda key, value: result))  # type: ignore[arg-type, return-value]  # that is the point
     with pytest.raises(ProcessingError, match=r"node KSTREAM-FLATMAP-.*flat_map expects a pair"):
@@ -65,7 +65,7 @@ def test_a_tables_group_by_wants_a_pair_too() -> None:
     ("key", "value", "what"),
     [("k", 5, r"serde STRING cannot write the value 5 \(of type int\)"), (5, "v", r"serde STRING cannot write the key 5 \(of type int\)")],
 )
-def test_what_a_sink_cannot_write_is_told_with_serde_type_topic_node_and_record(key: object, value: object, what: str) -> None:
+def test_an_unwritable_output_is_reported_with_serde_type_topic_node_and_record(key: object, value: object, what: str) -> None:
     with pytest.raises(ProductionError, match=rf"node sink, record in-0@0: .*{what} to topic out: .*Produced\("):
         driven(lambda stream: stream.map(lambda _key, _value: (key, value)))
     with pytest.raises(ProductionError, match=what):  # the same where each record's partition is chosen

@@ -273,7 +273,7 @@ def test_a_copy_answers_if_it_is_asked_to_and_says_how_far_it_is_behind(instance
     assert http.get(f"/stores/counts/get?key={K1}&stale=false")[0] == 307
 
 
-def test_a_key_that_nobody_has_for_the_moment_is_to_be_asked_for_again(instance: Instance, http: Http) -> None:
+def test_a_key_without_an_owner_at_the_moment_is_to_be_requested_again(instance: Instance, http: Http) -> None:
     for fleet in (instance.known(), None):
         instance.fleet = fleet
         status, body, headers = http.get(f"/stores/counts/get?key={K2}")
@@ -301,7 +301,7 @@ def test_a_store_that_is_restored_is_refused_unless_it_may_be_stale(instance: In
     assert http.ok(f"/stores/counts/get?key={K0}&stale=true")["value"] == 42
 
 
-def test_who_has_a_key_is_told_without_reading_it(instance: Instance, http: Http) -> None:
+def test_the_owner_of_a_key_is_returned_without_reading_it(instance: Instance, http: Http) -> None:
     assert http.ok(f"/stores/counts/owner?key={K2}") == {"store": "counts", "partition": 2, "active": "there:8080", "standbys": []}
     assert http.ok("/stores/counts/owner?partition=0") == {"store": "counts", "partition": 0, "active": "here:8080", "standbys": []}
     assert http.ok("/stores/counts/owner?partition=1")["standbys"] == ["here:8080"]
@@ -354,7 +354,7 @@ def test_a_key_is_text_json_or_base64(http: Http, store: str, key: object, texts
         ("versions", "key=x&as_of=soon", "as_of = 'soon' must be a whole number"),
     ],
 )
-def test_bad_input_is_told_with_what_would_be_right(http: Http, store: str, query: str, said: str) -> None:
+def test_bad_input_is_refused_with_the_valid_values(http: Http, store: str, query: str, said: str) -> None:
     status, body, _ = http.get(f"/stores/{store}/get?{query}")
     assert status == 400
     assert re.search(said, str(body["error"])), body
@@ -390,7 +390,7 @@ def pages(http: Http, path: str, between: Callable[[], None] = lambda: None) -> 
         between()
 
 
-def test_rows_come_in_pages_and_tell_what_is_elsewhere(instance: Instance, http: Http) -> None:
+def test_rows_come_in_pages_with_the_partitions_that_are_elsewhere(instance: Instance, http: Http) -> None:
     keys = keys_of(0, 5)
     instance.put(0, "counts", *((key, ValueAndTimestamp(n, 5)) for n, key in enumerate(keys)))
     whole = http.ok("/stores/counts/range")
@@ -427,7 +427,7 @@ def test_the_parts_of_several_partitions_come_one_after_the_other(instance: Inst
     assert "has partitions 0 to 2: there is no 3" in http.error("/stores/counts/range?partition=3", 400)
 
 
-def test_a_page_whose_part_has_moved_away_begins_anew(instance: Instance, http: Http) -> None:
+def test_a_page_whose_partition_has_moved_away_starts_over(instance: Instance, http: Http) -> None:
     instance.put(0, "counts", *((key, ValueAndTimestamp(1, 5)) for key in keys_of(0, 3)))
     following = quote(str(http.ok("/stores/counts/range?limit=1")["next"]))
     instance.kinds = {}
@@ -491,7 +491,7 @@ def test_a_global_store_is_read_at_any_instance(instance: Instance, http: Http) 
 # -- what is not there -----------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_not_there_is_told_with_what_is(http: Http) -> None:
+def test_unknown_paths_stores_and_reads_are_refused_with_the_known_ones(http: Http) -> None:
     assert "store 'count' is unknown: the topology has counts, everywhere," in http.error("/stores/count/get?key=x", 404)
     assert "there is nothing at /store: known are /health" in http.error("/store", 404)
     assert "there is nothing at /stores/counts/get/x" in http.error("/stores/counts/get/x", 404)
@@ -514,7 +514,7 @@ def test_health_is_about_life_and_readiness_about_whole_stores(instance: Instanc
     assert http.get("/health")[0] == 503
 
 
-def test_tasks_metrics_stores_and_the_fleet_are_told(instance: Instance, http: Http) -> None:
+def test_tasks_metrics_stores_and_the_fleet_are_returned(instance: Instance, http: Http) -> None:
     connection = HTTPConnection("127.0.0.1", http.endpoint.port, timeout=20)
     connection.request("GET", "/metrics")
     text = connection.getresponse()
@@ -541,7 +541,7 @@ def test_tasks_metrics_stores_and_the_fleet_are_told(instance: Instance, http: H
 # -- requests --------------------------------------------------------------------------------------------------------------------
 
 
-def test_without_the_token_nothing_is_told_but_health(instance: Instance) -> None:
+def test_without_the_token_only_health_is_returned(instance: Instance) -> None:
     with up(instance, TOKEN) as http:
         for path in ("/tasks", "/metrics", "/fleet", "/stores", f"/stores/counts/get?key={K0}", "/nothing"):
             for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": TOKEN}, {"Authorization": "Bearer s3créé"}):
@@ -677,7 +677,7 @@ def test_a_slow_body_is_not_waited_for(http: Http) -> None:
     assert raw(http, REQUEST + b"Content-Length: 1000000\r\n\r\n{").startswith(b"HTTP/1.1 400 ")
 
 
-def test_a_failure_of_ours_is_told_and_leaves_the_endpoint_up(instance: Instance, http: Http, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_error_is_reported_and_leaves_the_endpoint_up(instance: Instance, http: Http, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(instance, "store", lambda parameters: 1 // 0)
     assert "see the instance's log" in http.error(f"/stores/counts/get?key={K0}", 500)
     assert http.ok("/health")["alive"]

@@ -108,7 +108,7 @@ def test_values_without_timestamps_have_the_time_of_the_seed_the_window_or_the_s
         store.close()
 
 
-def test_damage_that_shows_when_files_are_closed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damage_found_when_files_are_closed_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened(versioned(), tmp_path).close()
     folder = tmp_path / "rocksdb" / "versions"
     close = RocksStore.close
@@ -305,11 +305,11 @@ def test_a_seed_that_fits_is_planned_task_by_task(tmp_path: Path) -> None:
         ({"name": "others"}, "store counts of task 0_0 is missing"),
     ],
 )
-def test_a_store_that_does_not_fit_is_told(tmp_path: Path, changes: dict[str, object], told: str) -> None:
+def test_a_store_that_does_not_fit_is_reported(tmp_path: Path, changes: dict[str, object], told: str) -> None:
     assert told in refused(counted(), seed_of(tmp_path / "s", counted(), changes=changes))
 
 
-def test_windows_of_other_times_are_told(tmp_path: Path) -> None:
+def test_windows_of_another_retention_are_reported(tmp_path: Path) -> None:
     folder = seed_of(tmp_path / "s", counted(), changes={"retention_ms": 5})
     fits(counted(), layout_of(), folder)  # a key-value store has none
 
@@ -340,11 +340,11 @@ def test_a_store_of_ones_own_cannot_be_seeded(tmp_path: Path) -> None:
         (3, 2, "tasks 0_2 are not part of the topology, which has 0_0, 0_1: one per partition of its input"),
     ],
 )
-def test_another_number_of_partitions_is_told(tmp_path: Path, seeded: int, has: int, told: str) -> None:
+def test_another_number_of_partitions_is_reported(tmp_path: Path, seeded: int, has: int, told: str) -> None:
     assert told in refused(counted(), seed_of(tmp_path / "s", counted(), seeded), layout_of(has))
 
 
-def test_inputs_that_nobody_reads_are_told(tmp_path: Path) -> None:
+def test_inputs_that_the_topology_does_not_read_are_reported(tmp_path: Path) -> None:
     text = refused(counted(), seed_of(tmp_path / "s", counted(), topic="elsewhere"))
     assert "its input elsewhere is not read by the topology, which reads in" in text
     assert "there is no offset of in-0, which task 0_0 reads: the seed's inputs are elsewhere" in text
@@ -505,7 +505,7 @@ def test_a_snapshot_is_refused_where_something_is_lost_or_doubled_between_tasks(
 # --- progress ---------------------------------------------------------------------------------------------------------------------
 
 
-def test_progress_tells_part_speed_and_time_left() -> None:
+def test_progress_shows_percentage_rate_and_time_left() -> None:
     progress = Progress()
     progress.begin(1_000_000, already=100_000)
     progress.add(300_000)

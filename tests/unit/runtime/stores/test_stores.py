@@ -202,7 +202,7 @@ def test_a_store_can_be_closed_between_two_reads_of_other_threads(tmp_path: Path
     open_store(tmp_path).close()
 
 
-def test_files_are_read_while_nobody_has_them_open(tmp_path: Path) -> None:
+def test_files_are_read_while_no_store_has_them_open(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     fill(store, 40_000)
     store.checkpoint(tmp_path / "snapshot")

@@ -79,7 +79,7 @@ def test_every_way_to_pipe_and_to_read() -> None:
             taken.read_key_values_to_map()
 
 
-def test_a_topics_time_starts_where_told_and_advances_by_itself() -> None:
+def test_a_topics_time_has_a_start_and_advances_automatically() -> None:
     with TopologyTestDriver(upper()) as driver:
         start = datetime(2013, 1, 1, tzinfo=UTC)
         given = driver.create_input_topic("in", S, S, start, auto_advance=timedelta(seconds=1))
@@ -303,7 +303,7 @@ def test_the_manual_clock_does_not_go_back() -> None:
 
 
 @pytest.mark.parametrize("response", list(ProcessingHandlerResponse))
-def test_a_processing_handler_gets_the_decoded_record_and_only_continue_goes_on(response: ProcessingHandlerResponse) -> None:
+def test_a_processing_handler_gets_the_decoded_record_and_only_continue_continues(response: ProcessingHandlerResponse) -> None:
     seen: list[tuple[object, ...]] = []
 
     class Handler(ProcessingExceptionHandler):

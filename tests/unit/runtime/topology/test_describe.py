@@ -56,7 +56,7 @@ def test_a_tree_keeps_places_though_the_order_changes() -> None:
     assert list(tree) == list("abcdefgh")
 
 
-def test_the_hash_tells_whether_state_fits() -> None:
+def test_the_hash_shows_whether_state_fits() -> None:
     def topology(partitions: int | None, name: str = "in") -> str:
         made = Topology().add_source("in", name)
         made.add_repartition_topic("t-repartition", partitions)
