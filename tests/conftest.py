@@ -79,7 +79,7 @@ def topic(broker: Kafka) -> Callable[..., str]:
 
 @pytest.fixture
 def application_id() -> str:
-    """An `application.id` that nobody else uses."""
+    """A unique `application.id`."""
     return unique("app")
 
 

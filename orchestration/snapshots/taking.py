@@ -204,7 +204,7 @@ def _incomplete(snapshot_id: str, application: Application, gathered: _Gathered,
         for task, report in member.tasks.items()
         if report.kind is TaskKind.ACTIVE
     }
-    missing = [f"{task} ({'global stores' if task == GLOBAL else owners.get(task, 'nobody runs it')})" for task in gathered.missing]
+    missing = [f"{task} ({'global stores' if task == GLOBAL else owners.get(task, 'no instance runs it')})" for task in gathered.missing]
     trouble = "".join(f"; {reason}" for reason in gathered.trouble.values())
     return (
         f"snapshot {snapshot_id} of {application.id} is not complete after {timeout_s:.0f} s: {len(missing)} of "

@@ -1,7 +1,7 @@
 """The properties of librdkafka 2.16, as it lists them itself (`rd_kafka_conf_properties_show`), without
 callbacks and what belongs to C.
 
-`StreamsConfig` uses the list to tell a client setting from a misspelt key. A newer librdkafka may know
+`StreamsConfig` uses the list to distinguish a client setting from a misspelt key. A newer librdkafka may know
 more: print its list and update this one.
 """
 

@@ -42,5 +42,5 @@ class LogEnd:
         try:
             known = self._consumer.get_watermark_offsets(partition, cached=True)
         except KafkaException:
-            return None  # not assigned any more, or not answered: the event tells
+            return None  # not assigned any more, or not answered: the end-of-partition event has the end
         return known[1] if known is not None and known[1] >= 0 else None

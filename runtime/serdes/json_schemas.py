@@ -27,7 +27,7 @@ def json_schema_of(kind: type) -> Mapping[str, object] | None:
     """Return msgspec's JSON Schema of a type, with what msgspec leaves out; None for a type that msgspec cannot describe.
 
     Added are: `"format"` for every datetime and time (msgspec adds it only to those that must have a zone), the zone, limits of bytes, and
-    the type of a map's keys. A tag is made optional: it is needed only to tell the members of a union apart.
+    the type of a map's keys. A tag is made optional: it is needed only to distinguish the members of a union.
     """
     try:
         schema = msgspec.json.schema(kind)

@@ -71,7 +71,7 @@ class MemoryLog:
         return self._ends.get(topic, 0)
 
     def unread(self, topic: str) -> deque[LogRecord]:
-        """Outputs on a topic that nobody has taken yet, oldest first."""
+        """Outputs on a topic that were not taken yet, oldest first."""
         return self._unread.setdefault(topic, deque())
 
     def written(self) -> set[str]:

@@ -209,7 +209,7 @@ def test_the_instances_export_what_they_have(fleet: Fleet, tmp_path: Path) -> No
     assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.sst")}
     newer = fleet.take()
     assert export().id == newer.id
-    assert there() == [snapshot.id, newer.id], "nothing is removed from a place that somebody named"
+    assert there() == [snapshot.id, newer.id], "nothing is removed from a place that an operator named"
     assert export(None, replace(fleet.declared, snapshots=replace(fleet.declared.snapshots, export=uri))).id == newer.id
     assert there() == [newer.id], "one is kept at the place that is declared"
     with pytest.raises(RefusedError, match="where to"):

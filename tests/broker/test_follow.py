@@ -334,7 +334,7 @@ def test_a_log_that_is_cut_past_a_follower_is_a_corrupted_task(copies: Copies, t
     assert raised.value.tasks == {TASK} and copies.restorer.following == frozenset()
     store.wipe()
     copies.restorer.follow(TASK, [(store, copies.changelog(name))])
-    copies.until(lambda: content(store) == {"a": "9"}, "the follower, begun anew")
+    copies.until(lambda: content(store) == {"a": "9"}, "the follower, restored from scratch")
 
 
 def test_a_topic_recreated_under_a_follower_is_a_corrupted_task(copies: Copies, topic: Callable[..., str]) -> None:

@@ -136,7 +136,7 @@ def test_the_topic_is_recreated_under_a_running_reader(
             # Records of the longer topic that were read before the check are discarded, and read again.
             seen = [value for value in texts(broker, output) if value.startswith("new")]
             assert seen[-records:] == [f"new {n}" for n in range(records)]
-            assert len({(each["from"], each["to"]) for each in resets}) == 1, "told again only where a rollback came before the commit"
+            assert len({(each["from"], each["to"]) for each in resets}) == 1, "reported again only after a rollback before the commit"
         assert streams.state is State.RUNNING
 
 

@@ -174,7 +174,7 @@ def test_the_topics_of_coordination_are_made_up_front(admin: TopicAdmin, config:
     app = config.application_id
     layout = prepare(admin, grouped(topic("in")), config)
     names = [coordination_topic(app), guard_topic(app), f"{app}-events"]
-    wait_until(lambda: len(admin.describe(names)) == 3, what="the topics, as the brokers tell each other")
+    wait_until(lambda: len(admin.describe(names)) == 3, what="the topics, on every broker")
     found = admin.describe(names)
     assert {name: description.partitions for name, description in found.items()} == {
         coordination_topic(app): 1,
@@ -217,7 +217,7 @@ def test_preparing_twice_changes_nothing(admin: TopicAdmin, config: StreamsConfi
     topology = grouped(topic("in", partitions=2))
     layout = prepare(admin, topology, config)
     names = [*layout.partitions, coordination_topic(config.application_id), f"{config.application_id}-events"]
-    wait_until(lambda: len(admin.describe(names)) == len(names), what="the topics, as the brokers tell each other")
+    wait_until(lambda: len(admin.describe(names)) == len(names), what="the topics, on every broker")
     made = admin.describe(names)
     assert prepare(admin, topology, config) == layout
     assert admin.describe(names) == made

@@ -141,7 +141,7 @@ CASES = [
         dropped=1,
     ),
     Case(
-        "a versioned table takes changes in any order and tells of all; a filter of it too; what is older than its history is dropped",
+        "a versioned table takes changes in any order and forwards all; a filter of it too; what is older than its history is dropped",
         topology(lambda b: b.table("in", ROWS, versions("rows", 20)).filter(lambda k, v: v != "2")),
         [("in", "a", "1", 10), ("in", "a", "2", 5), ("in", "a", None, 7), ("in", "a", "3", 40), ("in", "a", "4", 19)],
         {"out": [("a", "1", 10), ("a", None, 5), ("a", None, 7), ("a", "3", 40)]},

@@ -123,7 +123,7 @@ TOPICS = [
 
 TABLES = [
     Case(
-        "to_table: the latest value per key, tombstones too, no record without a key; an equal value is told again",
+        "to_table: the latest value per key, tombstones too, no record without a key; an equal value is forwarded again",
         stream(lambda s: s.to_table(Materialized("t")).to_stream().to("out")),
         rows(("a", "1", 5), ("a", "1", 6), ("b", "2", 3), ("a", None, 9), (None, "3", 9), ("b", "0", 1)),
         {"out": [("a", "1", 5), ("a", "1", 6), ("b", "2", 3), ("a", None, 9), ("b", "0", 1)]},

@@ -39,7 +39,7 @@ def by_length(key: object, value: str) -> tuple[str, str]:
 
 CASES = [
     Case(
-        "a table that nobody needs to keep forwards everything",
+        "a table without a store forwards everything",
         table(lambda t: t),
         [("in", "a", "1", 5), ("in", "a", "1", 6), ("in", "b", None, 7)],
         {"out": [("a", "1", 5), ("a", "1", 6), ("b", None, 7)]},

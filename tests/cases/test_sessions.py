@@ -143,7 +143,7 @@ def on_updates(how: str, kept: Materialized) -> list[Case]:
             TEXTS,
         ),
         Case(
-            f"aggregate with a merger; begun anew by each record ({how})",
+            f"aggregate with a merger; started by each record ({how})",
             sessions(
                 lambda grouped: grouped.windowed_by(GRACEFUL).aggregate(
                     lambda: ">", lambda k, v, total: total + v, lambda k, one, other: f"({one}|{other})", replaced(kept)

@@ -58,7 +58,7 @@ def cases(how: str, kept: Materialized) -> list[Case]:
             f"both ends belong to a window ({how})",
             joined(TEN, kept),
             piped(("a", "x", 20), ("a", "y", 30), ("a", "z", 41)),
-            # The window behind y is the one up to z: without a cache it is told twice, as in Kafka Streams.
+            # The window behind y is the one up to z: without a cache it is emitted twice, as in Kafka Streams.
             {"out": [one(10, "x", 20), one(21, "y", 30), one(20, "xy", 30), *[one(31, "z", 41)] * (2 if how == "no cache" else 1)]},
             TEXTS,
         ),
@@ -101,7 +101,7 @@ def cases(how: str, kept: Materialized) -> list[Case]:
             dropped=2,
         ),
         Case(
-            f"an aggregate of None deletes the window; what comes then begins anew, at its own time ({how})",
+            f"an aggregate of None deletes the window; the next record starts a new one, at its own time ({how})",
             joined(GRACEFUL, kept),
             piped(("a", "stop", 26), ("a", "x", 24)),
             {"out": [*[one(16, None, 26)] * (how == "no cache"), one(14, "x", 24)]},

@@ -71,7 +71,7 @@ CASES = [
         [("a", "1+x", 10), ("a", "2+x", 10), ("a", "1+y", 15), ("a", "2+y", 15)],
     ),
     case(
-        "inner: a record that is late by more than window and grace finds nobody, as the other side was forgotten",
+        "inner: a record that is late by more than window and grace finds no match, as the other side has expired",
         lambda left, right: left.join(right, plus, FIVE),
         [("in", "a", "1", 10), ("in", "a", "2", 30), ("other", "a", "x", 11)],
         [],
@@ -115,7 +115,7 @@ CASES = [
         [("a", "1+x", 12), ("a", "2+x", 12)],
     ),
     case(
-        "left: two of one key and time that found nobody come in the order of their coming",
+        "left: two records of one key and time without a match are emitted in the order of arrival",
         lambda left, right: left.left_join(right, plus, FIVE),
         [("in", "a", "1", 10), ("in", "a", "2", 10), ("in", "b", "3", 30)],
         [("a", "1+None", 10), ("a", "2+None", 10)],

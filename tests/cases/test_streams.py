@@ -92,7 +92,7 @@ def aggregates(caching: bool) -> list[Case]:
             dropped=2,
         ),
         Case(
-            f"an aggregate of None is a tombstone, and the next record starts anew ({kind})",
+            f"an aggregate of None is a tombstone, and the next record starts a new aggregate ({kind})",
             chain(
                 (StreamAggregate("sums", lambda: 10, lambda key, value, total: None if value == "reset" else total + 1), "sums"),
                 (ToStream(), None),

@@ -174,7 +174,7 @@ CLOSING = [
     *closing("caching", Materialized("w")),
     *closing("no cache", Materialized("w", caching=False)),
     Case(
-        "sessions; what a session was before it grew is not told, not even as deleted",
+        "sessions; the state of a session before it grew is not emitted, not even as deleted",
         defined(sessions, L),
         piped(("a", "x", 1), ("a", "x", 5), ("b", "x", 12), ("b", "x", 40)),
         {"out": [(Windowed("a", SessionWindow(1, 5)), 2, 5), (Windowed("b", SessionWindow(12, 12)), 1, 12)]},

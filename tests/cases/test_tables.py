@@ -63,7 +63,7 @@ def tables(caching: bool) -> list[Case]:
             f"filter with a store over a table without one ({kind})",
             table((TableFilter(starts_with_x, "f"), "f"), store=None, extra=(key_value("f", caching=caching),)),
             piped(("a", "y", 1), ("a", "x1", 2), ("a", "y", 4), ("a", "z", 5)),
-            # Nobody knows the old row, and no cache compares: each row that does not pass is told as absent.
+            # The old row is unknown, and no cache compares: each row that does not pass is forwarded as a deletion.
             {"out": [("a", "x1", 2), ("a", None, 4)] if caching else [("a", None, 1), ("a", "x1", 2), ("a", None, 4), ("a", None, 5)]},
         ),
         Case(

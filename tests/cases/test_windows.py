@@ -217,7 +217,7 @@ def test_results_on_close_come_at_most_once_a_second_of_wall_clock_time() -> Non
     with TopologyTestDriver(windowed(supplier, window("w", Windows(10, 10, 0)))(), None, 0) as driver:
         (task,) = driver._tasks
         task._context.emit_interval_ms = 1_000
-        restart(driver, State.KEPT)  # built anew, with the interval
+        restart(driver, State.KEPT)  # built again, with the interval
         source, out = driver.create_input_topic("in", S, S), driver.create_output_topic("out", *WINDOWED["out"])
         for timestamp in (1, 11, 21):
             source.pipe_input("a", "x", timestamp)

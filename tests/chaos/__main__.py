@@ -1,4 +1,4 @@
-"""`python -m tests.chaos`: as many kills, or events in the life of a fleet, as are asked for, drawn by a seed that is told first."""
+"""`python -m tests.chaos`: as many kills, or events in the life of a fleet, as are asked for, drawn by a seed that is printed first."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TEXT = """
 rounds  one instance is killed at chosen instants of the engine's work, or the broker below it. After each kill every store is held
         against its changelog, and the next start must go on from there.
 fleet   two to six instances under a steady load join, leave, restart, are killed and frozen. At the end each output must have come
-        once, every store must be as its changelog says, and the longest gaps in the output are told by cause.
+        once, every store must be as its changelog says, and the longest gaps in the output are printed by cause.
 
 examples:
   make chaos                                            20 kills
@@ -26,7 +26,7 @@ examples:
   make chaos ARGS='fleet --seed 7 --standbys 1'         a copy of each task is kept
   make chaos ARGS='fleet --workers 2'                   two worker processes each, which are killed too
 
-Logs and states stay in the folder that is told first. Status 0 if all that must be true is; otherwise what is not is raised.
+Logs and states stay in the folder that is printed first. Status 0 if all that must be true is; otherwise what is not is raised.
 """
 
 

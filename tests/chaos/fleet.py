@@ -7,7 +7,7 @@ cause; some come at once after it, which is a cause of its own. At the end
     every store on every disk is held against an independent fold of its changelog
     no task was granted while another might have run it, and none is without an owner
 
-and the longest gaps are told by cause. (`python -m tests.chaos fleet`, or `make chaos ARGS=fleet`, runs many events; a test a few.)
+and the longest gaps are printed by cause. (`python -m tests.chaos fleet`, or `make chaos ARGS=fleet`, runs many events; a test a few.)
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ def build() -> Topology:
 
 @dataclass(slots=True)
 class FleetChaos:
-    """One application and the broker it runs on. `say` is told how it goes; `standbys` and `workers` are of each task and each instance."""
+    """One application and the broker it runs on. `say` is called with the progress; `standbys` and `workers` are of each task and each
+    instance."""
 
     embedded: EmbeddedBroker
     folder: Path

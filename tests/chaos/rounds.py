@@ -54,7 +54,7 @@ class Remains:
 
 
 class Chaos:
-    """One application, one instance of it, and the broker of both. `say` is told how it goes."""
+    """One application, one instance of it, and the broker of both. `say` is called with the progress."""
 
     def __init__(
         self,
@@ -237,8 +237,8 @@ class Chaos:
         self._restores_begin_where_they_were()
 
     def _restores_begin_where_they_were(self) -> None:
-        """As far as killed instances could still tell of their restores: these began at the offsets that their stores had. That is so of a
-        process's first incarnation; one that began anew later, since the broker was away or its session ran out, has gone on meanwhile."""
+        """As far as killed instances could still report their restores: these began at the offsets that their stores had. That is so of a
+        process's first incarnation; one that began later, since the broker was away or its session ran out, has gone on meanwhile."""
         incarnations = {
             record.incarnation for _, record in coordination_log(self.broker, self.application_id) if isinstance(record, Member)
         }

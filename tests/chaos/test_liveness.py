@@ -1,4 +1,4 @@
-"""Who lives is known again after the group's broker was killed and came back, and nobody is taken for dead meanwhile."""
+"""Who lives is known again after the group's broker was killed and came back, and no member is considered dead meanwhile."""
 
 from __future__ import annotations
 

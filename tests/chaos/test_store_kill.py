@@ -18,7 +18,7 @@ KILLS = 5
 
 
 def run_and_kill(folder: Path, kind: str, chance: random.Random) -> int:
-    """Starts the writer, kills it -9 at a random moment after its first commit; the last commit that it has told of."""
+    """Starts the writer, kills it -9 at a random moment after its first commit; the last commit that it has printed."""
     command = [sys.executable, "-m", "tests.chaos.store_writer", str(folder), kind]
     told: list[int] = []
     first = threading.Event()

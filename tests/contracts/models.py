@@ -32,7 +32,7 @@ class KeyValueModel:
 
 
 class TimesModel:
-    """Values by key and times, of which `time_of` tells the one that expires."""
+    """Values by key and times, of which `time_of` returns the one that expires."""
 
     def __init__(self, retention: int, time_of: Callable[[Cell], int]) -> None:
         self.cells: dict[Cell, int] = {}

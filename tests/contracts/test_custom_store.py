@@ -82,7 +82,7 @@ def test_a_rollback_takes_back_what_was_not_committed(bench: Bench) -> None:
         with pytest.raises(TaskCorruptedError, match="it contains uncommitted writes") as caught:
             bench.adapter.rollback()
         assert caught.value.tasks == {TaskId(0, 0)}
-        bench.adapter.rollback()  # told once: the way back from it may roll back again
+        bench.adapter.rollback()  # once: the way back from it may roll back again
         bench.adapter.close()
         with pytest.raises(TaskCorruptedError, match="was not closed"):
             bench.open()

@@ -447,7 +447,7 @@ def test_rule_9_a_flush_forwards_each_key_once_with_its_old_value(kind: Kind, tm
         store.put("a", kind.value(3, 6))
         store.put("c", kind.value(9, 6))
         store.put("b", kind.value(4, 6))
-        store.put("c", None)  # came and went: nobody downstream hears of it
+        store.put("c", None)  # came and went: nothing is forwarded
         assert forwarded == []
         assert store.flush_cache() is True
         assert forwarded == [("a", kind.plain(3), kind.plain(1), 6), ("b", kind.plain(4), None, 6)]

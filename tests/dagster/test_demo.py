@@ -99,7 +99,7 @@ def test_once_it_ends_with_status_0_because_all_of_it_held(home: Path, start: St
         "records/s",
         "All of it held",
     ):
-        assert expected in text, f"{expected} was not told:\n{text}"
+        assert expected in text, f"{expected} was not printed:\n{text}"
     assert_nothing_runs(home)
 
 

@@ -327,7 +327,7 @@ def test_a_snapshot_taken_at_rest_seeds_the_application_after_a_reset(wide: Proj
     for task in ("2_0", "2_1"):  # after the repartition topic
         penstock("pause", id_, task)
     wide.broker.produce(f"{id_}-in", [(key, "{}") for key in KEYS])
-    wait_until(lambda: counts(wide, "out", {}) == done[2][0], 40, "records on the repartition topic that nobody reads")
+    wait_until(lambda: counts(wide, "out", {}) == done[2][0], 40, "records on the repartition topic that no instance reads")
     assert not settled()
     for task in ("2_0", "2_1"):  # after the repartition topic
         penstock("resume", id_, task)

@@ -93,7 +93,7 @@ def test_a_job_scales_out_and_in_and_may_be_run_again(counted: Project, dagster:
         assert (lives(counted), wanted(counted), sorted(dagster.get_dynamic_partitions(PARTITIONS))) == ([1, 2, 3], names, names)
     run_by(counted, 1, 1, 2)
     assert tick(counted, instances_that_should_run, dagster).run_requests == []
-    assert tick(counted, instances_no_longer_declared, dagster).run_requests == [], "somebody asked for it"
+    assert tick(counted, instances_no_longer_declared, dagster).run_requests == [], "an operator asked for it"
     scale(1)
     assert (lives(counted), wanted(counted), dagster.get_dynamic_partitions(PARTITIONS)) == ([1], names[:1], names[:1])
     run_by(counted, 4)
@@ -107,7 +107,7 @@ def test_a_job_scales_out_and_in_and_may_be_run_again(counted: Project, dagster:
 def test_a_raised_number_in_the_file_starts_instances_and_a_lower_one_drains_them(counted: Project, dagster: dg.DagsterInstance) -> None:
     one, two = name(counted, 1), name(counted, 2)
     declare(counted, 2)
-    assert tick(counted, instances_that_should_run, dagster).run_requests == [], "nobody wants the application to run"
+    assert tick(counted, instances_that_should_run, dagster).run_requests == [], "the application is not wanted"
     declare(counted, 1)
     counted.operations.start(one, actor="ann")
     declare(counted, 2)
@@ -128,7 +128,7 @@ def test_a_raised_number_in_the_file_starts_instances_and_a_lower_one_drains_the
     (again,) = tick(counted, instances_that_should_run, dagster).run_requests or []
     assert again.partition_key == two, "declared again, it is wanted again"
     counted.operations.stop(two, actor="ann")
-    assert tick(counted, instances_that_should_run, dagster).run_requests == [], "but not against somebody's will"
+    assert tick(counted, instances_that_should_run, dagster).run_requests == [], "but not against an operator's request"
 
 
 def test_the_commands_scale_and_drain_and_a_dead_instance_beyond_the_declared_ones_is_started_again(

@@ -344,7 +344,7 @@ def test_tables_under_dagster_backfill_over_days_and_assets_that_take_them(
         schema = metadata["dagster/column_schema"].value
         assert isinstance(schema, dg.TableSchema) and schema.columns[3].description == "Departures"
         again = ran(defs, instance, "hourly_delay", ("2026-01-02", "2026-01-02"))
-        assert again["dagster/row_count"].value == 4, "one day of it was made anew, the others are as they were"
+        assert again["dagster/row_count"].value == 4, "one day of it was written again, the others are unchanged"
         ran(defs, instance, "carriers")
         large = ran(defs, instance, "large")
         assert large["dagster/row_count"].value == 1 and str(large["path"].value).endswith("/tables/assets/large")

@@ -201,8 +201,8 @@ class Fleet(RuleBasedStateMachine):
 
     @invariant()
     def comes_to_rest_in_balance(self) -> None:
-        """With followers that read, and nothing else, it takes a few rounds; then every task runs where `assign` wants it, nobody learns,
-        each task has its standby, and a further round changes nothing."""
+        """With followers that read, and nothing else, it takes a few rounds; then every task runs where `assign` wants it, no member
+        learns, each task has its standby, and a further round changes nothing."""
         if not self.members:
             return
         before = {name: Machine(m.running, m.standby, m.learner, dict(m.disk)) for name, m in self.members.items()}

@@ -144,7 +144,7 @@ def test_the_tasks_of_the_dead_are_restored_by_their_heirs_while_the_dead_are_fe
 
 
 def back_at_once(workers: int = 1, copies: dict[str, TaskReport] | None = None) -> Log:
-    """`b` was killed and is back, but the group does not let it in yet: it has told of its own death."""
+    """`b` was killed and is back, but the group does not let it in yet: it has reported its own death."""
     log = Log()
     log.say(member("a", tasks=running(*NAMES[:2]) | (copies or {})))
     log.say(member("b", workers=workers, tasks=running(*NAMES[2:])))

@@ -316,7 +316,7 @@ class Fleet(RuleBasedStateMachine):
 
     @invariant()
     def comes_to_rest_in_balance(self) -> None:
-        """With followers that read, and nothing else, it takes a few rounds; then nobody who leaves has anything, all are balanced within
+        """With followers that read, and nothing else, it takes a few rounds; then no leaving member has a task, all are balanced within
         one task of each kind, each task has its standby in another zone where there is one, and a further round changes nothing."""
         if not self.machines:
             return

@@ -57,7 +57,7 @@ def recreate_topic(kafka: Kafka, topic: str, partitions: int = 1, config: Mappin
             return False
         return True
 
-    wait_until(created, what=f"topic {topic} anew")
+    wait_until(created, what=f"topic {topic} again")
 
 
 def alter(kafka: Kafka, topic: str, name: str, value: str) -> None:

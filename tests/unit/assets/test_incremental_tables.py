@@ -1,4 +1,4 @@
-"""When what came since the last run may be merged, and when a topic has to be read anew. Rule 13, for tables."""
+"""Decision whether records since the last run may be merged, or a topic has to be read from its start. Rule 13, for tables."""
 
 from __future__ import annotations
 

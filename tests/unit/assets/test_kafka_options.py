@@ -1,4 +1,4 @@
-"""What Spark's Kafka connector is told of an application's client settings."""
+"""Translation of an application's client settings into options of Spark's Kafka connector."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What serdes wrote, as typed columns: the same values come out that went in, and bytes that do not fit are told apart."""
+"""Serdes' bytes as typed columns: the values that were written are read, and bytes that do not fit are malformed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be told of Spark's work without Spark: its configuration, its progress as lines, its errors in words, the code that travels."""
+"""Spark's work, without Spark: its configuration, its progress as lines, its explained errors, the code that is sent."""
 
 from __future__ import annotations
 

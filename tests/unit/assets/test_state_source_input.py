@@ -1,4 +1,4 @@
-"""What the source of state is given wrongly, and what it finds damaged: each told with what would be right, and no row lost."""
+"""Wrong options of the source of state, and damaged files: each is reported with the remedy, and no row is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the demo tells and declares, without anything running."""
+"""Output and declarations of the demo, without running it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What follows a pause: budgets, patterns, approval, and how a bad deploy is told from bad records. The clock is in the test's hand."""
+"""Reactions to a pause: budgets, patterns, approval, and how a bad deploy is distinguished from bad records. The test sets the clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks that nobody runs, and the reasons that `penstock status` gives."""
+"""Tasks that no instance runs, and the reasons that `penstock status` gives."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ def test_running_restoring_and_paused_tasks_are_not_idle() -> None:
 def test_an_application_that_was_stopped_waits_for_nothing() -> None:
     assert reasons(picture(stopped=("a",))) == {}
     assert reasons(picture(member("a", returns=True), stopped=("a",))) == {}
-    assert reasons(picture(A, stopped=("a",)), "a") == {}, "its last word stands there until somebody buries it"
+    assert reasons(picture(A, stopped=("a",)), "a") == {}, "its last record stays until another member deletes it"
 
 
 def test_no_instance_runs() -> None:
     assert reasons(picture(wanted=("a", "b"))) == dict.fromkeys(["0_0", "0_1"], "no instance runs: penstock start a b")
-    assert reasons(picture(A), "a") == dict.fromkeys(["0_0", "0_1"], "no instance runs: start an instance"), "nobody asked for it to end"
+    assert reasons(picture(A), "a") == dict.fromkeys(["0_0", "0_1"], "no instance runs: start an instance"), "no operator stopped it"
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def test_a_download_that_fails_shows_the_end_of_its_output(monkeypatch: pytest.M
 
 def test_rule_31_a_certificate_that_java_does_not_trust_is_explained(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     lock(monkeypatch, {"a-1.jar": b"a"})
-    monkeypatch.setattr(jars, "write_trust_store", lambda path: 0)  # Python trusts nobody either
+    monkeypatch.setattr(jars, "write_trust_store", lambda path: 0)  # Python trusts no certificate either
     bring(monkeypatch, {}, status=1, output="PKIX path building failed")
     with pytest.raises(JarsError, match=r"proxy(.|\n)*JAVA_TOOL_OPTIONS=.*trustStore"):
         jars.ensure_jars("kafka")

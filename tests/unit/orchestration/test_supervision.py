@@ -50,7 +50,7 @@ def process(paths: ProjectPaths) -> Iterator[Callable[[], Process]]:
 
 
 def kill(process: Process) -> None:
-    """Kills it and waits until it is dead; nobody reaps it yet."""
+    """Kills it and waits until it is dead; it is not reaped yet."""
     psutil.Process(process.pid).kill()
     wait_until(lambda: not process.alive, 10, "its death")
 

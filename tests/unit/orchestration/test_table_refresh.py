@@ -1,4 +1,4 @@
-"""When a table is made anew by itself: as the checkpoints of its store move on, and not more often than is allowed."""
+"""Automatic refreshes of a table: when the checkpoints of its store have advanced, and not more often than is allowed."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_store_without_checkpoints_goes_by_what_is_committed(operations: Opera
         (200, Seen(100, AT - timedelta(hours=1)), False, False, None),
         (200, Seen(100, AT - timedelta(minutes=9)), False, False, "9 minutes ago, at most every 10"),
         (100, Seen(100, AT - timedelta(hours=1)), True, False, None),  # the last run failed
-        (3, Seen(100, AT - timedelta(hours=1)), False, False, None),  # the changelog was made anew
+        (3, Seen(100, AT - timedelta(hours=1)), False, False, None),  # the changelog was created again
     ],
 )
 def test_reasons_why_a_table_is_not_refreshed(

@@ -68,7 +68,7 @@ def test_an_instance_that_is_not_declared_is_refused_before_anything_is_done(
 
 
 def test_one_more_of_a_number_is_refused_with_the_command_that_asks_for_more(tmp_path: Path) -> None:
-    """Also where no broker can say whether somebody has asked for it."""
+    """Also if no broker can say whether an operator has requested it."""
     said = refused("start", "flight-board-11")
     assert "no instance 'flight-board-11' is declared" in said and "Did you mean 'flight-board-" in said
     assert "To run more: penstock scale flight-board 11" in said

@@ -1,4 +1,4 @@
-"""What is found of a store when it is opened: one that has become another is refused, one that has to be built anew is emptied."""
+"""Check of a store's files when it is opened: a changed store is refused, one that has to be restored is emptied."""
 
 from __future__ import annotations
 

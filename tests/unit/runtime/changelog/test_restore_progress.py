@@ -1,4 +1,4 @@
-"""What is told of a restore while it goes on."""
+"""Progress reports of a restore."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who has a key, told from what one instance has read of all of them."""
+"""Location of keys, from the records that one instance has read."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def raises_it() -> None:
 
 
 def is_interrupted() -> None:
-    """A factory during which somebody presses Ctrl-C."""
+    """A factory during which Ctrl-C is pressed."""
     signal.raise_signal(signal.SIGINT)
 
 

@@ -160,7 +160,7 @@ def test_processor_metadata_is_encoded_as_in_kafka_streams() -> None:
     assert decode_partition_time(of_java) == 1_357_016_400_000 and decode_processors(of_java) == times
     ours = encode_partition_time(1_357_016_400_000, times)
     assert decode_processors(ours) == times and len(ours) == len(of_java)
-    assert encode_partition_time(5, {}) == encode_partition_time(5), "nothing to tell takes no room"
+    assert encode_partition_time(5, {}) == encode_partition_time(5), "no times take no room"
 
 
 @pytest.mark.parametrize("metadata", [None, "", "nonsense", "AQ==", encode_partition_time(7), "AgAAATv0ewCAAAAAAgAAAAl2"])

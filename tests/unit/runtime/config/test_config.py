@@ -374,7 +374,7 @@ def test_the_page_lists_every_key_as_it_is() -> None:
 
 @pytest.mark.parametrize("name", KEYS)
 def test_every_key_is_read_by_something(name: str) -> None:
-    """A key that nothing reads would be a promise that nobody keeps."""
+    """A documented key that nothing reads has no effect."""
     declared = ROOT / "runtime" / "config" / "keys.py"
     assert declared.exists()
     sources = [path for path in (ROOT / "runtime").rglob("*.py") if path != declared]

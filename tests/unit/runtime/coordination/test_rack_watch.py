@@ -54,7 +54,7 @@ def test_each_task_s_input_and_changelogs_are_where_the_brokers_say(monkeypatch:
     assert (found.strategy, found.traffic_cost, found.non_overlap_cost) == (RackStrategy.MIN_TRAFFIC, 7, None)
     assert any(topic.endswith("-changelog") for topic in asked)
     assert all(HERE in places for places in found.racks.values())
-    assert any(frozenset() in places for places in found.racks.values()), "the changelog, of which the brokers told nothing"
+    assert any(frozenset() in places for places in found.racks.values()), "the changelog, whose racks the brokers did not return"
     watched.close()
 
 
@@ -62,7 +62,7 @@ def test_without_an_answer_tasks_are_placed_as_if_there_were_no_racks(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def away(self: TopicAdmin, topics: Iterable[str]) -> dict[Partition, frozenset[str]]:
-        raise BrokerUnavailableError("nobody answers")
+        raise BrokerUnavailableError("no broker answers")
 
     monkeypatch.setattr(TopicAdmin, "racks", away)
     watched = watch(**{"rack.aware.assignment.strategy": "balance_subtopology"})

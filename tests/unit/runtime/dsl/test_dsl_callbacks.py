@@ -1,4 +1,4 @@
-"""The two forms of a callback are told apart when the topology is built, and one that fits neither is refused then."""
+"""The two forms of a callback are distinguished when the topology is built, and one that fits neither is refused then."""
 
 from __future__ import annotations
 

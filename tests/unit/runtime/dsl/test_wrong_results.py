@@ -1,4 +1,4 @@
-"""What the user's code returns and cannot be used is told with node, record and what was expected."""
+"""Wrong results of the user's code are reported with node, record and what was expected."""
 
 from __future__ import annotations
 

@@ -687,7 +687,7 @@ def test_a_client_that_hangs_up_is_one_line_of_the_log(instance: Instance, http:
     caplog.set_level(logging.INFO, server.logger.name)
     instance.held.clear()
     with socket.create_connection(("127.0.0.1", http.endpoint.port), timeout=20) as connection:
-        for _ in range(2):  # the answer to the second finds nobody
+        for _ in range(2):  # the client of the second has gone
             connection.sendall(f"GET /stores/counts/get?key={K0} HTTP/1.1\r\n\r\n".encode())
         wait_until(lambda: bool(instance.asked), what="the request")
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -109,7 +109,7 @@ def all_rows(folder: Path) -> list[tuple[bytes, bytes]]:
     return [entry for _, entries in read_files(folder) for entry in entries]
 
 
-# -- what is told ---------------------------------------------------------------------------------------------------------------
+# -- reports --------------------------------------------------------------------------------------------------------------------
 
 
 def test_a_manifest_has_offsets_times_files_and_schemas(whole: Path) -> None:

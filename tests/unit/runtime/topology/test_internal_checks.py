@@ -21,7 +21,7 @@ VERSIONED = Stores.versioned_key_value_store_builder(
     Stores.persistent_versioned_key_value_store("s", HOUR), serdes.STRING, serdes.LONG
 ).changelog_config()
 BROKERS = {"retention.ms": "604800000", "retention.bytes": "-1", "min.compaction.lag.ms": "0"}
-"""What describing a topic gives where nobody set anything."""
+"""Description of a topic without settings of its own."""
 
 
 def check(kind: str, found: Mapping[str, str], wanted: Mapping[str, str], partitions: tuple[int, int] = (3, 3)) -> None:

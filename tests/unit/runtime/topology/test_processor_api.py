@@ -40,7 +40,7 @@ S = serdes.STRING
 
 
 class Calls(Processor):
-    """Does what it is told per record, and keeps its context."""
+    """Runs a function per record, and keeps its context."""
 
     def __init__(self, process: Callable[[ProcessorContext, Record], None], init: Callable[[ProcessorContext], None] | None = None) -> None:
         self._process = process

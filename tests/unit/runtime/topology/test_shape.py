@@ -1,4 +1,4 @@
-"""Whether a topology fits the state of the one before: what is told of each change."""
+"""Whether a topology fits the state of the previous one, with a message for each change."""
 
 from __future__ import annotations
 
