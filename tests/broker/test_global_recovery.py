@@ -243,9 +243,9 @@ def test_rule_27_no_record_and_no_processors_init_ever_sees_half_a_table(
                 worker._inbox.put(go_back)
                 done = number + 1
                 wait_until(
-                    lambda done=done: len(events_of_kind(broker, application_id, EventKind.GLOBAL_RECOVERY_ENDED)) == done,
+                    lambda done=done: len(events_of_kind(broker, application_id, EventKind.GLOBAL_RECOVERY_ENDED)) == done,  # type: ignore[misc]
                     what="the rebuild",
-                )  # type: ignore[misc]
+                )
                 wait_until(lambda before=before: broker.end_offsets(output)[0] > before, what="flights")  # type: ignore[misc]
         finally:
             stop.set()
