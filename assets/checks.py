@@ -36,12 +36,12 @@ def instances_health(context: dg.AssetCheckExecutionContext, penstock: PenstockR
 
 def check_results(operations: Operations, log: dg.DagsterLogManager) -> Sequence[dg.AssetCheckResult]:
     """Run all checks on the state that Kafka has now; open and resolve the alerts that follow from them."""
-    results = [result for application in operations.applications.applications for result in look(operations, application, log)]
+    results = [result for application in operations.applications.applications for result in checks_of(operations, application, log)]
     found = by_name(results)
     return (*(_result(name, found.get(name, [])) for name in DESCRIPTIONS), alert_check.result(operations))
 
 
-def look(operations: Operations, application: Application, log: dg.DagsterLogManager) -> list[CheckResult]:
+def checks_of(operations: Operations, application: Application, log: dg.DagsterLogManager) -> list[CheckResult]:
     """Run the checks of one application. If no broker answers, use the last known state, whose age the checks then report."""
     at = now()
     try:
@@ -92,7 +92,7 @@ def _markdown(results: Sequence[CheckResult]) -> str:
     """Return the table that is displayed with the check, in Markdown."""
     lines = _lines(results)
     if not lines:
-        return "nothing to look at"
+        return "nothing to check"
     head = list(lines[0])
     rows = [[("" if line.get(name) is None else str(line.get(name))).replace("|", "\\|") for name in head] for line in lines[:_MOST_SHOWN]]
     rest = f"\n\n… and {len(lines) - _MOST_SHOWN} more" if len(lines) > _MOST_SHOWN else ""

@@ -46,7 +46,7 @@ def instances_asset(topics: Iterable[dg.AssetKey] = ()) -> dg.AssetsDefinition:
         metadata = instance_metadata(operations.paths, started)
         application = operations.applications.of_instance(context.partition_key)
         try:
-            metadata |= topology_metadata(Observer(application.id, application.bootstrap_servers).look())
+            metadata |= topology_metadata(Observer(application.id, application.bootstrap_servers).observe())
         except StreamsError as error:
             context.log.warning(f"the instance runs, but its topology cannot be shown: {error}")
         return dg.MaterializeResult(metadata=metadata)

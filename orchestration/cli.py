@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import typer
 
-from penstock.orchestration.commands import alerts, broker, instances, look, run_book, snapshot, trail
+from penstock.orchestration.commands import alerts, broker, inspection, instances, run_book, snapshot, trail
 from penstock.orchestration.commands.dev import dev
 from penstock.orchestration.commands.query import query
 from penstock.orchestration.commands.reset import reset
@@ -39,7 +39,7 @@ Files are kept in `.penstock/` in the project's folder, or in the folder that th
 _INSTANCES, _INSPECT, _REPAIR, _STATE, _MACHINE = "Instances", "Inspect", "Repair", "State", "This machine"
 _PANELS: Mapping[str, Sequence[Callable[..., None]]] = {
     _INSTANCES: (instances.start, instances.stop, instances.restart, instances.deploy, instances.scale, instances.drain),
-    _INSPECT: (look.status, look.tasks, look.events, look.describe, topology, trail.audit, trail.run_books),
+    _INSPECT: (inspection.status, inspection.tasks, inspection.events, inspection.describe, topology, trail.audit, trail.run_books),
     _REPAIR: (instances.pause, instances.resume),
     _STATE: (query, tables, reset),
     _MACHINE: (dev,),

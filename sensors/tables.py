@@ -98,12 +98,12 @@ def refresh_sensors(applications: Applications) -> list[dg.SensorDefinition]:
         description="Makes tables again when the checkpoints of their stores have moved on, as `refresh` in `streams.toml` says.",
     )
     def tables_to_refresh(context: dg.SensorEvaluationContext, penstock: PenstockResource) -> dg.SensorResult:
-        return look(context, penstock.operations)
+        return evaluate(context, penstock.operations)
 
     return [tables_to_refresh]
 
 
-def look(context: dg.SensorEvaluationContext, operations: Operations) -> dg.SensorResult:
+def evaluate(context: dg.SensorEvaluationContext, operations: Operations) -> dg.SensorResult:
     """Return a run for each table that is due. The cursor is the known state of each store at the table's last request."""
     seen = _parse(context.cursor)
     requests: list[dg.RunRequest] = []

@@ -92,7 +92,7 @@ class Demo:
             out.print(f"Materialising [bold]instances[/bold], partition {name}: {dagster.run_url(run)}")
             with out.status(f"{name} is starting …"):
                 dagster.wait(run, _START_SECONDS)
-            row, tasks = operations.look(name)
+            row, tasks = operations.rows(name)
             out.print(f"{name} is [bold]{row.state}[/bold] as process {row.pid} with {len(tasks)} tasks; its log: {row.log_path}")
 
     def _replay(self, operations: Operations, application: Application) -> Progress:

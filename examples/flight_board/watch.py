@@ -176,7 +176,7 @@ def _where(operations: Operations, application: Application, progress: Progress,
     feed.step()
     lines = [f"nothing has moved for {STUCK_SECONDS:.0f} s; {progress.done:,} of {progress.flights:,} flights are processed"]
     for name in application.instances:
-        row, tasks = operations.look(name)
+        row, tasks = operations.rows(name)
         lines.append(f"{name} is {row.state or 'unknown'}; its log: {operations.paths.log_path(name)}")
         lines += [f"  task {task.task} {task.state} lag {task.lag}" for task in tasks if task.state != TaskState.RUNNING.value or task.lag]
     with operations.control_plane.reading() as session:

@@ -35,9 +35,7 @@ JsonValue = Mapping[str, object] | Sequence[Mapping[str, object]]
 """Output of a command with --json."""
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Watch = Annotated[float | None, typer.Option("--watch", "-w", min=0.2, help="Repeat at this interval in seconds, until Ctrl-C.")]
-Servers = Annotated[
-    str | None, typer.Option("--bootstrap-servers", "-b", help="Use these brokers, without streams.toml and the database.")
-]
+Servers = Annotated[str | None, typer.Option("--bootstrap-servers", "-b", help="Use these brokers, without streams.toml and the database.")]
 Named = Annotated[str | None, typer.Option("--application", "-a", help="The application.id. Default: all that are declared.")]
 
 _WHOLE = ("alert", "application", "table", "store", "snapshot", "task", "instance", "kind", "state", "severity", "paused at")

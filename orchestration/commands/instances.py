@@ -21,7 +21,7 @@ from penstock.orchestration.commands.common import (
     say,
     task_id,
 )
-from penstock.orchestration.commands.look import look_at
+from penstock.orchestration.commands.inspection import picture_of
 from penstock.orchestration.commands.run_book import ApplicationName, TaskName
 from penstock.orchestration.database import audit
 from penstock.orchestration.database.models import RunBookState
@@ -157,7 +157,7 @@ def _drain_elsewhere(application: Application, instance: str, timeout: float) ->
 
 def _check_known(application: Application, instance: str) -> None:
     """Raise StreamsError for an instance that Kafka does not know, before anything is written under its name."""
-    known = look_at(Observer(application.id, application.bootstrap_servers)).instances()
+    known = picture_of(Observer(application.id, application.bootstrap_servers)).instances()
     if instance not in known:
         raise StreamsError(unknown("instance", instance, known, how="known", of=application.id))
 

@@ -150,7 +150,7 @@ def _record(task: TaskId, text: str) -> PausedRecord:
 def _record_in_the_way(operations: Operations, application: Application, task: TaskId) -> PausedRecord:
     catch_up(operations, application)
     for name in application.instances:
-        for row in operations.look(name)[1]:
+        for row in operations.rows(name)[1]:
             record = paused_at(row)
             if row.task == str(task) and record is not None:
                 return record

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from penstock.orchestration.commands.common import Servers, err, explained, fail, hint, named, warn
-from penstock.orchestration.commands.look import look_at
+from penstock.orchestration.commands.inspection import picture_of
 from penstock.orchestration.drawing import mermaid, parse, svg
 from penstock.orchestration.drawing.live import have_reported_again, newest_text, notes
 from penstock.orchestration.kafka.observer import Observer, Picture
@@ -63,7 +63,7 @@ def _found(application: str, servers: str | None, rates: bool) -> tuple[str, dic
     known = named(application, servers)
     observer = Observer(application, known.bootstrap_servers)
     try:
-        picture = look_at(observer)
+        picture = picture_of(observer)
     except BrokerUnavailableError as error:
         if not known.factory:
             raise
@@ -86,5 +86,5 @@ def _notes(observer: Observer, first: Picture, rates: bool) -> dict[int, str]:
     with err.status("measuring for a few seconds how fast it runs (--no-rates: skip this)"):
         while not have_reported_again(picture, first) and time.monotonic() < until:
             time.sleep(_POLL_SECONDS)
-            picture = observer.look()
+            picture = observer.observe()
     return notes(picture, first)

@@ -290,7 +290,7 @@ def tick(dagster: dg.DagsterInstance, operations: Operations, application: Appli
     under_way = dg.RunsFilter(job_name=take_snapshot_job.name, statuses=_ACTIVE, tags={APPLICATION: application.id})
     if dagster.get_runs(under_way, limit=1):
         return dg.SkipReason(f"the last snapshot of {application.id} is still being taken or exported")
-    if not any(operations.look(name)[0].state in _LIVING for name in operations.instances(application)):
+    if not any(operations.rows(name)[0].state in _LIVING for name in operations.instances(application)):
         return dg.SkipReason(f"no instance of {application.id} runs")
     config = dg.RunConfig(ops={take.name: SnapshotConfig(application=application.id)})
     return dg.RunRequest(run_config=config, tags={APPLICATION: application.id})

@@ -85,11 +85,11 @@ class Deployment:
     def plan(self) -> Plan:
         """Check everything, without stopping anything. Raises RefusedError with all obstacles; BrokerUnavailableError, LaunchError."""
         application, operations = self._application, self._operations
-        names = [name for name in operations.instances(application) if operations.look(name)[0].wanted or operations.launcher.running(name)]
+        names = [name for name in operations.instances(application) if operations.rows(name)[0].wanted or operations.launcher.running(name)]
         if not names:
             raise RefusedError(f"no instance of {application.id} runs: penstock start starts them, with the code of now")
         findings = operations.launcher.precheck(application, names)
-        picture = self._observer.look() if not findings.problems else None
+        picture = self._observer.observe() if not findings.problems else None
         elsewhere = [name for name in names if picture is not None and self._is_elsewhere(name, picture)]
         mine = [name for name in names if name not in elsewhere]
         refuse(application, findings, alone=len(names) == 1)
@@ -150,14 +150,14 @@ class Deployment:
         self._progress(f"{name} runs the new code")
 
     def _observer_says_it_runs(self, name: str) -> bool:
-        return any(member.state is State.RUNNING and not member.returns for member in self._observer.look().workers(name))
+        return any(member.state is State.RUNNING and not member.returns for member in self._observer.observe().workers(name))
 
     def _wait_until_caught_up(self, name: str) -> None:
         """Wait until no task is moving to or from an instance, and this one has its standbys."""
         deadline, settled = time.monotonic() + self._timeout_s, 0
         self._progress(f"{name} is RUNNING; it learns its tasks")
         while settled < _CHECKS:
-            picture = self._observer.look()
+            picture = self._observer.observe()
             settled = settled + 1 if _is_settled(picture, name) else 0
             process = self._operations.launcher.running(name)
             if process is None:

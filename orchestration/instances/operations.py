@@ -90,7 +90,7 @@ class Operations:
             if started:
                 self._audit(application, name, actor, "instance started", {"pid": process.pid})
             self._wait_until_running(feed, name, process, timeout_s, progress)
-        return Started(process, started, *self.look(name))
+        return Started(process, started, *self.rows(name))
 
     def want_started(self, names: Iterable[str], *, actor: str) -> None:
         """Mark instances as wanted before `start` starts them one by one, so that the first ones do not take the tasks of the others.
@@ -171,7 +171,7 @@ class Operations:
         on request are left alone."""
         if not application.counted:
             return
-        rows = {name: self.look(name)[0] for name in application.instances}
+        rows = {name: self.rows(name)[0] for name in application.instances}
         if any(row.wanted for row in rows.values()):
             for name, row in rows.items():
                 if row.wanted_at is None or (row.wanted_by or "").startswith(_RETIRED):
@@ -265,7 +265,7 @@ class Operations:
         self._audit(application, name, actor, "instance drained", {"pid": process.pid})
         return True
 
-    def look(self, name: str) -> tuple[Instance, tuple[Task, ...]]:
+    def rows(self, name: str) -> tuple[Instance, tuple[Task, ...]]:
         """Return the row of an instance (a new one, if it never ran) and those of its open tasks."""
         application = self.applications.of_instance(name)
         with self.control_plane.reading() as session:
@@ -327,7 +327,7 @@ class Operations:
             if waits is not None and waits != last:
                 progress(f"{name} waits for a broker, as this does: {waits}")
                 last = waits
-            row, _ = self.look(name)
+            row, _ = self.rows(name)
             state = row.state if row.pid == process.pid else None
             if state == State.RUNNING.value:
                 self._wait_for_report(feed, name)
@@ -358,7 +358,7 @@ class Operations:
         """Wait for the heartbeat after RUNNING, which reports the tasks, so that no task is shown as still restoring."""
         deadline = time.monotonic() + _REPORT_SECONDS
         while time.monotonic() < deadline:
-            row, tasks = self.look(name)
+            row, tasks = self.rows(name)
             reported = row.heartbeat_at is not None and row.state_at is not None and row.heartbeat_at >= row.state_at
             if reported and not any(task.state in _NOT_YET_RUNNING for task in tasks):
                 return

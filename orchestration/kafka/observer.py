@@ -111,7 +111,7 @@ class Observer:
         self.application = application_id
         self._servers = bootstrap_servers
 
-    def look(self) -> Picture:
+    def observe(self) -> Picture:
         """Read the coordination topic. Raises BrokerUnavailableError; StreamsError if the application was never started there."""
         members: dict[str, Member] = {}
         desired: dict[str, Desired] = {}
@@ -164,7 +164,7 @@ class Observer:
     def conditions(self, now_ms: int) -> list[Condition]:
         """Return the current problems: paused tasks, wanted instances that are silent, recoveries in progress; and events of the last day
         whose resolution is not visible on Kafka. Raises as `look`."""
-        picture = self.look()
+        picture = self.observe()
         events = self.events(10_000)
         found = [*_paused(picture, events), *_silent(picture, now_ms), *_recoveries(events)]
         return [*found, *of_events([event for event in events if event.at_ms >= now_ms - 86_400_000])]

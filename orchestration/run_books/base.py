@@ -101,7 +101,7 @@ class RunBook(ABC):
         """Return the subject of this run."""
 
     @abstractmethod
-    def look(self, findings: Findings) -> None:
+    def inspect(self, findings: Findings) -> None:
         """Execute the first step: check whether the run is possible, without changing anything. Raises RefusedError."""
 
     @abstractmethod
@@ -148,7 +148,7 @@ class RunBook(ABC):
         findings: Findings = {}
         with self._connected():
             try:
-                self.look(findings)
+                self.inspect(findings)
             except RefusedError as error:
                 return DryRun((f"{first.name}: {_shown(findings)}" if findings else f"{first.name}: refused",), str(error))
             needed = [step for step in others if not self.needless(step)]
@@ -157,7 +157,7 @@ class RunBook(ABC):
     def _take_all(self) -> None:
         first, *others = self.STEPS
         with self.step(first) as findings:
-            self.look(findings)
+            self.inspect(findings)
         for step in others:
             if not self.needless(step):
                 with self.step(step) as findings:

@@ -51,7 +51,7 @@ class RebuildGlobalStore(RunBook):
     def subject(self) -> Subject:
         return Subject(f"global store {self._store}" + (f" on {self._instance}" if self._instance else ""))
 
-    def look(self, findings: Findings) -> None:
+    def inspect(self, findings: Findings) -> None:
         self.feed.step()
         self._instances = self._living()
         if not self._instances:

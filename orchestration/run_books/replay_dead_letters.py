@@ -57,7 +57,7 @@ class ReplayDeadLetters(RunBook):
     def needless(self, step: Step) -> bool:
         return not self._chosen
 
-    def look(self, findings: Findings) -> None:
+    def inspect(self, findings: Findings) -> None:
         kept = replay.read_dead_letters(self.application)
         if not kept.topics:
             raise RefusedError(f"nothing was ever kept: there is no topic {' or '.join(replay.dead_letter_topics(self.application))}")

@@ -88,7 +88,7 @@ class ResetApplication(RunBook):
     def subject(self) -> base.Subject:
         return base.Subject(f"application {self.application.id}, to {self._reset.target.text}")
 
-    def look(self, findings: Findings) -> None:
+    def inspect(self, findings: Findings) -> None:
         self.feed.step()  # fails if no broker answers
         past = Past.read(self._reset.config, self._topics)
         self._surveyed = survey(self._reset, self._topics, past)

@@ -32,9 +32,9 @@ class RestartInstance(RunBook):
     def subject(self) -> Subject:
         return Subject(f"instance {self._instance}")
 
-    def look(self, findings: Findings) -> None:
+    def inspect(self, findings: Findings) -> None:
         self.feed.step()  # fails if no broker answers: the instance could be closed, but not started again
-        row, tasks = self._operations.look(self._instance)
+        row, tasks = self._operations.rows(self._instance)
         process = self._operations.launcher.running(self._instance)
         if process is None and row.member_id is not None and row.host not in (None, socket.gethostname()):
             raise RefusedError(f"{self._instance} runs on {row.host}: restart it there")

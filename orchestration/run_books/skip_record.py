@@ -63,7 +63,7 @@ class SkipRecord(TaskRunBook):
             return step.name != "close"
         return self._owner is None and step.name in ("resume", "verify")
 
-    def look(self, findings: Findings) -> None:
+    def inspect(self, findings: Findings) -> None:
         self.feed.step()  # fails if no broker answers
         owner_lives = self.commands.owner_lives()
         deadline = time.monotonic() + SETTLE_SECONDS

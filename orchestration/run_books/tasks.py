@@ -142,7 +142,7 @@ class ResumeTask(TaskRunBook):
     def needless(self, step: Step) -> bool:
         return self._ran and step.name != "close"
 
-    def look(self, findings: Findings) -> None:
+    def inspect(self, findings: Findings) -> None:
         self.feed.step()
         task = self.task()
         if task is None:

@@ -286,7 +286,7 @@ def settled_offsets(application: Application, parts: Iterable[TaskSummary]) -> l
 def _newest_reads(application: Application) -> list[tuple[str, ...]]:
     """Return the topics that each sub-topology of the topology started last reads. A pattern is no topic; topics that it matches have
     committed offsets as soon as they have been read."""
-    versions = [*Observer(application.id, application.bootstrap_servers).look().versions.values()]
+    versions = [*Observer(application.id, application.bootstrap_servers).observe().versions.values()]
     return [part.reads for part in versions[-1].parts.values()] if versions else []
 
 

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from rocksdict import Options, Rdict
 
 from penstock.assets.spark.changelog import incremental
-from penstock.assets.spark.changelog.log_range import ChangelogError, look, require_whole
+from penstock.assets.spark.changelog.log_range import ChangelogError, log_range, require_whole
 from penstock.assets.spark.changelog.reading import read_changelog
 from penstock.assets.spark.changelog.reconcile import reconcile
 from penstock.assets.spark.changelog.store_log import StoreLog
@@ -341,18 +341,18 @@ def test_problems_of_a_topic_are_reported_before_spark_reads(logged: MakeStore) 
     for each in (store, windows):
         each.kafka.produce(each.changelog, [("k" * 20, b"v")] * 5, partition=0)
     with pytest.raises(ChangelogError, match="topic nowhere, the changelog of store facts, does not exist"):
-        look(replace(log, topic="nowhere"), store.config)
+        log_range(replace(log, topic="nowhere"), store.config)
     with pytest.raises(WrongPartitionsError, match="has 2 partitions, and store facts of app is in 3 tasks"):
-        look(replace(log, partitions=3), store.config)
+        log_range(replace(log, partitions=3), store.config)
     with pytest.raises(WrongPartitionsError, match="there is no partition 7"):
-        look(log, store.config, {0: 1, 7: 1})
+        log_range(log, store.config, {0: 1, 7: 1})
     with pytest.raises(ChangelogError, match=f"{store.changelog}-0 ends at offset 5, before the requested 99"):
-        look(log, store.config, {0: 99})
+        log_range(log, store.config, {0: 99})
     alter(store.kafka, store.changelog, "cleanup.policy", "delete")  # brokers do not delete records of topics that are only compacted
     cut(store.kafka, store.changelog, 3)
     alter(store.kafka, store.changelog, "cleanup.policy", "compact")
     with pytest.raises(ChangelogError, match=f"{store.changelog}-0 begins at offset 3, though it is only compacted"):
-        require_whole(log, look(log, store.config))
+        require_whole(log, log_range(log, store.config))
     cut(windows.kafka, windows.changelog, 3)
-    (note,) = require_whole(log_of(windows), look(log_of(windows), windows.config)).notes
+    (note,) = require_whole(log_of(windows), log_range(log_of(windows), windows.config)).notes
     assert f"{windows.changelog}-0 begins at offset 3" in note and "retention" in note

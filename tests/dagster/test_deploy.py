@@ -143,7 +143,7 @@ def test_what_would_not_start_is_refused_with_everything_that_is_wrong_and_nothi
     write(deployed, CODE)
     assert "is not set in the environment" in penstock("restart", name, status=1)
     assert (processes(deployed), actions(deployed)) == (before, [])
-    assert all(deployed.operations.look(each)[0].wanted for each in deployed.application.instances)
+    assert all(deployed.operations.rows(each)[0].wanted for each in deployed.application.instances)
 
     monkeypatch.setenv("PENSTOCK_TEST_RACK", "r1")
     monkeypatch.setenv("PENSTOCK_TEST_ZONE", "z1")

@@ -174,11 +174,11 @@ def test_rule_26_what_should_run_is_rebuilt_from_kafka(project: Project, first: 
     )
     with lost.feed(project.application) as feed:
         feed.step(20)
-    row, _ = lost.look(first)
+    row, _ = lost.rows(first)
     assert (row.wanted, row.wanted_by, row.state) == (True, "ann", "RUNNING")
     lost.stop(first, actor="bob")
     project.feed()
-    assert not project.operations.look(first)[0].wanted
+    assert not project.operations.rows(first)[0].wanted
     lost.control_plane.close()
 
 
@@ -233,9 +233,9 @@ def test_a_stop_without_a_broker_is_published_when_it_is_back(project: Project, 
     text = project.operations.paths.streams_toml.read_text().replace(project.broker.bootstrap_servers, "127.0.0.1:1")
     declared = Applications.parse(text, project.operations.paths.streams_toml)
     Operations(project.operations.paths, declared, project.control_plane).stop(name, actor="bob")
-    assert not project.operations.look(name)[0].wanted_published
+    assert not project.operations.rows(name)[0].wanted_published
     tick(project, instances_that_should_run, dagster)
-    row, _ = project.operations.look(name)
+    row, _ = project.operations.rows(name)
     assert (row.wanted, row.wanted_published) == (False, True)
     values = [record.value or b"" for record in project.broker.consume(f"{project.application.id}-coordination")]
     assert [msgspec.json.decode(value)["running"] for value in values] == [True, False]

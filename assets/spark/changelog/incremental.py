@@ -51,7 +51,7 @@ from penstock.assets.spark.changelog.fold import (
     untyped,
 )
 from penstock.assets.spark.changelog.kafka_options import connector_options
-from penstock.assets.spark.changelog.log_range import LogRange, look, require_whole
+from penstock.assets.spark.changelog.log_range import LogRange, log_range, require_whole
 from penstock.assets.spark.changelog.store_log import StoreLog
 from penstock.assets.spark.types.formats import MALFORMED
 from penstock.runtime.config.streams_config import StreamsConfig
@@ -131,7 +131,7 @@ def run(
     it, and read from there. Raises like `read_changelog`, and StateDirectoryError if the disk cannot be written.
     """
     at_ms = (clock or SystemClock()).wall_ms()
-    found = look(log, config)
+    found = log_range(log, config)
     before = None if previous is None else read_state(previous)
     reason = rebuild_reason(before, log, found, at_ms)
     if before is None or previous is None or reason is not None:

@@ -56,7 +56,7 @@ class LogRange:
         return replace(self, end=self.stable)
 
 
-def look(log: StoreLog, config: Mapping[str, object], upto: Mapping[int, int] | None = None) -> LogRange:
+def log_range(log: StoreLog, config: Mapping[str, object], upto: Mapping[int, int] | None = None) -> LogRange:
     """Return the topic's range from its start up to `upto` (partition → next offset), or to its current end.
 
     `config`: the application's. Raises ChangelogError, WrongPartitionsError, BrokerUnavailableError, StreamsError (missing ACLs).

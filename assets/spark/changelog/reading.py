@@ -31,7 +31,7 @@ from penstock.assets.spark.changelog.fold import (
     unexpired,
 )
 from penstock.assets.spark.changelog.kafka_options import connector_options
-from penstock.assets.spark.changelog.log_range import look, require_whole
+from penstock.assets.spark.changelog.log_range import log_range, require_whole
 from penstock.assets.spark.changelog.store_log import StoreLog
 from penstock.runtime.config.streams_config import StreamsConfig
 
@@ -67,7 +67,7 @@ def read_changelog(
     `config`: the application's, with its client settings. `times`: stream times (ms, by partition) that replace those of the records.
     Raises ChangelogError, WrongPartitionsError, BrokerUnavailableError, StreamsError, all before Spark reads anything.
     """
-    found = require_whole(log, look(log, config, upto))
+    found = require_whole(log, log_range(log, config, upto))
     options = connector_options(StreamsConfig({**config, "application.id": log.application}))
     entries = latest(read_records(spark, options, found), log)
     if not read_once(log, times):

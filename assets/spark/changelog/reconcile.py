@@ -33,7 +33,7 @@ from penstock.assets.spark.changelog.fold import (
     unexpired,
 )
 from penstock.assets.spark.changelog.kafka_options import connector_options
-from penstock.assets.spark.changelog.log_range import LogRange, look, require_whole
+from penstock.assets.spark.changelog.log_range import LogRange, log_range, require_whole
 from penstock.assets.spark.changelog.store_log import StoreLog
 from penstock.assets.spark.types.formats import MALFORMED, key_columns, row_schema
 from penstock.runtime.config.streams_config import StreamsConfig
@@ -95,12 +95,12 @@ def reconcile(
     If differences are found in a topic that is being written to, the comparison is repeated once. The log cleaner may have run during the
     read: an old record of a key was read before its removal, and the newer one was removed before it was read.
     """
-    found = require_whole(log, look(log, config, offsets))
+    found = require_whole(log, log_range(log, config, offsets))
     result = _held(spark, actual, log, config, found, times, where)
     if result.equal or found.stable == found.end:
         return result
     result.close()
-    return _held(spark, actual, log, config, require_whole(log, look(log, config, offsets)), times, where)
+    return _held(spark, actual, log, config, require_whole(log, log_range(log, config, offsets)), times, where)
 
 
 def _held(

@@ -118,7 +118,7 @@ def test_a_task_that_no_running_version_has() -> None:
 def test_the_command_lists_them_and_ends_with_a_status_that_is_not_0(monkeypatch: pytest.MonkeyPatch) -> None:
     said_now = msgspec.structs.replace(A, host="elsewhere", heartbeat_ms=time.time_ns() // 1_000_000)
     seen = picture(said_now, wanted=("a",))
-    monkeypatch.setattr(Observer, "look", lambda self: seen)
+    monkeypatch.setattr(Observer, "observe", lambda self: seen)
     found = CliRunner().invoke(app, ["status", "-b", "x:1", "-a", "app"])
     assert found.exit_code == 1
     assert "task 0_1 of app is run by no instance: the leader has not assigned it yet" in " ".join(found.output.split())

@@ -49,7 +49,7 @@ def skip_was_run(control_plane: ControlPlane, offset: int, done: int, state: Run
 
 def chosen(control_plane: ControlPlane, *records: str) -> object:
     found: dict[str, object] = {}
-    ReplayDeadLetters(APPLICATION, control_plane, Request("ann"), records=records).look(found)
+    ReplayDeadLetters(APPLICATION, control_plane, Request("ann"), records=records).inspect(found)
     return found["records"]
 
 

@@ -27,7 +27,7 @@ def test_an_instance_that_was_buried_or_drained_has_been_started_once(
 ) -> None:
     """The others delete what a dead instance, or one that has left, last said of itself."""
     wish = Desired(instance="a-1", running=wanted, at_ms=int((time.time() - ago_s) * 1000), by="ann")
-    monkeypatch.setattr(Observer, "look", lambda self: Picture("a", {}, {"a-1": wish}, {}, None))
+    monkeypatch.setattr(Observer, "observe", lambda self: Picture("a", {}, {"a-1": wish}, {}, None))
     found = CliRunner().invoke(app, ["status", "-b", "x:1", "-a", "a"])
     assert said in found.output and found.exit_code == status
 
@@ -51,7 +51,7 @@ def test_the_memory_of_an_instance_is_that_of_its_workers_by_part(monkeypatch: p
         for number in (1, 2)
     ]
     members = {worker.who: worker for worker in workers}
-    monkeypatch.setattr(Observer, "look", lambda self: Picture("a", members, {"a-1": wish}, {}, None))
+    monkeypatch.setattr(Observer, "observe", lambda self: Picture("a", members, {"a-1": wish}, {}, None))
     found = CliRunner().invoke(app, ["status", "-b", "x:1", "-a", "a"])
     assert "memory of a-1, MiB: blocks 60, other 140" in found.output
     rows = json.loads(CliRunner().invoke(app, ["status", "-b", "x:1", "-a", "a", "--json"]).stdout)
@@ -64,7 +64,7 @@ def test_an_instance_that_died_soon_after_it_had_started_is_gone_at_once(monkeyp
     wish = Desired(instance="a-1", running=True, at_ms=now_ms - 5_000, by="ann")
     for heard_ms, state in ((now_ms - 9_000, "starting"), (now_ms - 1_000, "gone")):
         seen = Picture("a", {}, {"a-1": wish}, {}, None, heard_ms={"a-1": heard_ms})
-        monkeypatch.setattr(Observer, "look", lambda self, seen=seen: seen)
+        monkeypatch.setattr(Observer, "observe", lambda self, seen=seen: seen)
         [row] = json.loads(CliRunner().invoke(app, ["status", "-b", "x:1", "-a", "a", "--json"]).stdout)
         assert row["state"] == state
 
@@ -78,7 +78,7 @@ def test_an_instance_whose_process_on_this_machine_ended_before_it_joined_is_gon
     recorded = ProjectPaths.find().process_path("a-1")
     recorded.parent.mkdir(parents=True)
     wish = Desired(instance="a-1", running=True, at_ms=int(time.time() * 1000), by="ann")
-    monkeypatch.setattr(Observer, "look", lambda self: Picture("a", {}, {"a-1": wish}, {}, None))
+    monkeypatch.setattr(Observer, "observe", lambda self: Picture("a", {}, {"a-1": wish}, {}, None))
     for created, state in ((time.time() - 60, "starting"), (time.time(), "gone")):
         recorded.write_bytes(msgspec.json.encode(Process(instance="a-1", pid=2**22 + 1, created=created)))
         [row] = json.loads(CliRunner().invoke(app, ["status", "--json"]).stdout)
@@ -105,7 +105,7 @@ def test_unread_partitions_of_an_application_that_runs_are_named_and_are_exit_st
         instance="a-1", incarnation=1, transactional_id="t", host="elsewhere", pid=1, state=state, heartbeat_ms=int(time.time() * 1000)
     )
     picture = Picture("a", {runs.who: runs}, {}, {}, None, unread=(UnreadPartitions("in", 2, 5),))
-    monkeypatch.setattr(Observer, "look", lambda self: picture)
+    monkeypatch.setattr(Observer, "observe", lambda self: picture)
     found = CliRunner().invoke(app, ["status", "-b", "x:1", "-a", "a"])
     assert found.exit_code == status
     assert ("input topic in of a has 5 partitions, and tasks read the first 2" in found.output) is bool(status)

@@ -16,7 +16,7 @@ from penstock.orchestration.declarations.project_paths import ProjectPaths
 from penstock.orchestration.declarations.state_tables import Days, Refresh
 from penstock.orchestration.instances.operations import Operations
 from penstock.sensors import tables
-from penstock.sensors.tables import TAG, Seen, last_days, look, refresh_sensors, store_progress, why_not
+from penstock.sensors.tables import TAG, Seen, evaluate, last_days, refresh_sensors, store_progress, why_not
 
 AT = datetime(2026, 1, 1, 12, tzinfo=UTC)
 FILE = Path("streams.toml")
@@ -101,7 +101,7 @@ def test_the_sensor_asks_on_progress_and_not_without(operations: Operations, mon
     with dg.DagsterInstance.ephemeral() as instance:
 
         def tick(cursor: str | None) -> dg.SensorResult:
-            return look(dg.build_sensor_context(instance=instance, cursor=cursor), operations)
+            return evaluate(dg.build_sensor_context(instance=instance, cursor=cursor), operations)
 
         nothing = tick(None)
         assert not nothing.run_requests and "nothing is known of the store" in str(nothing.skip_reason)

@@ -88,7 +88,7 @@ def tasks(
     """List tasks with state, lag, age of the last checkpoint, and the record that a paused one waits at. Read from Kafka alone."""
 
     def make() -> RenderableType | JsonValue:
-        rows = [row for target in targets(application or named, bootstrap_servers) for row in _tasks(_look(target))]
+        rows = [row for target in targets(application or named, bootstrap_servers) for row in _tasks(_picture(target))]
         return rows if as_json else _tasks_table(rows)
 
     with explained():
@@ -130,18 +130,18 @@ def describe(
         show(make, as_json=as_json, watch=watch)
 
 
-def look_at(observer: Observer) -> Picture:
+def picture_of(observer: Observer) -> Picture:
     """Return the picture of an application; an empty one if it was never started."""
     try:
-        return observer.look()
+        return observer.observe()
     except StreamsError as error:
         if "does not exist" not in str(error):
             raise
         return Picture(observer.application, {}, {}, {}, None)
 
 
-def _look(target: Target) -> Picture:
-    return look_at(target.observer)
+def _picture(target: Target) -> Picture:
+    return picture_of(target.observer)
 
 
 def _events(target: Target, limit: int, kind: str | None, task: str | None) -> list[Event]:
@@ -154,7 +154,7 @@ def _events(target: Target, limit: int, kind: str | None, task: str | None) -> l
 
 
 def _status(target: Target) -> list[Row]:
-    picture = _look(target)
+    picture = _picture(target)
     idle = [{"task": each.task, "reason": each.reason} for each in idle_tasks(picture, _lives, time.time_ns() // 1_000_000)]
     runs = any(_lives(member) for member in picture.members.values())  # a start takes up new partitions, or is refused because of them
     unread = [asdict(each) for each in picture.unread] if runs else []
@@ -357,7 +357,7 @@ def _events_text(found: Sequence[Event]) -> RenderableType:
 
 
 def _describe(target: Target) -> Row:
-    picture = _look(target)
+    picture = _picture(target)
     wrong = target.observer.conditions(time.time_ns() // 1_000_000) if picture.members else []
     return {
         "application": picture.application,
