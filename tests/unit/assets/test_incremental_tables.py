@@ -113,7 +113,7 @@ def topology() -> Topology:
 
 @pytest.mark.parametrize(
     ("store", "message"),
-    [("kept", "store kept of app is not logged"), ("nothing", "app has no store 'nothing'; there are airports, kept")],
+    [("kept", "store kept of app has no changelog"), ("nothing", "app has no store 'nothing'; there are airports, kept")],
 )
 def test_a_store_without_a_changelog_is_named(store: str, message: str) -> None:
     with pytest.raises(StateDirectoryError, match=message):
