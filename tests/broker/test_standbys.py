@@ -52,10 +52,10 @@ def two_with_standbys(app: Application) -> list[str]:
     return sorted(copies(app.broker, app.id)["b"])
 
 
-def told_checkpoints(app: Application, instance: str) -> set[str | None]:
+def reported_checkpoints(app: Application, instance: str) -> set[str | None]:
     """Return the tasks for which an instance has published a checkpoint that is not empty."""
-    told = [each for each in events(app.broker, app.id) if each.kind is EventKind.CHECKPOINT and each.instance == instance]
-    return {each.task for each in told if any(dict(offsets) for offsets in dict(each.payload["stores"]).values())}  # type: ignore[call-overload]
+    published = [each for each in events(app.broker, app.id) if each.kind is EventKind.CHECKPOINT and each.instance == instance]
+    return {each.task for each in published if any(dict(offsets) for offsets in dict(each.payload["stores"]).values())}  # type: ignore[call-overload]
 
 
 def test_a_standby_takes_over_from_a_member_that_is_killed_and_reads_only_what_is_new(app: Application) -> None:

@@ -51,7 +51,7 @@ def start(home: Path) -> Start:
     return demo
 
 
-def told(home: Path) -> str:
+def printed(home: Path) -> str:
     return (home / "demo.out").read_text(errors="replace")
 
 
@@ -81,7 +81,7 @@ def test_once_it_ends_with_status_0_because_all_of_it_held(home: Path, start: St
             taken.listen()
         demo = start("--once", "--flights", str(FLIGHTS))
         status = demo.wait(880)
-    text = told(home)
+    text = printed(home)
     assert status == 0, text
     assert f"{FLIGHTS:,} flights" in text
     for expected in (
@@ -105,21 +105,21 @@ def test_once_it_ends_with_status_0_because_all_of_it_held(home: Path, start: St
 
 def test_ctrl_c_in_the_middle_leaves_no_process(home: Path, start: Start) -> None:
     demo = start("--flights", str(FLIGHTS))
-    wait_until(lambda: "are on topic flights" in told(home) or demo.poll() is not None, 90, "the data")
-    assert started_for(home / "demo"), told(home)
+    wait_until(lambda: "are on topic flights" in printed(home) or demo.poll() is not None, 90, "the data")
+    assert started_for(home / "demo"), printed(home)
     demo.send_signal(signal.SIGINT)
-    assert demo.wait(90) == 130, told(home)
+    assert demo.wait(90) == 130, printed(home)
     assert_nothing_runs(home)
 
 
 def test_what_a_killed_demo_left_is_ended_by_the_next_and_two_at_once_are_refused(home: Path, start: Start) -> None:
     demo = start("--flights", str(FLIGHTS))
-    wait_until(lambda: "are on topic flights" in told(home) or demo.poll() is not None, 90, "the data")
+    wait_until(lambda: "are on topic flights" in printed(home) or demo.poll() is not None, 90, "the data")
     second = start("--once")
-    assert second.wait(60) == 1, told(home)
-    assert "another demo runs" in told(home)
+    assert second.wait(60) == 1, printed(home)
+    assert "another demo runs" in printed(home)
     demo.kill()
     demo.wait()
-    assert started_for(home / "demo"), told(home)
-    assert start("--clear").wait(90) == 0, told(home)
+    assert started_for(home / "demo"), printed(home)
+    assert start("--clear").wait(90) == 0, printed(home)
     assert_nothing_runs(home)
