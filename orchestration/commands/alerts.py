@@ -72,7 +72,7 @@ def alerts_or_list(
 
     def make() -> RenderableType | JsonValue:
         if bootstrap_servers is not None:
-            return _from_kafka("the database was not asked", application, bootstrap_servers, as_json)
+            return _from_kafka("the database was not read", application, bootstrap_servers, as_json)
         try:
             return _from_database(everything, limit, application, as_json)
         except ControlPlaneError as error:
