@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from penstock.orchestration.embedded.kafka import EmbeddedBroker
 
+
 class QuickBroker(EmbeddedBroker):
     """A broker for tests. The first one of a process formats its storage; the others copy the result, which saves the start of a JVM."""
 
