@@ -45,9 +45,8 @@ from penstock.runtime.model.arity import checked
 from penstock.runtime.model.errors import TopologyError
 from penstock.runtime.model.record import Windowed
 from penstock.runtime.model.type_variables import VR, K, V
-from penstock.runtime.operators.aggregate import Cogrouped, StreamAggregate, StreamCount, StreamReduce, nothing
+from penstock.runtime.operators.aggregate import Cogrouped, StreamAggregate, StreamCount, StreamReduce, counted, nothing, reducing, zero
 from penstock.runtime.operators.base import OperatorSupplier
-from penstock.runtime.operators.windowed import counted, reducing, zero
 from penstock.runtime.serdes import LONG
 from penstock.runtime.serdes.serde import Serde
 

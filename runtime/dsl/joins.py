@@ -9,7 +9,7 @@ left ──► windowed ──► join this ───┐
 right ─► windowed ──► join other ──┘
 
 Of two tables by key: each join reads the rows of the other table, and the merge has a store if the result is materialized. By a foreign
-key, the nodes exchange subscriptions and responses: see `operators/foreign_join.py`.
+key, the nodes exchange subscriptions and responses: see `operators/table_join.py`.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ from penstock.runtime.model.errors import TopologyError
 from penstock.runtime.model.offset_reset import AutoOffsetReset
 from penstock.runtime.model.type_variables import KR, VO, VR, K, V
 from penstock.runtime.operators.base import OperatorSupplier
-from penstock.runtime.operators.foreign_join import (
+from penstock.runtime.operators.stateless import PassThrough
+from penstock.runtime.operators.stream_join import StreamJoin, StreamSelfJoin, StreamWindowed
+from penstock.runtime.operators.stream_table_join import StreamGlobalTableJoin, StreamTableGraceJoin, StreamTableJoin
+from penstock.runtime.operators.table_join import (
     ResponseResolve,
     SubscriberNotify,
     SubscriptionReceive,
     SubscriptionRespond,
     SubscriptionSend,
+    TableJoin,
+    TableJoinMerge,
 )
-from penstock.runtime.operators.grace_join import StreamTableGraceJoin
-from penstock.runtime.operators.stateless import PassThrough
-from penstock.runtime.operators.stream_join import StreamJoin, StreamSelfJoin, StreamWindowed
-from penstock.runtime.operators.table_join import StreamGlobalTableJoin, StreamTableJoin
-from penstock.runtime.operators.table_table_join import TableJoin, TableJoinMerge
 from penstock.runtime.serdes.join_sides import JoinKeySerde, JoinValuesSerde
 from penstock.runtime.serdes.pending import resolved_serde, wrapped
 from penstock.runtime.serdes.primitive import BYTES

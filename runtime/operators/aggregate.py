@@ -47,6 +47,29 @@ class _StreamAggregate(_Aggregate):
         return entries_of(context, self.store_name)
 
 
+def nothing() -> None:
+    """The initializer of a reduce: there is no aggregate before the first value."""
+
+
+def counted(key: object, value: object, count: object) -> object:
+    """Aggregator of a count."""
+    return count + 1  # type: ignore[operator]  # a count is an int
+
+
+def zero() -> int:
+    """Initializer of a count."""
+    return 0
+
+
+def reducing(reducer: Reducer) -> Aggregator:
+    """Return the aggregator of a reduce: the first value is the first aggregate."""
+
+    def reduce(key: object, value: object, aggregate: object) -> object:
+        return value if aggregate is None else reducer(aggregate, value)
+
+    return reduce
+
+
 @dataclass(frozen=True, slots=True)
 class StreamCount(_StreamAggregate):
     """`count` of a grouped stream."""
@@ -135,16 +158,7 @@ class StreamReduce(_StreamAggregate):
     reducer: Reducer
 
     def build(self, context: NodeContext, forward: Forward) -> Forward:
-        reducer = self.reducer
-
-        def first(key: object, value: object, aggregate: object) -> object:
-            return value if aggregate is None else reducer(aggregate, value)
-
-        return StreamAggregate(self.store_name, nothing, first).build(context, forward)
-
-
-def nothing() -> None:
-    """The initializer of a reduce: there is no aggregate before the first value."""
+        return StreamAggregate(self.store_name, nothing, reducing(self.reducer)).build(context, forward)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,15 +210,12 @@ class TableReduce(_Aggregate):
     subtractor: Reducer
 
     def build(self, context: NodeContext, forward: Forward) -> Forward:
-        adder, subtractor = self.adder, self.subtractor
-
-        def add(key: object, value: object, aggregate: object) -> object:
-            return value if aggregate is None else adder(aggregate, value)
+        subtractor = self.subtractor
 
         def subtract(key: object, value: object, aggregate: object) -> object:
             return subtractor(aggregate, value)
 
-        return TableAggregate(self.store_name, nothing, add, subtract).build(context, forward)
+        return TableAggregate(self.store_name, nothing, reducing(self.adder), subtract).build(context, forward)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,13 +225,10 @@ class TableCount(_Aggregate):
     store_name: str
 
     def build(self, context: NodeContext, forward: Forward) -> Forward:
-        def add(key: object, value: object, count: object) -> object:
-            return count + 1  # type: ignore[operator]  # a count is an int
-
         def subtract(key: object, value: object, count: object) -> object:
             return count - 1  # type: ignore[operator]  # a count is an int
 
-        return TableAggregate(self.store_name, lambda: 0, add, subtract).build(context, forward)
+        return TableAggregate(self.store_name, zero, counted, subtract).build(context, forward)
 
 
 @dataclass(frozen=True, slots=True)

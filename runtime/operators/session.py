@@ -20,10 +20,8 @@ from penstock.runtime.model.record import Headers, SessionWindow, Windowed
 from penstock.runtime.operators.aggregate import Aggregator, Initializer
 from penstock.runtime.operators.base import OperatorSupplier
 from penstock.runtime.operators.context import Forward, NodeContext, ValueGetter
-from penstock.runtime.operators.dropped_records import DroppedRecords
+from penstock.runtime.operators.event_time import DroppedRecords, OpenWindows, Order, commit_time, committed_time
 from penstock.runtime.operators.materialized import Emit, Materialized, change_emitter, key_bytes, materialize, materialize_silent
-from penstock.runtime.operators.node_times import commit_time, committed_time
-from penstock.runtime.operators.open_windows import OpenWindows, Order
 from penstock.runtime.operators.windowed import observed_name
 from penstock.runtime.serdes.keys import SESSION_SUFFIX, pack_session_suffix, pack_timestamp, split_session_key
 from penstock.runtime.stores.session import StagedSessionStore

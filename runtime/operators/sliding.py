@@ -19,8 +19,7 @@ from penstock.runtime.model.record import Window, Windowed
 from penstock.runtime.operators.aggregate import Aggregator, Initializer
 from penstock.runtime.operators.base import OperatorSupplier
 from penstock.runtime.operators.context import Forward, NodeContext, ValueGetter
-from penstock.runtime.operators.dropped_records import DroppedRecords
-from penstock.runtime.operators.node_times import commit_time, committed_time
+from penstock.runtime.operators.event_time import DroppedRecords, commit_time, committed_time
 from penstock.runtime.operators.windowed import observed_name, window_getter, windows_table
 from penstock.runtime.serdes.keys import pack_timestamp, pack_window_suffix
 from penstock.runtime.stores.base import Entry

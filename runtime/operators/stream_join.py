@@ -25,8 +25,8 @@ from typing import Protocol, cast
 from penstock.runtime.model.errors import InvalidStateStoreError
 from penstock.runtime.operators.base import OperatorSupplier
 from penstock.runtime.operators.context import Forward, NodeContext
+from penstock.runtime.operators.event_time import OBSERVED_TIME, commit_time, committed_time
 from penstock.runtime.operators.materialized import key_bytes
-from penstock.runtime.operators.node_times import OBSERVED_TIME, commit_time, committed_time
 from penstock.runtime.serdes.join_sides import JoinKey, JoinValues
 from penstock.runtime.stores.duplicates import StagedDuplicatesStore
 from penstock.runtime.stores.key_value import StagedKeyValueStore

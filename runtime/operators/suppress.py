@@ -19,8 +19,8 @@ from penstock.runtime.model.metrics import NODE, STATE
 from penstock.runtime.model.record import Change, Windowed
 from penstock.runtime.operators.base import OperatorSupplier, of_changes
 from penstock.runtime.operators.context import Forward, NodeContext, Row, RowGetter, ValueGetter
+from penstock.runtime.operators.event_time import OBSERVED_TIME, commit_time, committed_time
 from penstock.runtime.operators.materialized import change_emitter
-from penstock.runtime.operators.node_times import OBSERVED_TIME, commit_time, committed_time
 from penstock.runtime.stores.buffer import ChangeBuffer
 from penstock.runtime.stores.buffer_format import Origin
 

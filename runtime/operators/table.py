@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from penstock.runtime.model.record import Change, OutOfOrder
 from penstock.runtime.operators.base import OperatorSupplier, of_changes
 from penstock.runtime.operators.context import Forward, LookUp, NodeContext, RowGetter, ValueGetter
-from penstock.runtime.operators.materialized import entries_of, materialize, store_getter
-from penstock.runtime.operators.rows import is_versioned
+from penstock.runtime.operators.materialized import entries_of, is_versioned, materialize, store_getter
 from penstock.runtime.operators.stateless import as_pair
 
 Compute = Callable[[object, object], object]

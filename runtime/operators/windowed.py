@@ -14,10 +14,10 @@ from typing import Protocol, cast, runtime_checkable
 
 from penstock.runtime.model.errors import InvalidStateStoreError
 from penstock.runtime.model.record import Window, Windowed
-from penstock.runtime.operators.aggregate import Aggregator, Initializer, Reducer
+from penstock.runtime.operators.aggregate import Aggregator, Initializer
 from penstock.runtime.operators.base import OperatorSupplier
 from penstock.runtime.operators.context import Forward, LookUp, NodeContext, ValueGetter
-from penstock.runtime.operators.dropped_records import DroppedRecords
+from penstock.runtime.operators.event_time import OBSERVED_TIME, DroppedRecords, OpenWindows, commit_time, committed_time
 from penstock.runtime.operators.materialized import (
     Materialized,
     change_emitter,
@@ -27,8 +27,6 @@ from penstock.runtime.operators.materialized import (
     materialize,
     materialize_silent,
 )
-from penstock.runtime.operators.node_times import OBSERVED_TIME, commit_time, committed_time
-from penstock.runtime.operators.open_windows import OpenWindows
 from penstock.runtime.serdes.keys import WINDOW_SUFFIX, pack_window_suffix
 from penstock.runtime.stores.window import StagedWindowStore
 
@@ -228,22 +226,3 @@ def window_getter(context: NodeContext, store_name: str) -> ValueGetter:
         return value_of(load(to_bytes(inner) + pack_window_suffix(window.start, 0)))
 
     return get
-
-
-def counted(key: object, value: object, count: object) -> object:
-    """Aggregator of a count."""
-    return count + 1  # type: ignore[operator]  # a count is an int
-
-
-def zero() -> int:
-    """Initializer of a count."""
-    return 0
-
-
-def reducing(reducer: Reducer) -> Aggregator:
-    """Return the aggregator of a reduce: the first value is the first aggregate."""
-
-    def reduce(key: object, value: object, aggregate: object) -> object:
-        return value if aggregate is None else reducer(aggregate, value)
-
-    return reduce

@@ -18,7 +18,7 @@ from penstock.runtime.changelog.checkpoint import write_checkpoint
 from penstock.runtime.changelog.store_metadata import encode_changelog_end, encode_times
 from penstock.runtime.model.errors import StateDirectoryError
 from penstock.runtime.model.ids import NextOffset, Partition
-from penstock.runtime.operators.node_times import OBSERVED_TIME, encoded_time
+from penstock.runtime.operators.event_time import OBSERVED_TIME, encoded_time
 from penstock.runtime.seeds.entries import latest
 from penstock.runtime.seeds.plan import SeededStore, SeededTask
 from penstock.runtime.snapshots.manifest import StoreManifest, TaskManifest

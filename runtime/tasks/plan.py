@@ -19,8 +19,8 @@ from penstock.runtime.model.metrics import Metrics
 from penstock.runtime.model.offset_reset import AutoOffsetReset
 from penstock.runtime.operators.context import EMIT_INTERVAL_MS, GlobalStores, TaskContext
 from penstock.runtime.operators.processor import UserProcessor
+from penstock.runtime.operators.stream_table_join import StreamGlobalTableJoin
 from penstock.runtime.operators.table import TableSource
-from penstock.runtime.operators.table_join import StreamGlobalTableJoin
 from penstock.runtime.stores.base import EngineStore, StoreContext
 from penstock.runtime.stores.budget import StoreMemory
 from penstock.runtime.stores.custom import build_store

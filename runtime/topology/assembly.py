@@ -16,7 +16,7 @@ from penstock.runtime.model.errors import TopologyError
 from penstock.runtime.model.timestamps import extractor_function
 from penstock.runtime.operators.base import no_children
 from penstock.runtime.operators.context import Forward, Hooks, KeysAhead, NodeContext, RowGetter, TaskContext, ValueGetter
-from penstock.runtime.operators.rows import store_rows
+from penstock.runtime.operators.materialized import store_rows
 from penstock.runtime.operators.sink import Extractor, sink
 from penstock.runtime.serdes.serde import PlainSerde
 from penstock.runtime.serdes.windowed import window_bytes

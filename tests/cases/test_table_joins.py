@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.runtime.operators.base import OperatorSupplier
+from penstock.runtime.operators.stream_table_join import StreamGlobalTableJoin, StreamTableJoin
 from penstock.runtime.operators.table import TableFilter, TableMapValues, TableSource
-from penstock.runtime.operators.table_join import StreamGlobalTableJoin, StreamTableJoin
 from penstock.runtime.topology.topology import Topology
 from tests.cases.case import Case, each
 from tests.support.building import S, key_value

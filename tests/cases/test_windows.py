@@ -11,10 +11,10 @@ from penstock import EmitStrategy, Materialized, StreamsBuilder, StreamsConfig, 
 from penstock.runtime.dsl.options import Consumed, Produced
 from penstock.runtime.model.metrics import NODE
 from penstock.runtime.model.record import Window, Windowed
-from penstock.runtime.operators.aggregate import nothing
+from penstock.runtime.operators.aggregate import nothing, reducing
 from penstock.runtime.operators.base import OperatorSupplier
 from penstock.runtime.operators.table import ToStream
-from penstock.runtime.operators.windowed import WindowAggregate, reducing
+from penstock.runtime.operators.windowed import WindowAggregate
 from penstock.runtime.stores import EngineStore, StoreBuilder
 from penstock.runtime.topology.topology import Topology
 from penstock.serdes import Serde

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock import serdes
+from penstock.runtime.operators.aggregate import counted, zero
 from penstock.runtime.operators.base import OperatorSupplier
-from penstock.runtime.operators.windowed import WindowAggregate, counted, zero
+from penstock.runtime.operators.windowed import WindowAggregate
 from penstock.runtime.stores import EngineStore, StoreBuilder, Stores
 from penstock.runtime.topology.topology import Topology
 from penstock.serdes import Serde

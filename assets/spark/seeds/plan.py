@@ -14,10 +14,10 @@ from functools import lru_cache
 from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.model.errors import StateDirectoryError, TopologyError, WrongPartitionsError
 from penstock.runtime.model.ids import NextOffset, Partition, TaskId, changelog_topic
-from penstock.runtime.operators.grace_join import StreamTableGraceJoin
-from penstock.runtime.operators.node_times import EMITTED_TIME, OBSERVED_TIME, encoded_time
+from penstock.runtime.operators.event_time import EMITTED_TIME, OBSERVED_TIME, encoded_time
 from penstock.runtime.operators.session import SessionAggregate
 from penstock.runtime.operators.sliding import SlidingAggregate
+from penstock.runtime.operators.stream_table_join import StreamTableGraceJoin
 from penstock.runtime.operators.windowed import WindowAggregate, observed_name
 from penstock.runtime.serdes.join_sides import JoinValuesSerde
 from penstock.runtime.serdes.subscriptions import SubscriptionSerde

@@ -24,7 +24,7 @@ from penstock.assets.spark.seeds.files import PartReport, add_empty_parts
 from penstock.assets.spark.seeds.plan import SeedApplication, plan_seed
 from penstock.runtime.model.errors import TopologyError, WrongPartitionsError
 from penstock.runtime.model.ids import Partition, TaskId
-from penstock.runtime.operators.node_times import EMITTED_TIME, OBSERVED_TIME, encoded_time
+from penstock.runtime.operators.event_time import EMITTED_TIME, OBSERVED_TIME, encoded_time
 from penstock.runtime.snapshots.opening import place_of
 from penstock.runtime.topology.topology import Topology
 
