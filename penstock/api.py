@@ -76,9 +76,8 @@ from penstock.runtime.model.handlers import (
     ProductionExceptionHandlerResponse,
     SerializationExceptionOrigin,
 )
-from penstock.runtime.model.hosts import HostInfo
-from penstock.runtime.model.ids import TaskId
-from penstock.runtime.model.offset_reset import AutoOffsetReset
+from penstock.runtime.model.ids import HostInfo, TaskId
+from penstock.runtime.model.offsets import AutoOffsetReset
 from penstock.runtime.model.record import (
     FixedKeyRecord,
     Record,

@@ -75,7 +75,7 @@ from penstock.orchestration.declarations.toml_table import Table, WrongDeclarati
 from penstock.orchestration.declarations.unknown_names import unknown
 from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.model.errors import StreamsConfigError
-from penstock.runtime.model.hosts import HostInfo
+from penstock.runtime.model.ids import HostInfo
 
 __all__ = [
     "Application",

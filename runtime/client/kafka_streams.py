@@ -26,10 +26,10 @@ from penstock.runtime.endpoint import HttpEndpoint, Routes, metrics_server
 from penstock.runtime.model.clock import Clock, SystemClock
 from penstock.runtime.model.errors import InvalidStateStoreError, StreamsError
 from penstock.runtime.model.ids import TaskId
-from penstock.runtime.model.interrupts import pass_ctrl_c
 from penstock.runtime.model.metrics import CLIENT, MetricName, Metrics
 from penstock.runtime.model.states import CLIENT_MOVES
 from penstock.runtime.model.states import State as ClientState
+from penstock.runtime.model.user_errors import pass_ctrl_c
 from penstock.runtime.stores.directory import StateDirectory
 from penstock.runtime.topology.factory import build_topology, checked_topology
 from penstock.runtime.topology.topology import Topology

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from penstock.runtime.model.ids import Partition
-from penstock.runtime.model.offset_metadata import OffsetAndMetadata
+from penstock.runtime.model.offsets import OffsetAndMetadata
 
 Offsets = Mapping[Partition, OffsetAndMetadata]
 

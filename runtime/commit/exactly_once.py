@@ -19,7 +19,7 @@ from penstock.runtime.kafka.producer import NOT_PRODUCED, NotTakenError, Report,
 from penstock.runtime.kafka.transactions import GroupMetadata, TransactionalProducer
 from penstock.runtime.model.errors import BrokerUnavailableError, ProductionError, TransactionAbortedError
 from penstock.runtime.model.ids import NextOffset, Partition
-from penstock.runtime.model.offset_metadata import OffsetAndMetadata
+from penstock.runtime.model.offsets import OffsetAndMetadata
 from penstock.runtime.model.record import Headers
 
 WATCHED_AT_ONCE = 64

@@ -25,8 +25,8 @@ from penstock.runtime.config.client_properties import COMMON, CONSUMER, PRODUCER
 from penstock.runtime.config.keys import AT_LEAST_ONCE, KEYS, ConfigKey, Kind
 from penstock.runtime.config.optimizations import optimizations_of
 from penstock.runtime.model.errors import StreamsConfigError
-from penstock.runtime.model.hosts import HostInfo
-from penstock.runtime.model.offset_reset import AutoOffsetReset
+from penstock.runtime.model.ids import HostInfo
+from penstock.runtime.model.offsets import AutoOffsetReset
 from penstock.runtime.model.secrets import FromEnvironment, kind, redacted, shown
 from penstock.runtime.serdes.serde import Serde
 

@@ -37,7 +37,7 @@ from penstock.runtime.kafka.producer import NotTakenError
 from penstock.runtime.kafka.transactions import GroupMetadata, TransactionalProducer, fence
 from penstock.runtime.model.clock import Clock
 from penstock.runtime.model.errors import StreamsError, TaskMigratedError, TransactionAbortedError
-from penstock.runtime.model.offset_metadata import OffsetAndMetadata
+from penstock.runtime.model.offsets import OffsetAndMetadata
 
 logger = logging.getLogger(__name__)
 

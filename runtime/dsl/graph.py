@@ -10,7 +10,7 @@ from typing import Generic, cast
 from penstock.runtime.dsl.options import Consumed, Materialized, Named, NamedOrStr, name_of
 from penstock.runtime.dsl.stores import key_value_store
 from penstock.runtime.model.errors import TopologyError
-from penstock.runtime.model.offset_reset import AutoOffsetReset
+from penstock.runtime.model.offsets import AutoOffsetReset
 from penstock.runtime.model.type_variables import KR, VR, K_co, V_co
 from penstock.runtime.operators.base import OperatorSupplier
 from penstock.runtime.operators.stateless import Filter, PassThrough

@@ -39,9 +39,9 @@ from penstock.runtime.dsl.options import (
 from penstock.runtime.dsl.stores import key_value_store
 from penstock.runtime.dsl.windows import JoinWindows
 from penstock.runtime.model.arity import checked, takes_key
-from penstock.runtime.model.durations import to_ms
+from penstock.runtime.model.clock import to_ms
 from penstock.runtime.model.errors import TopologyError
-from penstock.runtime.model.offset_reset import AutoOffsetReset
+from penstock.runtime.model.offsets import AutoOffsetReset
 from penstock.runtime.model.type_variables import KR, VO, VR, K, V
 from penstock.runtime.operators.base import OperatorSupplier
 from penstock.runtime.operators.stateless import PassThrough

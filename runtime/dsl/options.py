@@ -12,9 +12,9 @@ from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Generic, TypeAlias
 
-from penstock.runtime.model.durations import Duration, to_ms
+from penstock.runtime.model.clock import Duration, to_ms
 from penstock.runtime.model.errors import TopologyError
-from penstock.runtime.model.offset_reset import AutoOffsetReset
+from penstock.runtime.model.offsets import AutoOffsetReset
 from penstock.runtime.model.type_variables import VO, K, Subscripted, V
 from penstock.runtime.serdes.serde import Serde
 from penstock.runtime.stores.suppliers import KeyValueSupplier, SessionSupplier, VersionedSupplier, WindowSupplier

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from penstock.runtime.dsl.options import Materialized
 from penstock.runtime.dsl.windows import AnyWindows, SessionWindows, SlidingWindows, TimeWindows, UnlimitedWindows, Windows
-from penstock.runtime.model.durations import to_ms
+from penstock.runtime.model.clock import to_ms
 from penstock.runtime.model.errors import TopologyError
 from penstock.runtime.serdes import session_windowed, time_windowed
 from penstock.runtime.serdes.pending import required_serde, resolved_serde, wrapped

@@ -16,7 +16,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from penstock.runtime.dsl.options import Named, name_of
-from penstock.runtime.model.durations import Duration, to_ms
+from penstock.runtime.model.clock import Duration, to_ms
 from penstock.runtime.model.errors import TopologyError
 from penstock.runtime.model.record import Window
 from penstock.runtime.operators.suppress import UNLIMITED

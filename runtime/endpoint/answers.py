@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from penstock.runtime.model.hosts import HostInfo
+from penstock.runtime.model.ids import HostInfo
 
 JSON = "application/json"
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"

@@ -14,8 +14,7 @@ from penstock.runtime.endpoint.forms import key_bytes, key_of, valued
 from penstock.runtime.endpoint.parameters import Parameters
 from penstock.runtime.endpoint.reads import MOST_ROWS, Page, Part, Scan, StoreReads
 from penstock.runtime.model.errors import InvalidStateStoreError, StreamsError
-from penstock.runtime.model.hosts import HostInfo
-from penstock.runtime.model.ids import changelog_topic
+from penstock.runtime.model.ids import HostInfo, changelog_topic
 from penstock.runtime.model.metrics import MetricName, prometheus_text
 from penstock.runtime.model.states import State, TaskKind
 from penstock.runtime.topology.catalogue import KnownStore

@@ -19,13 +19,12 @@ from collections.abc import Callable, Sequence
 from operator import index
 from typing import NamedTuple, Protocol
 
-from penstock.runtime.model.error_text import described
 from penstock.runtime.model.errors import DeserializationError, SchemaRegistryUnavailableError, StreamsError
 from penstock.runtime.model.handlers import DeserializationExceptionHandler, DeserializationHandlerResponse, ErrorHandlerContext
 from penstock.runtime.model.ids import TaskId
-from penstock.runtime.model.interrupts import pass_ctrl_c
 from penstock.runtime.model.record import Headers
 from penstock.runtime.model.timestamps import ConsumerRecord, extractor_function
+from penstock.runtime.model.user_errors import described, pass_ctrl_c
 from penstock.runtime.serdes.primitive import BYTES
 from penstock.runtime.serdes.serde import PlainSerde, Serde
 

@@ -35,9 +35,9 @@ from penstock.runtime.instance.build import build_of
 from penstock.runtime.instance.seed import INTERRUPTED, add_seed_options, seed
 from penstock.runtime.instance.settings import EXIT_CLEAN, EXIT_CONFIGURATION, EXIT_FAILED, EXIT_STALLED, InstanceSettings, exit_status
 from penstock.runtime.model import logs
-from penstock.runtime.model.error_text import described
 from penstock.runtime.model.errors import BrokerUnavailableError, StreamsConfigError, StreamsError, TopologyError
 from penstock.runtime.model.states import State
+from penstock.runtime.model.user_errors import described
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from penstock.runtime.kafka.failures import Meaning, kafka_error, meaning, unans
 from penstock.runtime.kafka.transactions import GroupMetadata
 from penstock.runtime.model.errors import BrokerUnavailableError, StreamsError
 from penstock.runtime.model.ids import NextOffset, Partition
-from penstock.runtime.model.offset_metadata import OffsetAndMetadata
+from penstock.runtime.model.offsets import OffsetAndMetadata
 
 logger = logging.getLogger(__name__)
 

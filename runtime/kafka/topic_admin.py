@@ -39,7 +39,7 @@ from penstock.runtime.model.errors import (
     StreamsError,
 )
 from penstock.runtime.model.ids import NextOffset, Partition
-from penstock.runtime.model.offset_metadata import OffsetAndMetadata
+from penstock.runtime.model.offsets import OffsetAndMetadata
 
 logger = logging.getLogger(__name__)
 

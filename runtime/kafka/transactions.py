@@ -28,7 +28,7 @@ from penstock.runtime.kafka.failures import Meaning, kafka_error, meaning, produ
 from penstock.runtime.kafka.producer import RecordProducer
 from penstock.runtime.model.errors import StreamsConfigError, StreamsError, TaskMigratedError, TransactionAbortedError
 from penstock.runtime.model.ids import Partition
-from penstock.runtime.model.offset_metadata import OffsetAndMetadata
+from penstock.runtime.model.offsets import OffsetAndMetadata
 
 logger = logging.getLogger(__name__)
 

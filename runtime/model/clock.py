@@ -1,8 +1,12 @@
-"""The engine's clock. It is passed as an argument everywhere, so that tests can control it (`runtime.testing.ManualClock`)."""
+"""Time: the engine's clock, and the durations of the public API.
+
+The clock is passed as an argument everywhere, so that tests can control it (`runtime.testing.ManualClock`).
+"""
 
 from __future__ import annotations
 
 import time
+from datetime import timedelta
 from typing import Protocol
 
 NEVER = 1 << 62
@@ -31,3 +35,21 @@ class SystemClock:
 
     def monotonic_ms(self) -> int:
         return time.monotonic_ns() // 1_000_000
+
+
+Duration = timedelta | int
+"""A `timedelta`, or whole milliseconds as an int."""
+
+
+def to_ms(duration: Duration, what: str = "a duration") -> int:
+    """Convert to whole milliseconds. Raises ValueError for a negative duration, TypeError for any other type; `what` names it in the
+    message."""
+    if isinstance(duration, timedelta):
+        milliseconds = duration // timedelta(milliseconds=1)
+    elif isinstance(duration, int) and not isinstance(duration, bool):
+        milliseconds = duration
+    else:
+        raise TypeError(f"{what} is a datetime.timedelta or whole milliseconds (int), not {type(duration).__name__}")
+    if milliseconds < 0:
+        raise ValueError(f"{what} must not be negative: {milliseconds} ms")
+    return milliseconds

@@ -18,12 +18,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
 
-from penstock.runtime.model.error_text import described, text_of, writable
 from penstock.runtime.model.errors import ProductionError, SerializationError, StreamsConfigError
 from penstock.runtime.model.ids import TaskId
-from penstock.runtime.model.interrupts import pass_ctrl_c
 from penstock.runtime.model.record import Headers
 from penstock.runtime.model.timestamps import ConsumerRecord
+from penstock.runtime.model.user_errors import described, pass_ctrl_c, text_of, writable
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from penstock.runtime.model.error_text import writable
+from penstock.runtime.model.user_errors import writable
 
 _EMPTY: MappingProxyType[str, str] = MappingProxyType({})
 _context: ContextVar[MappingProxyType[str, str]] = ContextVar("penstock_log_context", default=_EMPTY)

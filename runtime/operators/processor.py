@@ -22,7 +22,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeAlias
 
 from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.model.arity import checked
-from penstock.runtime.model.durations import to_ms
+from penstock.runtime.model.clock import to_ms
 from penstock.runtime.model.errors import InvalidStateStoreError, StreamsError
 from penstock.runtime.model.ids import TaskId
 from penstock.runtime.model.metrics import StreamsMetrics

@@ -6,10 +6,9 @@ import reprlib
 from collections.abc import Callable, Collection
 from functools import lru_cache
 
-from penstock.runtime.model.error_text import described
 from penstock.runtime.model.errors import SchemaRegistryUnavailableError, SerializationError, StreamsError
-from penstock.runtime.model.interrupts import pass_ctrl_c
 from penstock.runtime.model.record import Headers, RecordContext
+from penstock.runtime.model.user_errors import described, pass_ctrl_c
 from penstock.runtime.operators.context import Forward, TaskContext
 from penstock.runtime.serdes.murmur import partition_for
 from penstock.runtime.serdes.serde import Serde, Serializer

@@ -37,7 +37,7 @@ from penstock.runtime.model.errors import (
     TransactionAbortedError,
 )
 from penstock.runtime.model.ids import NextOffset, Partition, TaskId
-from penstock.runtime.model.offset_metadata import OffsetAndMetadata, encode_partition_time
+from penstock.runtime.model.offsets import OffsetAndMetadata, encode_partition_time
 from penstock.runtime.operators.event_time import select_processor_metadata
 from penstock.runtime.seeds.entries import changelog_headers, changelog_records
 from penstock.runtime.seeds.files import Staging

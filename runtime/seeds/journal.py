@@ -17,7 +17,7 @@ from typing import NamedTuple
 from penstock.runtime.kafka.topic_admin import TopicAdmin
 from penstock.runtime.model.errors import SeedRefusedError, StreamsError
 from penstock.runtime.model.ids import Partition
-from penstock.runtime.model.offset_metadata import OffsetAndMetadata
+from penstock.runtime.model.offsets import OffsetAndMetadata
 
 logger = logging.getLogger(__name__)
 

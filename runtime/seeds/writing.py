@@ -11,7 +11,7 @@ from penstock.runtime.kafka.producer import NOT_PRODUCED, NotTakenError
 from penstock.runtime.kafka.transactions import TransactionalProducer
 from penstock.runtime.model.errors import SeedRefusedError, StreamsError, TaskMigratedError, TransactionAbortedError
 from penstock.runtime.model.ids import Partition
-from penstock.runtime.model.offset_metadata import OffsetAndMetadata
+from penstock.runtime.model.offsets import OffsetAndMetadata
 from penstock.runtime.model.record import Headers
 from penstock.runtime.seeds.journal import Mark, journal_group
 from penstock.runtime.stores.base import ChangelogRecord

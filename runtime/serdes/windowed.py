@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 
-from penstock.runtime.model.durations import to_ms
+from penstock.runtime.model.clock import to_ms
 from penstock.runtime.model.record import SessionWindow, Window, Windowed
 from penstock.runtime.model.type_variables import K
 from penstock.runtime.serdes import keys

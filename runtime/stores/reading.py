@@ -7,10 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from struct import Struct
 
-from penstock.runtime.model.error_text import described
 from penstock.runtime.model.errors import SchemaRegistryUnavailableError, StateUnreadableError, StreamsError
-from penstock.runtime.model.interrupts import pass_ctrl_c
 from penstock.runtime.model.record import ValueAndTimestamp
+from penstock.runtime.model.user_errors import described, pass_ctrl_c
 from penstock.runtime.serdes.serde import Deserializer, Serializer
 
 _TIMESTAMP = Struct(">q")

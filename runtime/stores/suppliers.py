@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from penstock.runtime.model.durations import Duration, to_ms
+from penstock.runtime.model.clock import Duration, to_ms
 from penstock.runtime.serdes.serde import Serde
 from penstock.runtime.stores.base import EngineStore
 from penstock.runtime.stores.duplicates import StagedDuplicatesStore

@@ -20,7 +20,7 @@ from penstock.runtime.commit.refusals import Origin
 from penstock.runtime.input.deserialization import RawMessage
 from penstock.runtime.input.queues import Run
 from penstock.runtime.model.ids import Partition, TaskId
-from penstock.runtime.model.offset_metadata import OffsetAndMetadata
+from penstock.runtime.model.offsets import OffsetAndMetadata
 
 logger = logging.getLogger(__name__)
 

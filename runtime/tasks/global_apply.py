@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 
 from penstock.runtime.changelog.staleness import RestorableStore
 from penstock.runtime.input.deserialization import Batch, Decoder, Failure, RawMessage, judge
-from penstock.runtime.model.error_text import text_of
 from penstock.runtime.model.errors import DeserializationError
 from penstock.runtime.model.events import EventKind, EventSink
 from penstock.runtime.model.handlers import DeserializationExceptionHandler, DeserializationHandlerResponse
 from penstock.runtime.model.ids import NextOffset, Partition, TaskId
 from penstock.runtime.model.metrics import TASK, Metrics
+from penstock.runtime.model.user_errors import text_of
 from penstock.runtime.stores.base import EngineStore
 from penstock.runtime.topology.pipeline import Pipeline
 

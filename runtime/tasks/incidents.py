@@ -16,7 +16,6 @@ from penstock.runtime.commit.refusals import Origin, Output, TopicLimits, is_abo
 from penstock.runtime.input.deserialization import Batch, RawMessage, raw_record
 from penstock.runtime.kafka.topic_admin import TopicAdmin
 from penstock.runtime.model.clock import Clock
-from penstock.runtime.model.error_text import described, text_of
 from penstock.runtime.model.errors import ProcessingError, ProductionError, SerializationError, StreamsError, TransactionAbortedError
 from penstock.runtime.model.events import EventKind, EventSink, base64_or_none
 from penstock.runtime.model.handlers import (
@@ -35,6 +34,7 @@ from penstock.runtime.model.ids import Partition, TaskId
 from penstock.runtime.model.metrics import TASK, Metrics
 from penstock.runtime.model.record import Headers
 from penstock.runtime.model.timestamps import ConsumerRecord
+from penstock.runtime.model.user_errors import described, text_of
 from penstock.runtime.tasks.culprits import CulpritSearch, Verdict
 from penstock.runtime.topology.topology import Topology
 

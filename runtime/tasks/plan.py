@@ -16,7 +16,7 @@ from penstock.runtime.model.clock import Clock
 from penstock.runtime.model.errors import TaskCorruptedError
 from penstock.runtime.model.ids import NextOffset, Partition, TaskId
 from penstock.runtime.model.metrics import Metrics
-from penstock.runtime.model.offset_reset import AutoOffsetReset
+from penstock.runtime.model.offsets import AutoOffsetReset
 from penstock.runtime.operators.context import EMIT_INTERVAL_MS, GlobalStores, TaskContext
 from penstock.runtime.operators.processor import UserProcessor
 from penstock.runtime.operators.stream_table_join import StreamGlobalTableJoin

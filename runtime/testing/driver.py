@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import cast
 
 from penstock.runtime.config.streams_config import StreamsConfig
-from penstock.runtime.model.durations import Duration, to_ms
+from penstock.runtime.model.clock import Duration, to_ms
 from penstock.runtime.model.errors import InvalidStateStoreError
 from penstock.runtime.model.metrics import MetricName, Metrics
 from penstock.runtime.model.record import Headers

@@ -15,8 +15,7 @@ from penstock.runtime.model.errors import ProductionError, TransactionAbortedErr
 from penstock.runtime.model.events import EventSink
 from penstock.runtime.model.ids import NextOffset, Partition, TaskId
 from penstock.runtime.model.metrics import Metrics
-from penstock.runtime.model.offset_metadata import OffsetAndMetadata
-from penstock.runtime.model.offset_reset import AutoOffsetReset
+from penstock.runtime.model.offsets import AutoOffsetReset, OffsetAndMetadata
 from penstock.runtime.model.record import Headers
 from penstock.runtime.operators.context import TaskContext
 from penstock.runtime.stores.base import EngineStore, StoreContext

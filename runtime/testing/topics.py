@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Generic, cast, overload
 
-from penstock.runtime.model.durations import Duration, to_ms
+from penstock.runtime.model.clock import Duration, to_ms
 from penstock.runtime.model.errors import DeserializationError, SerializationError
 from penstock.runtime.model.record import Headers, Record
 from penstock.runtime.model.type_variables import K, V

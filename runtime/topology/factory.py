@@ -5,9 +5,8 @@ from __future__ import annotations
 import importlib
 import traceback
 
-from penstock.runtime.model.error_text import described
 from penstock.runtime.model.errors import TopologyError
-from penstock.runtime.model.interrupts import distinct_ctrl_c, pass_ctrl_c
+from penstock.runtime.model.user_errors import described, distinct_ctrl_c, pass_ctrl_c
 from penstock.runtime.topology.topology import Topology
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.runtime.model.ids import Partition, TaskId, changelog_topic
-from penstock.runtime.model.offset_reset import AutoOffsetReset
+from penstock.runtime.model.offsets import AutoOffsetReset
 from penstock.runtime.model.record import RecordContext
 from penstock.runtime.model.type_variables import K, V
 from penstock.runtime.serdes.serde import Serde

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from penstock.runtime.config.optimizations import MERGE_REPARTITIONS, REUSE_TABLE_TOPICS, SELF_JOIN
-from penstock.runtime.model.offset_reset import AutoOffsetReset
+from penstock.runtime.model.offsets import AutoOffsetReset
 from penstock.runtime.operators.stateless import Filter, FlatMap, Map, PassThrough, Peek, SelectKey, Split
 from penstock.runtime.operators.stream_join import StreamSelfJoin
 from penstock.runtime.serdes.serde import Serde

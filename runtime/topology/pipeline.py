@@ -21,7 +21,6 @@ from types import CodeType, FunctionType, TracebackType
 from typing import cast
 
 from penstock.runtime.model.clock import NEVER
-from penstock.runtime.model.error_text import described
 from penstock.runtime.model.errors import (
     BrokerUnavailableError,
     ProcessingError,
@@ -33,8 +32,8 @@ from penstock.runtime.model.errors import (
     TaskMigratedError,
     TransactionAbortedError,
 )
-from penstock.runtime.model.interrupts import pass_ctrl_c
 from penstock.runtime.model.record import Headers
+from penstock.runtime.model.user_errors import described, pass_ctrl_c
 from penstock.runtime.operators.context import Forward, Hooks, TaskContext
 from penstock.runtime.operators.processor import UserProcessor
 from penstock.runtime.operators.punctuation import PunctuationQueue

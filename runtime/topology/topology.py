@@ -16,7 +16,7 @@ from typing import TypeVar
 from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.model.arity import takes_context
 from penstock.runtime.model.errors import TopologyError
-from penstock.runtime.model.offset_reset import AutoOffsetReset
+from penstock.runtime.model.offsets import AutoOffsetReset
 from penstock.runtime.operators.base import OperatorSupplier
 from penstock.runtime.operators.processor import MakesProcessor, UserProcessor, stores_of
 from penstock.runtime.serdes.pending import PendingSerde, resolved_serde

@@ -24,7 +24,6 @@ from functools import partial
 from queue import Empty, SimpleQueue
 
 from penstock.runtime.coordination.fleet import Fleet
-from penstock.runtime.model.error_text import described
 from penstock.runtime.model.errors import (
     BrokerUnavailableError,
     StreamsError,
@@ -34,6 +33,7 @@ from penstock.runtime.model.errors import (
 )
 from penstock.runtime.model.events import EventKind
 from penstock.runtime.model.states import State
+from penstock.runtime.model.user_errors import described
 from penstock.runtime.tasks.incidents import MOST_TEXT, Incidents
 from penstock.runtime.worker.assembly import Assembly, LoopCalls, assemble
 from penstock.runtime.worker.garbage_collection import relaxed_collector

@@ -16,8 +16,7 @@ from penstock.runtime.model.clock import Clock
 from penstock.runtime.model.errors import StreamsError, by_reset
 from penstock.runtime.model.events import EventKind, EventSink
 from penstock.runtime.model.ids import NextOffset, Partition
-from penstock.runtime.model.offset_metadata import OffsetAndMetadata
-from penstock.runtime.model.offset_reset import Strategy
+from penstock.runtime.model.offsets import OffsetAndMetadata, Strategy
 from penstock.runtime.stores.base import EntryStore
 from penstock.runtime.tasks.active import ActiveTask
 from penstock.runtime.worker.missed_deletions import SHORTEST_MS, missed_deletions

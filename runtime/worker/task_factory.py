@@ -17,7 +17,7 @@ from penstock.runtime.model.errors import BrokerUnavailableError, by_reset
 from penstock.runtime.model.handlers import LogAndContinueProcessingExceptionHandler, LogAndFailProcessingExceptionHandler
 from penstock.runtime.model.ids import NextOffset, Partition, TaskId
 from penstock.runtime.model.metrics import Metrics
-from penstock.runtime.model.offset_reset import AutoOffsetReset
+from penstock.runtime.model.offsets import AutoOffsetReset
 from penstock.runtime.model.states import TaskKind
 from penstock.runtime.operators.context import GlobalStores
 from penstock.runtime.stores.budget import StoreMemory

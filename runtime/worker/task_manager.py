@@ -15,7 +15,7 @@ from penstock.runtime.kafka.input_reader import Polled, Reader
 from penstock.runtime.model.errors import StateDirectoryLockedError, StateLostError, StreamsError, TaskCorruptedError
 from penstock.runtime.model.events import EventKind, EventSink
 from penstock.runtime.model.ids import NextOffset, Partition, TaskId
-from penstock.runtime.model.offset_metadata import OffsetAndMetadata
+from penstock.runtime.model.offsets import OffsetAndMetadata
 from penstock.runtime.model.states import TaskState
 from penstock.runtime.seeds.first_state import FirstState
 from penstock.runtime.tasks.active import ActiveTask

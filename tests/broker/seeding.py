@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from penstock.runtime.model.ids import Partition
-from penstock.runtime.model.offset_metadata import OffsetAndMetadata
+from penstock.runtime.model.offsets import OffsetAndMetadata
 from penstock.runtime.seeds import install
 from penstock.runtime.seeds.journal import Mark
 from penstock.runtime.seeds.writing import SeedWriter

@@ -23,7 +23,7 @@ from penstock.runtime.model.errors import TaskMigratedError, TransactionAbortedE
 from penstock.runtime.model.events import EventKind
 from penstock.runtime.model.handlers import ErrorHandlerContext, ProcessingExceptionHandler, ProcessingHandlerResponse
 from penstock.runtime.model.ids import NextOffset, Partition
-from penstock.runtime.model.offset_metadata import OffsetAndMetadata
+from penstock.runtime.model.offsets import OffsetAndMetadata
 from penstock.runtime.model.states import State
 from penstock.runtime.model.timestamps import ConsumerRecord
 from penstock.runtime.snapshots.manifest import read_manifest

@@ -15,7 +15,7 @@ from penstock.runtime.dsl.builder import StreamsBuilder
 from penstock.runtime.dsl.options import Consumed, Produced
 from penstock.runtime.model.events import EventKind
 from penstock.runtime.model.ids import TaskId
-from penstock.runtime.model.offset_reset import AutoOffsetReset
+from penstock.runtime.model.offsets import AutoOffsetReset
 from penstock.runtime.model.states import State
 from penstock.runtime.topology.topology import Topology
 from tests.support import Kafka, wait_until

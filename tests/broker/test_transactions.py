@@ -17,7 +17,7 @@ from penstock.runtime.commit.exactly_once import ExactlyOnce
 from penstock.runtime.coordination.records import Member
 from penstock.runtime.model.errors import StreamsConfigError, TransactionAbortedError
 from penstock.runtime.model.ids import NextOffset, Partition
-from penstock.runtime.model.offset_metadata import OffsetAndMetadata
+from penstock.runtime.model.offsets import OffsetAndMetadata
 from penstock.runtime.model.states import State
 from tests.support import Kafka, wait_until
 from tests.support.engine import client, count_topology, counts_become, running, worker_of

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock import serdes
-from penstock.runtime.model.offset_metadata import decode_partition_time, encode_partition_time
+from penstock.runtime.model.offsets import decode_partition_time, encode_partition_time
 from penstock.runtime.model.record import Window, Windowed
 from penstock.runtime.serdes.keys import pack_timestamp, session_key, split_session_key, split_window_store_key, window_store_key
 from penstock.runtime.serdes.murmur import murmur2, partition_for

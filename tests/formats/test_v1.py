@@ -16,7 +16,7 @@ from penstock.runtime.changelog.checkpoint import read_checkpoint
 from penstock.runtime.coordination.records import Tombstone, decode
 from penstock.runtime.model.events import Event
 from penstock.runtime.model.ids import Partition
-from penstock.runtime.model.offset_metadata import decode_partition_time, encode_partition_time
+from penstock.runtime.model.offsets import decode_partition_time, encode_partition_time
 from penstock.runtime.model.record import ValueAndTimestamp
 from penstock.runtime.snapshots.manifest import read_manifest
 from penstock.runtime.stores.base import EngineStore, StoreContext

@@ -26,7 +26,7 @@ from penstock.runtime.coordination.records import (
 )
 from penstock.runtime.model.events import Event, EventKind
 from penstock.runtime.model.ids import NextOffset, Partition, TaskId
-from penstock.runtime.model.offset_metadata import encode_partition_time
+from penstock.runtime.model.offsets import encode_partition_time
 from penstock.runtime.model.states import State, TaskKind, TaskState
 from penstock.runtime.serdes.keys import session_key, window_store_key
 from penstock.runtime.snapshots.local import write_snapshot

@@ -13,7 +13,7 @@ from penstock import serdes
 from penstock.runtime.dsl.builder import StreamsBuilder
 from penstock.runtime.dsl.options import Consumed, Produced
 from penstock.runtime.model.errors import DeserializationError, ProcessingError, ProductionError, TopologyError
-from penstock.runtime.model.interrupts import is_ctrl_c
+from penstock.runtime.model.user_errors import is_ctrl_c
 from penstock.runtime.serdes.serde import PlainSerde, Serde
 from penstock.runtime.topology.factory import build_topology
 from penstock.testing import TopologyTestDriver

@@ -14,7 +14,7 @@ from penstock.runtime.commit.order import Commit
 from penstock.runtime.model.errors import TaskMigratedError, TransactionAbortedError
 from penstock.runtime.model.events import EventKind, EventSink
 from penstock.runtime.model.ids import NextOffset, Partition
-from penstock.runtime.model.offset_metadata import OffsetAndMetadata, decode_partition_time, decode_processors, encode_partition_time
+from penstock.runtime.model.offsets import OffsetAndMetadata, decode_partition_time, decode_processors, encode_partition_time
 from penstock.runtime.model.record import Headers
 from penstock.testing import ManualClock
 

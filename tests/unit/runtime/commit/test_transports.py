@@ -13,7 +13,7 @@ from penstock.runtime.commit.at_least_once import AtLeastOnce
 from penstock.runtime.commit.refusals import ANY_MS, Limits, Origin, Output, Refusals, TopicLimits
 from penstock.runtime.kafka.transactions import GroupMetadata, TransactionalProducer
 from penstock.runtime.model.ids import NextOffset, Partition
-from penstock.runtime.model.offset_metadata import OffsetAndMetadata
+from penstock.runtime.model.offsets import OffsetAndMetadata
 
 CHANGELOG = Partition("app-counts-changelog", 0)
 INPUT = {Partition("in", 0): OffsetAndMetadata(1, "")}

@@ -27,7 +27,7 @@ from penstock import (
     TopologyError,
     serdes,
 )
-from penstock.runtime.model.offset_reset import AutoOffsetReset
+from penstock.runtime.model.offsets import AutoOffsetReset
 from penstock.runtime.operators.stateless import Filter, PassThrough
 from penstock.runtime.stores import EntryStore
 from penstock.runtime.stores.suppliers import Builder

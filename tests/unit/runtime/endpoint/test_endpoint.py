@@ -42,8 +42,7 @@ from penstock.runtime.coordination.streams_metadata import StreamsMetadataState
 from penstock.runtime.endpoint import HttpEndpoint, Routes, metrics_server, server
 from penstock.runtime.endpoint.answers import Answer
 from penstock.runtime.model.errors import InvalidStateStoreError, StreamsError
-from penstock.runtime.model.hosts import HostInfo
-from penstock.runtime.model.ids import TaskId
+from penstock.runtime.model.ids import HostInfo, TaskId
 from penstock.runtime.model.metrics import TASK, MetricName, Metrics
 from penstock.runtime.model.states import State
 from penstock.runtime.serdes.murmur import partition_for

@@ -7,8 +7,8 @@ import logging
 
 import pytest
 
-from penstock.runtime.model.error_text import described, text_of
 from penstock.runtime.model.logs import JsonFormatter
+from penstock.runtime.model.user_errors import described, text_of
 
 
 class Fails(Exception):

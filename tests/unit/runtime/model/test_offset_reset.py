@@ -11,7 +11,7 @@ from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.dsl.builder import StreamsBuilder
 from penstock.runtime.dsl.options import Consumed, Grouped
 from penstock.runtime.model.errors import StreamsConfigError
-from penstock.runtime.model.offset_reset import AutoOffsetReset
+from penstock.runtime.model.offsets import AutoOffsetReset
 
 CONFIG = {"application.id": "app", "bootstrap.servers": "localhost:9092"}
 HOUR_MS = 3_600_000

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import serdes
-from penstock.runtime.model.durations import to_ms
+from penstock.runtime.model.clock import to_ms
 from penstock.runtime.model.record import Headers, Window, Windowed
 from penstock.runtime.model.type_variables import T
 from penstock.runtime.serdes import keys

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.runtime.model.ids import Partition
-from penstock.runtime.model.offset_metadata import OffsetAndMetadata
+from penstock.runtime.model.offsets import OffsetAndMetadata
 from penstock.runtime.tasks.culprits import LARGEST, CulpritSearch, Verdict
 from tests.support.raw_messages import Raw
 

@@ -1,10 +1,13 @@
-"""Ctrl-C, as distinct from application code that raises KeyboardInterrupt.
+"""Exceptions that the application's code raised: how they differ from Ctrl-C, and their text.
 
 Application code may raise any BaseException: `sys.exit()` in an operator is a failure like any other, and the handlers decide about it. So
 the engine catches BaseException wherever it calls such code. Only a Ctrl-C of the program must pass. Python raises it on the main thread,
 where the test driver processes records and some listeners run, and only while SIGINT has Python's own handler. Processes of instances and
 workers install another handler, so a KeyboardInterrupt there is always the application's own. A topology's factory runs before that
 handler is installed, and in commands; `distinct_ctrl_c` distinguishes the two there.
+
+An exception's `__str__` may raise too, and text that it quotes from a record may not be encodable in UTF-8 (JSON escapes can produce lone
+surrogates). Handlers must be called, and the record named, in spite of both.
 """
 
 from __future__ import annotations
@@ -52,3 +55,23 @@ def pass_ctrl_c(error: BaseException, where: str) -> None:
     if is_ctrl_c(error):
         error.add_note(where)
         raise error
+
+
+def text_of(error: BaseException) -> str:
+    """Return `str(error)`, with escapes for characters that UTF-8 cannot encode."""
+    try:
+        text = str(error)
+    except BaseException as failed:  # noqa: BLE001 (user code may raise anything)
+        pass_ctrl_c(failed, f"the text of a {type(error).__name__}")
+        text = f"(its text cannot be shown: {type(failed).__name__})"
+    return writable(text)
+
+
+def described(error: BaseException) -> str:
+    """Return type and text of an error, for a message."""
+    return f"{type(error).__name__}: {text_of(error)}"
+
+
+def writable(text: str) -> str:
+    """Return the text, with escapes for characters that UTF-8 cannot encode."""
+    return text.encode("utf-8", "backslashreplace").decode()
