@@ -11,22 +11,18 @@ from __future__ import annotations
 
 from typing import cast
 
-from penstock.runtime.model.record import Change, Headers
-from penstock.runtime.serdes.serde import CurrentHeaders, Deserializer, Serde, Serializer
-from penstock.runtime.serdes.serde_format import SerdeFormat
+from penstock.runtime.model.record import Change
+from penstock.runtime.serdes.serde import CurrentHeaders, Deserializer, Serde, Serializer, WrappingSerde
 
 
-class ChangedSerde(Serde):
+class ChangedSerde(WrappingSerde):
     """Serde of `Change`, around the serde of the values."""
 
     __slots__ = ("_inner",)
 
     def __init__(self, inner: Serde) -> None:
-        super().__init__(self._write_with, self._read_with, declares=inner.declares, name=f"changed({inner.name})")
+        super().__init__("changed", inner)
         self._inner = inner
-
-    def format(self) -> SerdeFormat:
-        return SerdeFormat(name="changed", parts=(self._inner.format(),))
 
     def serializer(self, topic: str, headers: CurrentHeaders | None = None) -> Serializer:
         write = self._inner.serializer(topic, headers)
@@ -66,12 +62,6 @@ class ChangedSerde(Serde):
             return Change(read(body[start : start + length]), read(body[start + length :]))
 
         return changed
-
-    def _write_with(self, topic: str, headers: Headers | None, data: object) -> bytes | None:
-        return self.serializer(topic)(data)
-
-    def _read_with(self, topic: str, headers: Headers | None, data: bytes) -> object:
-        return self.deserializer(topic)(data)
 
 
 def _varint(number: int) -> bytes:

@@ -12,9 +12,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import NamedTuple, cast
 
-from penstock.runtime.model.record import Headers
-from penstock.runtime.serdes.serde import CurrentHeaders, Deserializer, Serde, Serializer
-from penstock.runtime.serdes.serde_format import SerdeFormat
+from penstock.runtime.serdes.serde import CurrentHeaders, Deserializer, Serde, Serializer, WrappingSerde
 
 _KEY = Struct(">qB")
 _COUNT = Struct(">Bi")
@@ -31,19 +29,14 @@ class JoinKey(NamedTuple):
     key: object
 
 
-class JoinKeySerde(Serde):
+class JoinKeySerde(WrappingSerde):
     """Serde of `JoinKey`, around the serde of the record's key."""
 
     __slots__ = ("_inner",)
 
     def __init__(self, inner: Serde) -> None:
-        super().__init__(
-            self._write_with, self._read_with, immutable=inner.immutable, declares=inner.declares, name=f"join_key({inner.name})"
-        )
+        super().__init__("join_key", inner, immutable=inner.immutable)
         self._inner = inner
-
-    def format(self) -> SerdeFormat:
-        return SerdeFormat(name="join_key", parts=(self._inner.format(),))
 
     def serializer(self, topic: str, headers: CurrentHeaders | None = None) -> Serializer:
         write = self._inner.serializer(topic, headers)
@@ -63,29 +56,19 @@ class JoinKeySerde(Serde):
 
         return join_key
 
-    def _write_with(self, topic: str, headers: Headers | None, data: object) -> bytes | None:
-        return self.serializer(topic)(data)
-
-    def _read_with(self, topic: str, headers: Headers | None, data: bytes) -> object:
-        return self.deserializer(topic)(data)
-
 
 JoinValues = tuple[tuple[bool, object], ...]
 """The values of one `JoinKey`, each preceded by True if it is from the left stream."""
 
 
-class JoinValuesSerde(Serde):
+class JoinValuesSerde(WrappingSerde):
     """Serde of `JoinValues`, around the serdes of both streams' values."""
 
     __slots__ = ("_left", "_right")
 
     def __init__(self, left: Serde, right: Serde) -> None:
-        name = f"join_values({left.name}, {right.name})"
-        super().__init__(self._write_with, self._read_with, declares=(*left.declares, *right.declares), name=name)
+        super().__init__("join_values", left, right)
         self._left, self._right = left, right
-
-    def format(self) -> SerdeFormat:
-        return SerdeFormat(name="join_values", parts=(self._left.format(), self._right.format()))
 
     def serializer(self, topic: str, headers: CurrentHeaders | None = None) -> Serializer:
         write_left, write_right = self._left.serializer(topic, headers), self._right.serializer(topic, headers)
@@ -118,12 +101,6 @@ class JoinValuesSerde(Serde):
             return tuple(values)
 
         return join_values
-
-    def _write_with(self, topic: str, headers: Headers | None, data: object) -> bytes | None:
-        return self.serializer(topic)(data)
-
-    def _read_with(self, topic: str, headers: Headers | None, data: bytes) -> object:
-        return self.deserializer(topic)(data)
 
 
 def _written(data: bytes | None) -> bytes:

@@ -13,7 +13,7 @@ from struct import Struct
 
 from penstock.runtime.model.type_variables import T
 from penstock.runtime.serdes.primitive import DOUBLE, FLOAT, INTEGER, LONG, SHORT, UUID
-from penstock.runtime.serdes.serde import CurrentHeaders, Serde
+from penstock.runtime.serdes.serde import CurrentHeaders, Serde, WrappingSerde
 from penstock.runtime.serdes.serde_format import SerdeFormat
 
 _FIXED = {serde: serde.size for serde in (SHORT, INTEGER, LONG, FLOAT, DOUBLE, UUID)}
@@ -36,19 +36,11 @@ def list_of(inner: Serde[T]) -> Serde[list[T]]:
     return _ListSerde(inner)
 
 
-class _Nullable(Serde["T | None"]):
+class _Nullable(WrappingSerde["T | None"]):
     __slots__ = ("_inner",)
 
     def __init__(self, inner: Serde[T]) -> None:
-        super().__init__(
-            self._write,
-            self._read,
-            immutable=inner.immutable,
-            declares=inner.declares,
-            name=f"nullable({inner.name})",
-            schema=inner.schema,
-            registry_schema=inner.registry_schema,
-        )
+        super().__init__("nullable", inner, immutable=inner.immutable, schema=inner.schema, registry_schema=inner.registry_schema)
         self._inner = inner
 
     def format(self) -> SerdeFormat:
@@ -62,25 +54,14 @@ class _Nullable(Serde["T | None"]):
         read = self._inner.deserializer(topic, headers)
         return lambda data: None if data is None else read(data)
 
-    def _write(self, topic: str, headers: object, data: T | None) -> bytes | None:
-        return self.serializer(topic)(data)
 
-    def _read(self, topic: str, headers: object, data: bytes | None) -> T | None:
-        return self.deserializer(topic)(data)
-
-
-class _ListSerde(Serde[list[T]]):
+class _ListSerde(WrappingSerde[list[T]]):
     __slots__ = ("_inner", "_size")
 
     def __init__(self, inner: Serde[T]) -> None:
-        super().__init__(
-            self._write, self._read, immutable=False, declares=inner.declares, name=f"list_of({inner.name})", schema=inner.schema
-        )
+        super().__init__("list_of", inner, schema=inner.schema)
         self._inner = inner
         self._size = next((size for serde, size in _FIXED.items() if serde is inner), None)
-
-    def format(self) -> SerdeFormat:
-        return SerdeFormat(name="list_of", parts=(self._inner.format(),))
 
     def serializer(self, topic: str, headers: CurrentHeaders | None = None) -> Callable[[list[T]], bytes]:
         write, size = self._inner.serializer(topic, headers), self._size
@@ -100,12 +81,6 @@ class _ListSerde(Serde[list[T]]):
             return [None if entry is None else read(entry) for entry in _Input(data, self).entries(self._size)]
 
         return entries  # type: ignore[return-value]  # a list may hold None whatever T is, as in Java
-
-    def _write(self, topic: str, headers: object, data: list[T]) -> bytes:
-        return self.serializer(topic)(data)
-
-    def _read(self, topic: str, headers: object, data: bytes) -> list[T]:
-        return self.deserializer(topic)(data)
 
 
 def _sized(entries: list[bytes | None]) -> bytes:

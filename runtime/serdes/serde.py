@@ -130,3 +130,33 @@ class PlainSerde(Serde[T]):
 
     def deserializer(self, topic: str, headers: CurrentHeaders | None = None) -> Callable[[bytes], T]:
         return self._read
+
+
+class WrappingSerde(Serde[T]):
+    """A serde around others, named by `name(inner, …)`. Its format has those of the inner serdes as parts; `detail`: what a reader needs to
+    know that is not in the bytes. Subclasses define `serializer` and `deserializer`."""
+
+    __slots__ = ("_detail", "_format_name", "_parts")
+
+    def __init__(
+        self,
+        name: str,
+        *inner: Serde,
+        immutable: bool = False,
+        detail: str = "",
+        schema: Mapping[str, object] | None = None,
+        registry_schema: RegistrySchema | None = None,
+    ) -> None:
+        super().__init__(
+            lambda topic, headers, data: self.serializer(topic)(data),
+            lambda topic, headers, data: self.deserializer(topic)(data),
+            immutable=immutable,
+            declares=[key for each in inner for key in each.declares],
+            name=f"{name}({', '.join(each.name for each in inner)})",
+            schema=schema,
+            registry_schema=registry_schema,
+        )
+        self._format_name, self._detail, self._parts = name, detail, inner
+
+    def format(self) -> SerdeFormat:
+        return SerdeFormat(name=self._format_name, detail=self._detail, parts=tuple(each.format() for each in self._parts))

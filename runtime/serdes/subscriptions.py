@@ -14,9 +14,7 @@ from enum import IntEnum
 from struct import Struct
 from typing import NamedTuple, cast
 
-from penstock.runtime.model.record import Headers
-from penstock.runtime.serdes.serde import CurrentHeaders, Deserializer, Serde, Serializer
-from penstock.runtime.serdes.serde_format import SerdeFormat
+from penstock.runtime.serdes.serde import CurrentHeaders, Deserializer, Serde, Serializer, WrappingSerde
 
 _NO_HASH = 0x80
 _HASH_BYTES = 16
@@ -53,7 +51,7 @@ class Response(NamedTuple):
     partition: int | None = None
 
 
-class SubscriptionSerde(Serde):
+class SubscriptionSerde(WrappingSerde):
     """Serde of `Subscription`, around the serde of the primary key.
 
     The inner serde is called with the topic `<subscription topic>-pk`, for the subscription topic and for the changelog of its store alike.
@@ -63,11 +61,8 @@ class SubscriptionSerde(Serde):
     __slots__ = ("_changelog", "_inner", "_topic")
 
     def __init__(self, inner: Serde, topic: str, changelog: str) -> None:
-        super().__init__(self._write_with, self._read_with, declares=inner.declares, name=f"subscription({inner.name})")
+        super().__init__("subscription", inner)
         self._inner, self._topic, self._changelog = inner, topic, changelog
-
-    def format(self) -> SerdeFormat:
-        return SerdeFormat(name="subscription", parts=(self._inner.format(),))
 
     def _key_topic(self, topic: str) -> str:
         return f"{topic.removesuffix(self._changelog)}{self._topic}-pk" if topic.endswith(self._changelog) else f"{topic}-pk"
@@ -94,24 +89,15 @@ class SubscriptionSerde(Serde):
 
         return subscription
 
-    def _write_with(self, topic: str, headers: Headers | None, data: object) -> bytes | None:
-        return self.serializer(topic)(data)
 
-    def _read_with(self, topic: str, headers: Headers | None, data: bytes) -> object:
-        return self.deserializer(topic)(data)
-
-
-class ResponseSerde(Serde):
+class ResponseSerde(WrappingSerde):
     """Serde of `Response`, around the serde of the right table's rows."""
 
     __slots__ = ("_inner",)
 
     def __init__(self, inner: Serde) -> None:
-        super().__init__(self._write_with, self._read_with, declares=inner.declares, name=f"response({inner.name})")
+        super().__init__("response", inner)
         self._inner = inner
-
-    def format(self) -> SerdeFormat:
-        return SerdeFormat(name="response", parts=(self._inner.format(),))
 
     def serializer(self, topic: str, headers: CurrentHeaders | None = None) -> Serializer:
         write = self._inner.serializer(topic, headers)
@@ -131,12 +117,6 @@ class ResponseSerde(Serde):
             return Response(row_hash, read(data[rest:]) if len(data) > rest else None)
 
         return response
-
-    def _write_with(self, topic: str, headers: Headers | None, data: object) -> bytes | None:
-        return self.serializer(topic)(data)
-
-    def _read_with(self, topic: str, headers: Headers | None, data: bytes) -> object:
-        return self.deserializer(topic)(data)
 
 
 def foreign_prefix(foreign_key: bytes) -> bytes:

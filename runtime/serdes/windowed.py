@@ -8,9 +8,8 @@ from datetime import timedelta
 from penstock.runtime.model.clock import to_ms
 from penstock.runtime.model.record import SessionWindow, Window, Windowed
 from penstock.runtime.model.type_variables import K
-from penstock.runtime.serdes import keys
-from penstock.runtime.serdes.serde import CurrentHeaders, Serde
-from penstock.runtime.serdes.serde_format import SerdeFormat
+from penstock.runtime.serdes.keys import session_key, split_session_key, split_windowed_key, windowed_key
+from penstock.runtime.serdes.serde import CurrentHeaders, Serde, WrappingSerde
 
 _LAST = 2**63 - 1
 """The largest timestamp, and the end of windows that have no end."""
@@ -24,14 +23,14 @@ def time_windowed(inner: Serde[K], window_size: timedelta | int) -> Serde[Window
     size = to_ms(window_size)
 
     def read(data: bytes) -> tuple[bytes, Window]:
-        key, start = keys.split_windowed_key(data)
+        key, start = split_windowed_key(data)
         return key, Window(start, min(start + size, _LAST))
 
     return _WindowedSerde("time_windowed", inner, _write_start, read, 8, f"{size} ms")
 
 
 def _write_start(key: bytes, window: Window) -> bytes:
-    return keys.windowed_key(key, window.start)
+    return windowed_key(key, window.start)
 
 
 def session_windowed(inner: Serde[K]) -> Serde[Windowed[K]]:
@@ -40,11 +39,11 @@ def session_windowed(inner: Serde[K]) -> Serde[Windowed[K]]:
 
 
 def _write_session(key: bytes, window: Window) -> bytes:
-    return keys.session_key(key, window.start, window.end)
+    return session_key(key, window.start, window.end)
 
 
 def _read_session(data: bytes) -> tuple[bytes, Window]:
-    key, start, end = keys.split_session_key(data)
+    key, start, end = split_session_key(data)
     return key, SessionWindow(start, end)
 
 
@@ -53,8 +52,8 @@ def window_bytes(serde: Serde) -> int:
     return serde.window_bytes if isinstance(serde, _WindowedSerde) else 0
 
 
-class _WindowedSerde(Serde[Windowed[K]]):
-    __slots__ = ("_detail", "_format_name", "_inner", "_join", "_split", "window_bytes")
+class _WindowedSerde(WrappingSerde[Windowed[K]]):
+    __slots__ = ("_inner", "_join", "_split", "window_bytes")
 
     def __init__(
         self,
@@ -65,25 +64,11 @@ class _WindowedSerde(Serde[Windowed[K]]):
         window_bytes: int,
         detail: str = "",
     ) -> None:
-        """`detail`: what a reader needs to know that is not in the bytes."""
-        full_name = f"{name}({inner.name})"
-        super().__init__(
-            self._write_with,
-            self._read_with,
-            immutable=inner.immutable,
-            declares=inner.declares,
-            name=full_name,
-            schema=inner.schema,
-            registry_schema=inner.registry_schema,
-        )
-        self._format_name, self._detail = name, detail
+        super().__init__(name, inner, immutable=inner.immutable, detail=detail, schema=inner.schema, registry_schema=inner.registry_schema)
         self._inner = inner
         self._join = join
         self._split = split
         self.window_bytes = window_bytes
-
-    def format(self) -> SerdeFormat:
-        return SerdeFormat(name=self._format_name, detail=self._detail, parts=(self._inner.format(),))
 
     def serializer(self, topic: str, headers: CurrentHeaders | None = None) -> Callable[[Windowed[K]], bytes | None]:
         write, join = self._inner.serializer(topic, headers), self._join
@@ -106,9 +91,3 @@ class _WindowedSerde(Serde[Windowed[K]]):
             return Windowed(read(key), window)
 
         return windowed
-
-    def _write_with(self, topic: str, headers: object, data: Windowed[K]) -> bytes | None:
-        return self.serializer(topic)(data)
-
-    def _read_with(self, topic: str, headers: object, data: bytes) -> Windowed[K]:
-        return self.deserializer(topic)(data)
