@@ -56,11 +56,9 @@ from penstock.runtime.operators.table_join import (
     TableJoin,
     TableJoinMerge,
 )
-from penstock.runtime.serdes.join_sides import JoinKeySerde, JoinValuesSerde
-from penstock.runtime.serdes.pending import resolved_serde, wrapped
+from penstock.runtime.serdes.internal import JoinKeySerde, JoinValuesSerde, Response, ResponseSerde, SubscriptionSerde
 from penstock.runtime.serdes.primitive import BYTES
-from penstock.runtime.serdes.serde import Serde
-from penstock.runtime.serdes.subscriptions import Response, ResponseSerde, SubscriptionSerde
+from penstock.runtime.serdes.serde import Serde, resolved_serde, wrapped
 from penstock.runtime.stores.base import EngineStore, StateStore, StoreBuilder
 from penstock.runtime.stores.suppliers import Builder, Stores, WindowSupplier
 from penstock.runtime.topology.nodes import Partitioner, StoreFactory

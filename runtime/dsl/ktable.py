@@ -42,9 +42,8 @@ from penstock.runtime.operators.suppress import Suppress
 from penstock.runtime.operators.table import TableFilter, TableGroupBy, TableMapValues, ToStream
 from penstock.runtime.operators.transform_values import MakesValueTransformer, TableTransformValues
 from penstock.runtime.serdes import LONG
-from penstock.runtime.serdes.changed import ChangedSerde
-from penstock.runtime.serdes.pending import wrapped
-from penstock.runtime.serdes.serde import Serde
+from penstock.runtime.serdes.internal import ChangedSerde
+from penstock.runtime.serdes.serde import Serde, wrapped
 from penstock.runtime.topology.checks import check_supplier
 
 if TYPE_CHECKING:

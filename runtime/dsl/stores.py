@@ -11,8 +11,7 @@ from penstock.runtime.dsl.windows import AnyWindows, SessionWindows, SlidingWind
 from penstock.runtime.model.clock import to_ms
 from penstock.runtime.model.errors import TopologyError
 from penstock.runtime.serdes import session_windowed, time_windowed
-from penstock.runtime.serdes.pending import required_serde, resolved_serde, wrapped
-from penstock.runtime.serdes.serde import Serde
+from penstock.runtime.serdes.serde import Serde, required_serde, resolved_serde, wrapped
 from penstock.runtime.stores.base import EngineStore, StateStore, StoreBuilder
 from penstock.runtime.stores.buffer import ChangeBuffer
 from penstock.runtime.stores.settings import SessionSettings, StoreSettings, WindowSettings

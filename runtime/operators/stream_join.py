@@ -27,7 +27,7 @@ from penstock.runtime.operators.base import OperatorSupplier
 from penstock.runtime.operators.context import Forward, NodeContext
 from penstock.runtime.operators.event_time import OBSERVED_TIME, commit_time, committed_time
 from penstock.runtime.operators.materialized import key_bytes
-from penstock.runtime.serdes.join_sides import JoinKey, JoinValues
+from penstock.runtime.serdes.internal import JoinKey, JoinValues
 from penstock.runtime.stores.duplicates import StagedDuplicatesStore
 from penstock.runtime.stores.key_value import StagedKeyValueStore
 

@@ -29,8 +29,7 @@ from penstock.runtime.operators.base import OperatorSupplier
 from penstock.runtime.operators.context import Forward, LookUp, NodeContext
 from penstock.runtime.operators.event_time import OBSERVED_TIME, commit_time, committed_time
 from penstock.runtime.operators.materialized import entries_of, store_getter
-from penstock.runtime.serdes.pending import resolved_serde
-from penstock.runtime.serdes.serde import Serde
+from penstock.runtime.serdes.serde import Serde, resolved_serde
 from penstock.runtime.stores.buffer_format import BufferValue, Origin
 from penstock.runtime.stores.key_value import StagedKeyValueStore
 

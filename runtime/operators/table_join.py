@@ -37,10 +37,9 @@ from penstock.runtime.model.record import Change, OutOfOrder, ValueAndTimestamp
 from penstock.runtime.operators.base import OperatorSupplier, of_changes
 from penstock.runtime.operators.context import Forward, NodeContext, RowGetter
 from penstock.runtime.operators.materialized import materialize
+from penstock.runtime.serdes.internal import Instruction, Response, Subscription, foreign_prefix, primary_key_of, written
 from penstock.runtime.serdes.murmur import hash128
-from penstock.runtime.serdes.pending import resolved_serde
-from penstock.runtime.serdes.serde import Serde, Serializer
-from penstock.runtime.serdes.subscriptions import Instruction, Response, Subscription, foreign_prefix, primary_key_of, written
+from penstock.runtime.serdes.serde import Serde, Serializer, resolved_serde
 from penstock.runtime.stores.key_value import StagedKeyValueStore
 
 Joiner = Callable[..., object]

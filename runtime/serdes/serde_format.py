@@ -10,8 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from penstock.runtime.serdes.avro_changes import avro_changes, avro_defaults
-from penstock.runtime.serdes.protobuf_changes import protobuf_changes
+from penstock.runtime.serdes.schema_changes import avro_changes, avro_defaults, protobuf_changes
 from penstock.runtime.serdes.type_changes import likely_renames, removed_fields, type_changes
 from penstock.runtime.serdes.type_schemas import Node, json_schema_nodes
 

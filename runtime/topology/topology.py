@@ -19,8 +19,7 @@ from penstock.runtime.model.errors import TopologyError
 from penstock.runtime.model.offsets import AutoOffsetReset
 from penstock.runtime.operators.base import OperatorSupplier
 from penstock.runtime.operators.processor import MakesProcessor, UserProcessor, stores_of
-from penstock.runtime.serdes.pending import PendingSerde, resolved_serde
-from penstock.runtime.serdes.serde import Serde
+from penstock.runtime.serdes.serde import PendingSerde, Serde, resolved_serde
 from penstock.runtime.stores.base import EngineStore, StateStore, StoreBuilder
 from penstock.runtime.stores.suppliers import Builder
 from penstock.runtime.topology.checks import (

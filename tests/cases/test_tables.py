@@ -8,7 +8,7 @@ from penstock import serdes
 from penstock.runtime.operators.aggregate import TableAggregate, TableCount, TableReduce
 from penstock.runtime.operators.base import OperatorSupplier
 from penstock.runtime.operators.table import TableFilter, TableGroupBy, TableMapValues, TableSource, ToStream
-from penstock.runtime.serdes.changed import ChangedSerde
+from penstock.runtime.serdes.internal import ChangedSerde
 from penstock.runtime.stores import EngineStore, StoreBuilder
 from penstock.runtime.topology.topology import Topology
 from penstock.serdes import Serde

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from penstock import serdes
-from penstock.runtime.serdes.join_sides import JoinKey, JoinKeySerde, JoinValuesSerde
-from penstock.runtime.serdes.murmur import hash128
-from penstock.runtime.serdes.subscriptions import (
+from penstock.runtime.serdes.internal import (
     Instruction,
+    JoinKey,
+    JoinKeySerde,
+    JoinValuesSerde,
     Response,
     ResponseSerde,
     Subscription,
@@ -18,6 +19,7 @@ from penstock.runtime.serdes.subscriptions import (
     foreign_prefix,
     primary_key_of,
 )
+from penstock.runtime.serdes.murmur import hash128
 
 LINES = [line.split("\t") for line in (Path(__file__).parent / "written_by_java" / "joins.tsv").read_text(encoding="utf-8").splitlines()]
 TOPIC = "app-topic"

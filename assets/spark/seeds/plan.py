@@ -19,8 +19,7 @@ from penstock.runtime.operators.session import SessionAggregate
 from penstock.runtime.operators.sliding import SlidingAggregate
 from penstock.runtime.operators.stream_table_join import StreamTableGraceJoin
 from penstock.runtime.operators.windowed import WindowAggregate, observed_name
-from penstock.runtime.serdes.join_sides import JoinValuesSerde
-from penstock.runtime.serdes.subscriptions import SubscriptionSerde
+from penstock.runtime.serdes.internal import JoinValuesSerde, SubscriptionSerde
 from penstock.runtime.serdes.windowed import window_bytes
 from penstock.runtime.stores.base import EngineStore, StateStore, StoreBuilder
 from penstock.runtime.stores.layout import LAYOUT_META, encode_layout

@@ -54,14 +54,14 @@ from penstock.assets.spark.types.shapes import (
     limited,
     or_none,
 )
-from penstock.runtime.serdes.json_schemas import LEAST_BYTES, MOST_BYTES, ZONE
+from penstock.runtime.serdes.type_schemas import LEAST_BYTES, MOST_BYTES, ZONE
 
 Schema = Mapping[str, object]
 _NOT_A_NAME = re.compile(r'[\\"\x00-\x1f]')
 """Characters that msgspec does not accept in the name of a field: an object with such names becomes text."""
 _SIMPLE = {"integer": LONG, "number": DOUBLE, "boolean": BOOLEAN, "null": NOTHING}
 _NAMES = {"integer": int, "number": float}
-"""Types of a map's keys that JSON writes as strings, by the format that `penstock.runtime.serdes.json_schemas` assigns to them."""
+"""Types of a map's keys that JSON writes as strings, by the format that `penstock.runtime.serdes.type_schemas` assigns to them."""
 _OF_STRINGS: Mapping[str, Scalar | Moment | Written] = {
     "date": DATE,
     "date-time": TIMESTAMP,
@@ -265,13 +265,13 @@ def _within(shape: Scalar, schema: Mapping[str, object]) -> Scalar:
 
 
 def _in_zone(shape: Scalar | Moment | Written, schema: Mapping[str, object]) -> Scalar | Moment | Written:
-    """Require or forbid a time zone, as `penstock.runtime.serdes.json_schemas` marks it."""
+    """Require or forbid a time zone, as `penstock.runtime.serdes.type_schemas` marks it."""
     zone = schema.get(ZONE)
     return replace(shape, python=limited(shape.python, msgspec.Meta(tz=zone))) if isinstance(zone, bool) else shape
 
 
 def _of_length(shape: Scalar, schema: Mapping[str, object]) -> Scalar:
-    """Apply the limits on the length of bytes, as `penstock.runtime.serdes.json_schemas` marks them."""
+    """Apply the limits on the length of bytes, as `penstock.runtime.serdes.type_schemas` marks them."""
     least, most = schema.get(LEAST_BYTES), schema.get(MOST_BYTES)
     if not isinstance(least, int) and not isinstance(most, int):
         return shape

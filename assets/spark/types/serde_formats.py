@@ -27,7 +27,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from penstock.assets.spark.types.avro import as_json_schema
 from penstock.assets.spark.types.json_schema import Schema, shape_of
 from penstock.assets.spark.types.shapes import TEXT, Shape, Text, json_reader
-from penstock.runtime.serdes import lists, primitive
+from penstock.runtime.serdes import primitive
 from penstock.runtime.serdes.columns import BYTE, INT64, leading, trailing, without_first, without_last
 from penstock.runtime.serdes.keys import SESSION_SUFFIX, TIMESTAMP
 from penstock.runtime.serdes.serde import RegistrySchema
@@ -190,7 +190,7 @@ def _list_format(name: str, inner: Format) -> Format:
     """Return the format of lists: entries of a fixed size have no length prefix, so the list's own serde reads them."""
     spark = T.ArrayType(inner.spark, True)
     fixed = getattr(primitive, name) if name in NUMBERS or name == "UUID" else None
-    entries = lists.list_of(fixed or primitive.BYTES).deserializer("")
+    entries = primitive.list_of(fixed or primitive.BYTES).deserializer("")
 
     def read(data: pa.BinaryArray) -> pa.Array:
         found = [None if each is None else entries(each) for each in data.to_pylist()]

@@ -24,7 +24,7 @@ from penstock.assets.spark.types.inference import infer
 from penstock.assets.spark.types.json_schema import shape_of
 from penstock.assets.spark.types.serde_formats import BINARY, Format, format_of, json_format
 from penstock.runtime.model.record import SessionWindow, Window, Windowed
-from penstock.runtime.serdes.join_sides import JoinKey, JoinKeySerde
+from penstock.runtime.serdes.internal import JoinKey, JoinKeySerde
 from penstock.runtime.serdes.serde import RegistrySchema, Serde
 from penstock.runtime.stores.base import StoreLayout, StoreSchemas
 from penstock.runtime.stores.rows import StoreRows

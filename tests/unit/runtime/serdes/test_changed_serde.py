@@ -6,7 +6,7 @@ import pytest
 
 from penstock import serdes
 from penstock.runtime.model.record import Change
-from penstock.runtime.serdes.changed import ChangedSerde
+from penstock.runtime.serdes.internal import ChangedSerde
 
 SERDE = ChangedSerde(serdes.STRING)
 WRITE, READ = SERDE.serializer("t"), SERDE.deserializer("t")

@@ -12,8 +12,7 @@ import pytest
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
 
 from penstock import serdes
-from penstock.runtime.serdes.avro_changes import avro_changes
-from penstock.runtime.serdes.protobuf_changes import protobuf_changes
+from penstock.runtime.serdes.schema_changes import avro_changes, protobuf_changes
 from penstock.runtime.serdes.serde_format import format_changes
 
 N: dict[str, object] = {"name": "n", "type": "int"}

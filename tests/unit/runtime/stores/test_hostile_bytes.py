@@ -29,8 +29,7 @@ from penstock.assets.spark.types.inference import infer
 from penstock.assets.spark.types.json_schema import shape_of
 from penstock.assets.spark.types.serde_formats import Format, format_of, json_format
 from penstock.runtime.model.record import Change, SessionWindow, Window, Windowed
-from penstock.runtime.serdes.changed import ChangedSerde
-from penstock.runtime.serdes.join_sides import JoinKey, JoinKeySerde, JoinValuesSerde
+from penstock.runtime.serdes.internal import ChangedSerde, JoinKey, JoinKeySerde, JoinValuesSerde
 from penstock.runtime.serdes.serde import RegistrySchema, Serde
 from penstock.runtime.stores.base import StoreLayout, StoreSchemas
 from penstock.runtime.stores.buffer_format import BufferValue, Origin
