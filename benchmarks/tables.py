@@ -49,8 +49,8 @@ from penstock.runtime.model.errors import StreamsError
 from penstock.runtime.seeds.install import install_seed
 from penstock.runtime.snapshots.opening import place_of
 from penstock.runtime.snapshots.reading import store_files
-from penstock.runtime.stores.files import read_store
 from penstock.runtime.stores.rocks_files import read_files
+from penstock.runtime.stores.rows import read_store
 
 PAGE = ROOT / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- tables: begin -->", "<!-- tables: end -->"

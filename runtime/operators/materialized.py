@@ -18,9 +18,8 @@ from penstock.runtime.model.record import Change, Headers, OutOfOrder, Windowed
 from penstock.runtime.operators.context import Forward, KeysAhead, LookUp, NodeContext, Row, RowGetter, ValueGetter
 from penstock.runtime.serdes.keys import pack_session_suffix, pack_window_suffix
 from penstock.runtime.stores.base import Entry, EntryStore, FlushRun
-from penstock.runtime.stores.session import StagedSessionStore
 from penstock.runtime.stores.versioned import NOT_PUT, VALID_TO_UNDEFINED, StagedVersionedStore
-from penstock.runtime.stores.window import StagedWindowStore
+from penstock.runtime.stores.window import StagedSessionStore, StagedWindowStore
 
 KeyBytes = Callable[[object], bytes]
 

@@ -24,7 +24,7 @@ from penstock.runtime.operators.event_time import DroppedRecords, OpenWindows, O
 from penstock.runtime.operators.materialized import Emit, Materialized, change_emitter, key_bytes, materialize, materialize_silent
 from penstock.runtime.operators.windowed import observed_name
 from penstock.runtime.serdes.keys import SESSION_SUFFIX, pack_session_suffix, pack_timestamp, split_session_key
-from penstock.runtime.stores.session import StagedSessionStore
+from penstock.runtime.stores.window import StagedSessionStore
 
 Merger = Callable[[object, object, object], object]
 """(key, aggregate, aggregate) -> aggregate."""

@@ -11,7 +11,7 @@ and so is one without a key, for which a left join has no row. Stream time here 
 committed with the buffer's store.
 
     key in the store     0 · int64 timestamp · the record's key · int32 sequence number, for uniqueness         TimeFirstWindowKeySchema
-    value                the record and its origin, as in `buffer_format.py`
+    value                the record and its origin, as in `stores/buffer.py`
 
 The buffer may be larger than memory, so only the keys of the next records to emit are in memory (`_Order`); the records are in the store.
 """
@@ -30,7 +30,7 @@ from penstock.runtime.operators.context import Forward, LookUp, NodeContext
 from penstock.runtime.operators.event_time import OBSERVED_TIME, commit_time, committed_time
 from penstock.runtime.operators.materialized import entries_of, store_getter
 from penstock.runtime.serdes.serde import Serde, resolved_serde
-from penstock.runtime.stores.buffer_format import BufferValue, Origin
+from penstock.runtime.stores.buffer import BufferValue, Origin
 from penstock.runtime.stores.key_value import StagedKeyValueStore
 
 Joiner = Callable[..., object]

@@ -21,8 +21,7 @@ from penstock.runtime.operators.base import OperatorSupplier, of_changes
 from penstock.runtime.operators.context import Forward, NodeContext, Row, RowGetter, ValueGetter
 from penstock.runtime.operators.event_time import OBSERVED_TIME, commit_time, committed_time
 from penstock.runtime.operators.materialized import change_emitter
-from penstock.runtime.stores.buffer import ChangeBuffer
-from penstock.runtime.stores.buffer_format import Origin
+from penstock.runtime.stores.buffer import ChangeBuffer, Origin
 
 UNLIMITED = 2**63 - 1
 _UNKNOWN_TIME = -1

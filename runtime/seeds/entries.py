@@ -29,7 +29,7 @@ import msgspec
 from penstock.runtime.model.record import Headers
 from penstock.runtime.serdes.keys import SESSION_SUFFIX, TIMESTAMP, WINDOW_SUFFIX
 from penstock.runtime.stores.base import ChangelogRecord, StoreLayout
-from penstock.runtime.stores.buffer_format import CHANGELOG_HEADERS, BufferValue
+from penstock.runtime.stores.buffer import CHANGELOG_HEADERS, BufferValue
 from penstock.runtime.stores.rocks_files import read_files
 
 SEEDED_KINDS = ("key_value", "window", "session", "versioned", "buffer")

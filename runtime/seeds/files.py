@@ -28,7 +28,7 @@ from penstock.runtime.stores.directory import StateDirectory
 from penstock.runtime.stores.duplicates import encode_sequence
 from penstock.runtime.stores.layout import LAYOUT_META, encode_layout
 from penstock.runtime.stores.locks import FOLDER_MODE, unusable
-from penstock.runtime.stores.rocks_placement import inspect_store, place
+from penstock.runtime.stores.rocks_loading import inspect_store, place
 from penstock.runtime.stores.segmented import STREAM_TIME, TIME
 
 _TABLE = ".sst"

@@ -31,7 +31,7 @@ from penstock.runtime.snapshots.catalogue import Snapshot
 from penstock.runtime.snapshots.manifest import StoreManifest, TaskManifest
 from penstock.runtime.stores.base import EngineStore
 from penstock.runtime.stores.custom import build_store
-from penstock.runtime.stores.rocks_placement import inspect_store, place
+from penstock.runtime.stores.rocks_loading import inspect_store, place
 from penstock.runtime.stores.store_format import StoreFormat
 from penstock.runtime.tasks.plan import TaskPlan
 

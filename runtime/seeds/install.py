@@ -52,7 +52,7 @@ from penstock.runtime.seeds.writing import SeedWriter, as_streams_error
 from penstock.runtime.snapshots.catalogue import Snapshot
 from penstock.runtime.snapshots.manifest import encoded
 from penstock.runtime.stores.directory import StateDirectory
-from penstock.runtime.stores.rocks_placement import inspect_store
+from penstock.runtime.stores.rocks_loading import inspect_store
 from penstock.runtime.topology.topology import Topology
 
 logger = logging.getLogger(__name__)

@@ -1,15 +1,18 @@
-"""Key-value stores, plain and timestamped (Kafka Streams' `KeyValueStore`, `TimestampedKeyValueStore`)."""
+"""Key-value stores, plain and timestamped (Kafka Streams' `KeyValueStore`, `TimestampedKeyValueStore`), and one in memory of limited size
+(`Stores.lruMap`)."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.model.record import Headers
 from penstock.runtime.serdes.serde import Serde
 from penstock.runtime.stores.backend import KeyValueBackend, KeyValueSource
-from penstock.runtime.stores.base import StoreContext
+from penstock.runtime.stores.base import ChangelogRecord, Entry, StoreContext
 from penstock.runtime.stores.memory import MemoryBackend
 from penstock.runtime.stores.reading import Reader
 from penstock.runtime.stores.rocks import RocksBackend
@@ -143,3 +146,53 @@ def after_prefix(prefix: bytes) -> bytes | None:
     """Return the smallest byte string that is larger than all that begin with `prefix`; None if there is none."""
     stripped = prefix.rstrip(b"\xff")
     return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None
+
+
+class StagedLruStore(StagedKeyValueStore):
+    """The key-value store of a supplier with `max_entries`. It is not cached.
+
+    An entry is used when it is put, or read by `get`; reads by joins and aggregates do not count. The least recently used entry beyond the
+    maximum is deleted, from the changelog too, and nothing is forwarded downstream. After an abort or a restart the order begins from
+    nothing.
+    """
+
+    def _loaded_from_backend(self) -> None:
+        super()._loaded_from_backend()
+        self._reset_order()
+
+    def _reset_order(self) -> None:
+        self._used = dict.fromkeys(key for key, _ in self._opened().range(None, None, reverse=False))
+
+    def get(self, key: object) -> object:
+        value = super().get(key)
+        if value is not None:
+            self._touch(self._reader.key_bytes(key))
+        return value
+
+    def update(self, key: bytes, key_object: object, entry: Entry, value: object, timestamp: int, headers: Headers | None) -> None:
+        super().update(key, key_object, entry, value, timestamp, headers)
+        if value is None:
+            self._used.pop(key, None)
+            return
+        self._touch(key)
+        most = self._settings.max_entries
+        while most is not None and len(self._used) > most:
+            oldest = next(iter(self._used))
+            del self._used[oldest]
+            super().update(oldest, None, self.entry(oldest), None, timestamp, None)
+
+    def _touch(self, key: bytes) -> None:
+        self._used.pop(key, None)
+        self._used[key] = None
+
+    def rollback(self) -> None:
+        super().rollback()
+        self._reset_order()
+
+    def restore(self, records: Sequence[ChangelogRecord], offsets: Mapping[Partition, NextOffset]) -> None:
+        super().restore(records, offsets)
+        for key, value, _ in records:
+            if value is None:
+                self._used.pop(key, None)
+            else:
+                self._touch(key)

@@ -37,11 +37,11 @@ from rocksdict import (
 
 from penstock.runtime.model.errors import InvalidStateStoreError, StateDirectoryError, StateDirectoryLockedError, TaskCorruptedError
 from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.stores.backend import Row, Shared, SharedRows
 from penstock.runtime.stores.budget import StoreMemory
 from penstock.runtime.stores.locks import lock_holder, remedy
 from penstock.runtime.stores.rocks_java import take_over
 from penstock.runtime.stores.rocks_options import database_options, family_options, rocks_memory
-from penstock.runtime.stores.rocks_shared import Row, Shared, SharedRows
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class RocksStore:
         self._task = task
         self._write_options = WriteOptions()
         self.gate = Lock()
-        """Held by a thread other than the store's own while it is inside RocksDB (`rocks_shared.py`)."""
+        """Held by a thread other than the store's own while it is inside RocksDB (`backend.py`)."""
         self._open()
 
     def _open(self) -> None:

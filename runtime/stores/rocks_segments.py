@@ -10,10 +10,9 @@ from rocksdict import ColumnFamily, WriteBatch
 
 from penstock.runtime.model.errors import InvalidStateStoreError
 from penstock.runtime.model.ids import NextOffset, Partition, TaskId
-from penstock.runtime.stores.backend import SegmentedSource
+from penstock.runtime.stores.backend import Row, SegmentedSource, Shared, SharedRows
 from penstock.runtime.stores.budget import StoreMemory
 from penstock.runtime.stores.rocks import BY_KEY, SEGMENT, RocksStore, get_list
-from penstock.runtime.stores.rocks_shared import Row, Shared, SharedRows
 from penstock.runtime.stores.settings import SegmentSettings
 
 LATEST = "latest"

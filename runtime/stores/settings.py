@@ -110,7 +110,7 @@ class StoreSettings:
     buffer: bool = False
     """The store holds waiting changes (`buffer.py`)."""
     max_entries: int | None = None
-    """The store keeps this many of the most recently used entries (`lru.py`)."""
+    """The store keeps this many of the most recently used entries (`StagedLruStore`)."""
 
     def changelog_config(self) -> dict[str, str]:
         """Return the topic settings as Kafka Streams makes them (`InternalTopicConfig`): windows and sessions are deleted after their

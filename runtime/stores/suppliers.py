@@ -11,12 +11,10 @@ from penstock.runtime.model.clock import Duration, to_ms
 from penstock.runtime.serdes.serde import Serde
 from penstock.runtime.stores.base import EngineStore
 from penstock.runtime.stores.duplicates import StagedDuplicatesStore
-from penstock.runtime.stores.key_value import StagedKeyValueStore
-from penstock.runtime.stores.lru import StagedLruStore
-from penstock.runtime.stores.session import StagedSessionStore
+from penstock.runtime.stores.key_value import StagedKeyValueStore, StagedLruStore
 from penstock.runtime.stores.settings import SessionSettings, StoreSettings, VersionSettings, WindowSettings, segment_ms, version_segment_ms
 from penstock.runtime.stores.versioned import StagedVersionedStore
-from penstock.runtime.stores.window import StagedWindowStore
+from penstock.runtime.stores.window import StagedSessionStore, StagedWindowStore
 
 logger = logging.getLogger(__name__)
 

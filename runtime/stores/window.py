@@ -1,7 +1,9 @@
-"""Window stores, plain and timestamped (Kafka Streams' `WindowStore`, `TimestampedWindowStore`).
+"""Window stores, plain and timestamped (Kafka Streams' `WindowStore`, `TimestampedWindowStore`), and session stores (`SessionStore`).
 
-A key is the record's key, the window's start and a sequence number. The number is 0, unless the store retains duplicates, as the stores of
-joins do (`duplicates.py`). Retention and segments (by window start) are as in `segmented.py`.
+A key of a window store is the record's key, the window's start and a sequence number. The number is 0, unless the store retains duplicates,
+as the stores of joins do (`duplicates.py`). A key of a session store is the record's key, the session's end and its start
+(`SessionKeySchema`), so that one key's sessions are ordered by their ends. A session that grows is removed and put again under its new end,
+by the operator. Retention and segments (by window start or session end) are as in `segmented.py`.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import overload
 
-from penstock.runtime.model.record import Window, Windowed
+from penstock.runtime.model.record import SessionWindow, Window, Windowed
 from penstock.runtime.serdes import keys
 from penstock.runtime.stores.backend import SegmentedSource
 from penstock.runtime.stores.reading import Reader
@@ -18,7 +20,7 @@ from penstock.runtime.stores.settings import StoreSettings, WindowSettings
 
 LAST_SEQUENCE = 2**31 - 1
 """The largest sequence number."""
-_LAST_SUFFIX = keys.pack_window_suffix(LAST, LAST_SEQUENCE)
+_LAST_WINDOW = keys.pack_window_suffix(LAST, LAST_SEQUENCE)
 
 
 class WindowReads(SegmentedReads):
@@ -107,7 +109,7 @@ class WindowReads(SegmentedReads):
     ) -> Iterator[tuple[Windowed, object]]:
         lo = self._reader.key_bytes(key_from) if key_from is not None else None
         top = self._reader.key_bytes(key_to) if key_to is not None else None
-        hi = keys.upper_range(top, _LAST_SUFFIX) + b"\0" if top is not None else None
+        hi = keys.upper_range(top, _LAST_WINDOW) + b"\0" if top is not None else None
         first, last = max(first, self._oldest()), min(last, LAST)
         return self._as_windows(self._rows_of_keys(lo, hi, first, last, reverse), lo, top, first, last)
 
@@ -151,3 +153,132 @@ class WindowView(SegmentedView, WindowReads):
     def __init__(self, backend: SegmentedSource, reader: Reader, window: WindowSettings, time: StreamTime) -> None:
         super().__init__(backend, reader, window.segments, time)
         self._window = window
+
+
+_LAST_SESSION = keys.pack_session_suffix(LAST, LAST)
+_FIND = "(key, earliest_end, latest_start), (key_from, key_to, earliest_end, latest_start) or (earliest_end, latest_end); times are int, ms"
+
+
+class SessionReads(SegmentedReads):
+    """Reads over the store with its staging or over the committed data alone."""
+
+    @overload
+    def find_sessions(self, key: object, earliest_end: int, latest_start: int, /) -> Iterator[tuple[Windowed, object]]: ...
+
+    @overload
+    def find_sessions(
+        self, key_from: object | None, key_to: object | None, earliest_end: int, latest_start: int, /
+    ) -> Iterator[tuple[Windowed, object]]: ...
+
+    @overload
+    def find_sessions(self, earliest_end: int, latest_end: int, /) -> Iterator[tuple[Windowed, object]]: ...
+
+    def find_sessions(self, *arguments: object) -> Iterator[tuple[Windowed, object]]:
+        """Iterate over sessions. `(key, earliest end, latest start)`: the sessions of one key that end at the one or later and start at the
+        other or earlier, by end. `(key from, key to, earliest end, latest start)`: of several keys (None: no bound), segment by segment,
+        by key in each. `(earliest end, latest end)`: sessions of all keys that end between the two. Times in ms, inclusive."""
+        return self._found(arguments, False)
+
+    @overload
+    def backward_find_sessions(self, key: object, earliest_end: int, latest_start: int, /) -> Iterator[tuple[Windowed, object]]: ...
+
+    @overload
+    def backward_find_sessions(
+        self, key_from: object | None, key_to: object | None, earliest_end: int, latest_start: int, /
+    ) -> Iterator[tuple[Windowed, object]]: ...
+
+    def backward_find_sessions(self, *arguments: object) -> Iterator[tuple[Windowed, object]]:
+        """Iterate as `find_sessions`, in the opposite order."""
+        return self._found(arguments, True)
+
+    def fetch_session(self, key: object, session_start: int, session_end: int) -> object:
+        """Return the value of the session with exactly this start and end (ms), or None."""
+        data = self._reader.key_bytes(key)
+        return self._at(keys.session_key(data, session_start, session_end)) if session_end >= self._oldest() else None
+
+    @overload
+    def fetch(self, key: object, /) -> Iterator[tuple[Windowed, object]]: ...
+
+    @overload
+    def fetch(self, key_from: object | None, key_to: object | None, /) -> Iterator[tuple[Windowed, object]]: ...
+
+    def fetch(self, *of: object) -> Iterator[tuple[Windowed, object]]:
+        """Iterate over all sessions of one key, by end; or of the keys from one to another (None: no bound), segment by segment, by key in
+        each."""
+        return self._found((*of, 0, LAST), False)
+
+    @overload
+    def backward_fetch(self, key: object, /) -> Iterator[tuple[Windowed, object]]: ...
+
+    @overload
+    def backward_fetch(self, key_from: object | None, key_to: object | None, /) -> Iterator[tuple[Windowed, object]]: ...
+
+    def backward_fetch(self, *of: object) -> Iterator[tuple[Windowed, object]]:
+        """Iterate as `fetch`, in the opposite order."""
+        return self._found((*of, 0, LAST), True)
+
+    def all(self) -> Iterator[tuple[Windowed, object]]:
+        """Iterate over all sessions that are not expired."""
+        return self.fetch(None, None)
+
+    def _found(self, arguments: tuple[object, ...], reverse: bool) -> Iterator[tuple[Windowed, object]]:
+        match arguments:
+            case (key, int(earliest_end), int(latest_start)):
+                return self._of_key(key, earliest_end, latest_start, reverse)
+            case (key_from, key_to, int(earliest_end), int(latest_start)):
+                return self._of_keys(key_from, key_to, earliest_end, LAST, latest_start, reverse)
+            case (int(earliest_end), int(latest_end)):
+                return self._of_keys(None, None, earliest_end, latest_end, LAST, reverse)
+            case _:
+                raise TypeError(f"sessions are found by {_FIND}")
+
+    def _of_key(self, key: object, earliest_end: int, latest_start: int, reverse: bool) -> Iterator[tuple[Windowed, object]]:
+        data = self._reader.key_bytes(key)
+        first = max(earliest_end, self._oldest())
+        lo = keys.session_key(data, 0, min(first, LAST))
+        hi = data + _LAST_SESSION + b"\0"
+        return self._sessions(self._rows_of_key(lo, hi, first, LAST, reverse), data, data, first, LAST, latest_start)
+
+    def _of_keys(
+        self, key_from: object | None, key_to: object | None, earliest_end: int, latest_end: int, latest_start: int, reverse: bool
+    ) -> Iterator[tuple[Windowed, object]]:
+        lo = self._reader.key_bytes(key_from) if key_from is not None else None
+        top = self._reader.key_bytes(key_to) if key_to is not None else None
+        hi = keys.upper_range(top, _LAST_SESSION) + b"\0" if top is not None else None
+        first = max(earliest_end, self._oldest())
+        return self._sessions(self._rows_of_keys(lo, hi, first, latest_end, reverse), lo, top, first, latest_end, latest_start)
+
+    def _sessions(
+        self, rows: Iterator[tuple[bytes, object]], lowest: bytes | None, highest: bytes | None, first: int, last: int, latest_start: int
+    ) -> Iterator[tuple[Windowed, object]]:
+        read_key = self._reader.read_key
+        for store_key, value in rows:
+            key, start, end = keys.split_session_key(store_key)
+            in_time = first <= end <= last and start <= latest_start
+            if in_time and (lowest is None or key >= lowest) and (highest is None or key <= highest):
+                yield Windowed(read_key(key), SessionWindow(start, end)), value
+
+
+class StagedSessionStore(StagedSegmentedStore, SessionReads):
+    """The engine's session store."""
+
+    def put(self, session_key: Windowed, aggregate: object) -> None:
+        """Set the value of a session; None removes it. Dropped and counted when the session is expired."""
+        key, window = session_key
+        data = keys.session_key(self._reader.key_bytes(key), window.start, window.end)
+        self._put(data, aggregate, self._record_time())
+
+    def remove(self, session_key: Windowed) -> None:
+        """Remove a session."""
+        self.put(session_key, None)
+
+    def _windowed(self, store_key: bytes) -> Windowed:
+        data, start, end = keys.split_session_key(store_key)
+        return Windowed(self._read_key(data), SessionWindow(start, end))
+
+    def query_view(self, *, timestamped: bool = False) -> SessionView:
+        return SessionView(self._opened().shared(), self._view_reader(timestamped), self._segments, self._committed_time)
+
+
+class SessionView(SegmentedView, SessionReads):
+    """The committed content of a session store, for interactive queries from any thread."""

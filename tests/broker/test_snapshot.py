@@ -21,7 +21,7 @@ from penstock.runtime.snapshots.local import snapshots_directory, write_snapshot
 from penstock.runtime.snapshots.manifest import MANIFEST, read_manifest
 from penstock.runtime.stores import Stores
 from penstock.runtime.stores.base import EngineStore, EntryStore, StoreContext
-from penstock.runtime.stores.files import read_store
+from penstock.runtime.stores.rows import read_store
 from tests.support import Kafka, wait_until
 
 TASK = TaskId(0, 2)

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from penstock import Consumed, EmitStrategy, Materialized, Produced, StreamsBuilder, Suppressed, TimeWindows, Topology, serdes
-from penstock.runtime.stores.buffer_format import BufferValue
+from penstock.runtime.stores.buffer import BufferValue
 from tests.support import Kafka, unique, wait_until
 from tests.support.engine import running
 

@@ -22,7 +22,7 @@ from penstock import (
 from penstock.runtime.dsl.options import Consumed, Produced
 from penstock.runtime.model.metrics import NODE, STATE
 from penstock.runtime.model.record import SessionWindow, Window, Windowed
-from penstock.runtime.stores.buffer_format import BufferValue, Origin
+from penstock.runtime.stores.buffer import BufferValue, Origin
 from penstock.runtime.topology.topology import Topology
 from penstock.serdes import Serde
 from penstock.testing import TopologyTestDriver

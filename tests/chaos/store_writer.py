@@ -19,9 +19,8 @@ from penstock.runtime.stores import StoreContext, Stores
 from penstock.runtime.stores.base import EngineStore
 from penstock.runtime.stores.custom import build_store
 from penstock.runtime.stores.key_value import StagedKeyValueStore
-from penstock.runtime.stores.session import StagedSessionStore
 from penstock.runtime.stores.versioned import StagedVersionedStore
-from penstock.runtime.stores.window import StagedWindowStore
+from penstock.runtime.stores.window import StagedSessionStore, StagedWindowStore
 from tests.support.own_stores import OwnBuilder, SqliteStore
 
 KEYS = [f"key-{n}" for n in range(60)]

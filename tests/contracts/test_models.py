@@ -24,9 +24,8 @@ from penstock.runtime.model.record import SessionWindow, Windowed
 from penstock.runtime.stores import StoreContext, StoreMemory, Stores
 from penstock.runtime.stores.base import ChangelogRecord, EngineStore, EntryStore
 from penstock.runtime.stores.key_value import StagedKeyValueStore
-from penstock.runtime.stores.session import StagedSessionStore
 from penstock.runtime.stores.versioned import NOT_PUT, VALID_TO_UNDEFINED, StagedVersionedStore
-from penstock.runtime.stores.window import StagedWindowStore
+from penstock.runtime.stores.window import StagedSessionStore, StagedWindowStore
 from tests.contracts.models import Cell, KeyValueModel, TimesModel, VersionsModel, session_row, window_row
 from tests.support.stores import CHANGELOG, INPUT
 

@@ -13,8 +13,8 @@ from penstock.runtime.model.errors import InvalidStateStoreError
 from penstock.runtime.model.ids import NextOffset
 from penstock.runtime.model.record import SessionWindow, Window, Windowed
 from penstock.runtime.stores import Stores
-from penstock.runtime.stores.files import read_store
-from penstock.runtime.stores.session import StagedSessionStore
+from penstock.runtime.stores.rows import read_store
+from penstock.runtime.stores.window import StagedSessionStore
 from tests.support.stores import CHANGELOG, INPUT, MUTABLE_KINDS, MutableKind, Opened, name_of_kind, opened
 
 MINUTE = 60_000

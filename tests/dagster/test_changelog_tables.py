@@ -25,7 +25,7 @@ from penstock.runtime.model.errors import WrongPartitionsError
 from penstock.runtime.model.record import ValueAndTimestamp
 from penstock.runtime.snapshots.manifest import MANIFEST, encoded, files_in, read_manifest
 from penstock.runtime.stores.base import StoreLayout, StoreSchemas
-from penstock.runtime.stores.files import read_store
+from penstock.runtime.stores.rows import read_store
 from tests.dagster.logged_stores import COMPACT_DELETE, COMPACT_LATE, COMPACT_SOON, KINDS, POLICIES, LoggedStore, change_at_random
 from tests.support import Kafka, unique, wait_until
 from tests.support.logs import alter, cleaned_often, cut, recreate_topic, transaction

@@ -22,9 +22,9 @@ from penstock.runtime.snapshots.manifest import read_manifest
 from penstock.runtime.stores.base import EngineStore, StoreContext
 from penstock.runtime.stores.budget import StoreMemory
 from penstock.runtime.stores.directory import StateDirectory
-from penstock.runtime.stores.files import read_store
 from penstock.runtime.stores.layout import LAYOUT_META, decode_layout
 from penstock.runtime.stores.rocks import RocksStore
+from penstock.runtime.stores.rows import read_store
 from tests.formats.write_v1 import BUILDERS, EVENT, GLOBAL, HOUR, INPUT, NOON, TASK, changelog, coordination, opened, write
 
 V1 = Path(__file__).parent / "v1"

@@ -28,7 +28,7 @@ from penstock.assets.spark.seeds.rows import LATEST, NOTES, SHOWN, BatchNotes
 from penstock.runtime.snapshots.manifest import SnapshotFile
 from penstock.runtime.snapshots.opening import place_of
 from penstock.runtime.snapshots.places import Place, place_errors
-from penstock.runtime.stores.rocks_sorted import SortedStore
+from penstock.runtime.stores.rocks_loading import SortedStore
 
 BUILDING = ".building"
 """Folder in a seed where parts are built."""

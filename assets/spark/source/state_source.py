@@ -50,8 +50,7 @@ from penstock.runtime.snapshots.opening import place_of
 from penstock.runtime.snapshots.places import Place, place_errors
 from penstock.runtime.snapshots.reading import copy_store, files_of, store_files
 from penstock.runtime.stores.base import StoreSchemas
-from penstock.runtime.stores.files import Bounds, read_store
-from penstock.runtime.stores.rows import StoreRows
+from penstock.runtime.stores.rows import Bounds, StoreRows, read_store
 
 
 class StoreSnapshot(msgspec.Struct, frozen=True):

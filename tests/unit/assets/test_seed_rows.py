@@ -28,9 +28,8 @@ from penstock.runtime.snapshots.opening import place_of
 from penstock.runtime.stores.base import EngineStore, StoreContext
 from penstock.runtime.stores.key_value import StagedKeyValueStore
 from penstock.runtime.stores.rocks_files import read_files
-from penstock.runtime.stores.session import StagedSessionStore
 from penstock.runtime.stores.versioned import StagedVersionedStore
-from penstock.runtime.stores.window import StagedWindowStore
+from penstock.runtime.stores.window import StagedSessionStore, StagedWindowStore
 from tests.support.seeded import HOUR_MS, TOPIC, Order, Total
 
 FIRST_MS = 1_700_000_000_000 // HOUR_MS * HOUR_MS

@@ -224,7 +224,7 @@ def test_the_code_that_travels_is_a_zip_of_the_packages_made_once(tmp_path: Path
     assert {
         "their_serdes/__init__.py",
         "their_module.py",
-        "penstock/runtime/stores/files.py",
+        "penstock/runtime/stores/rows.py",
         "penstock/assets/spark/source/state_source.py",
     } < names
     assert {name.split("/")[0] for name in names} == {*OWN_PACKAGES, "their_serdes", "their_module.py"}

@@ -23,10 +23,9 @@ from penstock.runtime.snapshots.local import write_snapshot
 from penstock.runtime.snapshots.manifest import GLOBAL, SNAPSHOT, ApplicationManifest, encoded, read_manifest
 from penstock.runtime.stores import StoreContext, Stores
 from penstock.runtime.stores.base import StoreBuilder
-from penstock.runtime.stores.buffer import ChangeBuffer
-from penstock.runtime.stores.buffer_format import Origin
-from penstock.runtime.stores.files import read_store
+from penstock.runtime.stores.buffer import ChangeBuffer, Origin
 from penstock.runtime.stores.rocks_files import Families, Opened
+from penstock.runtime.stores.rows import read_store
 from penstock.runtime.stores.settings import StoreSettings
 from penstock.serdes import Serde
 from tests.support.state_snapshots import APPLICATION, AT_MS, MakeTasks, Tasks, counts, made_in, rows_of

@@ -37,7 +37,7 @@ from penstock.runtime.stores import Stores
 from penstock.runtime.stores.base import EngineStore, StateStore, StoreBuilder, StoreContext
 from penstock.runtime.stores.custom import build_store
 from penstock.runtime.stores.rocks import RocksStore
-from penstock.runtime.stores.rocks_placement import inspect_store, place
+from penstock.runtime.stores.rocks_loading import inspect_store, place
 from penstock.runtime.topology.shape import StoreShape, TopologyShape, misfits, shape_of
 from penstock.runtime.topology.topology import Topology
 from tests.support.own_stores import OwnBuilder

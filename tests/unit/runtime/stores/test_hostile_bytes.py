@@ -32,7 +32,7 @@ from penstock.runtime.model.record import Change, SessionWindow, Window, Windowe
 from penstock.runtime.serdes.internal import ChangedSerde, JoinKey, JoinKeySerde, JoinValuesSerde
 from penstock.runtime.serdes.serde import RegistrySchema, Serde
 from penstock.runtime.stores.base import StoreLayout, StoreSchemas
-from penstock.runtime.stores.buffer_format import BufferValue, Origin
+from penstock.runtime.stores.buffer import BufferValue, Origin
 from penstock.runtime.stores.rows import StoreRows, changelog_rows, entry_rows
 
 FRAGMENTS = [
