@@ -28,7 +28,7 @@ from penstock.runtime.coordination.state_shape import Acceptance, StateRecord
 from penstock.runtime.coordination.stores_left_behind import refuse_left_behind
 from penstock.runtime.coordination.topic_life import TopicLife
 from penstock.runtime.coordination.topics import TopicLayout
-from penstock.runtime.coordination.versions import Versions, topology_record
+from penstock.runtime.coordination.versions import Versions, topology_record, with_first_partitions
 from penstock.runtime.kafka.topic_admin import TopicAdmin
 from penstock.runtime.kafka.topic_watch import TopicWatcher
 from penstock.runtime.model.clock import Clock
@@ -99,6 +99,7 @@ class Coordination:
         self._directory = directory
         self._disk = DiskPositions(directory)
         self._clock = clock
+        self._program = topology
         self._topology = topology_record(topology, config.application_id, layout)
         self._acceptance = acceptance
         self._topics = topics
@@ -191,6 +192,12 @@ class Coordination:
             and self._clock.monotonic_ms() - self._read_back_ms < self._session_ms
         )
 
+    @property
+    def first_partitions(self) -> dict[str, int]:
+        """The number of partitions of each input topic when the application first read it; known before this worker is granted tasks."""
+        now = self._layout.partitions
+        return {topic: min(count, now[topic]) for topic, count in self._topology.first_partitions.items() if topic in now}
+
     def runs_elsewhere(self, task: TaskId) -> bool:
         """Return True if the task is granted to another instance or part of no known topology, and no worker of this instance has it open,
         inherits it or has it reserved."""
@@ -262,6 +269,7 @@ class Coordination:
         if not self._compatibility.has_its_name(member) or not self._compatibility.checked(member):
             return False
         self._refuse_left_behind()
+        self._topology = with_first_partitions(self._topology, self._program, self._layout, self._registry.last_topology or self._topology)
         if self._topology != self._registry.last_topology:
             self._log.append(self._topology.key, encode(self._topology))
         self._announced = True

@@ -268,13 +268,16 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True):
 class Reset(msgspec.Struct, frozen=True, kw_only=True):
     """Reset of an application. `id` names the reset: a state folder without that id is older. No instance starts before `ended`.
     `policies`: original cleanup.policy of output topics, which the reset changes while it deletes their records. `inputs`: topics whose
-    offsets it sets, after it has deleted the committed ones. `options`: options of the command, for running it again."""
+    offsets it sets, after it has deleted the committed ones. `options`: options of the command, for running it again. `back` and `to_ms`:
+    the duration of `--to`, if it is one, and the time that it meant when the reset began."""
 
     id: str
     at_ms: int
     by: str
     ended: bool = False
     options: str = ""
+    back: str = ""
+    to_ms: int = 0
     policies: dict[str, str] = {}
     inputs: tuple[str, ...] = ()
 
@@ -295,6 +298,11 @@ class TopologyText(msgspec.Struct, frozen=True, kw_only=True):
     """Empty in a record of protocol 1.0."""
     inputs: dict[str, int] = {}
     """Partitions of the input topics of sub-topologies with state. Empty in a record of an earlier version."""
+    first_partitions: dict[str, int] = {}
+    """Number of partitions of each input topic when the application first read it (`input_growth.first_partitions`). Empty in a record
+    of an earlier version."""
+    patterns: tuple[str, ...] = ()
+    """Patterns of the sources."""
 
     @property
     def digest(self) -> str:

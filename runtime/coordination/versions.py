@@ -11,11 +11,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Mapping
 
+from msgspec.structs import replace
+
 from penstock.runtime.coordination.records import Grant, Member, TopologyText
 from penstock.runtime.coordination.registry import Registry
 from penstock.runtime.coordination.topics import TopicLayout
 from penstock.runtime.model.ids import TaskId
-from penstock.runtime.topology.input_growth import stateful_inputs
+from penstock.runtime.topology.input_growth import first_partitions, stateful_inputs
 from penstock.runtime.topology.shape import parts_of, shape_of, stores_of, tasks_of
 from penstock.runtime.topology.topology import Topology
 
@@ -23,11 +25,18 @@ logger = logging.getLogger(__name__)
 
 
 def topology_record(topology: Topology, application_id: str, layout: TopicLayout) -> TopologyText:
-    """Return the record of a resolved topology."""
+    """Return the record of a resolved topology, before any other run of the application is known."""
     parts = parts_of(topology.sub_topologies(), layout.tasks, layout.stateful)
     inputs = stateful_inputs(topology, layout.partitions)
     shape = shape_of(topology, application_id)
     return TopologyText(hash=topology.hash(), text=str(topology.describe()), shape=shape, parts=parts, inputs=inputs)
+
+
+def with_first_partitions(record: TopologyText, topology: Topology, layout: TopicLayout, last: TopologyText) -> TopologyText:
+    """Return the record with the partitions that each input topic had when the application first read it. `last`: the record of the last
+    run; in the first run, that of `topology_record`."""
+    first = first_partitions(topology, layout.partitions, last.first_partitions, last.patterns)
+    return replace(record, first_partitions=first, patterns=tuple(sorted({pattern.pattern for pattern in topology.patterns})))
 
 
 class Versions:

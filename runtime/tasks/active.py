@@ -22,6 +22,7 @@ from penstock.runtime.model.handlers import DeserializationHandlerResponse, Proc
 from penstock.runtime.model.ids import NextOffset, Partition
 from penstock.runtime.model.metrics import TASK
 from penstock.runtime.model.offsets import OffsetAndMetadata, decode_partition_time, decode_processors, encode_partition_time
+from penstock.runtime.model.offsets import Strategy
 from penstock.runtime.model.states import TaskState, check_task_move
 from penstock.runtime.model.timestamps import ConsumerRecord
 from penstock.runtime.stores.base import EngineStore
@@ -450,10 +451,15 @@ class ActiveTask:
         offsets: dict[Partition, OffsetAndMetadata] = {}
         for queue in self.queues.all:
             known = self.committed_offsets.get(queue.partition)
-            first = self._dirty or queue.next_offset > queue.start  # state is never committed without an offset for every input
+            # State is never committed without an offset for every input; and a start at the end would be another one after a restart.
+            first = self._dirty or queue.next_offset > queue.start or self._starts_at_end(queue.partition)
             if pausing or (queue.next_offset != known.offset if known else first):
                 offsets[queue.partition] = OffsetAndMetadata(queue.next_offset, encode_partition_time(queue.partition_time, metadata))
         return offsets
+
+    def _starts_at_end(self, partition: Partition) -> bool:
+        """True if the start by `auto.offset.reset` depends on the time of the start."""
+        return self.plan.offset_reset(partition.topic).strategy in (Strategy.LATEST, Strategy.BY_DURATION)
 
     def committed(self, offsets: Mapping[Partition, OffsetAndMetadata], changelog_ends: Mapping[Partition, NextOffset]) -> None:
         """Commit the stores after the broker's commit: data and offsets in one batch."""

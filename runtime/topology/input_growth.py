@@ -6,7 +6,7 @@ So a sub-topology with state, or with co-partitioned inputs, does not read new p
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from penstock.runtime.model.errors import by_reset
 from penstock.runtime.topology.nodes import InternalTopic, SubTopology
@@ -32,6 +32,20 @@ def stateful_inputs(topology: Topology, partitions: Mapping[str, int]) -> dict[s
     internal = {topic.name for topic in topology.internal_topics()}
     read = {topic for part in topology.sub_topologies() if part.stores or part.source_changelogs for topic in part.source_topics}
     return {topic: partitions[topic] for topic in sorted(read - internal) if topic in partitions}
+
+
+def first_partitions(
+    topology: Topology, partitions: Mapping[str, int], known: Mapping[str, int], patterns: Collection[str]
+) -> dict[str, int]:
+    """Return the number of partitions of each input topic when the application first read it: partitions beyond it were added later.
+
+    `topology`: with its patterns matched. `partitions`: the current numbers. `known`, `patterns`: the numbers and patterns that the
+    application's last run recorded, empty before the first run. A topic that matches a pattern of that run, and was not read by it, was
+    created later: its number is 0. Topics that the program does not read any more keep their number.
+    """
+    added = {topic for topic, pattern in topology.matched_topics.items() if pattern in patterns}
+    now = {topic: 0 if topic in added else partitions[topic] for topic in topology.source_topics if topic in partitions}
+    return {**now, **known}
 
 
 def _stores(readers: Sequence[SubTopology]) -> str:

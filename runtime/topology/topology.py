@@ -390,6 +390,12 @@ class Topology:
         """The patterns of the source nodes."""
         return tuple(node.pattern for node in self._nodes.values() if isinstance(node, SourceNode) and node.pattern is not None)
 
+    @property
+    def matched_topics(self) -> dict[str, str]:
+        """The pattern of each topic that a source node reads by a pattern."""
+        nodes = (node for node in self._nodes.values() if isinstance(node, SourceNode))
+        return {topic: node.pattern.pattern for node in nodes if node.pattern is not None for topic in node.topics}
+
     def matched(self, existing: Collection[str]) -> Topology:
         """Return this resolved topology, with the existing topics that its patterns match, except internal ones. Raises TopologyError if
         two patterns match one topic."""

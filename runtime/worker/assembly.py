@@ -11,7 +11,7 @@ transactional id, lives as long as an incarnation (`incarnations.py`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol, TypeVar
@@ -147,11 +147,6 @@ class Assembly:
         restart. Never waits."""
         return self._subscription.changed() or self._input_partitions.have_grown()
 
-    @property
-    def input_partitions(self) -> Mapping[str, int]:
-        """The number of partitions of each input topic, as the tasks were made."""
-        return self._input_partitions.read
-
     def has_tasks_to_hand_over(self, siblings_stay: bool) -> bool:
         """True while there are tasks here, and other members that could take them over."""
         return len(self.tasks) > 0 and self.coordination.has_heirs(siblings_stay)
@@ -184,18 +179,16 @@ class Assembly:
         self._resources.close(*(leave if clean else ()))
 
 
-def assemble(
-    spec: WorkerSpec, incidents: Incidents, view: View, loop: LoopCalls, *, halted: bool, at_start: Mapping[str, int] | None = None
-) -> Assembly:
-    """Connect, check and create topics, and build a worker that has not joined yet; `halted`: paused (KIP-834); `at_start`: as in
-    `Positions`. On an error everything that was opened is closed.
+def assemble(spec: WorkerSpec, incidents: Incidents, view: View, loop: LoopCalls, *, halted: bool) -> Assembly:
+    """Connect, check and create topics, and build a worker that has not joined yet; `halted`: paused (KIP-834). On
+    an error everything that was opened is closed.
 
     Raises BrokerUnavailableError, MissingSourceTopicError, WrongPartitionsError, TopologyError (it does not fit the state),
     StreamsConfigError, StateDirectoryError.
     """
     resources = Resources()
     try:
-        return _assemble(spec, incidents, view, loop, resources, halted=halted, at_start=at_start)
+        return _assemble(spec, incidents, view, loop, resources, halted=halted)
     except BaseException:
         resources.close()
         raise
@@ -209,7 +202,6 @@ def _assemble(
     resources: Resources,
     *,
     halted: bool,
-    at_start: Mapping[str, int] | None,
 ) -> Assembly:
     config, clock, directory, metrics, events = spec.config, spec.clock, spec.directory, spec.metrics, spec.events
     FirstContact(config, loop.give_up).wait()
@@ -290,7 +282,7 @@ def _assemble(
     )
     snapshots = config["snapshot.uri"]
     first_state = resources.opened(FirstState(str(snapshots) if snapshots else None, task_factory.changelogs, topics.start_offsets, clock))
-    positions = Positions(task_factory, reader, sources, events, clock, at_start)
+    positions = Positions(task_factory, reader, sources, events, clock, lambda: coordination.first_partitions)
     tasks = TaskManager(
         task_factory, reader, restorer, global_task, events, coordination, positions, LockWaits(clock), first_state, halted=halted
     )

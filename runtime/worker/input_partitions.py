@@ -41,11 +41,6 @@ class InputPartitions:
         self._reported: Mapping[str, int] = {}
         self._watch: TopicWatch[Mapping[str, int]] = watcher.watch(request, "input", INTERVAL_SECONDS)
 
-    @property
-    def read(self) -> Mapping[str, int]:
-        """The number of partitions of each input topic that have a task."""
-        return {topic: self._partitions[topic] for topic in self._topology.source_topics if topic in self._partitions}
-
     def start(self) -> None:
         self._watch.start()
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -94,8 +94,6 @@ class Worker:
         self._view = View()
         self._assembly: Assembly | None = None
         """None until the brokers have answered."""
-        self._inputs_at_start: Mapping[str, int] | None = None
-        """Partitions of the input topics at the first start; what is beyond was added while the worker runs."""
         self._state = State.CREATED
         self._limit = 1000
         self._most_buffered = spec.config.integer("buffered.records.per.partition")
@@ -228,9 +226,7 @@ class Worker:
         self._starting = True
         while not self._stopping.is_set():
             try:
-                self._assembly = assemble(
-                    self._spec, self._incidents, self._view, self._calls, halted=halted, at_start=self._inputs_at_start
-                )
+                self._assembly = assemble(self._spec, self._incidents, self._view, self._calls, halted=halted)
                 self._assembly.start(self._gives_up)
             except BrokerUnavailableError as error:
                 if self._stopping.is_set():
@@ -240,8 +236,6 @@ class Worker:
                 self._wait(BROKER_RETRY_SECONDS)
             else:
                 self._starting = False
-                if self._inputs_at_start is None:
-                    self._inputs_at_start = self._assembly.input_partitions
                 return
         logger.info("stopped before the start was over: no task was open")
 

@@ -1,14 +1,15 @@
 """Start positions of a task's input: the committed offsets, or those of `auto.offset.reset` where there are none, where a position is no
 longer on the log, or where the topic was deleted and recreated.
 
-A partition that was added while the worker ran begins at its first record where the policy is `latest` or `none`: all of its records came
-after the start, and none of its offsets was lost. (By `latest`, records written before the partition was noticed would be skipped.)
+A partition that was added after the application first read its topic begins at its first record, whatever the policy: all of its records
+came after the application's start, and none of its offsets was lost. (By `latest`, records written before the partition was noticed, or
+while no worker ran, would be skipped.)
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from penstock.runtime.input.queues import PartitionQueue
 from penstock.runtime.kafka.input_reader import Reader
@@ -41,15 +42,15 @@ class Positions:
         sources: SourceTopics,
         events: EventSink,
         clock: Clock,
-        at_start: Mapping[str, int] | None = None,
+        first_partitions: Callable[[], Mapping[str, int]],
     ) -> None:
-        """`at_start`: the input's partitions by topic when the worker started, if it has begun again since."""
+        """`first_partitions`: the number of partitions of each input topic when the application first read it."""
         self._task_factory = task_factory
         self._reader = reader
         self._sources = sources
         self._events = events
         self._clock = clock
-        self._at_start = at_start
+        self._first_partitions = first_partitions
 
     def starts(self, task: ActiveTask, committed: Mapping[Partition, OffsetAndMetadata]) -> dict[Partition, NextOffset]:
         """Return the start offsets of a task that begins or resumes. Raises StreamsError: no broker answers, or the policy is `none`."""
@@ -69,13 +70,25 @@ class Positions:
             return NextOffset(committed.offset)
         if partition in task.reset_positions:
             return task.reset_positions[partition]
-        strategy = task.plan.offset_reset(partition.topic).strategy
-        if strategy in (Strategy.LATEST, Strategy.NONE) and self._is_added(partition):
-            return self._reader.bounds(partition, OFFSETS_SECONDS)[0]
+        reset = task.plan.offset_reset(partition.topic)
+        if reset.strategy is not Strategy.EARLIEST and self._is_added(partition):
+            start = self._reader.bounds(partition, OFFSETS_SECONDS)[0]
+            logger.info(
+                "%s was added after the application began to read its topic: it is read from its first record (%d), not by %s",
+                *(partition, start, reset),
+                extra={"task": task.id},
+            )
+            return start
         return self._by_policy(task, partition, "no committed offset")
 
     def _is_added(self, partition: Partition) -> bool:
-        return self._at_start is not None and partition.number >= self._at_start.get(partition.topic, 0)
+        """True if the partition was added after the application first read the topic. False if the group has no offset at all any more:
+        they have expired or were deleted, and the policy applies to all partitions alike. Raises StreamsError."""
+        first = self._first_partitions()
+        if partition.number < first.get(partition.topic, partition.number + 1):
+            return False
+        former = [Partition(topic, number) for topic, count in first.items() for number in range(count)]
+        return not former or bool(self._reader.committed(former, OFFSETS_SECONDS))
 
     def _by_policy(self, task: ActiveTask, partition: Partition, why: str) -> NextOffset:
         """Return the offset of `auto.offset.reset`, or of the source's own policy. Raises StreamsError for `none`."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,18 @@ from penstock.runtime.model.events import EventKind
 from penstock.runtime.model.states import State
 from penstock.runtime.topology.topology import Topology
 from penstock.runtime.worker import input_partitions
-from tests.support import Kafka, wait_until
-from tests.support.engine import client, count_topology, counts_become, events, reaches, running, set_offset
+from tests.support import Kafka, unique, wait_until
+from tests.support.engine import (
+    client,
+    count_topology,
+    counts_become,
+    events,
+    events_of_the_start_are_committed,
+    reaches,
+    running,
+    set_offset,
+)
+from tests.support.instances import Application
 
 Make = Callable[..., str]
 
@@ -131,3 +142,115 @@ def test_what_is_written_before_they_are_noticed_is_read_whatever_the_policy(
         broker.produce(source, [("late", "late")], partition=2)
         wait_until(lambda: b"LATE" in values(broker, output), what="the second record")
         assert values(broker, output) == [b"EARLY", b"LATE"]
+
+
+@pytest.mark.parametrize("policy", ["latest", "none", "by_duration:PT0S"])
+def test_partitions_that_are_added_while_nothing_runs_are_read_from_their_first_record(
+    broker: Kafka, topic: Make, application_id: str, state_dir: Path, caplog: pytest.LogCaptureFixture, policy: str
+) -> None:
+    caplog.set_level(logging.INFO)
+    source, output = topic("in", partitions=2), topic("out")
+    for number in range(2):
+        set_offset(broker, application_id, source, 0, number)
+    settings = {"auto.offset.reset": policy}
+    with running(broker, copying(source, output), application_id, state_dir, **settings) as streams:
+        wait_until(lambda: read(streams) == [0, 1], what="a task for each partition")
+    grow(broker, source, 3)
+    broker.produce(source, [("early", "early")], partition=2)
+    with running(broker, copying(source, output), application_id, state_dir, **settings):
+        broker.produce(source, [("late", "late")], partition=2)
+        wait_until(lambda: b"LATE" in values(broker, output), what="the second record")
+    assert values(broker, output) == [b"EARLY", b"LATE"]
+    assert f"{source}-2 was added after the application began to read its topic" in caplog.text
+
+
+def test_a_partition_without_offsets_follows_the_policy_where_it_was_there_before_or_all_offsets_are_gone(
+    broker: Kafka, topic: Make, application_id: str, state_dir: Path
+) -> None:
+    """No record of an existing partition is taken for one that came after the start, although others have committed offsets."""
+    source, output = topic("in", partitions=2), topic("out")
+    broker.produce(source, [("old", "old")], partition=1)
+    set_offset(broker, application_id, source, 0, 0)
+    settings = {"auto.offset.reset": "latest"}
+    with running(broker, copying(source, output), application_id, state_dir, **settings):
+        broker.produce(source, [("1", "1")], partition=1)
+        wait_until(lambda: b"1" in values(broker, output), what="a record after the start")
+    grow(broker, source, 3)
+    broker.produce(source, [("lost", "lost")], partition=2)
+    admin = broker.admin  # the client must outlive its requests
+    admin.delete_consumer_groups([application_id])[application_id].result(30)
+    with running(broker, copying(source, output), application_id, state_dir, **settings) as streams:
+        wait_until(lambda: read(streams) == [0, 1, 2], what="a task for each partition")
+        broker.produce(source, [("2", "2")], partition=2)
+        wait_until(lambda: b"2" in values(broker, output), what="a record after the second start")
+    assert values(broker, output) == [b"1", b"2"]
+
+
+@pytest.fixture
+def killed(broker: Kafka, topic: Make, application_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Application]:
+    """Yield an application by `latest` whose process hangs at the first record `hang`, for a kill before its commit."""
+    monkeypatch.setenv("TEST_FOLDER", str(tmp_path))
+    source, output = topic("in", partitions=2), topic("out")
+    settings: dict[str, object] = {"auto.offset.reset": "latest"}
+    application = Application(broker, application_id, source, output, tmp_path, settings, factory="tests.broker.worker_apps:troubled_copy")
+    yield application
+    application.kill_all()
+
+
+def test_a_kill_before_the_first_commit_of_an_added_partition_loses_nothing_by_latest(
+    broker: Kafka, application_id: str, tmp_path: Path, killed: Application
+) -> None:
+    killed.start("one")
+    wait_until(lambda: broker.committed_offsets(application_id, killed.source) == {0: 0, 1: 0}, 60, "the first commit")
+    grow(broker, killed.source, 3)
+    broker.produce(killed.source, [("k", "early"), ("k", "hang")], partition=2)
+    wait_until((tmp_path / "hung").exists, 60, "the record in front of the kill")
+    killed.kill("one")
+    broker.produce(killed.source, [("k", "late")], partition=2)
+    killed.start("one")
+    wait_until(lambda: values(broker, killed.output) == [b"early", b"hang", b"late"], 60, "all records")
+
+
+def test_a_kill_loses_nothing_in_partitions_that_had_no_record_since_the_start_by_latest(
+    broker: Kafka, application_id: str, killed: Application
+) -> None:
+    broker.produce(killed.source, [("k", "old")], partition=1)
+    killed.start("one")
+    events_of_the_start_are_committed(broker, application_id)
+    wait_until(lambda: killed.reports().get("one", {}).keys() == {"0_0", "0_1"}, 60, "both tasks")
+    broker.produce(killed.source, [("k", "first")], partition=0)
+    wait_until(lambda: values(broker, killed.output) == [b"first"], 60, "a commit")
+    killed.kill("one")
+    broker.produce(killed.source, [("k", "while away")], partition=1)
+    killed.start("one")
+    broker.produce(killed.source, [("k", "last")], partition=0)
+    wait_until(lambda: b"last" in values(broker, killed.output), 60, "the last record")
+    wait_until(lambda: values(broker, killed.output) == [b"first", b"last", b"while away"], 10, "the record of the idle partition")
+
+
+def test_a_topic_that_matches_a_pattern_and_was_created_while_nothing_ran_is_read_from_its_first_record(
+    broker: Kafka, topic: Make, application_id: str, state_dir: Path
+) -> None:
+    prefix, output = unique("matching"), topic("out")
+
+    def reading(*named: str) -> Topology:
+        builder = StreamsBuilder()
+        text = Consumed(serdes.STRING, value=serdes.STRING)
+        streams = [builder.stream(re.compile(f"{prefix}-[a-z]"), text), *(builder.stream(source, text) for source in named)]
+        for stream in streams:
+            stream.map_values(str.upper).to(output, Produced(serdes.STRING, value=serdes.STRING))
+        return builder.build()
+
+    broker.create_topic(f"{prefix}-a", exact=True)
+    settings = {"auto.offset.reset": "latest"}
+    with running(broker, reading(), application_id, state_dir, **settings):
+        events_of_the_start_are_committed(broker, application_id)
+    broker.create_topic(f"{prefix}-b", exact=True)
+    new_in_program = topic("other")
+    broker.produce(f"{prefix}-b", [("k", "early")])
+    broker.produce(new_in_program, [("k", "history")])
+    with running(broker, reading(new_in_program), application_id, state_dir, **settings) as streams:
+        wait_until(lambda: len(read(streams)) == 3, what="all tasks")
+        broker.produce(new_in_program, [("k", "new")])
+        wait_until(lambda: b"NEW" in values(broker, output), what="the record after the start")
+        wait_until(lambda: values(broker, output) == [b"EARLY", b"NEW"], what="the topic's first record, and no history of the other")
