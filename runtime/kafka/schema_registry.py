@@ -15,6 +15,7 @@ from __future__ import annotations
 import base64
 import threading
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import msgspec
@@ -128,10 +129,20 @@ def protobuf(
 
         return cast(_Function, ProtobufDeserializer(cast(Any, message), config, client))
 
-    file = cast(Any, message).DESCRIPTOR.file.serialized_pb
-    known = RegistrySchema("PROTOBUF", base64.b64encode(file).decode())
+    file = cast(Any, message).DESCRIPTOR.file
+    known = RegistrySchema("PROTOBUF", base64.b64encode(file.serialized_pb).decode())
     name = str(cast(Any, message).DESCRIPTOR.full_name)
-    return _RegistrySerde("protobuf", registry, make_writer, make_reader, None, is_key, serializer_config, deserializer_config, known, name)
+    more = (serializer_config, deserializer_config, known, name, _imported(file))
+    return _RegistrySerde("protobuf", registry, make_writer, make_reader, None, is_key, *more)
+
+
+def _imported(file: Any) -> dict[str, str]:  # noqa: ANN401  # protobuf's classes carry no types
+    """Return the files that a Protobuf file imports, directly or not, in base64 and by name, without Protobuf's own, which never change."""
+    found: dict[str, str] = {}
+    for each in file.dependencies:
+        if not each.name.startswith("google/protobuf/"):
+            found |= {each.name: base64.b64encode(each.serialized_pb).decode(), **_imported(each)}
+    return dict(sorted(found.items()))
 
 
 _Function = Callable[[object, object], Any]
@@ -140,7 +151,7 @@ _Make = Callable[["SchemaRegistryClient", "dict[str, object]"], _Function]
 
 
 class _RegistrySerde(Serde[Any]):
-    __slots__ = ("_is_key", "_kind", "_make_reader", "_make_writer", "_message", "_reading", "_registry", "_writing")
+    __slots__ = ("_imported", "_is_key", "_kind", "_make_reader", "_make_writer", "_message", "_reading", "_registry", "_writing")
 
     def __init__(
         self,
@@ -154,8 +165,9 @@ class _RegistrySerde(Serde[Any]):
         reading: Mapping[str, object] | None,
         schema: RegistrySchema | None = None,
         message: str = "",
+        imported: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """`message`: the full name of a Protobuf message."""
+        """`message`: the full name of a Protobuf message; `imported`: the files that its file imports."""
         immutable = kind is not None and is_frozen(kind)
         super().__init__(self._write, self._read, immutable=immutable, name=name, registry_schema=schema)
         self._registry = registry
@@ -163,6 +175,7 @@ class _RegistrySerde(Serde[Any]):
         self._make_reader = make_reader
         self._kind = kind
         self._message = message
+        self._imported = imported
         self._is_key = is_key
         # Confluent's own default requests associations from the registry first, which many registries do not support.
         self._writing = {"subject.name.strategy.type": "TOPIC", **(writing or {})}
@@ -172,7 +185,8 @@ class _RegistrySerde(Serde[Any]):
         """Return the reader's format. The writer's schema is identified by each record."""
         known, kind = self.registry_schema, None if self._kind is None else type_schema(self._kind)
         language, text = _LANGUAGES[self.name], "" if known is None else known.text
-        return SerdeFormat(name=self.name, detail=self._message, language=language, text=text, kind=kind)
+        files = tuple(SerdeFormat(name=name, language=language, text=file) for name, file in self._imported.items())
+        return SerdeFormat(name=self.name, detail=self._message, parts=files, language=language, text=text, kind=kind)
 
     def serializer(self, topic: str, headers: CurrentHeaders | None = None) -> Callable[[Any], bytes | None]:
         call = self._bound(self._make_writer(_client(self._registry), self._writing), topic, headers)

@@ -6,8 +6,8 @@ Avro schemas are compared by Avro's rules of schema resolution, Protobuf message
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -17,6 +17,7 @@ _PROMOTED = {
     "long": {"float", "double"},
     "float": {"double"},
 }
+_NAMED = {"record", "error", "enum", "fixed"}
 _Named = dict[str, Mapping[str, object]]
 _Seen = frozenset[tuple[str, str]]
 
@@ -35,6 +36,79 @@ def avro_changes(written: str, read: str) -> list[str]:
         return ["its Avro schema is another one, and one of the two cannot be understood"]
 
 
+def avro_removals(written: str, read: str) -> list[str]:
+    """Return the fields of the outermost record that were written and are no longer read, also not by an alias."""
+    try:
+        mine, theirs = msgspec.json.decode(written), msgspec.json.decode(read)
+    except msgspec.DecodeError:
+        return []
+    return _gone(mine, theirs) if _is_record(mine) and _is_record(theirs) else []
+
+
+def avro_renames(written: str, read: str) -> list[str]:
+    """Return messages about removed fields for which a new one of the same type, with a default, was added, and about removed symbols of an
+    enum that are read as its default while others were added. Without an alias, their values would be lost."""
+    try:
+        mine, theirs = _Schema(msgspec.json.decode(written)), _Schema(msgspec.json.decode(read))
+        return list(dict.fromkeys(_renames("", mine.root, mine, theirs.root, theirs, frozenset())))
+    except (msgspec.DecodeError, KeyError, TypeError, AttributeError):
+        return []
+
+
+def _renames(at: str, written: object, all_written: _Schema, read: object, all_read: _Schema, seen: _Seen) -> Iterator[str]:
+    for mine in _branches(written, all_written):
+        for theirs in _branches(read, all_read):
+            if not isinstance(mine, dict) or not isinstance(theirs, dict) or mine["type"] != theirs["type"]:
+                continue
+            if mine["type"] in ("array", "map"):
+                part = "items" if mine["type"] == "array" else "values"
+                yield from _renames(f"{at}[]", mine[part], all_written, theirs[part], all_read, seen)
+            elif mine["type"] == "enum" and _short(mine["name"]) == _short(theirs["name"]):
+                gone = [symbol for symbol in mine["symbols"] if symbol not in theirs["symbols"]]
+                added = [symbol for symbol in theirs["symbols"] if symbol not in mine["symbols"]]
+                if gone and added and "default" in theirs:
+                    yield (
+                        f"{_at(at)} may be {', '.join(gone)}, which is gone, and {', '.join(added)} is new: was it renamed? Its values "
+                        f"would be read as {theirs['default']}"
+                    )
+            elif _is_record(mine) and _is_record(theirs) and (pair := (str(mine["name"]), str(theirs["name"]))) not in seen:
+                yield from _renamed_fields(at, mine, all_written, theirs, all_read, seen | {pair})
+
+
+def _renamed_fields(
+    at: str, written: Mapping[str, Any], all_written: _Schema, read: Mapping[str, Any], all_read: _Schema, seen: _Seen
+) -> Iterator[str]:
+    old = {field["name"]: field for field in written["fields"]}
+    new = [field for field in read["fields"] if not {field["name"], *field.get("aliases", ())} & old.keys()]
+    for name in _gone(written, read):
+        here = f"{at}.{name}" if at else name
+        alike = [field["name"] for field in new if field["type"] == old[name]["type"]]
+        if alike:
+            yield (
+                f"field {here} is gone and {' or '.join(alike)} of the same type is new: was it renamed? Its values would be lost; give "
+                f"the new field the alias {name}"
+            )
+    for field in read["fields"]:
+        found = next((old[name] for name in (field["name"], *field.get("aliases", ())) if name in old), None)
+        if found is not None:
+            here = f"{at}.{field['name']}" if at else field["name"]
+            yield from _renames(here, found["type"], all_written, field["type"], all_read, seen)
+
+
+def _gone(written: Mapping[str, Any], read: Mapping[str, Any]) -> list[str]:
+    known = {name for field in read["fields"] for name in (field["name"], *field.get("aliases", ()))}
+    return [field["name"] for field in written["fields"] if field["name"] not in known]
+
+
+def _branches(node: object, of: _Schema) -> list[object]:
+    resolved = of.resolved(node)
+    return [of.resolved(each) for each in resolved] if isinstance(resolved, list) else [resolved]
+
+
+def _is_record(node: object) -> bool:
+    return isinstance(node, dict) and node.get("type") in ("record", "error")
+
+
 def avro_defaults(read: str | None) -> set[str]:
     """Return the fields of the outermost record that have a default, which a reader uses where the field was not written."""
     try:
@@ -47,17 +121,17 @@ def avro_defaults(read: str | None) -> set[str]:
 
 class _Schema:
     def __init__(self, root: object) -> None:
-        self.root = root
+        self.root = _qualified(root, "")
         self.named: _Named = {}
-        self._collect(root)
+        self._collect(self.root)
 
     def _collect(self, node: object) -> None:
         if isinstance(node, list):
             for each in node:
                 self._collect(each)
         elif isinstance(node, dict):
-            if "name" in node and node.get("type") in ("record", "enum", "fixed", "error"):
-                self.named[_short(node["name"])] = node
+            if node.get("type") in _NAMED:
+                self.named[str(node["name"])] = node
             for part in ("items", "values", "type"):
                 if isinstance(node.get(part), dict | list):
                     self._collect(node[part])
@@ -66,12 +140,33 @@ class _Schema:
 
     def resolved(self, node: object) -> object:
         if isinstance(node, str) and node not in _PRIMITIVES:
-            return self.named[_short(node)]
+            return self.named[node]
         if isinstance(node, dict) and isinstance(node.get("type"), dict | list):
             return self.resolved(node["type"])
         if isinstance(node, dict) and node.get("type") in _PRIMITIVES and "logicalType" not in node:
             return node["type"]
         return node
+
+
+def _qualified(node: Any, namespace: str) -> Any:  # noqa: ANN401  # a decoded schema
+    """Return a part of a schema with the full names of types, where they are defined and where they are used."""
+    if isinstance(node, str):
+        return node if node in _PRIMITIVES or "." in node or not namespace else f"{namespace}.{node}"
+    if isinstance(node, list):
+        return [_qualified(each, namespace) for each in node]
+    found = dict(node)
+    if node.get("type") in _NAMED:
+        around = node.get("namespace", namespace)
+        found["name"] = node["name"] if "." in node["name"] or not around else f"{around}.{node['name']}"
+        inner = found["name"].rpartition(".")[0]
+        if "fields" in node:
+            found["fields"] = [{**field, "type": _qualified(field["type"], inner)} for field in node["fields"]]
+    elif node.get("type") in ("array", "map"):
+        part = "items" if node["type"] == "array" else "values"
+        found[part] = _qualified(node[part], namespace)
+    else:
+        found["type"] = _qualified(node["type"], namespace)
+    return found
 
 
 def _changes(at: str, written: object, all_written: _Schema, read: object, all_read: _Schema, seen: _Seen) -> Iterator[str]:
@@ -159,41 +254,74 @@ _WIDER = {("TYPE_INT32", "TYPE_INT64"), ("TYPE_UINT32", "TYPE_UINT64"), ("TYPE_U
 """Pairs of types with the same wire format, where the second holds every value of the first."""
 
 
-def protobuf_changes(written: str, read: str, message: str | None = None, reads: str | None = None) -> list[str]:
+def protobuf_changes(
+    written: str,
+    read: str,
+    message: str | None = None,
+    reads: str | None = None,
+    written_imports: Sequence[str] = (),
+    read_imports: Sequence[str] = (),
+) -> list[str]:
     """Return the reasons why a message of the first file cannot be read with the second; empty if it can.
 
-    Both are file descriptors in base64, as in the registry. `message`, `reads`: the messages' full names; without them all messages of the
-    first file are compared.
+    All files are file descriptors in base64, as in the registry. `message`, `reads`: the messages' full names; without them all messages
+    of the first file are compared. `written_imports`, `read_imports`: the files that these import; empty if unknown.
     """
-    if written == read and message == reads:
+    if (written, message, tuple(written_imports)) == (read, reads, tuple(read_imports)):
         return []
-    from google.protobuf.descriptor_pb2 import FileDescriptorProto
-
-    files: list[Mapping[str, Any]] = []
-    for text in (written, read):
-        file = FileDescriptorProto.FromString(base64.b64decode(text))
-        files.append(dict(_messages(file.package, file)))
-    old, new = files
-    names = [name for name in old if not old[name].options.map_entry] if message is None else [message]
+    old, new = _Types.of(written, *written_imports), _Types.of(read, *read_imports)
+    names = [name for name in _Types.of(written).messages if not old.messages[name].options.map_entry] if message is None else [message]
     return list(dict.fromkeys(text for name in names for text in _message(name, reads or name, old, new, set())))
 
 
-def _messages(prefix: str, holder: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401  # protobuf's classes carry no types
-    for found in holder.message_type if hasattr(holder, "message_type") else holder.nested_type:
-        name = f"{prefix}.{found.name}" if prefix else found.name
-        yield name, found
-        yield from _messages(name, found)
+def protobuf_removals(written: str, read: str, message: str, reads: str) -> list[str]:
+    """Return the fields of a message that were written and are no longer read."""
+    old, new = _Types.of(written).messages.get(message), _Types.of(read).messages.get(reads)
+    if old is None or new is None:
+        return []
+    numbers = {field.number for field in new.field}
+    return [field.name for field in old.field if field.number not in numbers]
 
 
-def _message(was: str, now: str, old: Mapping[str, Any], new: Mapping[str, Any], seen: set[tuple[str, str]]) -> Iterator[str]:
-    if (was, now) in seen or was not in old:
+class _Types(NamedTuple):
+    """Messages and enums of files, by full name."""
+
+    messages: Mapping[str, Any]
+    enums: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, *texts: str) -> _Types:
+        from google.protobuf.descriptor_pb2 import FileDescriptorProto
+
+        found = cls({}, {})
+        for text in texts:
+            file = FileDescriptorProto.FromString(base64.b64decode(text))
+            found._collect(file.package, file, file.message_type)
+        return found
+
+    def _collect(self, prefix: str, holder: Any, messages: Any) -> None:  # noqa: ANN401  # protobuf's classes carry no types
+        for enum in holder.enum_type:
+            self.enums[f"{prefix}.{enum.name}".lstrip(".")] = enum  # type: ignore[index]  # filled here only
+        for message in messages:
+            name = f"{prefix}.{message.name}".lstrip(".")
+            self.messages[name] = message  # type: ignore[index]  # filled here only
+            self._collect(name, message, message.nested_type)
+
+
+def _message(was: str, now: str, old: _Types, new: _Types, seen: set[tuple[str, str]]) -> Iterator[str]:
+    if (was, now) in seen:
         return
     seen.add((was, now))
-    if now not in new:
+    if was not in old.messages:  # of an imported file that is not known
+        if was != now:
+            yield f"message {was} is read as {now}, and its fields are not known"
+        return
+    if now not in new.messages:
         yield f"message {was} is gone"
         return
-    mine = {field.number: field for field in old[was].field}
-    for field in new[now].field:
+    written, read = old.messages[was], new.messages[now]
+    mine = {field.number: field for field in written.field}
+    for field in read.field:
         found, here = mine.get(field.number), f"{now}.{field.name}"
         if found is None:
             if _label(field) == "LABEL_REQUIRED":
@@ -202,23 +330,66 @@ def _message(was: str, now: str, old: Mapping[str, Any], new: Mapping[str, Any],
             yield f"field {here} has number {field.number}, which was {was}.{found.name}"
         else:
             yield from _field(here, found, field, old, new, seen)
-    numbers = {field.number for field in new[now].field}
-    for field in new[now].field:
-        moved = next((other for other in old[was].field if other.name == field.name and other.number != field.number), None)
+    numbers = {field.number for field in read.field}
+    for field in read.field:
+        moved = next((other for other in written.field if other.name == field.name and other.number != field.number), None)
         if moved is not None and moved.number not in numbers:
             yield f"field {now}.{field.name} had number {moved.number} and has {field.number} now"
+    yield from _exclusive(now, written, read)
 
 
-def _field(at: str, found: Any, field: Any, old: Mapping[str, Any], new: Mapping[str, Any], seen: set[tuple[str, str]]) -> Iterator[str]:  # noqa: ANN401  # protobuf's classes carry no types
+def _exclusive(at: str, written: Any, read: Any) -> Iterator[str]:  # noqa: ANN401  # protobuf's classes carry no types
+    """Yield the fields that could be set together, and are in one `oneof` now: a reader keeps the last one only."""
+    mine = {field.number: field for field in written.field}
+    for index, oneof in enumerate(read.oneof_decl):
+        former = [mine[field.number] for field in read.field if _in_oneof(field) == index and field.number in mine]
+        if len(former) > 1 and (None in (groups := {_in_oneof(field) for field in former}) or len(groups) > 1):
+            names = ", ".join(sorted(field.name for field in former))
+            yield f"fields {names} of {at} could be set together, and are in oneof {oneof.name} now, of which one is read"
+
+
+def _in_oneof(field: Any) -> int | None:  # noqa: ANN401  # protobuf's classes carry no types
+    return int(field.oneof_index) if field.HasField("oneof_index") and not field.proto3_optional else None
+
+
+def _field(at: str, found: Any, field: Any, old: _Types, new: _Types, seen: set[tuple[str, str]]) -> Iterator[str]:  # noqa: ANN401  # protobuf's classes carry no types
     was, now = _type(found), _type(field)
     if (_label(found) == "LABEL_REPEATED") != (_label(field) == "LABEL_REPEATED"):
         yield f"field {at} is repeated in one of the two, and not in the other"
     elif was != now and (was, now) not in _WIDER:
-        yield f"field {at} is {_type_name(was)} and is read as {_type_name(now)}"
-    elif was == "TYPE_MESSAGE":
+        yield f"field {at} is {_short(was)} and is read as {_short(now)}"
+    elif was in ("TYPE_MESSAGE", "TYPE_GROUP"):
         yield from _message(found.type_name.lstrip("."), field.type_name.lstrip("."), old, new, seen)
-    elif was == "TYPE_ENUM" and found.type_name.rpartition(".")[2] != field.type_name.rpartition(".")[2]:
-        yield f"field {at} is {found.type_name.lstrip('.')} and is read as {field.type_name.lstrip('.')}"
+    elif was == "TYPE_ENUM":
+        yield from _enum(at, found.type_name.lstrip("."), field.type_name.lstrip("."), old, new)
+    if _label(field) == "LABEL_REQUIRED" != _label(found):
+        yield f"field {at} is required now, and may be missing in what was written"
+    if _default(found) != _default(field):
+        yield f"field {at} is {_default(found) or 'empty'} where it was not written, and would be read as {_default(field) or 'empty'}"
+
+
+def _enum(at: str, was: str, now: str, old: _Types, new: _Types) -> Iterator[str]:
+    if was.rpartition(".")[2] != now.rpartition(".")[2]:
+        yield f"field {at} is {was} and is read as {now}"
+        return
+    written, read = old.enums.get(was), new.enums.get(now)
+    if written is None or read is None:  # of an imported file that is not known
+        if was != now:
+            yield f"field {at} is {was} and is read as {now}, and its values are not known"
+        return
+    names: dict[int, set[str]] = {}
+    for value in read.value:
+        names.setdefault(value.number, set()).add(value.name)
+    for value in written.value:
+        if value.number not in names:
+            yield f"field {at} may be {value.name}, number {value.number}, which is no value of it any more"
+        elif value.name not in names[value.number]:
+            yield f"field {at} has {' or '.join(sorted(names[value.number]))} for number {value.number}, which was {value.name}"
+
+
+def _default(field: Any) -> str:  # noqa: ANN401  # protobuf's classes carry no types
+    """Return the declared default; empty if it is the type's own."""
+    return "" if field.default_value in ("0", "0.0", "false") else str(field.default_value)
 
 
 def _type(field: Any) -> str:  # noqa: ANN401  # protobuf's classes carry no types
@@ -229,5 +400,5 @@ def _label(field: Any) -> str:  # noqa: ANN401  # protobuf's classes carry no ty
     return str(field.Label.Name(field.label))
 
 
-def _type_name(name: str) -> str:
+def _short(name: str) -> str:
     return name.removeprefix("TYPE_").lower()

@@ -10,7 +10,14 @@ from collections.abc import Sequence
 
 import msgspec
 
-from penstock.runtime.serdes.schema_changes import avro_changes, avro_defaults, protobuf_changes
+from penstock.runtime.serdes.schema_changes import (
+    avro_changes,
+    avro_defaults,
+    avro_removals,
+    avro_renames,
+    protobuf_changes,
+    protobuf_removals,
+)
 from penstock.runtime.serdes.type_changes import likely_renames, removed_fields, type_changes
 from penstock.runtime.serdes.type_schemas import Node, json_schema_nodes
 
@@ -18,7 +25,8 @@ from penstock.runtime.serdes.type_schemas import Node, json_schema_nodes
 class SerdeFormat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Format of a serde's bytes.
 
-    `name`: the serde's name; that of a wrapper excludes its inner serdes, which are `parts`. `detail`: what else must be equal, such as the
+    `name`: the serde's name; that of a wrapper excludes its inner serdes, which are `parts`. The parts of a Protobuf message are the files
+    that its file imports. `detail`: what else must be equal, such as the
     size of windows. `language`: the language of `schema` or `text`. `kind`: the Python type that values are converted to, if any.
     """
 
@@ -33,7 +41,8 @@ class SerdeFormat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     kind: Node | None = None
 
     def __str__(self) -> str:
-        return f"{self.name}({', '.join(map(str, self.parts))})" if self.parts else self.name
+        inner = self.parts if not self.language else ()
+        return f"{self.name}({', '.join(map(str, inner))})" if inner else self.name
 
 
 def format_changes(written: SerdeFormat, read: SerdeFormat) -> list[str]:
@@ -55,13 +64,21 @@ def format_renames(written: SerdeFormat, read: SerdeFormat) -> list[str]:
     for old, new in ((written.schema, read.schema), (written.kind, read.kind)):
         if old is not None and new is not None:
             found += likely_renames(old, new)
+    if written.language == read.language == "AVRO" and written.text and read.text:
+        found += avro_renames(written.text, read.text)
     return found
 
 
 def format_removals(written: SerdeFormat, read: SerdeFormat) -> list[str]:
     """Return the fields that are no longer read."""
     found = [name for old, new in zip(written.parts, read.parts, strict=False) for name in format_removals(old, new)]
-    return found + (removed_fields(written.schema, read.schema) if written.schema is not None and read.schema is not None else [])
+    if written.schema is not None and read.schema is not None:
+        return found + removed_fields(written.schema, read.schema)
+    if written.language == read.language == "AVRO" and written.text and read.text:
+        return found + avro_removals(written.text, read.text)
+    if written.language == read.language == "PROTOBUF" and written.detail and read.detail:
+        return found + protobuf_removals(written.text, read.text, written.detail, read.detail)
+    return found
 
 
 def versions_changes(written: Sequence[SerdeFormat], read: SerdeFormat) -> list[str]:
@@ -88,7 +105,8 @@ def _schema_changes(written: SerdeFormat, read: SerdeFormat) -> list[str]:
             found = avro_changes(written.text, read.text) if written.text and read.text else []
             filled = avro_defaults(read.text)
         case "PROTOBUF":
-            return protobuf_changes(written.text, read.text, written.detail or None, read.detail or None)
+            imported = [[part.text for part in each.parts] for each in (written, read)]
+            return protobuf_changes(written.text, read.text, written.detail or None, read.detail or None, *imported)
         case _:
             nodes = [json_schema_nodes(msgspec.json.decode(each.text)) for each in (written, read) if each.text]
             found, filled = type_changes(*nodes) if len(nodes) == 2 else [], set()

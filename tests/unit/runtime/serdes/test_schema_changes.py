@@ -8,18 +8,20 @@ import json
 from typing import Any
 
 import fastavro
+import msgspec
 import pytest
+from google.protobuf import descriptor_pool, duration_pb2, message_factory, text_format, timestamp_pb2
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
 
 from penstock import serdes
 from penstock.runtime.serdes.schema_changes import avro_changes, protobuf_changes
-from penstock.runtime.serdes.serde_format import format_changes
+from penstock.runtime.serdes.serde_format import format_changes, format_removals, versions_changes
 
 N: dict[str, object] = {"name": "n", "type": "int"}
 
 
 def record(*fields: dict[str, object], **more: object) -> dict[str, object]:
-    return {"type": "record", "name": "R", "fields": list(fields), **more}
+    return {"type": "record", "name": "R", **more, "fields": list(fields)}
 
 
 def enum(*symbols: str, **more: object) -> dict[str, object]:
@@ -53,6 +55,24 @@ CASES: list[tuple[object, object, object, str]] = [
 ]
 
 
+def of_two_namespaces(billing: str) -> dict[str, object]:
+    """Return a record of two types that have one name, each in its namespace; the first one's field has this type."""
+    addresses = {
+        "b": {"type": "record", "name": "Address", "namespace": "billing", "fields": [{"name": "number", "type": billing}]},
+        "s": {"type": "record", "name": "Address", "namespace": "shipping", "fields": [{"name": "number", "type": "int"}]},
+        "again": "billing.Address",
+    }
+    fields: list[dict[str, object]] = [{"name": name, "type": kind} for name, kind in addresses.items()]
+    return record(*fields, namespace="orders")
+
+
+ADDRESSES = {"b": {"number": 1}, "s": {"number": 1}, "again": {"number": 1}}
+CASES += [
+    (of_two_namespaces("int"), of_two_namespaces("long"), ADDRESSES, ""),
+    (of_two_namespaces("int"), of_two_namespaces("string"), ADDRESSES, "field again.number is int and is read as string"),
+]
+
+
 @pytest.mark.parametrize(("written", "read", "value", "told"), CASES, ids=lambda value: json.dumps(value, default=str)[:60])
 def test_avro_schemas_are_compared_by_schema_resolution(written: Any, read: Any, value: object, told: str) -> None:  # noqa: ANN401  # as fastavro has them
     found = avro_changes(json.dumps(written), json.dumps(read))
@@ -73,6 +93,30 @@ def test_a_registry_serde_is_compared_by_its_schema() -> None:
         "field m is new and has no default: values that were written without it cannot be read"
     ]
     assert format_changes(serde(N).format(), serdes.LONG.format()) == ["were avro and are LONG now"]
+
+
+def test_a_field_or_symbol_that_was_probably_renamed_is_refused_and_a_field_that_is_gone_is_told() -> None:
+    """By schema resolution the new name gets its default, and the value is lost without an error."""
+
+    def changed(written: dict[str, object], read: dict[str, object]) -> list[str]:
+        old, new = (serdes.avro("mock://schemas", json.dumps(each)).format() for each in (written, read))
+        return versions_changes([old], new)
+
+    renamed = {"name": "count", "type": "int", "default": 0}
+    assert changed(record(N), record(renamed)) == [
+        "field n is gone and count of the same type is new: was it renamed? Its values would be lost; give the new field the alias n"
+    ]
+    assert changed(record(N), record({**renamed, "aliases": ["n"]})) == []
+    inner: list[dict[str, object]] = [{"name": "in", "type": record(N)}, {"name": "in", "type": ["null", record(renamed)]}]
+    assert changed(*(record(field, name="Outer") for field in inner)) == [
+        "field in.n is gone and count of the same type is new: was it renamed? Its values would be lost; give the new field the alias n"
+    ]
+    assert changed(enum("A", "B"), enum("A", "C", default="A")) == [
+        "the value may be B, which is gone, and C is new: was it renamed? Its values would be read as A"
+    ]
+    assert changed(enum("A", "B"), enum("A", default="A")) == []
+    both, one = (serdes.avro("mock://schemas", json.dumps(record(*fields))).format() for fields in ((N, renamed), (N,)))
+    assert (format_removals(both, one), format_removals(one, both)) == (["count"], [])
 
 
 def message(*fields: tuple[str, int, str], required: bool = False) -> str:
@@ -102,3 +146,88 @@ def message(*fields: tuple[str, int, str], required: bool = False) -> str:
 )
 def test_protobuf_is_compared_by_numbers_and_types(read: str, told: list[str]) -> None:
     assert protobuf_changes(message(("n", 1, "INT32")), read, "p.M", "p.M") == told
+
+
+def proto(text: str, *imports: Any, syntax: str = "proto3") -> Any:  # noqa: ANN401  # protobuf's classes carry no types
+    """Return the class of message M of a file descriptor in text format, in a pool of its own."""
+    pool = descriptor_pool.DescriptorPool()
+    for file in (timestamp_pb2, duration_pb2):
+        pool.AddSerializedFile(file.DESCRIPTOR.serialized_pb)
+    for imported in imports:
+        pool.AddSerializedFile(imported.DESCRIPTOR.file.serialized_pb)
+    file = text_format.Parse(text, FileDescriptorProto(name="f.proto", package="p", syntax=syntax))
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("p.M"))
+
+
+def field(name: str, number: int, kind: str, more: str = "", label: str = "OPTIONAL") -> str:
+    return f'field {{ name: "{name}" number: {number} type: TYPE_{kind} label: LABEL_{label} {more} }}'
+
+
+def with_status(*values: str) -> Any:  # noqa: ANN401  # protobuf's classes carry no types
+    numbered = "".join(f'value {{ name: "{value}" number: {number} }}' for number, value in enumerate(values))
+    status = field("status", 1, "ENUM", 'type_name: ".p.Status"')
+    return proto(f'message_type {{ name: "M" {status} }} enum_type {{ name: "Status" {numbered} }}')
+
+
+def with_time(name: str) -> Any:  # noqa: ANN401  # protobuf's classes carry no types
+    took = field("took", 1, "MESSAGE", f'type_name: ".google.protobuf.{name}"')
+    return proto(f'dependency: "google/protobuf/{name.lower()}.proto" message_type {{ name: "M" {took} }}')
+
+
+def with_default(value: str) -> Any:  # noqa: ANN401  # protobuf's classes carry no types
+    return proto(f'message_type {{ name: "M" {field("n", 1, "INT32", value)} }}', syntax="proto2")
+
+
+def with_label(label: str) -> Any:  # noqa: ANN401  # protobuf's classes carry no types
+    return proto(f'message_type {{ name: "M" {field("n", 1, "INT32", label=label)} }}', syntax="proto2")
+
+
+def with_two(more: str = "", oneof: str = "") -> Any:  # noqa: ANN401  # protobuf's classes carry no types
+    return proto(f'message_type {{ name: "M" {field("a", 1, "INT32", more)} {field("b", 2, "INT32", more)} {oneof} }}')
+
+
+def with_money(name: str) -> Any:  # noqa: ANN401  # protobuf's classes carry no types
+    """Return a message with a field of an imported message, whose field has this name."""
+    pool = descriptor_pool.DescriptorPool()
+    imported = FileDescriptorProto(name="money.proto", package="m", syntax="proto3")
+    pool.Add(text_format.Parse(f'message_type {{ name: "Money" {field(name, 1, "INT64")} }}', imported))
+    price = field("price", 1, "MESSAGE", 'type_name: ".m.Money"')
+    return proto(
+        f'dependency: "money.proto" message_type {{ name: "M" {price} }}',
+        message_factory.GetMessageClass(pool.FindMessageTypeByName("m.Money")),
+    )
+
+
+@pytest.mark.parametrize(
+    ("written", "read", "told"),
+    [
+        (with_status("OK", "BAD"), with_status("OK", "BAD", "LATE"), ""),
+        (with_status("OK", "GOOD", "BAD"), with_status("OK", "BAD", "GOOD"), "field p.M.status has BAD for number 1, which was GOOD"),
+        (with_status("OK", "BAD"), with_status("OK"), "field p.M.status may be BAD, number 1, which is no value of it any more"),
+        (
+            with_time("Timestamp"),
+            with_time("Duration"),
+            "message google.protobuf.Timestamp is read as google.protobuf.Duration, and its fields are not known",
+        ),
+        (with_default(""), with_default('default_value: "0"'), ""),
+        (with_default('default_value: "5"'), with_default('default_value: "7"'), "field p.M.n is 5 where it was not written"),
+        (with_label("OPTIONAL"), with_label("REQUIRED"), "field p.M.n is required now, and may be missing in what was written"),
+        (with_label("REQUIRED"), with_label("OPTIONAL"), ""),
+        (with_two(), with_two("oneof_index: 0", 'oneof_decl { name: "one" }'), "fields a, b of p.M could be set together"),
+        (with_two("oneof_index: 0", 'oneof_decl { name: "one" }'), with_two("oneof_index: 0", 'oneof_decl { name: "other" }'), ""),
+        (with_money("cents"), with_money("euros"), "field m.Money.euros has number 1, which was m.Money.cents"),
+    ],
+)
+def test_a_message_that_would_mean_another_thing_is_refused(written: Any, read: Any, told: str) -> None:  # noqa: ANN401  # protobuf's classes carry no types
+    old, new = (serdes.protobuf("mock://schemas", each).format() for each in (written, read))
+    found = format_changes(old, new)
+    assert [text for text in found if told in text] if told else found == []
+    assert format_changes(old, old) == []
+
+
+def test_a_message_whose_imports_are_not_recorded_is_compared_without_them() -> None:
+    """As in records of earlier versions."""
+    recorded = serdes.protobuf("mock://schemas", with_money("cents")).format()
+    recorded = msgspec.structs.replace(recorded, parts=())
+    assert format_changes(recorded, serdes.protobuf("mock://schemas", with_money("cents")).format()) == []
