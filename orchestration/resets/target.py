@@ -10,8 +10,9 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 from pathlib import Path
 
-from penstock.orchestration.database.models import to_ms
+from penstock.orchestration.database.models import from_ms, to_ms
 from penstock.orchestration.kafka.task_commands import RefusedError
+from penstock.runtime.coordination.records import Reset
 from penstock.runtime.kafka.topic_admin import TopicAdmin
 from penstock.runtime.model.ids import NextOffset, Partition
 
@@ -61,6 +62,17 @@ class Target:
             raise ValueError(f"{text!r} says nowhere to begin: {_EXPECTED}") from error
         return cls(text, at if at.tzinfo is not None else at.replace(tzinfo=UTC))
 
+    @property
+    def back(self) -> str:
+        """The duration back from now; empty if the value is none."""
+        return self.text if _is_duration(self.text) else ""
+
+    def continued(self, unfinished: Reset | None) -> Target:
+        """Return the target of a reset that was killed and is run again: the same duration back means the same time as before."""
+        if unfinished is None or not self.back or unfinished.back != self.back:
+            return self
+        return Target(self.text, from_ms(unfinished.to_ms))
+
     def offsets(self, topics: TopicAdmin, inputs: Iterable[Partition]) -> dict[Partition, NextOffset]:
         """Return the first offset of each input partition. Raises RefusedError for offsets that do not exist, or if one is missing;
         BrokerUnavailableError, StreamsError."""
@@ -73,6 +85,11 @@ class Target:
             return topics.offsets_for_times(wanted, to_ms(self.to)) if wanted else {}
         assert isinstance(self.to, Mapping)  # the only other type
         return _checked(self.to, topics, wanted)
+
+
+def _is_duration(text: str) -> bool:
+    duration = _DURATION.fullmatch(text)
+    return duration is not None and any(duration.groups())
 
 
 def _checked(given: Mapping[Partition, int], topics: TopicAdmin, inputs: list[Partition]) -> dict[Partition, NextOffset]:

@@ -13,6 +13,8 @@ import time
 import uuid
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime
 from typing import ClassVar
 
 from filelock import FileLock, Timeout
@@ -20,7 +22,7 @@ from sqlalchemy import delete, select, update
 
 from penstock.orchestration.alerts import alerts
 from penstock.orchestration.database import audit
-from penstock.orchestration.database.models import Checkpoint, Event, Instance, RunBookRun, RunBookState, Sample, Task
+from penstock.orchestration.database.models import Checkpoint, Event, Instance, RunBookRun, RunBookState, Sample, Task, to_ms
 from penstock.orchestration.declarations.applications import Application
 from penstock.orchestration.instances.operations import Operations
 from penstock.orchestration.kafka.task_commands import RefusedError
@@ -91,6 +93,7 @@ class ResetApplication(RunBook):
     def inspect(self, findings: Findings) -> None:
         self.feed.step()  # fails if no broker answers
         past = Past.read(self._reset.config, self._topics)
+        self._reset = replace(self._reset, target=self._reset.target.continued(past.unfinished))
         self._surveyed = survey(self._reset, self._topics, past)
         if self._surveyed.nothing:
             servers = self.application.bootstrap_servers
@@ -172,6 +175,8 @@ class ResetApplication(RunBook):
             policies={**policies, **self._policies_before()},
             inputs=tuple(sorted({partition.topic for partition in there.offsets})),
             options=self._options(),
+            back=self._reset.target.back,
+            to_ms=to_ms(self._reset.target.to) if isinstance(self._reset.target.to, datetime) else 0,
         )
         self._brokers.mark(self._mark)
         # An instance that starts from here on reads the mark first, and exits. This check finds instances that started before.

@@ -11,11 +11,12 @@ from collections.abc import Callable
 
 from confluent_kafka import Producer
 
+from penstock.orchestration.database import audit
 from penstock.orchestration.database.models import StepState
 from penstock.orchestration.dead_letters import replay
 from penstock.orchestration.dead_letters.replay import DeadLetter
 from penstock.orchestration.instances.operations import Operations
-from penstock.orchestration.resets.target import Edge, Target
+from penstock.orchestration.resets.target import Target
 from penstock.orchestration.run_books import (
     PausedRecord,
     RebuildGlobalStore,
@@ -48,8 +49,8 @@ MAKE: dict[str, Make] = {
     RebuildGlobalStore.NAME: lambda project, _: RebuildGlobalStore(
         project.applications.applications[0], project.control_plane, "names", WHO
     ),
-    ResetApplication.NAME: lambda project, _: ResetApplication(
-        project, project.applications.applications[0], Target("earliest", Edge.EARLIEST), WHO
+    ResetApplication.NAME: lambda project, arguments: ResetApplication(
+        project, project.applications.applications[0], Target.parse((arguments or ["earliest"])[0], audit.now()), WHO
     ),
     RestartInstance.NAME: lambda project, _: RestartInstance(project, project.applications.instances[0], WHO),
 }

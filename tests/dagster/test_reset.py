@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import dagster as dg
@@ -190,6 +191,21 @@ def test_a_reset_that_is_killed_at_any_step_keeps_instances_out_and_is_brought_t
             stop_all(wide)
     penstock("reset", id_, "--yes")
     run_all(wide, behind=ends(wide))
+
+
+def test_a_duration_back_from_now_counts_from_the_first_attempt_of_a_reset_that_was_killed(wide: Project) -> None:
+    id_, source = wide.application.id, f"{wide.application.id}-in"
+    killing = [sys.executable, "-m", "tests.dagster.killed", ResetApplication.NAME]
+    assert subprocess.run([*killing, "offsets", "PT1S"], cwd=ROOT, check=False).returncode == -signal.SIGKILL
+    config = StreamsConfig({**wide.application.config, "application.id": id_})
+    first = last_reset(config, TopicAdmin(config))
+    assert first is not None
+    ends = wide.broker.end_offsets(source)
+    wide.broker.produce(source, [(KEYS[0], "{}")], partition=0, timestamps=[first.to_ms + 1])
+    assert subprocess.run([*killing, "begin", "PT1S"], cwd=ROOT, check=False).returncode == -signal.SIGKILL
+    time = datetime.fromtimestamp(first.to_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    assert f"input offsets set to {time}" in penstock("reset", id_, "--to", "PT1S", "--yes")
+    assert wide.broker.committed_offsets(id_, source) == ends, "in front of the record, which came within the duration"
 
 
 def test_a_reset_that_was_killed_while_it_emptied_a_compacted_output_leaves_it_compacted(wide: Project) -> None:
