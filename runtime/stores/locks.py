@@ -19,16 +19,24 @@ LOCK_FILE = ".lock"
 WORKERS_FILE = ".workers"
 FILE_MODE = 0o640
 FOLDER_MODE = 0o750
+STOP_IT = (
+    "stop it (with penstock stop, if penstock started it). Only another instance of the application, beside that process, gets a state.dir "
+    "and a client.id of its own: an instance that had this folder would begin without its stores that have no changelog"
+)
 _RETRY_SECONDS = 0.05
 """Interval of the attempts, because there is no lock with a timeout."""
+_MOVED = (
+    ", and set state.dir to that (for instances that penstock starts: move .penstock, and set PENSTOCK_HOME). In an empty folder, stores "
+    "without a changelog would begin empty"
+)
 _REMEDIES = {
-    errno.EACCES: ("give this user the right to read and write there", "set state.dir to a folder that it may write"),
-    errno.EPERM: ("give this user the right to read and write there", "set state.dir to a folder that it may write"),
-    errno.EROFS: ("", "set state.dir to a folder on a disk that can be written"),
-    errno.ENOSPC: ("the disk is full: make room", "set state.dir to a folder on another disk"),
-    errno.EDQUOT: ("this user's share of the disk is used up: make room", "set state.dir to a folder on another disk"),
-    errno.ENOTDIR: ("a file stands where a folder should be: remove it", "set state.dir to another folder"),
-    errno.EEXIST: ("a file stands where a folder should be: remove it", "set state.dir to another folder"),
+    errno.EACCES: ("give this user the right to read and write there", f"move the state to a folder that it may write{_MOVED}"),
+    errno.EPERM: ("give this user the right to read and write there", f"move the state to a folder that it may write{_MOVED}"),
+    errno.EROFS: ("", f"move the state to a disk that can be written{_MOVED}"),
+    errno.ENOSPC: ("the disk is full: make room", f"move the state to another disk{_MOVED}"),
+    errno.EDQUOT: ("this user's share of the disk is used up: make room", f"move the state to another disk{_MOVED}"),
+    errno.ENOTDIR: ("a file stands where a folder should be: remove it", ""),
+    errno.EEXIST: ("a file stands where a folder should be: remove it", ""),
     errno.EMFILE: ("this process has too many files open (about 10 per store): raise the limit (ulimit -n)", ""),
     errno.ENFILE: ("this system has too many files open", ""),
     errno.EFBIG: ("files of this process may not grow so large: raise the limit (ulimit -f)", ""),
@@ -38,7 +46,7 @@ _REMEDIES = {
 
 def unusable(what: str, error: OSError) -> StateDirectoryError:
     """Return the error for a file or directory that the system refuses, with what to do about it where that is known."""
-    ways = _REMEDIES.get(error.errno or 0, ("", "set state.dir to a folder that this user may write"))
+    ways = _REMEDIES.get(error.errno or 0, ("", f"move the state to a folder that this user may write{_MOVED}"))
     return StateDirectoryError(f"{what} cannot be used: {error.strerror or error}{_join_ways(ways)}")
 
 
@@ -96,7 +104,7 @@ class FolderLock:
             holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
             os.close(descriptor)
             raise StateDirectoryLockedError(
-                f"{self._what} ({self._folder}) is in use by process {holder}: stop it, or give this instance a state.dir of its own",
+                f"{self._what} ({self._folder}) is in use by process {holder}: {STOP_IT}",
                 holder,
             ) from error
         return descriptor
@@ -138,9 +146,10 @@ class SharedLock:
         try:
             while not _locked(descriptor, fcntl.LOCK_EX):
                 if time.monotonic() > deadline:
+                    pid = lock_holder(self._path)
                     raise StateDirectoryLockedError(
-                        f"{self._what} ({self._path}) is in use by workers of a process that is gone, which do not end: kill them, or give "
-                        "this instance a state.dir of its own"
+                        f"{self._what} ({self._path}) is in use by workers of a process that is gone, which do not end: kill them"
+                        f"{f' (process {pid})' if pid else ''}, then start again"
                     )
                 time.sleep(_RETRY_SECONDS)
         finally:

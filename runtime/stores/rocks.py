@@ -39,7 +39,7 @@ from penstock.runtime.model.errors import InvalidStateStoreError, StateDirectory
 from penstock.runtime.model.ids import NextOffset, Partition, TaskId
 from penstock.runtime.stores.backend import Row, Shared, SharedRows
 from penstock.runtime.stores.budget import StoreMemory
-from penstock.runtime.stores.locks import lock_holder, remedy
+from penstock.runtime.stores.locks import STOP_IT, lock_holder, remedy
 from penstock.runtime.stores.rocks_java import take_over
 from penstock.runtime.stores.rocks_options import database_options, family_options, rocks_memory
 
@@ -360,7 +360,7 @@ def _open_error(path: Path, error: Exception, task: TaskId | None) -> Exception:
             return StateDirectoryError(f"the store's folder {path} cannot be used: {text}{remedy(text)}")
         pid = lock_holder(path / "LOCK")
         who = f"process {pid}" if pid else "another process, or this one"
-        return StateDirectoryLockedError(f"the store in {path} is open in {who}: stop it, or give this instance a state.dir of its own")
+        return StateDirectoryLockedError(f"the store in {path} is open in {who}: {STOP_IT}")
     if remedy(text):  # the system refuses; the files may be intact
         return StateDirectoryError(f"the store's folder {path} cannot be used: {text}{remedy(text)}")
     return TaskCorruptedError([task] if task else [], f"the files of the store in {path} cannot be read: {text}", path.name)

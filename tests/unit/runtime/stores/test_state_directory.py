@@ -94,13 +94,17 @@ def test_a_state_dir_that_is_a_file_is_refused(tmp_path: Path) -> None:
 
 def test_a_state_dir_without_rights_is_refused(tmp_path: Path, directory: StateDirectory) -> None:
     tmp_path.chmod(0o500)
-    with without_root(), pytest.raises(StateDirectoryError, match=r"Permission denied.*set state\.dir to a folder that it may write"):
+    with without_root(), pytest.raises(StateDirectoryError, match=r"Permission denied.*move the state to a folder that it may write"):
         directory.lock()
 
 
 @pytest.mark.parametrize(
     ("number", "remedy"),
-    [(errno.ENOSPC, "the disk is full: make room"), (errno.EROFS, "on a disk that can be written"), (errno.EMFILE, "ulimit")],
+    [
+        (errno.ENOSPC, "the disk is full: make room, or move the state to another disk, and set state.dir.*PENSTOCK_HOME"),
+        (errno.EROFS, "move the state to a disk that can be written.*stores without a changelog would begin empty"),
+        (errno.EMFILE, "ulimit"),
+    ],
 )
 def test_a_disk_error_is_reported_with_what_to_do(
     directory: StateDirectory, monkeypatch: pytest.MonkeyPatch, number: int, remedy: str
