@@ -43,7 +43,8 @@ def test_a_lock_of_another_process_names_it_and_ends_with_it(tmp_path: Path, dir
         [sys.executable, "-c", HOLD, str(tmp_path)], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as holder:
         assert holder.stdout is not None and holder.stdout.readline() == "locked\n"
-        with pytest.raises(StateDirectoryLockedError, match=f"in use by process {holder.pid}"):
+        advice = f"in use by process {holder.pid}: stop it .with penstock stop.*would begin without its stores that have no changelog"
+        with pytest.raises(StateDirectoryLockedError, match=advice):
             directory.lock()
         holder.kill()
     directory.lock()
