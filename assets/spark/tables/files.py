@@ -234,7 +234,9 @@ def location_errors(location: str) -> Iterator[None]:
         yield
     except OSError as error:
         reason = str(error.strerror or error)
-        raise WrongTableError(f"the table {location} cannot be written: {reason} ({error.filename}){remedy(reason, state=False)}") from error
+        raise WrongTableError(
+            f"the table {location} cannot be written: {reason} ({error.filename}){remedy(reason, state=False)}"
+        ) from error
 
 
 def _link_or_copy(file: Path, to: Path) -> None:
