@@ -357,7 +357,7 @@ def _field(at: str, found: Any, field: Any, old: _Types, new: _Types, seen: set[
     if (_label(found) == "LABEL_REPEATED") != (_label(field) == "LABEL_REPEATED"):
         yield f"field {at} is repeated in one of the two, and not in the other"
     elif was != now and (was, now) not in _WIDER:
-        yield f"field {at} is {_short(was)} and is read as {_short(now)}"
+        yield f"field {at} is {_lower_type(was)} and is read as {_lower_type(now)}"
     elif was in ("TYPE_MESSAGE", "TYPE_GROUP"):
         yield from _message(found.type_name.lstrip("."), field.type_name.lstrip("."), old, new, seen)
     elif was == "TYPE_ENUM":
@@ -400,5 +400,5 @@ def _label(field: Any) -> str:  # noqa: ANN401  # protobuf's classes carry no ty
     return str(field.Label.Name(field.label))
 
 
-def _short(name: str) -> str:
+def _lower_type(name: str) -> str:
     return name.removeprefix("TYPE_").lower()

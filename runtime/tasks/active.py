@@ -21,8 +21,7 @@ from penstock.runtime.model.errors import ProcessingError, StreamsError, Transac
 from penstock.runtime.model.handlers import DeserializationHandlerResponse, ProcessingHandlerResponse
 from penstock.runtime.model.ids import NextOffset, Partition
 from penstock.runtime.model.metrics import TASK
-from penstock.runtime.model.offsets import OffsetAndMetadata, decode_partition_time, decode_processors, encode_partition_time
-from penstock.runtime.model.offsets import Strategy
+from penstock.runtime.model.offsets import OffsetAndMetadata, Strategy, decode_partition_time, decode_processors, encode_partition_time
 from penstock.runtime.model.states import TaskState, check_task_move
 from penstock.runtime.model.timestamps import ConsumerRecord
 from penstock.runtime.stores.base import EngineStore
