@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import base64
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
@@ -28,13 +28,16 @@ from penstock.runtime.serdes.serde_format import SerdeFormat
 from penstock.runtime.serdes.type_schemas import type_schema
 
 if TYPE_CHECKING:
-    from confluent_kafka.schema_registry import SchemaRegistryClient
+    from confluent_kafka.schema_registry import RegisteredSchema, SchemaRegistryClient
 
 Registry: TypeAlias = "str | Mapping[str, object] | SchemaRegistryClient"
 """A registry's URL (`mock://name`: one in this process's memory, for tests), the settings of Confluent's client, or such a client."""
 M = TypeVar("M")
 
 _BUILT_IN = (bytes, bytearray)
+_NOT_FOUND = 404
+_OF_SUBJECTS = frozenset({"subject.name.strategy", "subject.name.strategy.type", "subject.name.strategy.conf"})
+"""Settings of a deserializer that do not change how it reads a value: the id in the bytes determines the schema."""
 _REFUSED = frozenset({401, 403, 407, 408, 425, 429})
 """HTTP status codes that concern the client or a temporary condition, not the schema. So do all from 500."""
 
@@ -130,8 +133,8 @@ def protobuf(
         return cast(_Function, ProtobufDeserializer(cast(Any, message), config, client))
 
     file = cast(Any, message).DESCRIPTOR.file
-    known = RegistrySchema("PROTOBUF", base64.b64encode(file.serialized_pb).decode())
     name = str(cast(Any, message).DESCRIPTOR.full_name)
+    known = RegistrySchema("PROTOBUF", base64.b64encode(file.serialized_pb).decode(), name)
     more = (serializer_config, deserializer_config, known, name, _imported(file))
     return _RegistrySerde("protobuf", registry, make_writer, make_reader, None, is_key, *more)
 
@@ -151,7 +154,18 @@ _Make = Callable[["SchemaRegistryClient", "dict[str, object]"], _Function]
 
 
 class _RegistrySerde(Serde[Any]):
-    __slots__ = ("_imported", "_is_key", "_kind", "_make_reader", "_make_writer", "_message", "_reading", "_registry", "_writing")
+    __slots__ = (
+        "_imported",
+        "_is_key",
+        "_kind",
+        "_make_reader",
+        "_make_writer",
+        "_message",
+        "_reading",
+        "_registry",
+        "_schema",
+        "_writing",
+    )
 
     def __init__(
         self,
@@ -169,7 +183,10 @@ class _RegistrySerde(Serde[Any]):
     ) -> None:
         """`message`: the full name of a Protobuf message; `imported`: the files that its file imports."""
         immutable = kind is not None and is_frozen(kind)
-        super().__init__(self._write, self._read, immutable=immutable, name=name, registry_schema=schema)
+        # With other settings, such as "use.latest.version", the schema is not enough to read values as the deserializer does.
+        as_declared = not set(reading or {}) - _OF_SUBJECTS
+        super().__init__(self._write, self._read, immutable=immutable, name=name, registry_schema=schema if as_declared else None)
+        self._schema = schema
         self._registry = registry
         self._make_writer = make_writer
         self._make_reader = make_reader
@@ -183,10 +200,52 @@ class _RegistrySerde(Serde[Any]):
 
     def format(self) -> SerdeFormat:
         """Return the reader's format. The writer's schema is identified by each record."""
-        known, kind = self.registry_schema, None if self._kind is None else type_schema(self._kind)
+        known, kind = self._schema, None if self._kind is None else type_schema(self._kind)
         language, text = _LANGUAGES[self.name], "" if known is None else known.text
         files = tuple(SerdeFormat(name=name, language=language, text=file) for name, file in self._imported.items())
         return SerdeFormat(name=self.name, detail=self._message, parts=files, language=language, text=text, kind=kind)
+
+    def schema_with_writers(self, topics: Sequence[str]) -> RegistrySchema | None:
+        """Return the schema with all versions that the registry has for the topics, including deleted ones: their ids are in the bytes."""
+        if self.registry_schema is None:
+            return None
+        subjects = {subject for topic in topics for subject in self._subjects(topic)}
+        found = [each for subject in sorted(subjects) for each in self._versions(subject)]
+        writers = {each.schema_id: each.schema.schema_str or "" for each in found if each.schema_id is not None and _is_complete(each)}
+        return msgspec.structs.replace(self.registry_schema, writers=writers)
+
+    def _subjects(self, topic: str) -> Iterator[str]:
+        """Yield the subjects under which a writer may have registered a schema, by the usual strategies and the serde's own."""
+        from confluent_kafka.schema_registry import record_subject_name_strategy, topic_record_subject_name_strategy
+        from confluent_kafka.schema_registry import topic_subject_name_strategy as of_topic
+        from confluent_kafka.serialization import MessageField, SerializationContext
+
+        context = SerializationContext(topic, MessageField.KEY if self._is_key else MessageField.VALUE)
+        name = self._message or _record_name(self.registry_schema)
+        yield cast(str, of_topic(context, None))
+        if name:
+            yield cast(str, record_subject_name_strategy(context, name))
+            yield cast(str, topic_record_subject_name_strategy(context, name))
+        own = self._writing.get("subject.name.strategy")
+        if callable(own):
+            yield cast(str, own(context, name))
+
+    def _versions(self, subject: str) -> list[RegisteredSchema]:
+        """Return all versions of a subject; none if it does not exist."""
+        from confluent_kafka.schema_registry import SchemaRegistryError
+
+        client, form = _client(self._registry), "serialized" if self.name == "protobuf" else None
+        try:
+            versions = client.get_versions(subject, deleted=True)
+            return [client.get_version(subject, version, deleted=True, fmt=form) for version in versions]
+        except Exception as error:
+            if isinstance(error, SchemaRegistryError) and error.http_status_code == _NOT_FOUND:
+                return []
+            if isinstance(error, SchemaRegistryError) or _is_away(error):
+                raise SchemaRegistryUnavailableError(
+                    f"the Schema Registry does not say which schemas subject {subject} has: {type(error).__name__}: {error}"
+                ) from error
+            raise
 
     def serializer(self, topic: str, headers: CurrentHeaders | None = None) -> Callable[[Any], bytes | None]:
         call = self._bound(self._make_writer(_client(self._registry), self._writing), topic, headers)
@@ -227,6 +286,21 @@ class _RegistrySerde(Serde[Any]):
 
     def _read(self, topic: str, headers: object, data: bytes) -> object:
         return self.deserializer(topic, lambda: cast(Any, headers))(data)
+
+
+def _record_name(schema: RegistrySchema | None) -> str:
+    """Return the full name of an Avro record, or the title of a JSON Schema; empty if it has none."""
+    try:
+        found = msgspec.json.decode("null" if schema is None else schema.text, type=dict[str, object])
+    except msgspec.DecodeError:
+        return ""
+    name, space = str(found.get("name") or found.get("title") or ""), str(found.get("namespace") or "")
+    return f"{space}.{name}" if space and "." not in name else name
+
+
+def _is_complete(version: RegisteredSchema) -> bool:
+    """Return True if the text of a version is all that is needed to read values: it references no other, and has no rules."""
+    return not version.schema.references and version.schema.rule_set is None
 
 
 _LANGUAGES = {"avro": "AVRO", "json_schema": "JSON", "protobuf": "PROTOBUF"}

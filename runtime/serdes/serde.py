@@ -12,7 +12,7 @@ A serde that depends on the configuration's default serdes is a `PendingSerde` u
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Generic, Literal, Never
 
 import msgspec
@@ -33,14 +33,18 @@ def _no_headers() -> Headers | None:
     return None
 
 
-class RegistrySchema(msgspec.Struct, frozen=True):
-    """A schema in a Schema Registry: its language and its text (Protobuf: the file descriptor in base64, as in the registry).
+class RegistrySchema(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The reader's schema of a Schema Registry's serde: its language and its text (Protobuf: the file descriptor in base64, as in the
+    registry; `message`: the full name of the message).
 
-    A value's bytes begin with 0 and the schema's id (int32), followed in Protobuf by the message's indexes.
+    A value's bytes begin with 0 and the id (int32) of the schema with which it was written, followed in Protobuf by the message's indexes.
+    `writers`: the texts of such schemas, by id, as far as they were requested (`Serde.schema_with_writers`).
     """
 
     kind: Literal["AVRO", "JSON", "PROTOBUF"]
     text: str
+    message: str = ""
+    writers: dict[int, str] = {}
 
 
 class Serde(Generic[T]):
@@ -95,6 +99,11 @@ class Serde(Generic[T]):
             return SerdeFormat(name=self.name)
         return SerdeFormat(name=self.name, language="json", text=msgspec.json.encode(self.schema, order="sorted").decode())
 
+    def schema_with_writers(self, topics: Sequence[str]) -> RegistrySchema | None:
+        """Return `registry_schema` with the schemas that the registry has for data of these topics, for readers without a registry. Raises
+        SchemaRegistryUnavailableError."""
+        return self.registry_schema
+
     def __repr__(self) -> str:
         return f"serdes.{self.name}"
 
@@ -137,7 +146,8 @@ class PlainSerde(Serde[T]):
 
 class WrappingSerde(Serde[T]):
     """A serde around others, named by `name(inner, …)`. Its format has those of the inner serdes as parts; `detail`: what a reader needs to
-    know that is not in the bytes. Subclasses define `serializer` and `deserializer`."""
+    know that is not in the bytes; `registry_schema`: that of the first inner serde, where data of both are the same to a reader of the
+    schema. Subclasses define `serializer` and `deserializer`."""
 
     __slots__ = ("_detail", "_format_name", "_parts")
 
@@ -160,6 +170,9 @@ class WrappingSerde(Serde[T]):
             registry_schema=registry_schema,
         )
         self._format_name, self._detail, self._parts = name, detail, inner
+
+    def schema_with_writers(self, topics: Sequence[str]) -> RegistrySchema | None:
+        return None if self.registry_schema is None else self._parts[0].schema_with_writers(topics)
 
     def format(self) -> SerdeFormat:
         return SerdeFormat(name=self._format_name, detail=self._detail, parts=tuple(each.format() for each in self._parts))

@@ -184,7 +184,7 @@ def json_schema_nodes(schema: object) -> Node:
 _NUMBERS = {"exclusiveMinimum": "gt", "minimum": "ge", "exclusiveMaximum": "lt", "maximum": "le", "multipleOf": "multiple_of"}
 _LENGTHS = {"minLength": "min_length", "maxLength": "max_length", "pattern": "pattern"}
 _SIZES = {"minItems": "min_length", "maxItems": "max_length", "minProperties": "min_length", "maxProperties": "max_length"}
-_COMMENTS = {"title", "description", "default", "examples", "$schema", "$id", "$comment", "deprecated", "readOnly", "writeOnly"}
+_COMMENTS = {"title", "description", "default", "examples", "$schema", "$id", "$comment", "deprecated", "readOnly", "writeOnly", SET}
 _FORMATS = {"date-time": "datetime", "contentEncoding": "bytes"}
 
 
@@ -258,6 +258,8 @@ ZONE = "timezone"
 """Keyword beside the format of a time: true if it must have a time zone, false if it must not."""
 LEAST_BYTES, MOST_BYTES = "minBytes", "maxBytes"
 """Keywords beside the encoding of bytes: limits on their number. (JSON Schema's own keywords limit the length of their base64.)"""
+SET = "set"
+"""Keyword beside the items of an array: true if it is read as a set, so that of equal items only the first counts."""
 _Node = dict[str, object]
 _JSON_FORMATS: Mapping[type[mi.Type], str] = {
     mi.DateTimeType: "date-time",
@@ -272,8 +274,8 @@ _JSON_FORMATS: Mapping[type[mi.Type], str] = {
 def json_schema_of(kind: type) -> Mapping[str, object] | None:
     """Return msgspec's JSON Schema of a type, with what msgspec leaves out; None for a type that msgspec cannot describe.
 
-    Added are: `"format"` for every datetime and time (msgspec adds it only to those that must have a zone), the zone, limits of bytes, and
-    the type of a map's keys. A tag is made optional: it is needed only to distinguish the members of a union.
+    Added are: `"format"` for every datetime and time (msgspec adds it only to those that must have a zone), the zone, limits of bytes, the
+    type of a map's keys, and which arrays are sets. A tag is made optional: it is needed only to distinguish the members of a union.
     """
     try:
         schema = msgspec.json.schema(kind)
@@ -302,6 +304,8 @@ def _mark(info: mi.Type, node: object, definitions: _Node, seen: set[str]) -> No
         limits = {LEAST_BYTES: info.min_length, MOST_BYTES: info.max_length}
         node.update({name: limit for name, limit in limits.items() if limit is not None})
         return
+    if isinstance(info, mi.SetType | mi.FrozenSetType):
+        node[SET] = True
     if isinstance(info, mi.DictType) and (names := _names(info.key_type)) is not None:
         node["propertyNames"] = names
     if isinstance(info, mi.StructType) and info.tag_field is not None and isinstance(required := node.get("required"), list):

@@ -12,16 +12,17 @@ The folder is built under a name with a leading dot and renamed when it is compl
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
-from penstock.runtime.model.errors import StateDirectoryError, StreamsError
-from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.model.errors import SchemaRegistryUnavailableError, StateDirectoryError, StreamsError
+from penstock.runtime.model.ids import NextOffset, Partition, TaskId, changelog_topic
 from penstock.runtime.snapshots.manifest import (
     MANIFEST,
     PartitionOffset,
@@ -31,9 +32,11 @@ from penstock.runtime.snapshots.manifest import (
     encoded,
     files_in,
 )
-from penstock.runtime.stores.base import EngineStore
+from penstock.runtime.stores.base import EngineStore, StoreSchemas
 from penstock.runtime.stores.locks import remedy, sync_directory
 from penstock.runtime.stores.segmented import STREAM_TIME, TIME
+
+log = logging.getLogger(__name__)
 
 
 def snapshots_directory(application_directory: Path) -> Path:
@@ -98,7 +101,8 @@ def begin_snapshot(
         with _cleaning_up(building, part, final):
             for write in rest:
                 write()
-            manifest = msgspec.structs.replace(part, stores=written, files=files_in(building))
+            known = [_with_writers(manifest, store, part.application) for manifest, store in zip(written, ours, strict=True)]
+            manifest = msgspec.structs.replace(part, stores=known, files=files_in(building))
             _write_durably(building / MANIFEST, encoded(manifest))
             building.rename(final)
             sync_directory(final.parent)
@@ -133,14 +137,39 @@ def _manifest_of(store: EngineStore, changelog: Partition | None, topic: str | N
     return store_manifest(store, store.name, position, topic, None if stream_time is None else TIME.unpack(stream_time)[0])
 
 
+def _with_writers(manifest: StoreManifest, store: EngineStore, application: str) -> StoreManifest:
+    """Add the schemas that a Schema Registry has for the store's data. It is asked after the data is pinned, so it knows all of them."""
+    if manifest.key_registry_schema is None and manifest.value_registry_schema is None:
+        return manifest
+    source = manifest.topic if manifest.changelog is None else manifest.changelog.topic
+    own = changelog_topic(application, manifest.name)
+    schemas = known_schemas(store, [own] if source in (own, None) else [source, own])
+    return msgspec.structs.replace(manifest, key_registry_schema=schemas.key_registry, value_registry_schema=schemas.value_registry)
+
+
+def known_schemas(store: EngineStore, topics: Sequence[str]) -> StoreSchemas:
+    """Return the store's schemas, with those that a Schema Registry has for data of these topics. If it does not answer, a warning is
+    logged, and readers of the files will not know with which schemas values were written."""
+    try:
+        return store.schemas_with_writers(topics)
+    except SchemaRegistryUnavailableError as error:
+        log.warning("Store %s: its values of Avro will not be readable outside the program: %s", store.name, error)
+        return store.schemas
+
+
 def store_manifest(
-    store: EngineStore, directory: str, changelog: PartitionOffset | None, topic: str | None = None, stream_time: int | None = None
+    store: EngineStore,
+    directory: str,
+    changelog: PartitionOffset | None,
+    topic: str | None = None,
+    stream_time: int | None = None,
+    schemas: StoreSchemas | None = None,
 ) -> StoreManifest:
     """Return the manifest of a store, open or closed, whose files are in `directory` of its task's part.
 
-    `topic`: of a global store. `stream_time`: the store's own.
+    `topic`: of a global store. `stream_time`: the store's own. `schemas`: default: those of the store.
     """
-    layout, schemas = store.layout, store.schemas
+    layout, schemas = store.layout, schemas or store.schemas
     return StoreManifest(
         name=store.name,
         kind=layout.kind,

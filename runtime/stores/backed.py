@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -54,6 +54,9 @@ class BackedStore(EngineStore, Generic[B]):
     @property
     def schemas(self) -> StoreSchemas:
         return self._settings.schemas()
+
+    def schemas_with_writers(self, topics: Sequence[str]) -> StoreSchemas:
+        return self._settings.schemas(topics)
 
     @property
     def is_open(self) -> bool:

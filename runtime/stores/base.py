@@ -218,6 +218,10 @@ class EngineStore(ABC):
         """The known schemas of keys and values; none for a user's store."""
         return StoreSchemas()
 
+    def schemas_with_writers(self, topics: Sequence[str]) -> StoreSchemas:
+        """Return `schemas` with those that a Schema Registry has for data of these topics, as `Serde.schema_with_writers`."""
+        return self.schemas
+
     @property
     @abstractmethod
     def is_open(self) -> bool: ...

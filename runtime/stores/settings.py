@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -150,9 +150,12 @@ class StoreSettings:
             starts="" if isinstance(self.times, VersionSettings | None) else self.times.starts,
         )
 
-    def schemas(self) -> StoreSchemas:
+    def schemas(self, topics: Sequence[str] = ()) -> StoreSchemas:
+        """The schemas of keys and values; with those that a Schema Registry has for data of `topics`, as `Serde.schema_with_writers`."""
         key, value = self.key_serde, self.value_serde
-        return StoreSchemas(key.schema, value.schema, key.registry_schema, value.registry_schema)
+        if not topics:
+            return StoreSchemas(key.schema, value.schema, key.registry_schema, value.registry_schema)
+        return StoreSchemas(key.schema, value.schema, key.schema_with_writers(topics), value.schema_with_writers(topics))
 
     @property
     def kind(self) -> str:

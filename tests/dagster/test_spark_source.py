@@ -9,6 +9,7 @@ from contextlib import closing
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -116,6 +117,31 @@ def test_typed_columns_and_a_partition_per_task(spark: SparkSession, app: Tasks,
         "legs": [{"origin": "EWR", "miles": 5}, {"origin": "JFK", "miles": None}], "counts": {"a": 1}, "photo": bytearray(b"\x00"),
         "mixed": "x", "best": None,
     }  # fmt: skip
+
+
+def test_avro_of_every_version_is_read_by_the_id_in_its_bytes(spark: SparkSession, tmp_path: Path) -> None:
+    """Both versions are two strings: the bytes of one fit the other, in which they would be swapped."""
+
+    def schema(*names: str) -> str:
+        fields = ",".join(f'{{"name":"{name}","type":"string"}}' for name in names)
+        return f'{{"type":"record","name":"Way","fields":[{fields}]}}'
+
+    registry, ways = "mock://spark-source", Stores.persistent_key_value_store("ways")
+    of_another_subject = {"subject.name.strategy": lambda context, name: "another-subject"}
+    programs: list[tuple[Serde[Any], dict[str, str]]] = [
+        (serdes.avro(registry, schema("to", "origin"), serializer_config=of_another_subject), {"origin": "EWR", "to": "ORD"}),
+        (serdes.avro(registry, schema("to", "origin")), {"origin": "EWR", "to": "SFO"}),
+        (serdes.avro(registry, schema("origin", "to")), {"origin": "JFK", "to": "LAX"}),
+    ]
+    for number, (serde, value) in enumerate(programs):
+        with closing(Tasks(tmp_path, [Stores.key_value_store_builder(ways, serdes.STRING, serde)])) as made:
+            made.store(0, "ways").put(str(number), value)
+            path = made.snapshot(f"20260101T000000000-aaaaa{number}")
+            assert [made.store(0, "ways").get(str(each)) for each in range(number + 1)] == [value for _, value in programs[: number + 1]]
+    first, *others = sorted(read(spark, path, "ways").collect(), key=lambda row: row.key)
+    assert [row.value.asDict() for row in others] == [value for _, value in programs[1:]]
+    assert first.value is None and (first.key, bytes(first._malformed.key)) == ("0", b"0")
+    assert "the schema of id 1, which is not recorded here: there are 2, 3" in first._malformed.reason
 
 
 def test_windows_and_versions_are_what_the_source_gives_without_spark(spark: SparkSession, app: Tasks) -> None:

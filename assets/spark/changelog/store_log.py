@@ -78,8 +78,8 @@ def snapshot_offsets(parts: Sequence[StoreSnapshot]) -> dict[int, int]:
 def store_log(application: str, factory: str, store: str, config: Mapping[str, object], value_schema: str | None = None) -> StoreLog:
     """Create it for a store of the topology that `factory` (`module:function`) returns; needs neither a snapshot nor an instance.
 
-    Raises TopologyError (the factory), StateDirectoryError (unknown store, or one that is not restored from a topic), WrongPartitionsError,
-    BrokerUnavailableError.
+    A Schema Registry's serde requests the schemas of the topic. Raises TopologyError (the factory), StateDirectoryError (unknown store, or
+    one that is not restored from a topic), WrongPartitionsError, BrokerUnavailableError, SchemaRegistryUnavailableError.
     """
     settings = StreamsConfig({**config, "application.id": application})
     topology = build_topology(factory).resolved(settings)
@@ -125,6 +125,6 @@ def _log(application: str, builder: StoreBuilder[StateStore], topic: str) -> Sto
         application=application,
         store=builder.name,
         layout=builder.settings.layout(),
-        schemas=builder.settings.schemas(),
+        schemas=builder.settings.schemas([topic]),
         topic=topic,
     )

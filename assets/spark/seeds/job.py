@@ -31,12 +31,12 @@ from pyspark.sql.types import DateType, IntegerType, LongType, TimestampNTZType,
 from penstock.assets.spark.seeds.files import BUILDING, REPORTS, PartReport, PartWriter, add_empty_parts, write_parts
 from penstock.assets.spark.seeds.partitioner import slots
 from penstock.assets.spark.seeds.plan import SeedApplication, SeedPlan, StorePlan, plan_seed
-from penstock.assets.spark.seeds.rows import ENTRIES, SHOWN, VERSIONS, BatchNotes, SeedEncoder, version_entries
+from penstock.assets.spark.seeds.rows import ENTRIES, OF_TABLE, SHOWN, VERSIONS, BatchNotes, SeedEncoder, version_entries
 from penstock.assets.spark.session.explained import explained
 from penstock.orchestration.declarations.spark_settings import SparkSettings
 from penstock.runtime.model.clock import SystemClock
 from penstock.runtime.model.ids import TaskId
-from penstock.runtime.snapshots.local import store_manifest
+from penstock.runtime.snapshots.local import known_schemas, store_manifest
 from penstock.runtime.snapshots.manifest import (
     MANIFEST,
     SNAPSHOT,
@@ -181,6 +181,8 @@ def _input(frame: DataFrame, plan: StorePlan) -> DataFrame:
         (F.col("value") if "value" in names else F.struct(*[_quoted(name) for name in fields])).alias("value"),
         *[_milliseconds(frame, name, plan.name).alias(name) for name in [*needed, *beside]],
     ]
+    if names & {*_OF_TABLES}:
+        columns.append(F.lit(True).alias(OF_TABLE))
     if "_malformed" in names:
         columns.append(F.col("_malformed").isNotNull().alias("_malformed"))
     return frame.select(*columns)
@@ -289,6 +291,8 @@ def _task_manifests(
 ) -> list[TaskManifest]:
     """Return a manifest per task of the application, with or without rows."""
     stores = plan.stores
+    builders = {name: stores[name].builder.build() for name in parts}
+    schemas = {name: known_schemas(store, [stores[name].changelog]) for name, store in builders.items()}
     found: dict[TaskId, dict[str, PartReport]] = {task: {} for task in plan.inputs}
     for name, written in parts.items():
         for number, part in enumerate(written):
@@ -306,7 +310,7 @@ def _task_manifests(
                 input_offsets=PartitionOffset.of(plan.inputs[task]),
                 partition_times=[PartitionTime(each.topic, each.number, time) for each in sorted(plan.inputs[task])],
                 stores=[
-                    store_manifest(stores[name].builder.build(), part.directory, None, stream_time=_store_time(stores[name], part))
+                    store_manifest(builders[name], part.directory, None, stream_time=_store_time(stores[name], part), schemas=schemas[name])
                     for name, part in sorted(of_task.items())
                 ],
                 files=sorted((file for part in of_task.values() for file in part.files), key=lambda file: file.path),

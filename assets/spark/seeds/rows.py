@@ -15,12 +15,16 @@ of `ENTRIES`, which Spark sorts before they are written to files:
 A version contains only its start. Its end follows from the next one of its key, so versions pass through Spark twice (`VERSIONS`) before
 they become entries.
 
-A column of bytes is taken for output of the serde, and read once to verify that. For a JSON serde, a string is read as JSON, which is how
-tables show values without a declared type, and a struct is written as an object. Everything else is passed to the serde unchanged.
+A column of bytes is taken for output of the serde, and read once to verify that. For a JSON serde, a string is read as JSON, and a struct
+is written as an object. Everything else is passed to the serde unchanged.
+
+A table made from a store (`OF_TABLE`) shows strings without quotes, and JSON without a type of its own as text too: `5` may be a number or
+a string. Such a row is refused if both are values of the serde. So is a null in an object of untyped JSON, which may be a missing name.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from operator import itemgetter
@@ -32,6 +36,7 @@ import pyarrow as pa
 
 from penstock.assets.spark.seeds.partitioner import partitions_of
 from penstock.assets.spark.seeds.plan import StorePlan
+from penstock.assets.spark.types.json_schema import shape_of
 from penstock.runtime.model.record import Window, Windowed
 from penstock.runtime.serdes.keys import pack_session_suffix, pack_timestamp, pack_window_suffix
 from penstock.runtime.serdes.serde import Serde
@@ -44,6 +49,8 @@ NOTES = LATEST + 1
 """Segment of notes."""
 SHOWN = 5
 """Maximum number of malformed rows that are described."""
+OF_TABLE = "_of_table"
+"""Column of the input, if it was made from a store by `penstock.state` or `[[tables]]`."""
 _LONGEST_SHOWN = 120
 _ENDLESS_MS = 2**53
 """Windows of this size or more have no end that a table could show."""
@@ -177,8 +184,9 @@ class SeedEncoder:
     def _written(self, batch: pa.RecordBatch, notes: BatchNotes) -> tuple[list[bytes], list[bytes | None], list[int]]:
         """Return keys and values by row, and the numbers of the well-formed rows. Keys of malformed rows are empty."""
         bad: dict[int, str] = {}
-        keys = written_bytes(batch.column("key"), self._key, self._plan.changelog, "key", bad)
-        values = written_bytes(batch.column("value"), self._value, self._plan.changelog, "value", bad)
+        of_table = OF_TABLE in batch.schema.names
+        keys = written_bytes(batch.column("key"), self._key, self._plan.changelog, "key", bad, of_table=of_table)
+        values = written_bytes(batch.column("value"), self._value, self._plan.changelog, "value", bad, of_table=of_table)
         for row, key in enumerate(keys):
             if key is None:
                 bad.setdefault(row, "the key is null")
@@ -213,9 +221,14 @@ class SeedEncoder:
                 bad[row] = f"its window is {end - start} ms long; those of the store are {size} ms"
 
 
-def written_bytes(column: pa.Array, serde: Serde, topic: str, what: str, bad: dict[int, str]) -> list[bytes | None]:
-    """Serialise each row; put the reason for a row that cannot be serialised into `bad`."""
-    objects, write = _reading(column, serde, topic)
+def written_bytes(
+    column: pa.Array, serde: Serde, topic: str, what: str, bad: dict[int, str], *, of_table: bool = False
+) -> list[bytes | None]:
+    """Serialise each row; put the reason for a row that cannot be serialised into `bad`. `of_table`: the column is that of a table made
+    from a store."""
+    objects, write = _reading(column, serde, topic, of_table=of_table)
+    if of_table and not is_json(serde) and "json" in serde.name.lower():  # JSON inside another serde
+        write = _checked(write)
     try:
         return [None if each is None else write(each) for each in objects]
     except Exception:  # noqa: BLE001 (a serde may raise anything; the row is found below)
@@ -229,7 +242,7 @@ def written_bytes(column: pa.Array, serde: Serde, topic: str, what: str, bad: di
     return found
 
 
-def _reading(column: pa.Array, serde: Serde, topic: str) -> tuple[list[object], Callable[[object], bytes | None]]:
+def _reading(column: pa.Array, serde: Serde, topic: str, *, of_table: bool) -> tuple[list[object], Callable[[object], bytes | None]]:
     """Return a column as objects, and the function that serialises one."""
     objects, kind = column.to_pylist(maps_as_pydicts="strict"), column.type
     write, read = serde.serializer(topic), serde.deserializer(topic)
@@ -243,15 +256,86 @@ def _reading(column: pa.Array, serde: Serde, topic: str) -> tuple[list[object], 
         return objects, checked
     is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
     if is_json(serde) and is_text:
-        return objects, lambda text: write(read(str(text).encode()))
-    if is_json(serde) and serde.schema is not None:
-        to_json = msgspec.json.Encoder().encode
-        return objects, lambda each: write(read(to_json(each)))
+        return objects, lambda text: write(_read_shown(str(text), read) if of_table else read(str(text).encode()))
+    if is_json(serde):
+        untyped = serde.schema is None
+        check = of_table and (untyped or shape_of(serde.schema or {})[0].has_text)
+
+        def as_json(each: object) -> bytes | None:
+            if check:
+                _require_one_meaning(each, untyped=untyped)
+            return write(read(_json(each)))
+
+        return objects, as_json
     if window_bytes(serde) and pa.types.is_struct(kind):
         return objects, lambda each: write(_windowed(each))
     if serde.name == "UUID" and is_text:
         return objects, lambda text: write(UUID(str(text)))
     return objects, write
+
+
+def _read_shown(text: str, read: Callable[[bytes], object]) -> object:
+    """Read text as a table shows it: a string without quotes, or other JSON. Raises ValueError if it may be both."""
+    found = []
+    for data in (msgspec.json.encode(text), *([text.encode()] if _is_other_json(text) else [])):
+        try:
+            found.append(read(data))
+        except msgspec.MsgspecError as error:
+            refused = error
+    if not found:
+        raise refused
+    if len(found) > 1 and found[0] != found[1]:
+        raise ValueError(_TWO_MEANINGS.format(text=_short(text)))
+    return found[0]
+
+
+def _checked(write: Callable[[object], bytes | None]) -> Callable[[object], bytes | None]:
+    def checked(shown: object) -> bytes | None:
+        _require_one_meaning(shown, untyped=True)
+        return write(shown)
+
+    return checked
+
+
+def _require_one_meaning(shown: object, *, untyped: bool) -> None:
+    """Raise ValueError if a part of a value that a table shows may have been another one."""
+    match shown:
+        case str() if _is_other_json(shown):
+            raise ValueError(_TWO_MEANINGS.format(text=_short(shown)))
+        case dict():
+            for name, each in shown.items():
+                if each is None and untyped:
+                    raise ValueError(f"{name} may be null or missing. Give the value's JSON as bytes")
+                _require_one_meaning(each, untyped=untyped)
+        case list():
+            for each in shown:
+                _require_one_meaning(each, untyped=untyped)
+
+
+def _is_other_json(text: str) -> bool:
+    """Return True for the JSON of something other than a string."""
+    try:
+        return not isinstance(msgspec.json.decode(text), str)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+
+
+_TWO_MEANINGS = "{text} may be that JSON or a string, which the table shows alike. Give the value's JSON as bytes"
+
+
+def _json(value: object) -> bytes:
+    """Write a value as JSON. Raises ValueError for numbers that JSON lacks, which would become null."""
+    data = msgspec.json.encode(value)
+    if b"null" in data and _has_no_number(value):
+        raise ValueError("JSON has no NaN and no infinity: they would become null")
+    return data
+
+
+def _has_no_number(value: object) -> bool:
+    """Return True if a value contains NaN or an infinity."""
+    if isinstance(value, dict | list):
+        return any(map(_has_no_number, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, float) and not math.isfinite(value)
 
 
 def _windowed(shown: object) -> Windowed:

@@ -44,6 +44,7 @@ from penstock.assets.spark.types.formats import GLOBAL_PARTITION, MALFORMED, Dec
 from penstock.assets.spark.types.inference import infer
 from penstock.runtime.model.errors import StateDirectoryError
 from penstock.runtime.model.ids import TaskId
+from penstock.runtime.serdes.serde import RegistrySchema
 from penstock.runtime.snapshots.catalogue import Snapshot, find
 from penstock.runtime.snapshots.manifest import StoreManifest, TaskManifest
 from penstock.runtime.snapshots.opening import place_of
@@ -90,7 +91,7 @@ def find_store(where: str | Place, store: str, tasks: frozenset[str] = frozenset
     if unknown := tasks - {part.task.task for part in parts}:
         names = ", ".join(part.task.task for part in parts)
         raise StateDirectoryError(f"{named} has no part of store {store} of the tasks {', '.join(sorted(unknown))}; there are {names}")
-    wanted = [part for part in parts if not tasks or part.task.task in tasks]
+    wanted = _with_all_writers([part for part in parts if not tasks or part.task.task in tasks])
     for part in wanted:
         if (part.store.layout, part.store.schemas) != (wanted[0].store.layout, wanted[0].store.schemas):
             raise StateDirectoryError(
@@ -98,6 +99,31 @@ def find_store(where: str | Place, store: str, tasks: frozenset[str] = frozenset
                 "two versions of the program wrote them. Read them one by one, by the option 'tasks'"
             )
     return wanted
+
+
+def _with_all_writers(parts: Sequence[StoreSnapshot]) -> list[StoreSnapshot]:
+    """Give each part the writers' schemas that any of them has: a version may have been registered while the tasks wrote theirs."""
+    keys = _all_writers([part.store.key_registry_schema for part in parts])
+    values = _all_writers([part.store.value_registry_schema for part in parts])
+    return [
+        msgspec.structs.replace(
+            part,
+            store=msgspec.structs.replace(
+                part.store,
+                key_registry_schema=_replaced(part.store.key_registry_schema, keys),
+                value_registry_schema=_replaced(part.store.value_registry_schema, values),
+            ),
+        )
+        for part in parts
+    ]
+
+
+def _all_writers(schemas: Sequence[RegistrySchema | None]) -> dict[int, str]:
+    return {number: text for schema in schemas if schema is not None for number, text in schema.writers.items()}
+
+
+def _replaced(schema: RegistrySchema | None, writers: dict[int, str]) -> RegistrySchema | None:
+    return None if schema is None else msgspec.structs.replace(schema, writers=writers)
 
 
 def _about(task: TaskManifest, store: StoreManifest) -> TaskManifest:

@@ -6,7 +6,7 @@ string: date, date-time, decimal, base64          DATE, TIMESTAMP, DECIMAL(38,18
 enum, const                                       STRING or BIGINT
 object with properties                            STRUCT
 object without, and with additionalProperties     MAP<STRING, …>
-array, tuple of one type                          ARRAY
+array, tuple of one type, set                     ARRAY
 … or null                                         the type, nullable
 anything, other unions, a recursive type          STRING: a string as it is, everything else as its JSON
 
@@ -47,6 +47,7 @@ from penstock.assets.spark.types.shapes import (
     Number,
     PythonType,
     Scalar,
+    SetOf,
     Shape,
     Struct,
     Text,
@@ -54,7 +55,7 @@ from penstock.assets.spark.types.shapes import (
     limited,
     or_none,
 )
-from penstock.runtime.serdes.type_schemas import LEAST_BYTES, MOST_BYTES, ZONE
+from penstock.runtime.serdes.type_schemas import LEAST_BYTES, MOST_BYTES, SET, ZONE
 
 Schema = Mapping[str, object]
 _NOT_A_NAME = re.compile(r'[\\"\x00-\x1f]')
@@ -90,6 +91,7 @@ def shape_of(schema: Schema, any_type: Shape = TEXT) -> tuple[Shape, bool]:
 class _Reader:
     def __init__(self, root: Schema, any_type: Shape) -> None:
         self._root = root
+        self._has_sets = _has_sets(root)
         self._any = any_type
         self._inside: list[str] = []
         """References that enclose the current position: one of them found again is a recursive type."""
@@ -130,7 +132,7 @@ class _Reader:
         if self._any is not TEXT:  # already parsed values
             return self._any
         try:
-            return Text(exact=exact)
+            return Text(exact=exact, sets=self._has_sets)
         except TypeError:
             return TEXT
 
@@ -239,10 +241,10 @@ class _Reader:
     def _array(self, schema: Schema) -> Shape:
         items, limits = schema.get("items"), _limits_of("array", schema)
         if isinstance(items, Mapping) and items:
-            return ListOf(*self.shape(items), limits)
+            return (SetOf if schema.get(SET) is True else ListOf)(*self.shape(items), limits)
         first = schema.get("prefixItems")
         if not isinstance(first, list) or not first:
-            return self._text(limited(list, limits))
+            return self._text(limited(set if schema.get(SET) is True else list, limits))
         if all(each == first[0] for each in first) and (items is False or schema.get("maxItems") == len(first)):
             return ListOf(*self.shape(first[0]), limits)
         return self._text(self._row(first, schema))
@@ -255,7 +257,16 @@ class _Reader:
             (f"f{place}", self._exact(item), *([] if place < required else [None]))  # a default
             for place, item in enumerate(items)
         ]
-        return msgspec.defstruct("Row", fields, array_like=True, forbid_unknown_fields=most is not None, gc=False, module=__name__)
+        return msgspec.defstruct(
+            "Row", fields, array_like=True, forbid_unknown_fields=most is not None, frozen=True, gc=False, module=__name__
+        )
+
+
+def _has_sets(schema: object) -> bool:
+    """Return True if a part of the schema is read as a set."""
+    if isinstance(schema, Mapping):
+        return schema.get(SET) is True or any(map(_has_sets, schema.values()))
+    return isinstance(schema, list) and any(map(_has_sets, schema))
 
 
 def _within(shape: Scalar, schema: Mapping[str, object]) -> Scalar:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.descriptor import Descriptor, FileDescriptor
@@ -13,21 +14,41 @@ from google.protobuf.message import DecodeError, Message
 class MessageReader:
     """Reads values of the wire format that follow the schema's id: the message's indexes, then the message."""
 
-    def __init__(self, schema: str) -> None:
-        """Build the messages. `schema`: the file's descriptor in base64. If it imports unknown files, only the indexes can be read."""
+    def __init__(self, schema: str, message: str = "", writers: Mapping[int, str] = MappingProxyType({})) -> None:
+        """Build the messages. `schema`: the file's descriptor in base64. If it imports unknown files, only the indexes can be read.
+        `message`: the full name of the program's message, as which it reads all values; if empty, the indexes name it. `writers`: the files
+        of other versions, by their ids."""
         file = descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(schema))
         self._file = _described(file)
+        self._message = message
+        self._writers = {number: file for number, text in writers.items() if (file := _parsed(text)) is not None}
 
-    def read(self, data: bytes) -> Message | None:
-        """Parse a message; None if the file is unknown. Raises ValueError for bytes that are not a message of it."""
+    def read(self, schema_id: int, data: bytes) -> Message | None:
+        """Parse a message; None if the file is unknown. Raises ValueError for bytes that are not a message of it, or, if the writer's file
+        is known, for indexes that it does not have."""
         indexes, at = _indexes(data)
+        if (writer := self._writers.get(schema_id)) is not None:
+            _require_message(writer, indexes)
         if self._file is None:
             return None
-        kind = message_factory.GetMessageClass(_message(self._file, indexes))
+        kind = message_factory.GetMessageClass(self._program_message() if self._message else _message(self._file, indexes))
         try:
             return kind.FromString(data[at:])
         except DecodeError as error:
             raise ValueError(f"it is no {kind.DESCRIPTOR.full_name}: {error}") from error
+
+    def _program_message(self) -> Descriptor:
+        assert self._file is not None
+        found: Descriptor = self._file.pool.FindMessageTypeByName(self._message)
+        return found
+
+
+def _parsed(text: str) -> descriptor_pb2.FileDescriptorProto | None:
+    """Return a file; None for a text in another form, which some registries give."""
+    try:
+        return descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
+    except (ValueError, DecodeError):
+        return None
 
 
 def _described(file: descriptor_pb2.FileDescriptorProto) -> FileDescriptor | None:
@@ -57,8 +78,21 @@ def _message(file: FileDescriptor, indexes: Sequence[int]) -> Descriptor:
         for index in rest:
             found = found.nested_types[index]
     except IndexError:
-        raise ValueError(f"the schema has no message with the indexes {list(indexes)}") from None
+        raise _no_message(indexes) from None
     return found
+
+
+def _require_message(file: descriptor_pb2.FileDescriptorProto, indexes: Sequence[int]) -> None:
+    """Raise ValueError if a file has no message with these indexes."""
+    messages = file.message_type
+    for index in indexes:
+        if index >= len(messages):
+            raise _no_message(indexes)
+        messages = messages[index].nested_type
+
+
+def _no_message(indexes: Sequence[int]) -> ValueError:
+    return ValueError(f"the schema has no message with the indexes {list(indexes)}")
 
 
 def _indexes(data: bytes) -> tuple[list[int], int]:

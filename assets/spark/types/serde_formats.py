@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from io import BytesIO
+from typing import TypeAlias, cast
 
 import msgspec
 import numpy as np
@@ -264,8 +265,8 @@ def _registry_format(registry: RegistrySchema) -> Format:
         case "JSON":
             return _json_schema_format(registry.text)
         case "AVRO":
-            return _avro_format(registry.text)
-    return _protobuf_format(registry.text)
+            return _avro_format(registry)
+    return _protobuf_format(registry)
 
 
 def _json_schema_format(text: str) -> Format:
@@ -293,16 +294,16 @@ def _json_schema_format(text: str) -> Format:
     return Format(inner.spark, read)
 
 
-def _protobuf_format(text: str) -> Format:
-    """Return the format of messages: unchanged bytes, if they are messages of the schema's file."""
+def _protobuf_format(registry: RegistrySchema) -> Format:
+    """Return the format of messages: unchanged bytes, if the program can read them."""
     from penstock.assets.spark.types.protobuf import MessageReader  # imports protobuf, needed only for this format
 
-    messages = MessageReader(text)
+    messages = MessageReader(registry.text, registry.message, registry.writers)
 
     def read(data: pa.BinaryArray) -> pa.Array:
         _without_id(data)
         for value in data.drop_null().to_pylist():
-            messages.read(value[_WIRE:])
+            messages.read(_schema_id(value), value[_WIRE:])
         return data
 
     return Format(T.BinaryType(), read)
@@ -315,22 +316,69 @@ def _without_id(data: pa.BinaryArray) -> pa.BinaryArray:
     return without_first(data, _WIRE)
 
 
-def _avro_format(text: str) -> Format:
-    """Return the format of Avro, read with the program's own schema. A value written with another version may not fit, and is malformed
-    then: only the registry has its schema."""
-    import fastavro  # executors need it only for stores of this format
+def _schema_id(value: bytes) -> int:
+    return int.from_bytes(value[1:_WIRE], "big")
 
-    avro = fastavro.parse_schema(msgspec.json.decode(text))
-    shape, _ = shape_of(as_json_schema(msgspec.json.decode(text)), Text(object))
+
+def _avro_format(registry: RegistrySchema) -> Format:
+    """Return the format of Avro. As the program does, it reads each value with the schema that its id names, resolved to the program's own.
+    A value with an unknown id does not fit: its bytes may fit another schema too, and mean something else in it."""
+    from fastavro import schemaless_reader  # executors need it only for stores of this format
+    from fastavro.read import SchemaResolutionError
+
+    reader = _avro_schema(registry.text)
+    shape, _ = shape_of(as_json_schema(_avro_json(registry.text)), Text(object))
+    writers: dict[int, _AvroSchema] = {}
+
+    def writer_of(number: int) -> _AvroSchema:
+        if number not in writers:
+            if number not in registry.writers:
+                raise ValueError(f"it was written with the schema of id {number}, which is not recorded here: {_recorded(registry)}")
+            writers[number] = _avro_schema(registry.writers[number])
+        return writers[number]
 
     def one(value: bytes) -> object:
-        source = BytesIO(value)
-        found: object = fastavro.schemaless_reader(source, avro, None)
+        number, source = _schema_id(value), BytesIO(value[_WIRE:])
+        writer = writer_of(number)
+        if len(value) == _WIRE:
+            raise ValueError("nothing follows the schema's id")
+        if isinstance(writer, dict) and writer["type"] == "bytes":  # Confluent's serializer writes such bytes as they are
+            found: object = source.read()
+        else:
+            try:
+                found = schemaless_reader(source, writer, reader)
+            except SchemaResolutionError as error:
+                raise ValueError(f"it was written with the schema of id {number}, which does not fit the program's: {error}") from error
         if source.read(1):
-            raise ValueError("bytes are left behind the value: was it written with another version of the schema?")
+            raise ValueError("bytes are left behind the value")
         return msgspec.convert(found, shape.python, builtin_types=_OF_AVRO)
 
     def read(data: pa.BinaryArray) -> pa.Array:
-        return shape.array([None if value is None else one(value) for value in _without_id(data).to_pylist()])
+        _without_id(data)
+        return shape.array([None if value is None else one(value) for value in data.to_pylist()])
 
     return Format(shape.spark, read)
+
+
+_AvroSchema: TypeAlias = "dict[str, object] | list[object]"
+
+
+def _avro_json(text: str) -> _AvroSchema:
+    """Parse the JSON of an Avro schema; that of a primitive type becomes an object, as in Confluent's serializers."""
+    found = msgspec.json.decode(text)
+    return found if isinstance(found, dict | list) else {"type": found}
+
+
+def _avro_schema(text: str) -> _AvroSchema:
+    from fastavro.schema import SchemaParseException, parse_schema
+
+    try:
+        return cast("_AvroSchema", parse_schema(_avro_json(text)))
+    except SchemaParseException as error:
+        raise ValueError(f"an Avro schema cannot be read: {error}") from error
+
+
+def _recorded(registry: RegistrySchema) -> str:
+    if not registry.writers:
+        return "none is: an earlier version of Penstock wrote this, or the Schema Registry did not answer. Take another snapshot"
+    return f"there are {', '.join(map(str, sorted(registry.writers)))}"

@@ -8,9 +8,10 @@ the values of a column joined to one JSON list. It is no faster, and `{"n":2` an
 
 from __future__ import annotations
 
+import json
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -53,6 +54,15 @@ class Shape(ABC):
     def default(self) -> object:
         """Value of a missing field."""
         return None
+
+    @property
+    def has_text(self) -> bool:
+        """True if a part of it is a `Text`."""
+        return False
+
+    def identity(self, value: object) -> object:
+        """Return what is equal for values that the program takes for equal. For an item of a set; it may not be hashable."""
+        return value
 
     @abstractmethod
     def array(self, objects: Sequence[object]) -> pa.Array:
@@ -101,15 +111,16 @@ class Number(Shape):
 
 
 class Text(Shape):
-    """A value as text: a string unchanged, null as null, everything else as its original JSON."""
+    """A value as text: a string unchanged, null as null, everything else as its original JSON; if that has a name or an item of a set
+    twice, as the JSON of the value that it is read as."""
 
     spark = T.StringType()
 
-    def __init__(self, python: PythonType = msgspec.Raw, exact: PythonType = object) -> None:
+    def __init__(self, python: PythonType = msgspec.Raw, exact: PythonType = object, *, sets: bool = False) -> None:
         """`exact`: the type of the value, which Spark lacks; values of other types do not fit, including null. `python` is object for
-        values that were decoded before (Avro), and are not validated here."""
+        values that were decoded before (Avro), and are not validated here. `sets`: the type may have sets in it."""
         self.python = python
-        self._exact = exact
+        self._exact, self._sets = exact, sets
         self._read = msgspec.json.Decoder(exact).decode
 
     @property
@@ -119,6 +130,10 @@ class Text(Shape):
     @property
     def default(self) -> object:
         return msgspec.Raw()
+
+    @property
+    def has_text(self) -> bool:
+        return True
 
     def array(self, objects: Sequence[object]) -> pa.Array:
         return pa.array([self._text(each) for each in objects], pa.string())
@@ -133,7 +148,40 @@ class Text(Shape):
         found = self._read(data)
         if found is None or type(found) is str:
             return found
-        return msgspec.json.decode(data, type=str) if data[:1] == b'"' else data.decode()
+        if data[:1] == b'"':
+            return msgspec.json.decode(data, type=str)
+        if not self._repeats(data, found):
+            return data.decode()
+        try:
+            return msgspec.json.encode(found, order="deterministic").decode()
+        except TypeError as error:
+            raise ValueError("a set in it has an item twice, and its items have no order") from error
+
+    def identity(self, value: object) -> object:
+        data = bytes(value).strip() if isinstance(value, msgspec.Raw) else None
+        return self._read(data) if data else None
+
+    def _repeats(self, data: bytes, found: object) -> bool:
+        """Return True if the JSON of `found` has a name or an item of a set twice."""
+        if not self._sets and b"{" not in data:
+            return False
+        twice = False
+
+        def of_object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+            nonlocal twice
+            read = dict(pairs)
+            twice = twice or len(read) < len(pairs)
+            return read
+
+        read = json.loads(data, object_pairs_hook=of_object)
+        return twice or (self._sets and _items_in(read) != _items_in(msgspec.to_builtins(found)))
+
+
+def _items_in(read: object) -> int:
+    """Return the number of items of all arrays in a value."""
+    if isinstance(read, dict):
+        return sum(map(_items_in, read.values()))
+    return len(read) + sum(map(_items_in, read)) if isinstance(read, list | tuple | set | frozenset) else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +235,13 @@ class Struct(Shape):
         declared = {f"f{place}": (field, field.shape.exact) for place, field in enumerate(self.fields) if field.name != name}
         return _object_type(declared, self._closed, tag_field=name, tag=tag)
 
+    @property
+    def has_text(self) -> bool:
+        return any(field.shape.has_text for field in self.fields)
+
+    def identity(self, value: object) -> object:
+        return None if value is None else tuple(field.shape.identity(getattr(value, attribute)) for attribute, field in self._columns)
+
     def with_columns(self, columns: Sequence[str]) -> Struct:
         """Return the object with some of its columns; all of its fields are validated."""
         return Struct(self.fields, closed=self._closed, columns=columns)
@@ -213,6 +268,7 @@ def _object_type(
         declared,
         rename=names,
         kw_only=True,
+        frozen=True,
         gc=False,
         forbid_unknown_fields=closed,
         module=__name__,
@@ -227,6 +283,8 @@ def _declared(field: Field, python: PythonType) -> tuple[PythonType, ...]:
         python = or_none(python)
     if field.required:
         return (python,)
+    if isinstance(field.shape, Text) and python is not field.shape.python:  # the exact type
+        return python, field.shape.identity(field.default)
     if field.default is None:
         return python, field.shape.default
     return python, msgspec.field(default_factory=lambda: field.default)  # may be a list or a map, which is never modified here
@@ -249,12 +307,47 @@ class ListOf(Shape):
 
     @property
     def exact(self) -> PythonType:
-        return limited(GenericAlias(list, (_exact_or_null(self._item, self._nullable),)), self._limits)
+        return limited(GenericAlias(tuple, (_exact_or_null(self._item, self._nullable), ...)), self._limits)
+
+    @property
+    def has_text(self) -> bool:
+        return self._item.has_text
+
+    def identity(self, value: object) -> object:
+        return None if value is None else tuple(map(self._item.identity, cast("Sequence[object]", value)))
 
     def array(self, objects: Sequence[object]) -> pa.Array:
         lists = cast("Sequence[list[object] | None]", objects)
         items = self._item.array(list(chain.from_iterable(each for each in lists if each is not None)))
         return pa.ListArray.from_arrays(_offsets(lists), items, type=self.arrow)
+
+
+class SetOf(ListOf):
+    """An array that is read as a set: the first of equal items becomes one of the column. The order is that of the array."""
+
+    def __init__(self, item: Shape, nullable: bool, limits: msgspec.Meta | None = None) -> None:
+        """`limits` apply to the number of different items."""
+        super().__init__(item, nullable)
+        self._limits = limits
+
+    @property
+    def exact(self) -> PythonType:
+        return limited(GenericAlias(frozenset, (_exact_or_null(self._item, self._nullable),)), self._limits)
+
+    def identity(self, value: object) -> object:
+        return None if value is None else frozenset(cast("Iterable[object]", super().identity(value)))
+
+    def array(self, objects: Sequence[object]) -> pa.Array:
+        return super().array([None if each is None else self._different(cast("list[object]", each)) for each in objects])
+
+    def _different(self, items: list[object]) -> list[object]:
+        found: dict[object, object] = {}
+        for each in items:
+            found.setdefault(None if each is None else self._item.identity(each), each)
+        least, most = (None, None) if self._limits is None else (self._limits.min_length, self._limits.max_length)
+        if (least is not None and len(found) < least) or (most is not None and len(found) > most):
+            raise ValueError(f"a set has {len(found)} different items, and may have from {least or 0} to {most or 'any number'}")
+        return list(found.values())
 
 
 class MapOf(Shape):
@@ -269,6 +362,10 @@ class MapOf(Shape):
     @property
     def exact(self) -> PythonType:
         return limited(GenericAlias(dict, (self._name, _exact_or_null(self._value, self._nullable))), self._limits)
+
+    @property
+    def has_text(self) -> bool:
+        return self._value.has_text
 
     def array(self, objects: Sequence[object]) -> pa.Array:
         maps = cast("Sequence[dict[object, object] | None]", objects)

@@ -6,10 +6,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pyarrow import fs
 
 from penstock import serdes
@@ -18,6 +21,8 @@ from penstock.assets.spark.seeds.job import SeedError, sweep
 from penstock.assets.spark.seeds.partitioner import partitions_of
 from penstock.assets.spark.seeds.plan import SeedApplication, StorePlan, plan_seed
 from penstock.assets.spark.seeds.rows import SeedEncoder, version_entries, written_bytes
+from penstock.assets.spark.types.inference import infer
+from penstock.assets.spark.types.serde_formats import format_of
 from penstock.runtime.model.errors import TopologyError, WrongPartitionsError
 from penstock.runtime.model.ids import Partition, TaskId
 from penstock.runtime.model.record import SessionWindow, ValueAndTimestamp, Window, Windowed
@@ -257,6 +262,67 @@ def test_what_tables_show_is_written_as_the_serde_writes_it(serde: Serde, kind: 
     bad: dict[int, str] = {}
     found = written_bytes(pa.array([shown, None], kind), serde, "topic", "value", bad)
     assert (found, bad) == ([serde.serializer("topic")(value), None], {})
+
+
+UNTYPED = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.floats(allow_nan=False, allow_infinity=False)
+    | st.sampled_from(["5", "null", "true", '"a"', "{}", "[1]", '{"a":1}', "1.0", "", " 5 ", "a", "NaN", "-", "1e5"]) | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "b", "5"]), inner, max_size=3),
+    max_leaves=6,
+)  # fmt: skip
+INT_OR_STR: Any = int | str
+ONE_OF_MANY: list[tuple[Serde, st.SearchStrategy[object]]] = [
+    (serdes.JSON, UNTYPED.filter(lambda value: value is not None)),
+    (serdes.json(str), st.sampled_from(["5", "null", '"a"', "a", "{}", ""])),
+    (serdes.json(INT_OR_STR), st.sampled_from([5, "5", "a", '"a"'])),
+    (serdes.json(list[int | str]), st.lists(st.sampled_from([5, "5", "a"]))),
+    (serdes.json(dict[str, object]), st.dictionaries(st.sampled_from(["a", "b"]), UNTYPED)),
+    (serdes.json(UUID), st.uuids()),
+    (serdes.list_of(serdes.JSON), st.lists(UNTYPED.filter(lambda value: value is not None), max_size=3)),
+]
+
+
+@pytest.mark.parametrize(("serde", "values"), ONE_OF_MANY, ids=lambda each: getattr(each, "name", ""))
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_a_table_is_seeded_as_its_values_were_or_refused(serde: Serde, values: st.SearchStrategy[object], data: st.DataObject) -> None:
+    """A table shows `5` for a number and for a string."""
+    drawn = data.draw(st.lists(values, min_size=1, max_size=5))
+    write, read = serde.serializer("topic"), serde.deserializer("topic")
+    written = pa.array([write(value) for value in drawn], pa.binary())
+    shown = format_of(serde.name, infer([written]) if serde is serdes.JSON else serde.schema).decode(written)
+    assert shown.wrong == {}
+    bad: dict[int, str] = {}
+    seeded = written_bytes(shown.column, serde, "topic", "value", bad, of_table=True)
+    assert [read(each) for row, each in enumerate(seeded) if row not in bad and each is not None] == [
+        value for row, value in enumerate(drawn) if row not in bad
+    ]
+
+
+@pytest.mark.parametrize(
+    ("serde", "kind", "shown", "reason"),
+    [
+        (serdes.JSON, pa.string(), "5", "5 may be that JSON or a string"),
+        (serdes.json(INT_OR_STR), pa.string(), "5", "5 may be that JSON or a string"),
+        (serdes.JSON, pa.struct([("a", pa.string())]), {"a": "true"}, "true may be that JSON or a string"),
+        (serdes.JSON, pa.struct([("a", pa.string())]), {"a": None}, "a may be null or missing"),
+        (serdes.list_of(serdes.JSON), pa.list_(pa.string()), ["5"], "5 may be that JSON or a string"),
+    ],
+)
+def test_what_a_table_shows_alike_is_refused(serde: Serde, kind: pa.DataType, shown: object, reason: str) -> None:
+    bad: dict[int, str] = {}
+    assert written_bytes(pa.array([shown], kind), serde, "topic", "value", bad, of_table=True) == [None]
+    assert reason in bad[0]
+
+
+@pytest.mark.parametrize("serde", [serdes.JSON, serdes.json(dict[str, float | None])])
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_a_number_that_json_lacks_does_not_become_null(serde: Serde, number: float) -> None:
+    bad: dict[int, str] = {}
+    kind = pa.struct([("a", pa.float64()), ("b", pa.float64())])
+    found = written_bytes(pa.array([{"a": number, "b": None}, {"a": 1.0, "b": None}], kind), serde, "topic", "value", bad)
+    assert found == [None, b'{"a":1.0,"b":null}']
+    assert "JSON has no NaN and no infinity" in bad[0]
 
 
 def test_rows_without_a_value_are_no_entries_and_counted(tmp_path: Path) -> None:

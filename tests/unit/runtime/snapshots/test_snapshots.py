@@ -16,6 +16,7 @@ from penstock.orchestration.snapshots.exports import below, prune_exported
 from penstock.runtime.model.errors import StateDirectoryError
 from penstock.runtime.model.ids import NextOffset, Partition, TaskId
 from penstock.runtime.serdes.keys import window_store_key
+from penstock.runtime.serdes.serde import RegistrySchema
 from penstock.runtime.snapshots.catalogue import find, find_all
 from penstock.runtime.snapshots.export_manager import ExportManager, expanded, progress
 from penstock.runtime.snapshots.export_process import export, main
@@ -139,12 +140,28 @@ def test_the_schema_of_a_schema_registry_serde_is_in_the_manifest(tmp_path: Path
     value = serdes.avro("mock://schemas", schema)
     store = Stores.key_value_store_builder(Stores.in_memory_key_value_store("s"), serdes.STRING, value).build()
     store.open(tmp_path, StoreContext("app", tmp_path, TASKS[0]))
+    earlier = '{"type": "record", "name": "Flight", "fields": [{"name": "gate", "type": "string"}]}'
+    for each in (earlier, schema):
+        serdes.avro("mock://schemas", each).serializer("app-s-changelog")({"gate": "A"})
     folder = write_snapshot(
         tmp_path / "share", "s1", application="app", task=TASKS[0], stores={store: None}, input_offsets={}, stream_time=-1, at_ms=1
     )
     [kept] = read_manifest(folder).stores
-    assert kept.value_schema is None and kept.value_registry_schema is not None
-    assert (kept.value_registry_schema.kind, kept.value_registry_schema.text) == ("AVRO", schema)
+    assert kept.value_schema is None
+    assert kept.value_registry_schema == RegistrySchema("AVRO", schema, writers={1: earlier, 2: schema})
+    store.close()
+
+
+def test_a_snapshot_is_written_without_a_schema_registry(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    value = serdes.avro({"url": "http://127.0.0.1:9", "max.retries": 0}, '"string"')  # the port for discarding: nothing listens
+    store = Stores.key_value_store_builder(Stores.in_memory_key_value_store("s"), serdes.STRING, value).build()
+    store.open(tmp_path, StoreContext("app", tmp_path, TASKS[0]))
+    folder = write_snapshot(
+        tmp_path / "share", "s1", application="app", task=TASKS[0], stores={store: None}, input_offsets={}, stream_time=-1, at_ms=1
+    )
+    [kept] = read_manifest(folder).stores
+    assert kept.value_registry_schema == RegistrySchema("AVRO", '"string"')
+    assert "Store s: its values of Avro will not be readable outside the program" in caplog.text
     store.close()
 
 
