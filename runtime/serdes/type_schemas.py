@@ -182,6 +182,12 @@ def json_schema_nodes(schema: object) -> Node:
 
 
 _NUMBERS = {"exclusiveMinimum": "gt", "minimum": "ge", "exclusiveMaximum": "lt", "maximum": "le", "multipleOf": "multiple_of"}
+ZONE = "timezone"
+"""Keyword beside the format of a time: true if it must have a time zone, false if it must not."""
+LEAST_BYTES, MOST_BYTES = "minBytes", "maxBytes"
+"""Keywords beside the encoding of bytes: limits on their number. (JSON Schema's own keywords limit the length of their base64.)"""
+SET = "set"
+"""Keyword beside the items of an array: true if it is read as a set, so that of equal items only the first counts."""
 _LENGTHS = {"minLength": "min_length", "maxLength": "max_length", "pattern": "pattern"}
 _SIZES = {"minItems": "min_length", "maxItems": "max_length", "minProperties": "min_length", "maxProperties": "max_length"}
 _COMMENTS = {"title", "description", "default", "examples", "$schema", "$id", "$comment", "deprecated", "readOnly", "writeOnly", SET}
@@ -254,12 +260,6 @@ def _opaque(schema: object) -> Node:
     return {"is": "opaque", "text": msgspec.json.encode(schema, order="sorted").decode()}
 
 
-ZONE = "timezone"
-"""Keyword beside the format of a time: true if it must have a time zone, false if it must not."""
-LEAST_BYTES, MOST_BYTES = "minBytes", "maxBytes"
-"""Keywords beside the encoding of bytes: limits on their number. (JSON Schema's own keywords limit the length of their base64.)"""
-SET = "set"
-"""Keyword beside the items of an array: true if it is read as a set, so that of equal items only the first counts."""
 _Node = dict[str, object]
 _JSON_FORMATS: Mapping[type[mi.Type], str] = {
     mi.DateTimeType: "date-time",
