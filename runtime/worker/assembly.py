@@ -40,7 +40,7 @@ from penstock.runtime.tasks.global_dead_letters import GlobalDeadLetters
 from penstock.runtime.tasks.global_task import GlobalTask
 from penstock.runtime.tasks.incidents import Incidents
 from penstock.runtime.worker.clean_up import StateCleaner
-from penstock.runtime.worker.commands import Commands
+from penstock.runtime.worker.commands import Commands, SnapshotCommands
 from penstock.runtime.worker.committer import Committer
 from penstock.runtime.worker.coordination_handler import CoordinationHandler
 from penstock.runtime.worker.followers import Followers
@@ -50,7 +50,6 @@ from penstock.runtime.worker.lock_waits import LockWaits
 from penstock.runtime.worker.periodic_jobs import CHANGELOGS_MS, MOVED_OFFSETS_MS, RECOMMIT_MS, PeriodicJobs, purge_repartition_topics
 from penstock.runtime.worker.positions import Positions
 from penstock.runtime.worker.recovery import Recovery
-from penstock.runtime.worker.snapshotting import SnapshotCommands
 from penstock.runtime.worker.source_topics import SourceTopics
 from penstock.runtime.worker.spec import WorkerSpec
 from penstock.runtime.worker.subscription import Subscription

@@ -16,8 +16,7 @@ from penstock.runtime.model.states import State, TaskKind, TaskState
 from penstock.runtime.tasks.active import ActiveTask
 from penstock.runtime.tasks.follower import FollowerTask
 from penstock.runtime.tasks.incidents import PausePoint
-from penstock.runtime.worker.answers import Answer, Work
-from penstock.runtime.worker.commands import Commands
+from penstock.runtime.worker.commands import Answer, Commands, Work
 from penstock.runtime.worker.followers import Followers
 from penstock.runtime.worker.incarnations import Incarnations
 from penstock.runtime.worker.task_manager import TaskManager

@@ -154,7 +154,7 @@ def test_a_snapshot_is_taken_by_command(
         broker.produce(source, [("bad", BAD)], partition=0)
         wait_until(lambda: paused(streams) == {"0_0"}, what="the pause")
         with monkeypatch.context() as patched:
-            patched.setattr("penstock.runtime.worker.snapshotting.LEAST_FREE_BYTES", 1 << 60)
+            patched.setattr("penstock.runtime.worker.commands.LEAST_FREE_BYTES", 1 << 60)
             result = client.send("snapshot", instance="one", args={"snapshot_id": "full"})
         assert not result.ok and "MiB are free" in result.reason
         assert not (state_dir / application_id / "snapshots" / "full").exists()

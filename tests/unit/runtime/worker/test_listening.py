@@ -14,7 +14,7 @@ from penstock.runtime.coordination.records import Member
 from penstock.runtime.coordination.registry import Registry
 from penstock.runtime.model.errors import TransactionAbortedError
 from penstock.runtime.model.ids import TaskId
-from penstock.runtime.worker.answers import Answer
+from penstock.runtime.worker.commands import Answer
 from penstock.runtime.worker.coordination_handler import CoordinationHandler
 from penstock.testing import ManualClock
 
