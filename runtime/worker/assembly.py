@@ -39,7 +39,6 @@ from penstock.runtime.tasks.global_build import build_global_task
 from penstock.runtime.tasks.global_dead_letters import GlobalDeadLetters
 from penstock.runtime.tasks.global_task import GlobalTask
 from penstock.runtime.tasks.incidents import Incidents
-from penstock.runtime.worker.clean_up import StateCleaner
 from penstock.runtime.worker.commands import Commands, SnapshotCommands
 from penstock.runtime.worker.committer import Committer
 from penstock.runtime.worker.coordination_handler import CoordinationHandler
@@ -47,7 +46,14 @@ from penstock.runtime.worker.followers import Followers
 from penstock.runtime.worker.incarnations import Incarnations
 from penstock.runtime.worker.input_partitions import InputPartitions
 from penstock.runtime.worker.lock_waits import LockWaits
-from penstock.runtime.worker.periodic_jobs import CHANGELOGS_MS, MOVED_OFFSETS_MS, RECOMMIT_MS, PeriodicJobs, purge_repartition_topics
+from penstock.runtime.worker.periodic_jobs import (
+    CHANGELOGS_MS,
+    MOVED_OFFSETS_MS,
+    RECOMMIT_MS,
+    PeriodicJobs,
+    StateCleaner,
+    purge_repartition_topics,
+)
 from penstock.runtime.worker.positions import Positions
 from penstock.runtime.worker.recovery import Recovery
 from penstock.runtime.worker.source_topics import SourceTopics

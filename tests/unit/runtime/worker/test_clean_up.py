@@ -16,7 +16,7 @@ from penstock.runtime.coordination.registry import Registry
 from penstock.runtime.model.ids import TaskId
 from penstock.runtime.model.states import TaskKind, TaskState
 from penstock.runtime.stores.directory import StateDirectory
-from penstock.runtime.worker.clean_up import StateCleaner
+from penstock.runtime.worker.periodic_jobs import StateCleaner
 from penstock.testing import ManualClock
 
 TASK, OTHER = TaskId(0, 0), TaskId(0, 1)
