@@ -122,7 +122,7 @@ def store_remedies(application_id: str, store: str, changelog: Partition | None,
     """Return the ways out for a changed store of a task's folder, for messages."""
     kept = f"{directory / 'rocksdb' / store} on every machine" if changelog is None else f"its changelog {changelog.topic}"
     return (
-        "Take the change back; or, where only a serde is called otherwise, name it as before (Serde(…, name=…)); "
-        f"or begin this store empty: stop every instance (penstock stop {application_id}), delete {kept}, and start; or build "
-        f"all state again: {by_reset(application_id)}"
+        "Take the change back; or, where only a serde is called otherwise, name it as before (Serde(…, name=…)); or "
+        "give the store another name, under which it begins empty; or begin this store empty: stop every instance "
+        f"(penstock stop {application_id}), delete {kept}, and start; or build all state again: {by_reset(application_id)}"
     )
