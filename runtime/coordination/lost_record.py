@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 import msgspec
@@ -19,9 +19,10 @@ from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.coordination.group import members_group
 from penstock.runtime.coordination.resets import last_reset
 from penstock.runtime.coordination.topics import coordination_topic, guard_topic
+from penstock.runtime.coordination.unread_records import with_records
 from penstock.runtime.kafka.topic_admin import TopicAdmin
 from penstock.runtime.model.errors import BrokerUnavailableError, TopologyError
-from penstock.runtime.model.ids import Partition
+from penstock.runtime.model.ids import NextOffset, Partition
 from penstock.runtime.topology.shape import TopologyShape
 
 ACCEPTED = "unrecorded.state.accepted"
@@ -37,7 +38,7 @@ def awaited_record(now: TopologyShape, config: StreamsConfig, topics: TopicAdmin
     if (found := read()) is not None:
         return found
     state = _unrecorded_state(config, topics)
-    if not state or config[ACCEPTED] == digest_of(now):
+    if not state or config[ACCEPTED] == digest_of(now, state):
         return None
     until = time.monotonic() + _REWRITE_SECONDS
     while topics.members(members_group(config.application_id)) and time.monotonic() < until:
@@ -48,27 +49,36 @@ def awaited_record(now: TopologyShape, config: StreamsConfig, topics: TopicAdmin
         time.sleep(_POLL_SECONDS)
     if (found := read()) is not None:
         return found
-    raise TopologyError(_refusal(config.application_id, state, digest_of(now)))
+    raise TopologyError(_refusal(config.application_id, sorted(state), digest_of(now, state)))
 
 
-def digest_of(shape: TopologyShape) -> str:
-    """Return the digest of a shape. A later program has another one, so it is not accepted with it."""
-    return hashlib.sha256(msgspec.json.encode(shape)).hexdigest()[:16]
+def digest_of(shape: TopologyShape, state: Mapping[str, int]) -> str:
+    """Return a digest of one program's shape on one state. Another program has another one, and so has this one once another has run."""
+    return hashlib.sha256(msgspec.json.encode((shape, sorted(state.items())))).hexdigest()[:16]
 
 
-def _unrecorded_state(config: StreamsConfig, topics: TopicAdmin) -> list[str]:
-    """Return the changelogs with records of an application that has run before; an empty list if it has not, or was reset since."""
+def _unrecorded_state(config: StreamsConfig, topics: TopicAdmin) -> dict[str, int]:
+    """Return the changelogs with records of an application that has run before, and its repartition topics with unprocessed records, each
+    with the sum of its ends; empty if it has not run, or was reset since."""
     application, guard = config.application_id, guard_topic(config.application_id)
-    names = {name for name in topics.names() if name.startswith(f"{application}-") and name.endswith("-changelog")}
+    names = {name for name in topics.names() if name.startswith(f"{application}-") and name.endswith(("-changelog", "-repartition"))}
     if not names or guard not in topics.describe([guard]):
-        return []
+        return {}
     partition = Partition(guard, 0)
     members = TopicAdmin(config, topics.give_up)  # an admin asks for the offsets of one group
     if partition not in members.last_committed(members_group(application), [partition]) or last_reset(config, topics) is not None:
-        return []
+        return {}
     logs = [Partition(name, number) for name, found in topics.describe(names).items() for number in range(found.partitions)]
     starts, ends = topics.start_offsets(logs), topics.high_watermarks(logs)
-    return sorted({log.topic for log in logs if ends[log] > starts[log]})
+    holding = {log for log in logs if ends[log] > starts[log]}
+    on_their_way = {log for log in holding if log.topic.endswith("-repartition")}
+    if on_their_way:
+        committed = topics.last_committed(application, on_their_way)
+        begins = {log: NextOffset(committed[log].offset) if log in committed else starts[log] for log in on_their_way}
+        unread = {log: begin for log, begin in begins.items() if begin < ends[log]}
+        holding -= on_their_way - (with_records(config, unread, topics.give_up) if unread else set())
+    with_state = sorted({log.topic for log in holding})
+    return {topic: sum(ends[log] for log in logs if log.topic == topic) for topic in with_state}
 
 
 def _refusal(application: str, state: list[str], digest: str) -> str:
@@ -76,6 +86,7 @@ def _refusal(application: str, state: list[str], digest: str) -> str:
     return (
         f"application {application} has run, and its state is in {', '.join(state)}, but {topic} says nothing about it: the topic was "
         "deleted while no instance ran, or its records were. So it is not known whether this program can read the state. If it is the "
-        f"program that ran last, say so with {ACCEPTED} = {digest} in its configuration, which holds for no other program. Else start the "
-        f"program that ran last in this way first; or begin without state: penstock reset {application}"
+        f"program that ran last, say so with {ACCEPTED} = {digest} in its configuration, which holds for no other program, and only "
+        "as long as the state does not change. Else start the program that ran last in this way first; or begin without state: "
+        f"penstock reset {application}"
     )

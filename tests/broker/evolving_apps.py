@@ -10,7 +10,7 @@ import msgspec
 
 from penstock import serdes
 from penstock.runtime.dsl.builder import StreamsBuilder
-from penstock.runtime.dsl.options import Consumed, Materialized, Produced
+from penstock.runtime.dsl.options import Consumed, Materialized, Produced, Repartitioned
 from penstock.runtime.serdes.serde import Serde
 from penstock.runtime.topology.topology import Topology
 
@@ -99,3 +99,12 @@ def watched_doubles() -> Topology:
 def only_watching() -> Topology:
     """Return the topology without the sub-topology that counts."""
     return watching().build()
+
+
+def on_their_way() -> Topology:
+    """Return a topology with a repartition topic, and without state."""
+    builder = StreamsBuilder()
+    stream = builder.stream(os.environ["TEST_SOURCE"], Consumed(serdes.STRING, value=serdes.STRING))
+    again = stream.repartition(Repartitioned("again", key=serdes.STRING, value=serdes.STRING))
+    again.to(os.environ["TEST_OUTPUT"], Produced(serdes.STRING, value=serdes.STRING))
+    return builder.build()

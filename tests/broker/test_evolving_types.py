@@ -121,6 +121,48 @@ def test_state_of_which_the_record_is_lost_is_given_to_no_program_but_the_one_th
         assert "store totals: its values were json(First) and are DOUBLE now" in text
 
 
+def lose_the_record(application: Application) -> None:
+    coordination = coordination_topic(application.id)
+    application.broker.delete_topic(coordination)
+    wait_until(lambda: coordination not in application.broker.topics(), 30, "the end of the topic")
+
+
+def vouched(application: Application, version: str) -> None:
+    """Start a version whose record is lost; take over the setting that the refusals name."""
+    named = {str(re.findall(r"unrecorded[.]state[.]accepted = (\w+)", text)[-1]) for text in refused(application, version)}
+    [application.settings["unrecorded.state.accepted"]] = named
+
+
+def test_the_setting_that_vouched_for_a_program_does_not_vouch_for_it_after_another_has_run(application: Application) -> None:
+    """The first version must not begin again with what the second wrote, although its setting is still there."""
+    run(application, "first", 40)
+    lose_the_record(application)
+    vouched(application, "first")
+    run(application, "first", 80)
+    run(application, "second", 120)
+    lose_the_record(application)
+    for text in refused(application, "first"):
+        assert "says nothing about it" in text
+    vouched(application, "second")
+    run(application, "second", 160)
+
+
+def test_records_on_their_way_whose_record_of_formats_is_lost_are_given_to_no_program_without_a_word(application: Application) -> None:
+    """An application without a changelog: its repartition topic may hold records that another program reads wrongly."""
+    application.factory = "tests.broker.evolving_apps:on_their_way"
+    application.start("one")
+    application.becomes({"one": 4})
+    assert application.stop("one") == 0
+    lose_the_record(application)
+    application.start("one")
+    application.becomes({"one": 4})
+    assert application.stop("one") == 0
+    application.broker.produce(f"{application.id}-again-repartition", [("k", "v")])
+    lose_the_record(application)
+    assert application.start("one").wait(60) == 2
+    assert f"its state is in {application.id}-again-repartition, but" in application.log("one")
+
+
 def test_state_that_cannot_be_read_ends_the_instance_with_store_and_key_and_no_record_is_skipped(application: Application) -> None:
     run(application, "first", 40)
     application.broker.produce(f"{application.id}-totals-changelog", [("k0", '{"n":"many"}')])
