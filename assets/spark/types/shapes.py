@@ -165,6 +165,8 @@ class Text(Shape):
         """Return True if the JSON of `found` has a name or an item of a set twice."""
         if not self._sets and b"{" not in data:
             return False
+        if not self._sets and data.count(b":") == _names_in(found):  # a colon for each name that is left, and none for another
+            return False
         twice = False
 
         def of_object(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -175,6 +177,13 @@ class Text(Shape):
 
         read = json.loads(data, object_pairs_hook=of_object)
         return twice or (self._sets and _items_in(read) != _items_in(msgspec.to_builtins(found)))
+
+
+def _names_in(found: object) -> int:
+    """Return the number of names of all objects in a value."""
+    if isinstance(found, dict):
+        return len(found) + sum(map(_names_in, found.values()))
+    return sum(map(_names_in, found)) if isinstance(found, list) else 0
 
 
 def _items_in(read: object) -> int:
