@@ -157,8 +157,8 @@ _KEYS = (
     _text(
         "unrecorded.state.accepted",
         None,
-        "Identifies the program that ran last if the record of the state's shape was lost; the error at the start contains the value "
-        "(docs/changing.md).",
+        "Identifies the program that ran last, and its state, if the record of the state's shape was lost; the error at the start contains "
+        "the value (docs/changing.md).",
     ),
     _number("state.cleanup.delay.ms", 600_000, "How long the state of a task that moved away is kept."),
     _number("windowstore.changelog.additional.retention.ms", 86_400_000, "Added to the retention of windowed changelogs."),
