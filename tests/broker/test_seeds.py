@@ -501,7 +501,7 @@ def test_what_is_on_its_way_between_tasks_is_neither_lost_nor_taken_twice(broker
         install_seed(topology.resolved(config(application_id)), config(application_id), str(where))
     broker.produce(source, [(key, "v") for key in KEYS])
     run(former, 80)
-    with pytest.raises(SeedRefusedError, match=r"were on their way in .*-first-repartition-0 when the snapshot was taken, or came"):
+    with pytest.raises(SeedRefusedError, match=r"were in transit in .*-first-repartition-0 when the snapshot was taken, or came"):
         install_seed(topology.resolved(config(late)), config(late), str(snapshot))
     for application_id in (seeded, cloned):
         run(application_id, 80)

@@ -306,7 +306,7 @@ def test_undeclared_json_gets_its_type_from_all_values_and_invalid_bytes_are_rep
     assert made(spark, store, log, tmp_path / "v1", tmp_path / "v2")[0] == "merged"
     store.kafka.produce(store.changelog, [("b", '{"n": 2, "more": "x"}'), ("bad", b"\xff{")], partition=0)
     kind, reason, rows = made(spark, store, log, tmp_path / "v2", tmp_path / "v3")
-    assert kind == "full" and "are not of the type" in reason
+    assert kind == "full" and "do not have the type" in reason
     values = {row[1]: row[2] for row in rows}
     assert values == {"a": Row(more=None, n=9), "b": Row(more="x", n=2), "c": Row(more=None, n=3), "bad": None}
     assert [last.value for row in rows if isinstance(last := row[-1], Row)] == [b"\xff{"]
