@@ -207,8 +207,8 @@ class _RegistrySerde(Serde[Any]):
 
     def schema_with_writers(self, topics: Sequence[str]) -> RegistrySchema | None:
         """Return the schema with all versions that the registry has for the topics, including deleted ones: their ids are in the bytes."""
-        if self.registry_schema is None:
-            return None
+        if self.registry_schema is None or self.name == "json_schema":  # JSON is read without its writer's schema
+            return self.registry_schema
         subjects = {subject for topic in topics for subject in self._subjects(topic)}
         found = [each for subject in sorted(subjects) for each in self._versions(subject)]
         writers = {each.schema_id: each.schema.schema_str or "" for each in found if each.schema_id is not None and _is_complete(each)}
@@ -289,12 +289,12 @@ class _RegistrySerde(Serde[Any]):
 
 
 def _record_name(schema: RegistrySchema | None) -> str:
-    """Return the full name of an Avro record, or the title of a JSON Schema; empty if it has none."""
+    """Return the full name of an Avro record; empty if the schema is of another kind."""
     try:
         found = msgspec.json.decode("null" if schema is None else schema.text, type=dict[str, object])
     except msgspec.DecodeError:
         return ""
-    name, space = str(found.get("name") or found.get("title") or ""), str(found.get("namespace") or "")
+    name, space = str(found.get("name") or ""), str(found.get("namespace") or "")
     return f"{space}.{name}" if space and "." not in name else name
 
 

@@ -450,9 +450,11 @@ class ActiveTask:
         offsets: dict[Partition, OffsetAndMetadata] = {}
         for queue in self.queues.all:
             known = self.committed_offsets.get(queue.partition)
-            # State is never committed without an offset for every input; and a start at the end would be another one after a restart.
-            first = self._dirty or queue.next_offset > queue.start or self._starts_at_end(queue.partition)
-            if pausing or (queue.next_offset != known.offset if known else first):
+            if known is not None:
+                moved = queue.next_offset != known.offset
+            else:  # state is never committed without an offset for every input; and a start at the end would be another after a restart
+                moved = self._dirty or queue.next_offset > queue.start or self._starts_at_end(queue.partition)
+            if pausing or moved:
                 offsets[queue.partition] = OffsetAndMetadata(queue.next_offset, encode_partition_time(queue.partition_time, metadata))
         return offsets
 
