@@ -1,6 +1,6 @@
 # `make help` lists what there is. Every target builds what it needs first; all may be repeated and run side by side.
 .DEFAULT_GOAL := help
-.PHONY: help demo dev test check pythons chaos bench clean distclean lock lint types quick slow
+.PHONY: help demo dev docs test check pythons chaos bench clean distclean lock lint types quick slow
 SHELL := /bin/sh
 BIN := .venv/bin
 ENV := .venv/.built
@@ -16,7 +16,10 @@ demo: $(ENV) ## run the example application from end to end; `make demo ARGS=--o
 dev: $(ENV) ## Dagster's UI on the declared applications, with the embedded Kafka
 	$(BIN)/penstock dev $(ARGS)
 
-test: check pythons slow ## all tests: `check`, on the other Pythons too, then those on a real broker, Dagster, Spark, a browser, with kill -9
+docs: $(ENV) ## the documentation as a site, build/site/index.html; a dead link is an error
+	$(BIN)/sphinx-build -W --keep-going -q -c docs -d build/doctrees . build/site
+
+test: check docs pythons slow ## all tests: `check`, the links of the docs, on the other Pythons too, then those on a real broker, Dagster, Spark, a browser, with kill -9
 
 check: $(ENV) ## style, types, import direction and the quick tests; under 3 minutes
 	$(MAKE) -j2 --no-print-directory lint types quick
@@ -44,9 +47,9 @@ chaos: $(ENV) ## kill an application and its broker again and again, and look at
 bench: $(ENV) ## measure the engine against the same by hand; also ARGS=restore, commits, checkpoints, gaps
 	$(BIN)/python -m benchmarks $(ARGS)
 
-lock: $(ENV) ## write requirements.txt from requirements*.in (names no index, so it fits any mirror)
+lock: $(ENV) ## write requirements.txt: `all` and the group `dev` of pyproject.toml (names no index, so it fits any mirror)
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-strip-extras --no-header --no-emit-index-url \
-		--quiet --output-file requirements.txt requirements.in requirements-dev.in
+		--quiet --extra all --group dev --output-file requirements.txt pyproject.toml
 
 clean: ## stop instances and the embedded Kafka, and delete what was built and kept, but for .venv
 	@if [ -d .penstock ]; then $(BIN)/python -m examples.flight_board.demo --clear && \

@@ -39,7 +39,6 @@ from penstock.runtime.dsl.windows import (
     UnlimitedWindows,
     Windows,
 )
-from penstock.runtime.kafka.messages import TopicPartition
 from penstock.runtime.model.errors import (
     BrokerUnavailableError,
     DeserializationError,
@@ -76,14 +75,16 @@ from penstock.runtime.model.handlers import (
     ProductionExceptionHandlerResponse,
     SerializationExceptionOrigin,
 )
-from penstock.runtime.model.ids import HostInfo, TaskId
+from penstock.runtime.model.ids import HostInfo, TaskId, TopicPartition
 from penstock.runtime.model.offsets import AutoOffsetReset
 from penstock.runtime.model.record import (
+    AggregationWithHeaders,
     FixedKeyRecord,
     Record,
     RecordContext,
     SessionWindow,
     ValueAndTimestamp,
+    ValueTimestampHeaders,
     VersionedRecord,
     Window,
     Windowed,
@@ -112,6 +113,7 @@ from penstock.runtime.operators.processor import (
     RecordMetadata,
 )
 from penstock.runtime.operators.transform_values import TransformerContext, ValueTransformerWithKey, ValueTransformerWithKeySupplier
+from penstock.runtime.operators.wrapper import ProcessorWrapper
 from penstock.runtime.stores import (
     KeyValueStore,
     SessionStore,
@@ -122,11 +124,32 @@ from penstock.runtime.stores import (
     VersionedKeyValueStore,
     WindowStore,
 )
+from penstock.runtime.stores.rocks_config import RocksDBConfigSetter, RocksDBOptions
+from penstock.runtime.tasks.incidents import PausePoint
 from penstock.runtime.topology.topology import Topology
 from penstock.runtime.worker.metadata import LagInfo, TaskMetadata, ThreadMetadata
-from penstock.runtime.worker.queries import QueryableStoreTypes, StoreQueryParameters
+from penstock.runtime.worker.queries import IsolationLevel, QueryableStoreTypes, StoreQueryParameters
+from penstock.runtime.worker.state_queries import (
+    FailureReason,
+    KeyQuery,
+    MultiVersionedKeyQuery,
+    Position,
+    PositionBound,
+    Query,
+    QueryResult,
+    RangeQuery,
+    ResultOrder,
+    StateQueryRequest,
+    StateQueryResult,
+    TimestampedKeyQuery,
+    TimestampedRangeQuery,
+    VersionedKeyQuery,
+    WindowKeyQuery,
+    WindowRangeQuery,
+)
 
 __all__ = [
+    "AggregationWithHeaders",
     "AutoOffsetReset",
     "Branched",
     "BranchedKStream",
@@ -145,6 +168,7 @@ __all__ = [
     "EmitStrategy",
     "ErrorHandlerContext",
     "FailOnInvalidTimestamp",
+    "FailureReason",
     "FixedKeyProcessor",
     "FixedKeyProcessorContext",
     "FixedKeyProcessorSupplier",
@@ -153,6 +177,7 @@ __all__ = [
     "Grouped",
     "HostInfo",
     "InvalidStateStoreError",
+    "IsolationLevel",
     "JoinWindows",
     "Joined",
     "KGroupedStream",
@@ -160,6 +185,7 @@ __all__ = [
     "KStream",
     "KTable",
     "KafkaStreams",
+    "KeyQuery",
     "KeyQueryMetadata",
     "KeyValueStore",
     "LagInfo",
@@ -174,7 +200,11 @@ __all__ = [
     "Materialized",
     "MissingSinkTopicError",
     "MissingSourceTopicError",
+    "MultiVersionedKeyQuery",
     "Named",
+    "PausePoint",
+    "Position",
+    "PositionBound",
     "Printed",
     "ProcessingError",
     "ProcessingExceptionHandler",
@@ -182,17 +212,24 @@ __all__ = [
     "Processor",
     "ProcessorContext",
     "ProcessorSupplier",
+    "ProcessorWrapper",
     "Produced",
     "ProductionError",
     "ProductionExceptionHandler",
     "ProductionExceptionHandlerResponse",
     "PunctuationType",
     "Punctuator",
+    "Query",
+    "QueryResult",
     "QueryableStoreTypes",
+    "RangeQuery",
     "Record",
     "RecordContext",
     "RecordMetadata",
     "Repartitioned",
+    "ResultOrder",
+    "RocksDBConfigSetter",
+    "RocksDBOptions",
     "SerializationError",
     "SerializationExceptionOrigin",
     "SessionStore",
@@ -205,6 +242,8 @@ __all__ = [
     "StateDirectoryError",
     "StateDirectoryLockedError",
     "StateLostError",
+    "StateQueryRequest",
+    "StateQueryResult",
     "StateRestoreListener",
     "StateStore",
     "StoreBuilder",
@@ -230,6 +269,8 @@ __all__ = [
     "TimeWindowedCogroupedKStream",
     "TimeWindowedKStream",
     "TimeWindows",
+    "TimestampedKeyQuery",
+    "TimestampedRangeQuery",
     "TopicPartition",
     "Topology",
     "TopologyError",
@@ -237,12 +278,16 @@ __all__ = [
     "UnlimitedWindows",
     "UsePartitionTimeOnInvalidTimestamp",
     "ValueAndTimestamp",
+    "ValueTimestampHeaders",
     "ValueTransformerWithKey",
     "ValueTransformerWithKeySupplier",
+    "VersionedKeyQuery",
     "VersionedKeyValueStore",
     "VersionedRecord",
     "WallclockTimestampExtractor",
     "Window",
+    "WindowKeyQuery",
+    "WindowRangeQuery",
     "WindowStore",
     "Windowed",
     "Windows",
