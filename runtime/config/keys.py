@@ -117,6 +117,13 @@ _KEYS = (
         "Where to begin in a source partition whose committed offset is missing or out of range: `earliest`, `latest`, `none` (stop), "
         "`by_duration:PT1H` (KIP-1106).",
     ),
+    _text(
+        "default.state.isolation.level",
+        "READ_COMMITTED",
+        "What interactive queries read by default: committed state, or also updates that may still be rolled back (KIP-892).",
+        "READ_COMMITTED",
+        "READ_UNCOMMITTED",
+    ),
     _number(
         "statestore.checkpoint.interval.ms", 300_000, "Minimum time between two checkpoints (KIP-116), checked at commits; 0: each commit."
     ),
@@ -148,6 +155,7 @@ _KEYS = (
         "RocksDB's budget for write buffers, over all workers; at most half of the block cache is used.",
         1 << 20,
     ),
+    _object("rocksdb.config.setter", None, "Class that sets RocksDB's options per store (docs/state.md)."),
     _text(
         "snapshot.uri",
         None,
@@ -168,6 +176,14 @@ _KEYS = (
         "none",
         "Optimizations of `StreamsBuilder.build(config)` that save topics and stores: `none`, `all`, or a list of "
         "`reuse.ktable.source.topics`, `merge.repartition.topics`, `single.store.self.join`, separated by commas (docs/dsl.md).",
+    ),
+    _text(
+        "dsl.store.format",
+        "DEFAULT",
+        "Format of the stores of tables in RocksDB: `HEADERS` is that of stores with headers (KIP-1285, docs/stores.md), in upper or "
+        "lower case.",
+        "DEFAULT",
+        "HEADERS",
     ),
     _text(
         "ensure.explicit.internal.resource.naming",
@@ -191,6 +207,7 @@ _KEYS = (
         "penstock.DefaultProductionExceptionHandler",
         "Decides about outputs that brokers refuse or serdes cannot serialize.",
     ),
+    _object("processor.wrapper.class", None, "Class that wraps every processor (KIP-1112, docs/processors.md)."),
     _text("errors.dead.letter.queue.topic.name", None, "Topic for records that a handler skips (dead letters)."),
     _text("global.topic.compaction.check", "warn", "Reaction to a global topic that is not compacted.", "warn", "error", "off"),
     _number("metrics.port", 0, "Port on loopback where Prometheus reads metrics; 0: none."),

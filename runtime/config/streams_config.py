@@ -54,7 +54,11 @@ _OURS = {
     "partition.assignment.strategy": "the leader assigns tasks",
     "group.instance.id": "an instance that returns is known by client.id, and its tasks wait for restart.grace.ms",
     "group.protocol": "tasks are assigned by the leader, over the classic protocol",
+    "global.consumer.auto.offset.reset": "a global store holds the whole topic, so it is read from the start (KIP-406)",
+    "restore.consumer.auto.offset.reset": "a store is restored from the offset that it holds, or from its changelog's start",
+    "auto.offset.reset": "the engine applies the policy, which is the setting auto.offset.reset without a prefix",
 }
+"""Properties that cannot be set, with the reason: for all clients, or with a prefix for one kind."""
 _HOME = {
     "default.key.serde": "penstock.runtime.serdes",
     "default.value.serde": "penstock.runtime.serdes",
@@ -62,6 +66,8 @@ _HOME = {
     "deserialization.exception.handler": "penstock.runtime.model.handlers",
     "processing.exception.handler": "penstock.runtime.model.handlers",
     "production.exception.handler": "penstock.runtime.model.handlers",
+    "processor.wrapper.class": "penstock.runtime.operators.wrapper",
+    "rocksdb.config.setter": "penstock.runtime.stores.rocks_config",
 }
 """Modules in which an object without a dotted path is looked up."""
 _TOPIC_PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}")
@@ -189,8 +195,8 @@ class StreamsConfig(Mapping[str, object]):
             )
         for name, value in self._clients.items():
             bare = _without_prefix(name)
-            if bare in _OURS:
-                raise StreamsConfigError(f"{name} cannot be set: {_OURS[bare]}")
+            if reason := _OURS.get(name, _OURS.get(bare)):
+                raise StreamsConfigError(f"{name} cannot be set: {reason}")
             text = str(value).lower()
             weaker_acks = bare in {"acks", "request.required.acks"} and text not in {"all", "-1"}
             if weaker_acks and "enable.idempotence" not in _turned_off(self._clients):
@@ -408,6 +414,8 @@ def _checked(key: ConfigKey, value: object) -> object:
     if key.kind is Kind.STRING:
         if type(value) is bool and "true" in key.choices:
             return str(value).lower()
+        if key.name == "dsl.store.format" and str(value).upper() in key.choices:
+            return str(value).upper()  # Kafka Streams takes it in any case
         if not isinstance(value, str | Path | AutoOffsetReset):
             raise StreamsConfigError(f"{key.name} = {shown(key.name, value)} must be {key.kind.value}. {key.doc}")
         if key.choices and value not in key.choices:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from operator import index
 from typing import NamedTuple, Protocol
 
+from penstock.runtime.model.error_details import at_line
 from penstock.runtime.model.errors import DeserializationError, SchemaRegistryUnavailableError, StreamsError
 from penstock.runtime.model.handlers import DeserializationExceptionHandler, DeserializationHandlerResponse, ErrorHandlerContext
 from penstock.runtime.model.ids import TaskId
@@ -164,6 +165,8 @@ class Decoder:
         place = f"{message.topic()}-{message.partition()}@{message.offset()}"
         pass_ctrl_c(cause, place)
         detail = f"source {self._source}: " if self._source else ""
+        failed: str | None = None
+        of_serde: str | None = None
         parts = (("key", self._key_serde, self._key, message.key()), ("value", self._value_serde, self._value, message.value()))
         for what, serde, read, raw in parts:
             try:
@@ -171,8 +174,9 @@ class Decoder:
                     read(raw)
             except BaseException:  # noqa: BLE001 (it is reported as `cause`)
                 detail += f"serde {serde.name} cannot read the {what} {reprlib.repr(raw)}: "
+                failed, of_serde = what, serde.name
                 break
-        error = DeserializationError(f"{place}: {detail}{described(cause)}")
+        error = DeserializationError(f"{place}{at_line(cause)}: {detail}{described(cause)}", node=self._source, part=failed, serde=of_serde)
         error.__cause__ = cause
         return error
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from penstock.runtime.input.deserialization import Batch, Decoder, Failure, RawMessage
-from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.model.ids import NextOffset, TopicPartition
 
 MAX_RUN = 1000
 """Raw messages decoded at once: what is decoded should still be in the processor's cache when it is processed; it also bounds what is
@@ -53,7 +53,7 @@ class PartitionQueue:
         "stop_before",
     )
 
-    def __init__(self, partition: Partition, decoder: Decoder, start: NextOffset, partition_time: int = -1) -> None:
+    def __init__(self, partition: TopicPartition, decoder: Decoder, start: NextOffset, partition_time: int = -1) -> None:
         self.partition = partition
         self.partition_time = partition_time
         """Largest timestamp taken from this partition, in ms; -1 before the first."""
@@ -166,7 +166,7 @@ class PartitionQueue:
         self.at_end = False
 
     def clear(self, start: NextOffset) -> None:
-        """Drop all records; the next one will be that at `start`. Partition time is kept (rules.md, 17)."""
+        """Drop all records; the next one will be that at `start`. TopicPartition time is kept (rules.md, 17)."""
         self._raw.clear()
         self._batch, self._row, self.buffered, self._end = None, 0, 0, 0
         self.failure, self.stop_before, self.at_end = None, None, False
@@ -186,7 +186,7 @@ class TaskQueues:
         self._idle_ms = max_task_idle_ms
         self._idle_since: int | None = None
 
-    def __getitem__(self, partition: Partition) -> PartitionQueue:
+    def __getitem__(self, partition: TopicPartition) -> PartitionQueue:
         return self._by_partition[partition]
 
     @property

@@ -14,14 +14,15 @@ from collections.abc import Iterable, Mapping
 from itertools import groupby
 from typing import NamedTuple
 
-from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import TopicPartition as ClientPartition
 
 from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.kafka.clients import input_consumer
 from penstock.runtime.kafka.failures import Meaning, kafka_error, meaning, unanswered
 from penstock.runtime.kafka.transactions import GroupMetadata
 from penstock.runtime.model.errors import BrokerUnavailableError, StreamsError
-from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.model.ids import NextOffset, TopicPartition
 from penstock.runtime.model.offsets import OffsetAndMetadata
 
 logger = logging.getLogger(__name__)
@@ -35,9 +36,9 @@ class Polled(NamedTuple):
     """Result of a poll. `runs`: messages by partition, in order. `ends`: partitions whose end was reached, with the next offset. `lost`:
     partitions whose position is not on the log, with that position."""
 
-    runs: list[tuple[Partition, list[Message]]]
-    ends: list[tuple[Partition, NextOffset]]
-    lost: list[tuple[Partition, int | None]]
+    runs: list[tuple[TopicPartition, list[Message]]]
+    ends: list[tuple[TopicPartition, NextOffset]]
+    lost: list[tuple[TopicPartition, int | None]]
 
 
 _NOTHING = Polled([], [], [])
@@ -50,28 +51,28 @@ class Reader:
         """Makes no request."""
         self._consumer = input_consumer(config)
         self._consume = self._consumer.consume
-        self._assigned: dict[Partition, None] = {}
-        self._held: set[Partition] = set()
+        self._assigned: dict[TopicPartition, None] = {}
+        self._held: set[TopicPartition] = set()
         self._only_topic: str | None = None
 
     @property
-    def assigned(self) -> frozenset[Partition]:
+    def assigned(self) -> frozenset[TopicPartition]:
         return frozenset(self._assigned)
 
-    def assign(self, positions: Mapping[Partition, NextOffset]) -> None:
+    def assign(self, positions: Mapping[TopicPartition, NextOffset]) -> None:
         """Start reading partitions at these positions; a partition that is being read continues at the new position."""
         again = [partition for partition in positions if partition in self._assigned]
         self.unassign(again)
         if positions:
-            self._consumer.incremental_assign([TopicPartition(p.topic, p.number, offset) for p, offset in positions.items()])
+            self._consumer.incremental_assign([ClientPartition(p.topic, p.partition, offset) for p, offset in positions.items()])
             self._assigned.update(dict.fromkeys(positions))
             self._topics_changed()
 
-    def unassign(self, partitions: Iterable[Partition]) -> None:
+    def unassign(self, partitions: Iterable[TopicPartition]) -> None:
         """Stop reading partitions; messages that were fetched ahead are dropped."""
         gone = [partition for partition in partitions if partition in self._assigned]
         if gone:
-            self._consumer.incremental_unassign([TopicPartition(p.topic, p.number) for p in gone])
+            self._consumer.incremental_unassign([ClientPartition(p.topic, p.partition) for p in gone])
             for partition in gone:
                 del self._assigned[partition]
                 self._held.discard(partition)
@@ -81,16 +82,16 @@ class Reader:
         topics = {partition.topic for partition in self._assigned}
         self._only_topic = topics.pop() if len(topics) == 1 else None
 
-    def hold(self, partition: Partition) -> None:
+    def hold(self, partition: TopicPartition) -> None:
         """Pause fetching of a partition, because its queue is full."""
         if partition in self._assigned and partition not in self._held:
-            self._consumer.pause([TopicPartition(*partition)])
+            self._consumer.pause([ClientPartition(*partition)])
             self._held.add(partition)
 
-    def release(self, partition: Partition) -> None:
+    def release(self, partition: TopicPartition) -> None:
         """Resume fetching after `hold`."""
         if partition in self._held:
-            self._consumer.resume([TopicPartition(*partition)])
+            self._consumer.resume([ClientPartition(*partition)])
             self._held.discard(partition)
 
     def poll(self, timeout: float) -> Polled:
@@ -112,19 +113,19 @@ class Reader:
                 self._sort_out(message, error, polled)
         return polled
 
-    def _split(self, messages: list[Message]) -> list[tuple[Partition, list[Message]]]:
+    def _split(self, messages: list[Message]) -> list[tuple[TopicPartition, list[Message]]]:
         if not messages:
             return []
         topic = self._only_topic
         numbers: list[int] = [message.partition() for message in messages]  # type: ignore[misc]  # messages without error have one
         if topic is not None and numbers.count(numbers[0]) == len(numbers):
-            return [(Partition(topic, numbers[0]), messages)]
+            return [(TopicPartition(topic, numbers[0]), messages)]
         topics: list[str] = [topic] * len(messages) if topic is not None else [message.topic() for message in messages]  # type: ignore[misc]
-        runs: list[tuple[Partition, list[Message]]] = []
+        runs: list[tuple[TopicPartition, list[Message]]] = []
         start = 0
         for pair, same in groupby(zip(topics, numbers, strict=True)):
             stop = start + sum(1 for _ in same)
-            runs.append((Partition(*pair), messages[start:stop]))
+            runs.append((TopicPartition(*pair), messages[start:stop]))
             start = stop
         return runs
 
@@ -136,7 +137,7 @@ class Reader:
                 raise StreamsError(f"the consumer failed: {error.str()}")
             logger.warning("consumer: %s", error.str())
             return
-        partition = Partition(topic, number)
+        partition = TopicPartition(topic, number)
         if Meaning.END in means:
             polled.ends.append((partition, NextOffset(offset or 0)))
         elif Meaning.OUT_OF_RANGE in means:
@@ -147,50 +148,50 @@ class Reader:
         else:
             raise StreamsError(f"{partition} cannot be read: {error.str()}")
 
-    def committed(self, partitions: Iterable[Partition], timeout: float) -> dict[Partition, OffsetAndMetadata]:
+    def committed(self, partitions: Iterable[TopicPartition], timeout: float) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the group's committed offsets, without partitions that have none. Raises BrokerUnavailableError if they cannot be read in
         time (the broker is down, or an open transaction contains them), StreamsError if they cannot be read at all."""
-        wanted = [TopicPartition(*partition) for partition in partitions]
+        wanted = [ClientPartition(*partition) for partition in partitions]
         if not wanted:
             return {}
         try:
             found = self._consumer.committed(wanted, timeout)
         except KafkaException as error:
             raise unanswered("the committed offsets cannot be read", kafka_error(error)) from error
-        offsets: dict[Partition, OffsetAndMetadata] = {}
+        offsets: dict[TopicPartition, OffsetAndMetadata] = {}
         for at in found:
             if at.error is not None:
                 raise unanswered(f"the committed offset of {at.topic}-{at.partition} cannot be read", at.error)
             if at.offset >= 0:
-                offsets[Partition(at.topic, at.partition)] = OffsetAndMetadata(at.offset, at.metadata or "")
+                offsets[TopicPartition(at.topic, at.partition)] = OffsetAndMetadata(at.offset, at.metadata or "")
         return offsets
 
-    def bounds(self, partition: Partition, timeout: float) -> tuple[NextOffset, NextOffset]:
+    def bounds(self, partition: TopicPartition, timeout: float) -> tuple[NextOffset, NextOffset]:
         """Return the first offset and the end (for `read_committed` the last stable offset). Raises BrokerUnavailableError if a retry may
         help, also where the topic is not known: it may be on its way to be created again. Otherwise raises StreamsError."""
         what = f"the end of {partition} cannot be read"
         try:
-            low, high = self._consumer.get_watermark_offsets(TopicPartition(*partition), timeout)
+            low, high = self._consumer.get_watermark_offsets(ClientPartition(*partition), timeout)
         except KafkaException as error:
             if meaning(error) & (Meaning.UNKNOWN_TOPIC | Meaning.UNKNOWN_PARTITION):
                 raise BrokerUnavailableError(f"{what}: the brokers do not know it now ({kafka_error(error).str()})") from error
             raise unanswered(what, kafka_error(error)) from error
         return NextOffset(low), NextOffset(high)
 
-    def at_time(self, partition: Partition, timestamp_ms: int, timeout: float) -> NextOffset | None:
+    def at_time(self, partition: TopicPartition, timestamp_ms: int, timeout: float) -> NextOffset | None:
         """Return the offset of the first record that is no older than `timestamp_ms`; None if there is none. Raises StreamsError."""
         try:
-            (found,) = self._consumer.offsets_for_times([TopicPartition(*partition, max(0, timestamp_ms))], timeout)
+            (found,) = self._consumer.offsets_for_times([ClientPartition(*partition, max(0, timestamp_ms))], timeout)
         except KafkaException as error:
             raise unanswered(f"the offset of {partition} at {timestamp_ms} ms cannot be read", kafka_error(error)) from error
         if found.error is not None:
             raise unanswered(f"the offset of {partition} at {timestamp_ms} ms cannot be read", found.error)
         return NextOffset(found.offset) if found.offset >= 0 else None
 
-    def known_end(self, partition: Partition) -> int:
+    def known_end(self, partition: TopicPartition) -> int:
         """Return the end as of the last fetch, without a request; negative if nothing was fetched."""
         try:
-            return int(self._consumer.get_watermark_offsets(TopicPartition(*partition), cached=True)[1])
+            return int(self._consumer.get_watermark_offsets(ClientPartition(*partition), cached=True)[1])
         except KafkaException:
             return -1
 

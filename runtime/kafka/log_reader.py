@@ -22,12 +22,13 @@ import logging
 from dataclasses import dataclass, field
 from itertools import compress
 
-from confluent_kafka import OFFSET_BEGINNING, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, KafkaException, Message
+from confluent_kafka import TopicPartition as ClientPartition
 
 from penstock.runtime.kafka.clients import ClientProperties, log_consumer
 from penstock.runtime.kafka.failures import Meaning, meaning
 from penstock.runtime.model.errors import StreamsError
-from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.model.ids import NextOffset, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -38,10 +39,10 @@ _MOST_PER_POLL = 5_000
 class Poll:
     """Result of a poll: messages without errors, in the order of the log."""
 
-    runs: dict[Partition, list[Message]] = field(default_factory=dict)
-    ends: dict[Partition, NextOffset] = field(default_factory=dict)
+    runs: dict[TopicPartition, list[Message]] = field(default_factory=dict)
+    ends: dict[TopicPartition, NextOffset] = field(default_factory=dict)
     """Partitions that were read to their last stable offset, and that offset."""
-    out_of_range: dict[Partition, int | None] = field(default_factory=dict)
+    out_of_range: dict[TopicPartition, int | None] = field(default_factory=dict)
     """Partitions whose position is not on the log, and that position. They deliver nothing until they are assigned again."""
 
     def __bool__(self) -> bool:
@@ -55,14 +56,14 @@ class LogReader:
         """`name` appears in the broker's logs (`client.id`) and in errors. Properties that correct reading depends on are overridden."""
         self._name = name
         self._consumer = log_consumer(properties, name)
-        self._assigned: set[Partition] = set()
-        self._from_start: set[Partition] = set()
+        self._assigned: set[TopicPartition] = set()
+        self._from_start: set[TopicPartition] = set()
 
     @property
-    def assigned(self) -> frozenset[Partition]:
+    def assigned(self) -> frozenset[TopicPartition]:
         return frozenset(self._assigned)
 
-    def assign(self, partition: Partition, start: NextOffset | None) -> None:
+    def assign(self, partition: TopicPartition, start: NextOffset | None) -> None:
         """Read `partition` from `start`, or from the log's beginning if that is None. An assigned partition restarts there."""
         self.unassign(partition)
         # Asking the broker where a log begins costs librdkafka half a second. Most begin at 0; one that does not says so.
@@ -70,24 +71,31 @@ class LogReader:
         if start is None:
             self._from_start.add(partition)
 
-    def _begin(self, partition: Partition, offset: int) -> None:
-        self._consumer.incremental_assign([TopicPartition(partition.topic, partition.number, offset)])
+    def _begin(self, partition: TopicPartition, offset: int) -> None:
+        self._consumer.incremental_assign([ClientPartition(partition.topic, partition.partition, offset)])
         self._assigned.add(partition)
 
-    def unassign(self, partition: Partition) -> None:
+    def unassign(self, partition: TopicPartition) -> None:
         """Stop reading `partition`. Does nothing if it is not assigned."""
         self._from_start.discard(partition)
         if partition in self._assigned:
             self._assigned.discard(partition)
-            self._consumer.incremental_unassign([TopicPartition(partition.topic, partition.number)])
+            self._consumer.incremental_unassign([ClientPartition(partition.topic, partition.partition)])
 
-    def known_end(self, partition: Partition) -> NextOffset:
+    def known_end(self, partition: TopicPartition) -> NextOffset:
         """Return the log's end (high watermark) as of the last fetch, without a request; 0 if nothing was fetched."""
         try:
-            end = self._consumer.get_watermark_offsets(TopicPartition(partition.topic, partition.number), cached=True)[1]
+            end = self._consumer.get_watermark_offsets(ClientPartition(partition.topic, partition.partition), cached=True)[1]
         except KafkaException:
             return NextOffset(0)
         return NextOffset(max(0, end))
+
+    def log_start(self, partition: TopicPartition, timeout: float = 1.0) -> NextOffset | None:
+        """Return the first available offset by a request to the broker; None if it does not answer within `timeout` seconds."""
+        try:
+            return NextOffset(self._consumer.get_watermark_offsets(ClientPartition(*partition), timeout)[0])
+        except KafkaException:
+            return None
 
     def poll(self, timeout: float) -> Poll:
         """Return available records, up to 5,000; waits at most `timeout` seconds for the first.
@@ -133,7 +141,7 @@ class LogReader:
                 found.ends[partition] = NextOffset(offset)
         elif Meaning.OUT_OF_RANGE in means:
             if partition in self._from_start:
-                self._consumer.incremental_unassign([TopicPartition(partition.topic, partition.number)])
+                self._consumer.incremental_unassign([ClientPartition(partition.topic, partition.partition)])
                 self._from_start.discard(partition)
                 self._begin(partition, OFFSET_BEGINNING)
             elif partition in self._assigned:
@@ -149,7 +157,7 @@ class LogReader:
         self._consumer.close()
 
 
-def _partition_of(message: Message) -> Partition:
+def _partition_of(message: Message) -> TopicPartition:
     topic, number = message.topic(), message.partition()
     assert topic is not None and number is not None
-    return Partition(topic, number)
+    return TopicPartition(topic, number)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 import msgspec
 
 from penstock.runtime.model.errors import SchemaRegistryUnavailableError
+from penstock.runtime.model.extras import require
 from penstock.runtime.model.type_variables import T
 from penstock.runtime.serdes.primitive import is_frozen
 from penstock.runtime.serdes.serde import CurrentHeaders, RegistrySchema, Serde
@@ -182,6 +183,7 @@ class _RegistrySerde(Serde[Any]):
         imported: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """`message`: the full name of a Protobuf message; `imported`: the files that its file imports."""
+        require("registry", f"serdes.{name}", "authlib", "cachetools", "httpx2", *_PACKAGES[name])
         immutable = kind is not None and is_frozen(kind)
         # With other settings, such as "use.latest.version", the schema is not enough to read values as the deserializer does.
         as_declared = not set(reading or {}) - _OF_SUBJECTS
@@ -303,6 +305,7 @@ def _is_complete(version: RegisteredSchema) -> bool:
     return not version.schema.references and version.schema.rule_set is None
 
 
+_PACKAGES = {"avro": ("fastavro",), "json_schema": ("jsonschema",), "protobuf": ("google",)}
 _LANGUAGES = {"avro": "AVRO", "json_schema": "JSON", "protobuf": "PROTOBUF"}
 
 _clients: dict[tuple[tuple[str, str], ...], SchemaRegistryClient] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -145,13 +145,14 @@ def _hand_on(answer: Future[ListOffsetsResultInfo], end: Future[int]) -> None:
 
 
 class RecordWriter:
-    """Synchronous writer of single records, for commands."""
+    """Synchronous writer of single records, for commands and for what is written outside of a worker."""
 
-    def __init__(self, bootstrap_servers: str, topic: str) -> None:
-        """Makes no request."""
+    def __init__(self, bootstrap_servers: str, topic: str, properties: Mapping[str, object] | None = None) -> None:
+        """Makes no request. `properties`: further ones of the client, such as those for its authentication."""
         self._servers = bootstrap_servers
         self._topic = topic
-        self._producer = producer({"bootstrap.servers": bootstrap_servers, "enable.idempotence": True, "linger.ms": 0, **QUIET})
+        named = {"bootstrap.servers": bootstrap_servers, "enable.idempotence": True, "linger.ms": 0, **QUIET}
+        self._producer = producer({**(properties or {}), **named})
 
     def write(self, key: bytes, value: bytes | None) -> None:
         """Write a record and wait for its delivery. Raises BrokerUnavailableError."""

@@ -20,7 +20,9 @@ from confluent_kafka import (
     IsolationLevel,
     KafkaException,
     TopicCollection,
-    TopicPartition,
+)
+from confluent_kafka import (
+    TopicPartition as ClientPartition,
 )
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
@@ -38,7 +40,7 @@ from penstock.runtime.model.errors import (
     MissingSourceTopicError,
     StreamsError,
 )
-from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.model.ids import NextOffset, TopicPartition
 from penstock.runtime.model.offsets import OffsetAndMetadata
 
 logger = logging.getLogger(__name__)
@@ -136,11 +138,11 @@ class TopicAdmin:
         found = {name: self._unless_missing(f"describe topic {name}", future) for name, future in answers.items()}
         return {name: description for name, description in found.items() if description is not None}
 
-    def racks(self, topics: Iterable[str]) -> dict[Partition, frozenset[str]]:
+    def racks(self, topics: Iterable[str]) -> dict[TopicPartition, frozenset[str]]:
         """Return the racks of each partition's replicas; empty if the brokers have no `broker.rack`. Raises BrokerUnavailableError,
         StreamsError."""
         return {
-            Partition(name, part.id): frozenset(str(node.rack) for node in part.replicas if node.rack)
+            TopicPartition(name, part.id): frozenset(str(node.rack) for node in part.replicas if node.rack)
             for name, description in self._described(topics).items()
             for part in description.partitions
         }
@@ -157,22 +159,22 @@ class TopicAdmin:
                 configs[resource.name] = {name: entry.value for name, entry in entries.items() if entry.value is not None}
         return configs
 
-    def end_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, NextOffset]:
+    def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, NextOffset]:
         """Return the last stable offsets, which a `read_committed` consumer can reach. Raises BrokerUnavailableError, StreamsError (unknown
         partition)."""
         return self._offsets(partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]  # not annotated there
 
-    def high_watermarks(self, partitions: Iterable[Partition]) -> dict[Partition, NextOffset]:
+    def high_watermarks(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, NextOffset]:
         """Return the ends including open transactions. A transaction may be committed for its producer before its markers are in all
         partitions. Raises BrokerUnavailableError, StreamsError (unknown partition)."""
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # not annotated there
         return self._offsets(partitions, latest, IsolationLevel.READ_UNCOMMITTED)
 
-    def start_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, NextOffset]:
+    def start_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, NextOffset]:
         """Return the first available offsets. Raises as `end_offsets`."""
         return self._offsets(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]  # not annotated there
 
-    def offsets_for_times(self, partitions: Iterable[Partition], at_ms: int) -> dict[Partition, NextOffset]:
+    def offsets_for_times(self, partitions: Iterable[TopicPartition], at_ms: int) -> dict[TopicPartition, NextOffset]:
         """Return the offset of the first record with a timestamp of at least `at_ms` (ms), the end if there is none. Raises as
         `end_offsets`."""
         wanted = list(partitions)
@@ -181,35 +183,40 @@ class TopicAdmin:
         return first | self.end_offsets(none_yet)
 
     def _offsets(
-        self, partitions: Iterable[Partition], spec: OffsetSpec, isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
-    ) -> dict[Partition, NextOffset]:
-        wanted = {TopicPartition(partition.topic, partition.number): spec for partition in partitions}
+        self, partitions: Iterable[TopicPartition], spec: OffsetSpec, isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
+    ) -> dict[TopicPartition, NextOffset]:
+        wanted = {ClientPartition(partition.topic, partition.partition): spec for partition in partitions}
         if not wanted:
             return {}
         answers = self._ask("list offsets", lambda: self._client.list_offsets(wanted, isolation_level=isolation))
         return {
-            Partition(at.topic, at.partition): NextOffset(self._wait(f"list offsets of {at.topic}-{at.partition}", future).offset)
+            TopicPartition(at.topic, at.partition): NextOffset(self._wait(f"list offsets of {at.topic}-{at.partition}", future).offset)
             for at, future in answers.items()
         }
 
-    def committed_offsets(self, group: str, *, stable: bool = True) -> dict[Partition, NextOffset]:
+    def committed_offsets(self, group: str, *, stable: bool = True) -> dict[TopicPartition, NextOffset]:
         """Return all committed offsets of a group. Raises BrokerUnavailableError, StreamsError. If an open transaction contains offsets,
-        `stable` raises as well; otherwise these offsets are ignored."""
+        `stable` raises as well; otherwise these offsets are ignored.
+
+        The group is described first, which waits for its coordinator: librdkafka ends the process with a segmentation fault if the answer
+        to an admin client's request for offsets is NOT_COORDINATOR (its issue 5040), as soon after a broker's start.
+        """
+        self.members(group)
         what, request = f"list offsets of group {group}", [ConsumerGroupTopicPartitions(group)]
 
-        def ask() -> list[TopicPartition]:
+        def ask() -> list[ClientPartition]:
             (future,) = self._ask(what, lambda: self._client.list_consumer_group_offsets(request, require_stable=stable)).values()
             return self._wait(what, future).topic_partitions or []
 
-        found: dict[Partition, NextOffset] = {}
+        found: dict[TopicPartition, NextOffset] = {}
         for at in self._once_loaded(ask):
             if at.error is not None:
                 raise StreamsError(f"the committed offset of {at.topic}-{at.partition} in group {group} cannot be read: {at.error.str()}")
             if at.offset >= 0:
-                found[Partition(at.topic, at.partition)] = NextOffset(at.offset)
+                found[TopicPartition(at.topic, at.partition)] = NextOffset(at.offset)
         return found
 
-    def last_committed(self, group: str, partitions: Iterable[Partition]) -> dict[Partition, OffsetAndMetadata]:
+    def last_committed(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the committed offsets of partitions, ignoring open transactions. Waits at most `SHORT_ANSWER_SECONDS`, because it is
         called during a transaction. Raises BrokerUnavailableError, StreamsError.
 
@@ -218,13 +225,13 @@ class TopicAdmin:
         """
         if self._offsets_reader is None:
             self._offsets_reader = offsets_consumer(self._config.admin_properties(), group)
-        offsets_reader, asked = self._offsets_reader, [TopicPartition(*partition) for partition in partitions]
+        offsets_reader, asked = self._offsets_reader, [ClientPartition(*partition) for partition in partitions]
         what = f"list offsets of group {group}"
         found = self._ask(what, lambda: offsets_reader.committed(asked, timeout=SHORT_ANSWER_SECONDS))
         for at in found:
             if at.error is not None:
                 raise self._translate(what, KafkaException(at.error))
-        return {Partition(at.topic, at.partition): OffsetAndMetadata(at.offset, at.metadata or "") for at in found if at.offset >= 0}
+        return {TopicPartition(at.topic, at.partition): OffsetAndMetadata(at.offset, at.metadata or "") for at in found if at.offset >= 0}
 
     def members(self, group: str) -> list[str]:
         """Return the clients (`client.id`) that are members of a group. Raises BrokerUnavailableError, StreamsError."""
@@ -273,11 +280,11 @@ class TopicAdmin:
                 if Meaning.EXISTS not in meaning(error):
                     raise self._translate(f"create topic {name}", error) from error
 
-    def delete_records(self, before: Mapping[Partition, int]) -> None:
+    def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
         """Delete the records before these offsets. Raises BrokerUnavailableError, StreamsError."""
         # A client of its own: librdkafka looks leaders up in its cache, which knows none of topics that were made through the same client.
         client = admin_client(self._config)
-        wanted = [TopicPartition(partition.topic, partition.number, offset) for partition, offset in before.items()]
+        wanted = [ClientPartition(partition.topic, partition.partition, offset) for partition, offset in before.items()]
         for at, future in self._ask("delete records", lambda: client.delete_records(wanted)).items():
             self._wait(f"delete records of {at.topic}-{at.partition}", future)
 

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from penstock.runtime.model.clock import Clock
 from penstock.runtime.model.errors import StreamsError
-from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.model.ids import NextOffset, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class TopicFacts:
     """State of a topic at the brokers. `ends` are last stable offsets, which a `read_committed` consumer can reach."""
 
     topic_id: str
-    ends: Mapping[Partition, NextOffset]
+    ends: Mapping[TopicPartition, NextOffset]
     compacted: bool
     cleanup_policy: str
     delete_retention_ms: int | None

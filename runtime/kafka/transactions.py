@@ -21,13 +21,14 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from queue import SimpleQueue
 from typing import TypeVar
 
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import KafkaException
+from confluent_kafka import TopicPartition as ClientPartition
 
 from penstock.runtime.kafka.clients import transactional_producer
 from penstock.runtime.kafka.failures import Meaning, kafka_error, meaning, producer_failure
 from penstock.runtime.kafka.producer import RecordProducer
 from penstock.runtime.model.errors import StreamsConfigError, StreamsError, TaskMigratedError, TransactionAbortedError
-from penstock.runtime.model.ids import Partition
+from penstock.runtime.model.ids import TopicPartition
 from penstock.runtime.model.offsets import OffsetAndMetadata
 
 logger = logging.getLogger(__name__)
@@ -155,13 +156,13 @@ class TransactionalProducer:
 
     def send_offsets(
         self,
-        offsets: Mapping[Partition, OffsetAndMetadata],
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
         group: GroupMetadata | None = None,
         beside: Callable[[], None] | None = None,
     ) -> None:
         """Add offsets to the transaction, of the application's group, which has no members, or of another one. `beside` runs while waiting
         for the broker."""
-        positions = [TopicPartition(topic, number, at.offset, at.metadata) for (topic, number), at in offsets.items()]
+        positions = [ClientPartition(topic, number, at.offset, at.metadata) for (topic, number), at in offsets.items()]
         metadata = self._group if group is None else group
         assert metadata is not None
         self._until_answered(lambda: self._client.send_offsets_to_transaction(positions, metadata, CALL_SECONDS), beside)

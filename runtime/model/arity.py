@@ -2,7 +2,7 @@
 
 Kafka Streams has an interface for each form (`ValueMapper` and `ValueMapperWithKey`, `ValueJoiner` and `ValueJoinerWithKey`); in Python it
 is a function. Parameters with defaults do not count. A callable without a readable signature (some built-ins) gets the shorter form. Async
-functions are refused: records are processed synchronously, so nothing would await them.
+functions are refused except by `map_async`: records are processed synchronously, so nothing would await them.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ def checked(function: Function, node: str, *parameters: str) -> Function:
     return function
 
 
-def takes_key(function: Callable[..., object], plain: int, node: str) -> bool:
-    """Return True if `function` takes the key before its `plain` parameters. Raises TopologyError if it accepts neither form."""
-    fewest, most = _takes(function, node)
+def takes_key(function: Callable[..., object], plain: int, node: str, *, awaited: bool = False) -> bool:
+    """Return True if `function` takes the key before its `plain` parameters. `awaited`: it may be async. Raises TopologyError if it accepts
+    neither form."""
+    fewest, most = _takes(function, node, awaited=awaited)
     if fewest <= plain <= most:
         return False
     if fewest <= plain + 1 <= most:
@@ -47,12 +48,14 @@ def takes_context(extractor: Callable[..., object], node: str) -> bool:
     raise TopologyError(f"node {node}: {_name(extractor)} is given {given} and takes {_count(fewest, most)}")
 
 
-def _takes(function: Callable[..., object], node: str) -> tuple[int, int]:
+def _takes(function: Callable[..., object], node: str, *, awaited: bool = False) -> tuple[int, int]:
     """Return the smallest and largest number of positional arguments."""
     if not callable(function):
         raise TopologyError(f"node {node}: expected a function, not {function!r}")
-    if _is_awaited(function):
-        raise TopologyError(f"node {node}: {_name(function)} is an async function, which is never awaited: pass a plain function")
+    if not awaited and _is_awaited(function):
+        raise TopologyError(
+            f"node {node}: {_name(function)} is an async function, which is never awaited: pass a plain function, or use map_async"
+        )
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # a built-in without a signature

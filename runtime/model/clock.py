@@ -6,8 +6,10 @@ The clock is passed as an argument everywhere, so that tests can control it (`ru
 from __future__ import annotations
 
 import time
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
+
+_EPOCH = datetime.fromtimestamp(0, UTC)
 
 NEVER = 1 << 62
 """Later than any time in ms."""
@@ -39,6 +41,11 @@ class SystemClock:
 
 Duration = timedelta | int
 """A `timedelta`, or whole milliseconds as an int."""
+
+
+def from_ms(milliseconds: int) -> datetime:
+    """Convert milliseconds since the epoch, as the engine writes them, to a time in UTC."""
+    return _EPOCH + timedelta(milliseconds=milliseconds)
 
 
 def to_ms(duration: Duration, what: str = "a duration") -> int:

@@ -1,6 +1,7 @@
 """All errors of the engine, and its reaction to each.
 
 StreamsError                        base of all errors
+├── MissingExtraError               an optional package is not installed: the message has the command
 ├── StreamsConfigError              wrong configuration: raised at construction, nothing was started
 ├── TopologyError                   wrong topology: raised while it is built, naming the node
 ├── MissingSourceTopicError         an input topic does not exist: the client stops, naming it
@@ -19,6 +20,7 @@ StreamsError                        base of all errors
 ├── ProcessingError                 the user's code raised: the processing handler decides; without one the client stops
 ├── SerializationError              a sink's serde cannot write a key or value: the production handler decides (KIP-399)
 ├── ProductionError                 the broker refused a record, or a serde could not write it, and the production handler returned FAIL
+├── ApplicationShutdownError        an instance asked all instances to close (KIP-671): the client commits and stops
 ├── TaskCorruptedError              tasks whose state no longer fits their changelog: wiped and restored, the client continues
 ├── TaskMigratedError               the group dropped this worker: its tasks are closed dirty, it rejoins
 └── TransactionAbortedError         the transaction was rolled back: tasks return to their last commit and process again
@@ -35,6 +37,10 @@ from penstock.runtime.model.ids import TaskId
 
 class StreamsError(Exception):
     """Base of all errors raised by Penstock."""
+
+
+class MissingExtraError(StreamsError, ImportError):
+    """A package of one of Penstock's extras is not installed."""
 
 
 class StreamsConfigError(StreamsError):
@@ -55,6 +61,10 @@ class MissingSinkTopicError(StreamsError):
 
 class WrongPartitionsError(StreamsError):
     """The number of a topic's partitions does not fit the topology."""
+
+
+class ApplicationShutdownError(StreamsError):
+    """The uncaught-exception handler of an instance answered SHUTDOWN_APPLICATION, so this one stops too (KIP-671)."""
 
 
 class StateDirectoryError(StreamsError):
@@ -99,14 +109,24 @@ class InvalidStateStoreError(StreamsError):
 
 
 class DeserializationError(StreamsError):
-    """A record's key, value or timestamp cannot be read. `__cause__` is the exception of the serde or extractor."""
+    """A record's key, value or timestamp cannot be read. `__cause__` is the exception of the serde or extractor.
+
+    `node`: the source node; `part`: `key` or `value`, which `serde` cannot read; None as far as they are not known.
+    """
+
+    def __init__(self, message: str, *, node: str | None = None, part: str | None = None, serde: str | None = None) -> None:
+        super().__init__(message)
+        self.node = node
+        self.part = part
+        self.serde = serde
 
 
 class ProcessingError(StreamsError):
     """The user's code raised. `__cause__` is its exception; the message names the node and record as far as they are known.
 
     `index` is the record's row in the current run; None without a record (a punctuator, a cache flush, `init`, `close`), and then
-    topic, partition and offset are None too. `node` is the processor node, if it is known.
+    topic, partition and offset are None too. `node` is the processor node, if it is known; `node_label` also says which line made it, if
+    its name was generated.
     """
 
     def __init__(
@@ -115,6 +135,7 @@ class ProcessingError(StreamsError):
         *,
         task: TaskId | None = None,
         node: str | None = None,
+        node_label: str | None = None,
         topic: str | None = None,
         partition: int | None = None,
         offset: int | None = None,
@@ -123,6 +144,7 @@ class ProcessingError(StreamsError):
         super().__init__(message)
         self.task = task
         self.node = node
+        self.node_label = node_label or node
         self.topic = topic
         self.partition = partition
         self.offset = offset
@@ -130,13 +152,14 @@ class ProcessingError(StreamsError):
 
 
 class SerializationError(StreamsError):
-    """The serde of a sink cannot write an output's key (`is_key`) or value. `__cause__` is the serde's exception; `raw_key` is the
-    serialised key, if it can be written."""
+    """The serde of a sink, of this name, cannot write an output's key (`is_key`) or value. `__cause__` is the serde's exception; `raw_key`
+    is the serialised key, if it can be written."""
 
-    def __init__(self, message: str, *, is_key: bool, raw_key: bytes | None) -> None:
+    def __init__(self, message: str, *, is_key: bool, raw_key: bytes | None, serde: str | None = None) -> None:
         super().__init__(message)
         self.is_key = is_key
         self.raw_key = raw_key
+        self.serde = serde
 
 
 class ProductionError(StreamsError):

@@ -14,27 +14,36 @@ published twice; consumers drop the second one with the same id.
 
     kind                      payload
     INSTANCE_STATE            old, new, pid, log_path, [reason]
-    TASKS_ASSIGNED            active: [task]
-    RESTORE_STARTED           stores: {store: {topic, partition, from, to}}
-    RESTORE_PROGRESS          records, remaining, rate (records/s), seconds_left; every 5 s of a restore
-    RESTORE_ENDED             records, seconds
+    TASKS_ASSIGNED            active, standby, learner: [task]; cause (`runtime/coordination/decision.py`); at each change of one of these
+    TASK_TAKEN_OVER           from (identity of the previous owner), gap_ms (from its release, or its last record if it ended without one,
+                              until the task processes here), copied (this worker had a standby or learner of the task)
+    RESTORE_STARTED           stores: {store: {topic, partition, from, to}}; of a global store (task null): store, topic, worker, remaining
+    RESTORE_PROGRESS          records, remaining, rate (records/s), seconds_left; every 5 s of a restore; of a global store also store,
+                              topic, worker
+    RESTORE_ENDED             records, seconds; of a global store also store, topic, worker
     TASK_PAUSED               topic, partition, offset, timestamp_ms, key_base64, value_base64, headers, left_out_bytes (of a record
-                              too large for an event: key, value and headers are missing then), error_type, error, reason
+                              too large for an event: key, value and headers are missing then), error_type, error, reason, since_ms,
+                              [location, stack, node, serde, part, field, byte] (`ErrorDetails`; not of a pause on command)
     TASK_RESUMED              offsets: {topic-partition: offset}, moved: {topic-partition: {from, to}} (while it was paused)
     RECORD_SKIPPED            topic, partition, offset, error_type, error
     OFFSET_MOVED              topic, partition, committed, expected
     OFFSET_RESET              topic, partition, from, to, policy (`nearest`: the committed offset had been set to one that does not exist),
                               reason
-    GLOBAL_RECOVERY_STARTED   store, topic, partition, reason, attempt (of several in a row), wait_seconds
-    GLOBAL_RECOVERY_ENDED     store, topic, records, seconds
+    GLOBAL_RECOVERY_STARTED   store, topic, worker, partition, reason, attempt (of several in a row), wait_seconds, lost:
+                              {topic-partition: {from, to}} (records deleted before they were read; `to` is the log's start), current_ms
+                              (when the table last had everything; null: it was being built)
+    GLOBAL_RECOVERY_ENDED     store, topic, worker, records, seconds
     GLOBAL_TOPIC_NOT_COMPACTED  topic, cleanup_policy
     INPUT_PARTITIONS_ADDED    topic, read (number of partitions with a task), partitions (current number), subtopologies (that read it),
                               reason (why no task reads them; null: the worker restarts with tasks for them)
-    CHECKPOINT                stores: {store: {topic-partition: next offset}}; active, standby, or global (task null)
+    CHECKPOINT                stores: {store: {topic-partition: next offset}}; of active tasks and copies; of a worker's global stores (task
+                              null) also worker
     TASK_CORRUPTED            reason
     SHUTDOWN                  reason
 
 The broker sets the record's timestamp (LogAppendTime), so that a wrong clock of the machine does not matter. `at_ms` is the machine's time.
+
+`worker` is the number of the worker whose copy of the global store it is.
 
 Bytes are base64; offsets are next offsets unless the field is called `offset`, which is the record's own.
 """
@@ -58,6 +67,7 @@ class EventKind(Enum):
 
     INSTANCE_STATE = "INSTANCE_STATE"
     TASKS_ASSIGNED = "TASKS_ASSIGNED"
+    TASK_TAKEN_OVER = "TASK_TAKEN_OVER"
     RESTORE_STARTED = "RESTORE_STARTED"
     RESTORE_PROGRESS = "RESTORE_PROGRESS"
     RESTORE_ENDED = "RESTORE_ENDED"
@@ -128,7 +138,7 @@ class EventSink:
         self._application = application
         self._instance = instance
         self._clock = clock
-        self._incarnation = 0
+        self._incarnation = clock.wall_ms()  # until the worker joins: events of an earlier start have other ids
         self._number = 0
         self._pending: deque[Event] = deque()
         self._lock = Lock()

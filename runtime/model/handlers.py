@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from penstock.runtime.model.errors import ProductionError, SerializationError, StreamsConfigError
 from penstock.runtime.model.ids import TaskId
@@ -130,17 +130,22 @@ class ProductionExceptionHandler:
         return ProductionExceptionHandlerResponse.FAIL
 
 
-def _where(context: ErrorHandlerContext) -> str:
-    if context.offset < 0:
-        return f"task {context.task_id}, a punctuator"
-    return f"task {context.task_id}, record {context.topic}-{context.partition}@{context.offset}"
+def _log(level: int, context: ErrorHandlerContext, what: str, exception: BaseException) -> None:
+    """Log what happened to a record, with the exception's traceback."""
+    place = "a punctuator" if context.offset < 0 else f"record {context.topic}-{context.partition}@{context.offset}"
+    stack = "".join(traceback.format_exception(exception))
+    shown = writable(stack)
+    # A log file may refuse a text that UTF-8 cannot encode, and the line with it.
+    error, more = (exception, "") if shown == stack else (None, f"\n{shown}")
+    extra = {"task": context.task_id}
+    logger.log(level, "task %s, %s %s: %s%s", context.task_id, place, what, text_of(exception), more, exc_info=error, extra=extra)
 
 
 class LogAndFailExceptionHandler(DeserializationExceptionHandler):
     """The default: stop the client without committing the record's offset."""
 
     def handle(self, context: ErrorHandlerContext, record: ConsumerRecord, exception: Exception) -> DeserializationHandlerResponse:
-        logger.error("%s cannot be read; the client stops: %s", _where(context), text_of(exception))
+        _log(logging.ERROR, context, "cannot be read; the client stops", exception)
         return DeserializationHandlerResponse.FAIL
 
 
@@ -148,7 +153,7 @@ class LogAndContinueExceptionHandler(DeserializationExceptionHandler):
     """Skip the record and count it in `dropped-records-total`."""
 
     def handle(self, context: ErrorHandlerContext, record: ConsumerRecord, exception: Exception) -> DeserializationHandlerResponse:
-        logger.warning("%s cannot be read and is skipped: %s", _where(context), text_of(exception))
+        _log(logging.WARNING, context, "cannot be read and is skipped", exception)
         return DeserializationHandlerResponse.CONTINUE
 
 
@@ -156,7 +161,7 @@ class LogAndPauseExceptionHandler(DeserializationExceptionHandler):
     """Pause the task before the record until `KafkaStreams.resume(task_id)`; for a global table this is FAIL (KIP-990)."""
 
     def handle(self, context: ErrorHandlerContext, record: ConsumerRecord, exception: Exception) -> DeserializationHandlerResponse:
-        logger.error("%s cannot be read; the task pauses: %s", _where(context), text_of(exception))
+        _log(logging.ERROR, context, "cannot be read; the task pauses", exception)
         return DeserializationHandlerResponse.PAUSE
 
 
@@ -164,7 +169,7 @@ class LogAndFailProcessingExceptionHandler(ProcessingExceptionHandler):
     """The default: stop the client."""
 
     def handle(self, context: ErrorHandlerContext, record: ConsumerRecord, exception: Exception) -> ProcessingHandlerResponse:
-        logger.error("%s failed in %s; the client stops: %s", _where(context), context.processor_node_id, text_of(exception))
+        _log(logging.ERROR, context, f"failed in {context.processor_node_id}; the client stops", exception)
         return ProcessingHandlerResponse.FAIL
 
 
@@ -172,7 +177,7 @@ class LogAndContinueProcessingExceptionHandler(ProcessingExceptionHandler):
     """Skip the record. Updates of stores and outputs from before the failure remain, as in Kafka Streams."""
 
     def handle(self, context: ErrorHandlerContext, record: ConsumerRecord, exception: Exception) -> ProcessingHandlerResponse:
-        logger.warning("%s failed in %s and is skipped: %s", _where(context), context.processor_node_id, text_of(exception))
+        _log(logging.WARNING, context, f"failed in {context.processor_node_id} and is skipped", exception)
         return ProcessingHandlerResponse.CONTINUE
 
 
@@ -180,7 +185,7 @@ class LogAndPauseProcessingExceptionHandler(ProcessingExceptionHandler):
     """Pause the task before the record until `KafkaStreams.resume(task_id)`."""
 
     def handle(self, context: ErrorHandlerContext, record: ConsumerRecord, exception: Exception) -> ProcessingHandlerResponse:
-        logger.error("%s failed in %s; the task pauses: %s", _where(context), context.processor_node_id, text_of(exception))
+        _log(logging.ERROR, context, f"failed in {context.processor_node_id}; the task pauses", exception)
         return ProcessingHandlerResponse.PAUSE
 
 
@@ -188,11 +193,15 @@ class DefaultProductionExceptionHandler(ProductionExceptionHandler):
     """The default: stop the client."""
 
     def handle(self, context: ErrorHandlerContext, record: ConsumerRecord, exception: Exception) -> ProductionExceptionHandlerResponse:
-        logger.error("%s: its output to %s was refused; the client stops: %s", _where(context), record.topic, text_of(exception))
+        _log(logging.ERROR, context, f"has an output to {record.topic} that was refused; the client stops", exception)
         return ProductionExceptionHandlerResponse.FAIL
 
 
-Handler = TypeVar("Handler", DeserializationExceptionHandler, ProcessingExceptionHandler, ProductionExceptionHandler)
+class Configurable(Protocol):
+    def configure(self, configs: Mapping[str, object]) -> None: ...
+
+
+Handler = TypeVar("Handler", bound=Configurable)
 
 
 def make_handler(setting: object, base: type[Handler], configs: Mapping[str, object], key: str) -> Handler:
@@ -220,7 +229,7 @@ class LogAndPauseProductionExceptionHandler(ProductionExceptionHandler):
     """Pause the task before the input record until `KafkaStreams.resume(task_id)`."""
 
     def handle(self, context: ErrorHandlerContext, record: ConsumerRecord, exception: Exception) -> ProductionExceptionHandlerResponse:
-        logger.error("%s: its output to %s was refused; the task pauses: %s", _where(context), record.topic, text_of(exception))
+        _log(logging.ERROR, context, f"has an output to {record.topic} that was refused; the task pauses", exception)
         return ProductionExceptionHandlerResponse.PAUSE
 
     def handle_serialization_exception(

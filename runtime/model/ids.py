@@ -35,15 +35,23 @@ class TaskId:
         return cls(int(match[1]), int(match[2]))
 
 
-class Partition(NamedTuple):
-    """A partition of a topic. (confluent-kafka's `TopicPartition` also has an offset and an error, and cannot be compared with other types;
-    it is used in the public API only.)"""
+class TopicPartition(NamedTuple):
+    """A partition of a topic, as in Kafka's clients for Java. (confluent-kafka's type of this name also has an offset and an error:
+    `confluent_kafka.TopicPartition(*partition)` converts.)"""
 
     topic: str
-    number: int
+    partition: int
 
     def __str__(self) -> str:
-        return f"{self.topic}-{self.number}"
+        return f"{self.topic}-{self.partition}"
+
+    @classmethod
+    def checked(cls, value: object) -> TopicPartition:
+        """Return the value. Raises TypeError if it is of another type: a look-up of it would find nothing."""
+        if not isinstance(value, TopicPartition):
+            kind = f"{type(value).__module__}.{type(value).__name__}"
+            raise TypeError(f"expected a penstock.TopicPartition(topic, partition), not {value!r}, a {kind}")
+        return value
 
 
 def changelog_topic(application_id: str, store: str) -> str:

@@ -4,22 +4,29 @@
      "application": "flight-board", "instance": "flight-board-1", "task": "0_3", "error": "Traceback …"}
 
 The library itself only calls `logging.getLogger(__name__)`, so a program that embeds it keeps its own logging. `configure` is for
-Penstock's own processes (`penstock.runtime.instance`).
+Penstock's own processes: instances, `penstock run`, the other commands (docs/logging.md).
 """
 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
 
 import msgspec
 
+from penstock.runtime.model.errors import StreamsConfigError
 from penstock.runtime.model.user_errors import writable
 
+FORMAT, LEVEL = "PENSTOCK_LOG_FORMAT", "PENSTOCK_LOG_LEVEL"
+"""Environment variables of `Output.of`."""
+
+_LEVELS = {"DEBUG": logging.DEBUG, "INFO": logging.INFO, "WARNING": logging.WARNING, "ERROR": logging.ERROR, "CRITICAL": logging.CRITICAL}
 _EMPTY: MappingProxyType[str, str] = MappingProxyType({})
 _context: ContextVar[MappingProxyType[str, str]] = ContextVar("penstock_log_context", default=_EMPTY)
 
@@ -60,16 +67,64 @@ class JsonFormatter(logging.Formatter):
             return msgspec.json.encode(shown, enc_hook=repr).decode()
 
 
-def configure(log_path: Path | None, level: int = logging.INFO, fields: Mapping[str, str] = _EMPTY) -> None:
-    """Send this process's logs, as JSON lines with these `fields`, to `log_path` (appended; its folder is created) or to standard error.
-    Replaces existing handlers."""
+class TextFormatter(logging.Formatter):
+    """Formatter for people: time, level, logger, message, and the task if the message is about one."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        text = super().formatMessage(record)
+        task = getattr(record, "task", None)
+        return writable(text if task is None else f"{text} (task {task})")
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Form and levels of a process's log. `levels`: by logger; the root's is under ""."""
+
+    json: bool = True
+    levels: Mapping[str, int] = field(default_factory=lambda: {"": logging.INFO})
+
+    @classmethod
+    def of(
+        cls,
+        form: str | None = None,
+        levels: str | None = None,
+        environment: Mapping[str, str] = os.environ,
+        *,
+        terminal: bool = False,
+        level: int = logging.INFO,
+    ) -> Output:
+        """Return the given form and levels, else those of the environment, else JSON (text on a `terminal`) and `level`. Raises
+        StreamsConfigError.
+
+        `levels` are those of the root and of loggers, separated by commas: `INFO`, or `WARNING,penstock.runtime.kafka=DEBUG`.
+        """
+        form = form or environment.get(FORMAT) or ("text" if terminal else "json")
+        if form not in ("json", "text"):
+            raise StreamsConfigError(f"log format {form!r} ({FORMAT}) is not known: json or text")
+        found = {"": level}
+        for part in filter(None, (part.strip() for part in (levels or environment.get(LEVEL) or "").split(","))):
+            name, _, text = part.rpartition("=")
+            number = _LEVELS.get(text.strip().upper())
+            if number is None:
+                raise StreamsConfigError(f"log level {part!r} ({LEVEL}) is not known: {', '.join(_LEVELS)}, or LOGGER=LEVEL")
+            found[name.strip()] = number
+        return cls(form == "json", found)
+
+
+def configure(log_path: Path | None, *, fields: Mapping[str, str] = _EMPTY, output: Output | None = None) -> None:
+    """Send this process's logs, with these `fields` if they are JSON, to `log_path` (appended; its folder is created) or to standard error.
+    Replaces existing handlers of the root logger."""
+    output = output or Output()
     handler: logging.Handler
     if log_path is None:
         handler = logging.StreamHandler()
     else:
         log_path.parent.mkdir(parents=True, exist_ok=True)
         handler = logging.FileHandler(log_path, encoding="utf-8")
-    handler.setFormatter(JsonFormatter(fields))
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(level)
+    handler.setFormatter(JsonFormatter(fields) if output.json else TextFormatter())
+    logging.getLogger().handlers[:] = [handler]
+    for name, level in output.levels.items():
+        logging.getLogger(name).setLevel(level)

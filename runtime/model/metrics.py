@@ -3,13 +3,14 @@
 The engine counts once per batch or commit, never per record: a counter is one integer to which one thread adds. Reading takes no lock of
 the hot path. Prometheus sees `kafka_streams_<group>_<name>` with underscores for hyphens, so Kafka Streams'
 `dropped-records-total` of group `stream-task-metrics` is `kafka_streams_stream_task_metrics_dropped_records_total`.
+docs/metrics.md lists all of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from threading import Lock
-from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
@@ -23,12 +24,15 @@ NODE = "stream-processor-node-metrics"
 STATE = "stream-state-metrics"
 
 
-class MetricName(NamedTuple):
-    """Identity of a metric (Kafka's `MetricName`): hyphenated name, group, and tags as sorted pairs."""
+@dataclass(frozen=True, slots=True, order=True)
+class MetricName:
+    """Identity of a metric (Kafka's `MetricName`): hyphenated name, group, and tags as sorted pairs. `counts`: the value only increases
+    (a counter); not part of the identity, as Kafka's description is not."""
 
     name: str
     group: str
     tags: tuple[tuple[str, str], ...]
+    counts: bool = field(default=False, compare=False)
 
 
 class Counter:
@@ -86,13 +90,14 @@ class Metrics:
         self._set_gauges: dict[MetricName, Gauge] = {}
         self._latencies: dict[MetricName, Latency] = {}
 
-    def _name(self, name: str, group: str, tags: dict[str, str]) -> MetricName:
-        return MetricName(name, group, tuple(sorted({**self._tags, **{k.replace("_", "-"): v for k, v in tags.items()}}.items())))
+    def _name(self, name: str, group: str, tags: dict[str, str], *, counts: bool = False) -> MetricName:
+        own = {tag.replace("_", "-"): value for tag, value in tags.items()}
+        return MetricName(name, group, tuple(sorted({**self._tags, **own}.items())), counts)
 
     def counter(self, name: str, group: str, **tags: str) -> Counter:
         """Return the counter with this name, which ends in `-total`."""
         with self._lock:
-            return self._counters.setdefault(self._name(name, group, tags), Counter())
+            return self._counters.setdefault(self._name(name, group, tags, counts=True), Counter())
 
     def gauge(self, name: str, group: str, **tags: str) -> Gauge:
         key = self._name(name, group, tags)
@@ -126,8 +131,8 @@ class Metrics:
         found: dict[MetricName, float] = {key: float(counter.value) for key, counter in counters.items()}
         found.update((key, read()) for key, read in gauges.items())
         for key, latency in latencies.items():
-            found[key._replace(name=f"{key.name}-avg")] = latency.average
-            found[key._replace(name=f"{key.name}-max")] = latency.maximum
+            found[replace(key, name=f"{key.name}-avg")] = latency.average
+            found[replace(key, name=f"{key.name}-max")] = latency.maximum
         return found
 
 
@@ -164,18 +169,26 @@ class _PrometheusView(Collector):
         self._values = values
 
     def collect(self) -> Iterator[Metric]:
-        """Yield one metric family per name. As Prometheus requires, all its metrics have the same tags; missing ones are empty."""
-        by_name: dict[tuple[str, str], list[tuple[dict[str, str], float]]] = {}
+        """Yield one metric family per name. As Prometheus requires, all its metrics have the same tags; missing ones are empty. A gauge may
+        have Kafka Streams' name and end in `_total`; a counter that does not is exported as a gauge, since the format would rename it."""
+        by_name: dict[tuple[str, str], list[tuple[MetricName, float]]] = {}
         for key, value in sorted(self._values().items()):
-            by_name.setdefault((key.group, key.name), []).append(({_plain(tag): of for tag, of in key.tags}, value))
+            by_name.setdefault((key.group, key.name), []).append((key, value))
         for (group, metric), found in by_name.items():
-            name = _plain(f"kafka_streams_{group}_{metric}")
-            labels = sorted({tag for tags, _ in found for tag in tags})
-            make = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+            name = prometheus_name(group, metric)
+            labels = sorted({_plain(tag) for key, _ in found for tag, _ in key.tags})
+            counts = name.endswith("_total") and all(key.counts for key, _ in found)
+            make = CounterMetricFamily if counts else GaugeMetricFamily
             family = make(name, f"{metric} of {group} (Kafka Streams)", labels=labels)
-            for tags, value in found:
+            for key, value in found:
+                tags = {_plain(tag): of for tag, of in key.tags}
                 family.add_metric([tags.get(label, "") for label in labels], value)
             yield family
+
+
+def prometheus_name(group: str, name: str) -> str:
+    """Return the name under which Prometheus sees a metric."""
+    return _plain(f"kafka_streams_{group}_{name}")
 
 
 def _plain(name: str) -> str:

@@ -122,6 +122,21 @@ class ValueAndTimestamp(NamedTuple, Generic[V_co]):
     timestamp: int
 
 
+class ValueTimestampHeaders(NamedTuple, Generic[V_co]):
+    """A value of a store with headers, its timestamp in ms and its headers (Kafka Streams' `ValueTimestampHeaders`, KIP-1271)."""
+
+    value: V_co
+    timestamp: int
+    headers: Headers
+
+
+class AggregationWithHeaders(NamedTuple, Generic[V_co]):
+    """An aggregate of a session store with headers (Kafka Streams' `AggregationWithHeaders`, KIP-1271)."""
+
+    aggregation: V_co
+    headers: Headers
+
+
 class VersionedRecord(NamedTuple, Generic[V_co]):
     """A version of a key's value, valid from `timestamp` (inclusive) to `valid_to` (exclusive), in ms; `valid_to` None: the latest version
     (Kafka Streams' `VersionedRecord`)."""

@@ -27,6 +27,23 @@ class State(Enum):
     def has_completed_shutdown(self) -> bool:
         return self in (State.NOT_RUNNING, State.ERROR)
 
+    @property
+    def number(self) -> int:
+        """The value of the metric `client-state`: Kafka Streams' ordinal of the state (KIP-1091), and 7 for RESTORING, which it does not
+        have."""
+        return _NUMBERS[self]
+
+
+_NUMBERS = {
+    State.CREATED: 0,
+    State.REBALANCING: 1,
+    State.RUNNING: 2,
+    State.PENDING_SHUTDOWN: 3,
+    State.NOT_RUNNING: 4,
+    State.PENDING_ERROR: 5,
+    State.ERROR: 6,
+    State.RESTORING: 7,
+}
 
 _ENDING = {State.PENDING_SHUTDOWN, State.PENDING_ERROR}
 CLIENT_MOVES: dict[State, set[State]] = {
@@ -68,6 +85,14 @@ class TaskKind(Enum):
     ACTIVE = "ACTIVE"
     STANDBY = "STANDBY"
     LEARNER = "LEARNER"
+
+    @property
+    def number(self) -> int:
+        """The value of the metric `task-kind`: 0, 1, 2."""
+        return _KIND_NUMBERS[self]
+
+
+_KIND_NUMBERS = {TaskKind.ACTIVE: 0, TaskKind.STANDBY: 1, TaskKind.LEARNER: 2}
 
 
 def check_task_move(old: TaskState, new: TaskState) -> TaskState:

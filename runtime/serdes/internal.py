@@ -30,6 +30,7 @@ from typing import NamedTuple, cast
 
 from penstock.runtime.model.record import Change
 from penstock.runtime.serdes.serde import CurrentHeaders, Deserializer, Serde, Serializer, WrappingSerde
+from penstock.runtime.serdes.varint import read_varint, varint
 
 
 class ChangedSerde(WrappingSerde):
@@ -54,7 +55,7 @@ class ChangedSerde(WrappingSerde):
                 return old_bytes + b"\x00"
             if old_bytes is None:
                 return new_bytes + b"\x01"
-            return _varint(len(new_bytes)) + new_bytes + old_bytes + b"\x02"
+            return varint(len(new_bytes)) + new_bytes + old_bytes + b"\x02"
 
         return changed
 
@@ -71,35 +72,14 @@ class ChangedSerde(WrappingSerde):
                 return Change(None, read(body))
             if kind == 1:
                 return Change(read(body), None)
-            length, start = _read_varint(body)
-            if start + length > len(body):
+            length, start = read_varint(body, missing="a change on a repartition topic has no length")
+            if not 0 <= length <= len(body) - start:
                 raise ValueError(
                     f"a change on a repartition topic has a new value of {length} bytes, but only {len(body) - start} are there"
                 )
             return Change(read(body[start : start + length]), read(body[start + length :]))
 
         return changed
-
-
-def _varint(number: int) -> bytes:
-    """Encode a non-negative number as Kafka's `ByteUtils.writeVarint` does."""
-    rest = number << 1
-    out = bytearray()
-    while rest > 0x7F:
-        out.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    out.append(rest)
-    return bytes(out)
-
-
-def _read_varint(data: bytes) -> tuple[int, int]:
-    """Return the number at the start of `data` and the index after it. Raises ValueError if the varint does not end."""
-    rest = 0
-    for i, byte in enumerate(data[:5]):
-        rest |= (byte & 0x7F) << 7 * i
-        if byte < 0x80:
-            return rest >> 1, i + 1
-    raise ValueError("a change on a repartition topic has no length")
 
 
 _KEY = Struct(">qB")

@@ -254,6 +254,10 @@ _WIDER = {("TYPE_INT32", "TYPE_INT64"), ("TYPE_UINT32", "TYPE_UINT64"), ("TYPE_U
 """Pairs of types with the same wire format, where the second holds every value of the first."""
 
 
+_IMPLICIT = 2
+"""`FeatureSet.FieldPresence.IMPLICIT`, in files of an edition."""
+
+
 def protobuf_changes(
     written: str,
     read: str,
@@ -284,28 +288,39 @@ def protobuf_removals(written: str, read: str, message: str, reads: str) -> list
 
 
 class _Types(NamedTuple):
-    """Messages and enums of files, by full name."""
+    """Messages and enums of files, by full name. `implicit`: the messages whose scalar fields do not distinguish unset from zero, unless a
+    field says otherwise."""
 
-    messages: Mapping[str, Any]
-    enums: Mapping[str, Any]
+    messages: dict[str, Any]
+    enums: dict[str, Any]
+    implicit: set[str]
 
     @classmethod
     def of(cls, *texts: str) -> _Types:
         from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
-        found = cls({}, {})
+        found = cls({}, {}, set())
         for text in texts:
             file = FileDescriptorProto.FromString(base64.b64decode(text))
-            found._collect(file.package, file, file.message_type)
+            implicit = file.syntax == "proto3" or file.options.features.field_presence == _IMPLICIT
+            found._collect(file.package, file, file.message_type, implicit)
         return found
 
-    def _collect(self, prefix: str, holder: Any, messages: Any) -> None:  # noqa: ANN401  # protobuf's classes carry no types
+    def _collect(self, prefix: str, holder: Any, messages: Any, implicit: bool) -> None:  # noqa: ANN401  # protobuf's classes carry no types
         for enum in holder.enum_type:
-            self.enums[f"{prefix}.{enum.name}".lstrip(".")] = enum  # type: ignore[index]  # filled here only
+            self.enums[f"{prefix}.{enum.name}".lstrip(".")] = enum
         for message in messages:
             name = f"{prefix}.{message.name}".lstrip(".")
-            self.messages[name] = message  # type: ignore[index]  # filled here only
-            self._collect(name, message, message.nested_type)
+            self.messages[name] = message
+            if implicit:
+                self.implicit.add(name)
+            self._collect(name, message, message.nested_type, implicit)
+
+    def is_implicit(self, message: str, field: Any) -> bool:  # noqa: ANN401  # protobuf's classes carry no types
+        """Return True if a value of zero is not written, so that a reader cannot distinguish it from an unset one."""
+        if _label(field) != "LABEL_OPTIONAL" or _type(field) in ("TYPE_MESSAGE", "TYPE_GROUP") or field.HasField("oneof_index"):
+            return False
+        return (field.options.features.field_presence or (_IMPLICIT if message in self.implicit else 0)) == _IMPLICIT
 
 
 def _message(was: str, now: str, old: _Types, new: _Types, seen: set[tuple[str, str]]) -> Iterator[str]:
@@ -330,6 +345,9 @@ def _message(was: str, now: str, old: _Types, new: _Types, seen: set[tuple[str, 
             yield f"field {here} has number {field.number}, which was {was}.{found.name}"
         else:
             yield from _field(here, found, field, old, new, seen)
+            if (was_implicit := old.is_implicit(was, found)) != new.is_implicit(now, field) and _label(found) == _label(field):
+                change = "zero is not written, and would be read as unset" if was_implicit else "may be unset, and would be read as zero"
+                yield f"field {here}: {change}; add a field with another name and number"
     numbers = {field.number for field in read.field}
     for field in read.field:
         moved = next((other for other in written.field if other.name == field.name and other.number != field.number), None)

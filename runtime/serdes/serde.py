@@ -208,7 +208,8 @@ def required_serde(serde: Serde | None, what: str, where: str) -> Serde:
     """Return the serde. Raises TopologyError, naming the place and the remedy, if it is None."""
     if serde is None:
         raise TopologyError(
-            f"{where} has no {what} serde: give it one (Consumed, Produced, Grouped, Materialized), or set default.{what}.serde"
+            f"{where} has no {what} serde: give it one ({what}=…, or in its Consumed, Produced, Grouped or Materialized), "
+            f"or set default.{what}.serde"
         )
     return serde
 

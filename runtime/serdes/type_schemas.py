@@ -329,7 +329,9 @@ def _parts(info: mi.Type, node: _Node) -> Iterator[tuple[mi.Type, object]]:
             if isinstance(properties, dict):
                 yield from ((field.type, properties.get(field.encode_name)) for field in info.fields)
             elif isinstance(places, list):
-                yield from zip((field.type for field in info.fields), places, strict=False)
+                tagged = isinstance(info, mi.StructType) and info.tag_field is not None
+                # In a struct that is written as an array, the tag is the first item and no field.
+                yield from zip((field.type for field in info.fields), places[1:] if tagged else places, strict=False)
         case mi.TupleType() if isinstance(places := node.get("prefixItems"), list):
             yield from zip(info.item_types, places, strict=False)
         case mi.DictType():
