@@ -29,9 +29,10 @@ from penstock.runtime.changelog.checkpoint import FILE_NAME, read_checkpoint
 from penstock.runtime.changelog.staleness import known_until
 from penstock.runtime.changelog.store_metadata import stored_topic_id
 from penstock.runtime.model.errors import StateDirectoryError, StoreChangedError, by_reset
-from penstock.runtime.model.ids import Partition
+from penstock.runtime.model.ids import TopicPartition
 from penstock.runtime.stores.base import EngineStore
 from penstock.runtime.stores.layout import LAYOUT_META, changes, decode_layout, layout_with_versions
+from penstock.runtime.stores.store_format import files_change
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ logger = logging.getLogger(__name__)
 def take_up(
     directory: Path,
     store: EngineStore,
-    belongs: Callable[[Partition], bool] | None,
+    belongs: Callable[[TopicPartition], bool] | None,
     remedy: str,
     *,
     of_source: bool = False,
@@ -64,7 +65,7 @@ def take_up(
         store.commit({})  # the layout, if it was not recorded yet
 
 
-def _migrate(directory: Path, store: EngineStore, belongs: Callable[[Partition], bool]) -> None:
+def _migrate(directory: Path, store: EngineStore, belongs: Callable[[TopicPartition], bool]) -> None:
     offsets = {partition: offset for partition, offset in read_checkpoint(directory).items() if belongs(partition)}
     known = {partition: offset for partition, offset in offsets.items() if offset is not None}
     if not offsets or len(known) < len(offsets):
@@ -94,9 +95,10 @@ def _check_layout(store: EngineStore, remedy: str, topic_id: Callable[[], str | 
     if data is None or kept is None:
         return
     wanted, differences = store.layout, changes(data, store)
-    resized = kept.retention_ms != wanted.retention_ms  # segments are half a retention long, and found by their length
-    if resized and not logged:
-        differences.append("its retention has changed, so its files must be made again, and it has no changelog to make them from")
+    # Segments are half a retention long, and found by their length.
+    change = files_change(retention=kept.retention_ms != wanted.retention_ms, headers=kept.headers != wanted.headers)
+    if change is not None and not logged:
+        differences.append(f"{change}, so its files must be made again, and it has no changelog to make them from")
     # Opened as another kind of store it may look empty although it is not; its offsets show that.
     holds = store.has_entries() or any(store.committed_offsets().values())
     if differences and holds and not of_source and (reason := _changelog_gone(store, topic_id)) is not None:
@@ -104,7 +106,7 @@ def _check_layout(store: EngineStore, remedy: str, topic_id: Callable[[], str | 
         store.wipe()
     elif differences and holds and not of_source:
         raise StoreChangedError(f"store {store.name} has changed: {', and '.join(differences)}. What it holds would be misread. {remedy}")
-    elif differences or resized:
+    elif differences or change is not None:
         logger.warning("store %s is emptied and restored: its layout is another one now (%s, was %s)", store.name, wanted, kept)
         store.wipe()
     elif (now := layout_with_versions(store, data)) != data:
@@ -118,7 +120,7 @@ def _changelog_gone(store: EngineStore, topic_id: Callable[[], str | None]) -> s
     return None if known is None or now is None or known == now else f"changelog was deleted: its topic id was {known} and is {now}"
 
 
-def store_remedies(application_id: str, store: str, changelog: Partition | None, directory: Path) -> str:
+def store_remedies(application_id: str, store: str, changelog: TopicPartition | None, directory: Path) -> str:
     """Return the ways out for a changed store of a task's folder, for messages."""
     kept = f"{directory / 'rocksdb' / store} on every machine" if changelog is None else f"its changelog {changelog.topic}"
     return (

@@ -15,8 +15,10 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from penstock.runtime.model.clock import Clock
 from penstock.runtime.model.errors import StateDirectoryError
-from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.model.ids import NextOffset, TopicPartition
+from penstock.runtime.model.metrics import TASK, Metrics
 from penstock.runtime.stores.locks import remedy, sync_directory
 
 logger = logging.getLogger(__name__)
@@ -45,14 +47,23 @@ class CheckpointInterval:
         return True
 
 
-def write_checkpoint(directory: Path, offsets: Mapping[Partition, NextOffset | None]) -> None:
+def measure_checkpoint(metrics: Metrics, clock: Clock, task: str, began_ms: int) -> None:
+    """Count a checkpoint that was just written and began at a monotonic time in ms. Metrics per task, or of `global`: `checkpoint-total`,
+    `checkpoint-latency` (ms), `checkpoint-age-ms` (since the last one)."""
+    ended_ms = clock.monotonic_ms()
+    metrics.counter("checkpoint-total", TASK, task_id=task).add()
+    metrics.latency("checkpoint-latency", TASK, task_id=task).record(ended_ms - began_ms)
+    metrics.gauge_of("checkpoint-age-ms", TASK, lambda: float(clock.monotonic_ms() - ended_ms), task_id=task)
+
+
+def write_checkpoint(directory: Path, offsets: Mapping[TopicPartition, NextOffset | None]) -> None:
     """Write `<directory>/.checkpoint` durably and atomically; without offsets remove the file. None: unknown.
 
     Call it after the stores were flushed. Raises StateDirectoryError when the file cannot be written.
     """
     path = directory / FILE_NAME
     applied = 0 if directory.name == GLOBAL_DIRECTORY else 1
-    lines = [f"{partition.topic} {partition.number} {_in_file(offset, applied)}\n" for partition, offset in offsets.items()]
+    lines = [f"{partition.topic} {partition.partition} {_in_file(offset, applied)}\n" for partition, offset in offsets.items()]
     try:
         if not lines:
             path.unlink(missing_ok=True)
@@ -69,7 +80,7 @@ def write_checkpoint(directory: Path, offsets: Mapping[Partition, NextOffset | N
         raise StateDirectoryError(f"{path} cannot be written: {error}{remedy(str(error))}") from error
 
 
-def read_checkpoint(directory: Path) -> dict[Partition, NextOffset | None]:
+def read_checkpoint(directory: Path) -> dict[TopicPartition, NextOffset | None]:
     """Return the offsets of `<directory>/.checkpoint`; empty without a file. None: unknown.
 
     Other negative offsets are left out with a warning, as in Kafka Streams. An invalid file is removed with a warning and counts as
@@ -98,7 +109,7 @@ def remove_checkpoint(directory: Path) -> None:
         raise StateDirectoryError(f"{directory / FILE_NAME} cannot be removed: {error}") from error
 
 
-def _parsed(path: Path, lines: Sequence[str]) -> dict[Partition, NextOffset | None]:
+def _parsed(path: Path, lines: Sequence[str]) -> dict[TopicPartition, NextOffset | None]:
     """Raises ValueError."""
     if not lines or lines[0] != _VERSION:
         raise ValueError(f"version {lines[0] if lines else '(empty file)'} is not known, only {_VERSION}")
@@ -108,17 +119,17 @@ def _parsed(path: Path, lines: Sequence[str]) -> dict[Partition, NextOffset | No
     return dict(entry for line in lines[2:] if (entry := _entry(path, line, applied)) is not None)
 
 
-def _entry(path: Path, line: str, applied: int) -> tuple[Partition, NextOffset | None] | None:
+def _entry(path: Path, line: str, applied: int) -> tuple[TopicPartition, NextOffset | None] | None:
     fields = line.split()
     if len(fields) != 3 or not fields[1].isdecimal() or not fields[2].removeprefix("-").isdecimal():
         raise ValueError(f"{line!r} is not an entry: expected <topic> <partition> <offset>")
     topic, number, offset = fields[0], int(fields[1]), int(fields[2])
     if offset == _UNKNOWN:
-        return Partition(topic, number), None
+        return TopicPartition(topic, number), None
     if offset < 0:
         logger.warning("%s: the offset %d of %s-%d is negative and left out", path, offset, topic, number)
         return None
-    return Partition(topic, number), NextOffset(offset + applied)
+    return TopicPartition(topic, number), NextOffset(offset + applied)
 
 
 def _in_file(offset: NextOffset | None, applied: int) -> int:

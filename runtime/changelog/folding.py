@@ -8,9 +8,12 @@ half of what `message.key()` in a loop does.)
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 from penstock.runtime.changelog.staleness import ChangelogRecord
 from penstock.runtime.kafka.messages import Message
+from penstock.runtime.model.record import Headers
+from penstock.runtime.stores.headers import pack
 
 _RECORD_BYTES = 400
 """Bytes of a record besides its value."""
@@ -18,14 +21,20 @@ _SAMPLE = 16
 """Every n-th record is measured."""
 
 
+def _packed(message: Message) -> bytes | None:
+    return pack(cast("Headers | None", message.headers()), message.value())
+
+
 class FoldedBatch:
     """The latest record of each key since the last write; or every record, for a store in which more than a key's last one counts
     (`EngineStore.folded_by_key`; versions, and stores of the user's own: rules.md, 9)."""
 
-    __slots__ = ("_by_key", "_every", "_largest", "_latest", "records", "since_ms")
+    __slots__ = ("_by_key", "_every", "_largest", "_latest", "_value", "records", "since_ms")
 
-    def __init__(self, by_key: bool = True) -> None:
+    def __init__(self, by_key: bool = True, headers: bool = False) -> None:
+        """`headers`: values are packed with their records' headers; only of stores that are folded by key."""
         self._by_key = by_key
+        self._value = _packed if headers else Message.value
         self._latest: dict[bytes | None, Message] = {}
         self._every: list[Message] = []
         self._largest = 0
@@ -68,7 +77,7 @@ class FoldedBatch:
         times = [message.timestamp()[1] for message in messages]
         self._largest = self.records = 0
         self.since_ms = None
-        return list(zip(latest, map(Message.value, messages), times, strict=True))  # type: ignore[arg-type]  # no key is None any more
+        return list(zip(latest, map(self._value, messages), times, strict=True))  # type: ignore[arg-type]  # no key is None any more
 
     def _take_every(self) -> list[ChangelogRecord]:
         every, self._every = self._every, []

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from penstock.runtime.model.clock import Clock
 from penstock.runtime.model.events import EventKind, EventSink
-from penstock.runtime.model.ids import Partition, TaskId
+from penstock.runtime.model.ids import TaskId, TopicPartition
 from penstock.runtime.model.metrics import TASK, Metrics
 
 log = logging.getLogger(__name__)
@@ -17,6 +18,8 @@ UPDATE_MS = 500
 """Interval of measurements."""
 REPORT_MS = 5_000
 """Interval of log lines and events of a long restore."""
+STUCK_MS = 30_000
+"""A restore that gets no record for as long is reported with the likely cause: brokers end an open transaction much earlier."""
 _SAMPLES = 10
 """Number of measurements for a rate."""
 
@@ -28,7 +31,7 @@ class RestoreProgress:
 
     task: TaskId
     store: str
-    partition: Partition
+    partition: TopicPartition
     position: int
     end: int
     records: int
@@ -36,9 +39,26 @@ class RestoreProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class GlobalStoreName:
+    """A global store that is restored: its topic, and the number of the worker whose copy it is."""
+
+    store: str
+    topic: str
+    worker: int = 1
+
+    def __str__(self) -> str:
+        return f"global store {self.store}"
+
+    @property
+    def payload(self) -> dict[str, object]:
+        """The fields of each event about it."""
+        return {"store": self.store, "topic": self.topic, "worker": self.worker}
+
+
+@dataclass(frozen=True, slots=True)
 class TaskProgress:
-    """Progress of one task's restore. `records`: restored so far; `remaining`: offsets up to the ends, an upper bound of the records;
-    `rate`: recent records per second; `seconds_left`: at the recent rate, None while it is 0."""
+    """Progress of the restore of one task, or of one global store. `records`: restored so far; `remaining`: offsets up to the ends, an
+    upper bound of the records; `rate`: recent records per second; `seconds_left`: at the recent rate, None while it is 0."""
 
     records: int
     remaining: int
@@ -54,18 +74,22 @@ class _Sample:
 
 
 class TaskRestore:
-    """The restore of one task, from start to end."""
+    """The restore of one task, or of one global store, from start to end."""
 
-    def __init__(self, task: TaskId, remaining: int, clock: Clock, metrics: Metrics, events: EventSink) -> None:
-        """`remaining`: offsets up to the ends of its changelogs."""
+    def __init__(self, of: TaskId | GlobalStoreName, remaining: int, clock: Clock, metrics: Metrics, events: EventSink) -> None:
+        """`remaining`: offsets up to the ends of its changelogs, or of the global topic."""
+        task, store = (of, None) if isinstance(of, TaskId) else (None, of)
+        tags = {"task_id": str(task)} if store is None else {"task_id": "global", "store": store.store}
+        self._name = f"task {task}" if store is None else str(store)
         self._task = task
+        self._payload: Mapping[str, object] = {} if store is None else store.payload
         self._clock = clock
         self._events = events
-        self._since_ms = self._reported_ms = clock.monotonic_ms()
+        self._since_ms = self._reported_ms = self._moved_ms = clock.monotonic_ms()
         self._samples = deque([_Sample(self._since_ms, 0, remaining)], maxlen=_SAMPLES)
-        self._rate = metrics.gauge("restore-rate", TASK, task_id=str(task))
-        self._remaining = metrics.gauge("restore-remaining-records-total", TASK, task_id=str(task))
-        self._left = metrics.gauge("restore-seconds-left", TASK, task_id=str(task))
+        self._rate = metrics.gauge("restore-rate", TASK, **tags)
+        self._remaining = metrics.gauge("restore-remaining-records-total", TASK, **tags)
+        self._left = metrics.gauge("restore-seconds-left", TASK, **tags)
         self._remaining.set(remaining)
         self.done = 0
         """Records of completed stores."""
@@ -84,6 +108,8 @@ class TaskRestore:
     def update(self, records: int, remaining: int) -> None:
         """Update the progress; report it every few seconds."""
         now_ms = self._clock.monotonic_ms()
+        if remaining != self._samples[-1].remaining:
+            self._moved_ms = now_ms
         self._samples.append(_Sample(now_ms, records, remaining))
         progress = self.progress
         self._rate.set(progress.rate)
@@ -92,9 +118,13 @@ class TaskRestore:
         if now_ms - self._reported_ms >= REPORT_MS:
             self._reported_ms = now_ms
             left = "unknown" if progress.seconds_left is None else f"{progress.seconds_left:.0f} s"
-            text = "task %s restores: %d records so far, %.0f a second, %d offsets to go, time left: %s"
-            log.info(text, self._task, records, progress.rate, remaining, left, extra={"task": self._task})
+            text = "%s restores: %d records so far, %.0f a second, %d offsets to go, time left: %s"
+            log.info(text, self._name, records, progress.rate, remaining, left, extra={"task": self._task})
+            if now_ms - self._moved_ms >= STUCK_MS:
+                text = "%s has restored nothing for %d s: an open transaction may hold its log (docs/recovery.md, Hanging transactions)"
+                log.warning(text, self._name, (now_ms - self._moved_ms) // 1000, extra={"task": self._task})
             payload = {
+                **self._payload,
                 "records": records,
                 "remaining": remaining,
                 "rate": round(progress.rate),
@@ -106,8 +136,8 @@ class TaskRestore:
         """Report that it is complete."""
         self._silence()
         seconds = (self._clock.monotonic_ms() - self._since_ms) / 1000
-        log.info("task %s: %d records restored in %.1f s", self._task, self.done, seconds, extra={"task": self._task})
-        self._events.emit(EventKind.RESTORE_ENDED, {"records": self.done, "seconds": seconds}, self._task)
+        log.info("%s: %d records restored in %.1f s", self._name, self.done, seconds, extra={"task": self._task})
+        self._events.emit(EventKind.RESTORE_ENDED, {**self._payload, "records": self.done, "seconds": seconds}, self._task)
 
     def suspend(self) -> None:
         """Report that it ended before it was complete."""

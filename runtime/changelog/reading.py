@@ -31,8 +31,8 @@ class Reading:
     batch: FoldedBatch = field(init=False)
 
     def __post_init__(self) -> None:
-        by_key, source = self.store.folded_by_key, self.log.source
-        self.batch = FoldedBatch(by_key) if source is None else SourceBatch(by_key, source())
+        by_key, headers, source = self.store.folded_by_key, self.store.keeps_headers, self.log.source
+        self.batch = FoldedBatch(by_key, headers) if source is None else SourceBatch(by_key, headers, source())
 
     @property
     def has_all(self) -> bool:

@@ -30,7 +30,7 @@ from penstock.runtime.kafka.topic_watch import Observation, TopicWatch, TopicWat
 from penstock.runtime.model.clock import Clock
 from penstock.runtime.model.errors import TaskCorruptedError
 from penstock.runtime.model.events import EventKind, EventSink
-from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition
 from penstock.runtime.model.metrics import TASK, Metrics
 from penstock.runtime.stores.budget import DEFAULT_READ_CACHE_BYTES
 from penstock.runtime.stores.process_memory import return_free_memory
@@ -49,7 +49,7 @@ _STEP_MS = 20
 _FOLLOW_MS = 200
 """As `_LONGEST_MS`, for a follower, whose task may be promoted at any moment."""
 
-DescribeChangelogs = Callable[[Sequence[Partition]], Mapping[Partition, Changelog]]
+DescribeChangelogs = Callable[[Sequence[TopicPartition]], Mapping[TopicPartition, Changelog]]
 """Returns the current facts about changelogs. Raises StreamsError if no broker answers."""
 
 
@@ -84,9 +84,9 @@ class Restorer:
         self._most_bytes = most_bytes
         self.held_bytes = 0
         """Approximate bytes of the records not written yet; any thread may read it."""
-        self._watch: TopicWatch[Mapping[Partition, Changelog]] | None = None
+        self._watch: TopicWatch[Mapping[TopicPartition, Changelog]] | None = None
         self._reader: LogReader | None = None
-        self._readings: dict[Partition, Reading] = {}
+        self._readings: dict[TopicPartition, Reading] = {}
         self._waiting: dict[TaskId, int] = {}
         self._begun: dict[TaskId, TaskRestore] = {}
         self._updated_ms = 0
@@ -107,8 +107,12 @@ class Restorer:
             start = self._begin_restore(task, store, changelog)
             remaining += changelog.end - start
             started[store.name] = _started(changelog, start)
+        if not stores:
+            return
+        self._metrics.counter("restore-total", TASK, task_id=str(task))
+        restore = TaskRestore(task, remaining, self._clock, self._metrics, self._events)
         if self._waiting[task]:
-            self._begun[task] = TaskRestore(task, remaining, self._clock, self._metrics, self._events)
+            self._begun[task] = restore
             self._events.emit(EventKind.RESTORE_STARTED, {"stores": started}, task)
 
     def _begin_restore(self, task: TaskId, store: RestorableStore, changelog: Changelog) -> int:
@@ -296,7 +300,7 @@ class Restorer:
                 else:
                     reader.unassign(partition)
 
-    def _take_observation(self, observation: Observation[Mapping[Partition, Changelog]]) -> None:
+    def _take_observation(self, observation: Observation[Mapping[TopicPartition, Changelog]]) -> None:
         reasons: dict[TaskId, list[str]] = {}
         for partition, seen in observation.facts.items():
             if (reading := self._readings.get(partition)) is not None:
@@ -474,4 +478,4 @@ class Restorer:
 
 def _started(changelog: Changelog, start: int) -> dict[str, object]:
     """Return the fields of RESTORE_STARTED for one store."""
-    return {"topic": changelog.partition.topic, "partition": changelog.partition.number, "from": start, "to": changelog.end}
+    return {"topic": changelog.partition.topic, "partition": changelog.partition.partition, "from": start, "to": changelog.end}

@@ -14,6 +14,12 @@ from penstock.runtime.changelog.folding import FoldedBatch
 from penstock.runtime.changelog.staleness import ChangelogRecord
 from penstock.runtime.input.deserialization import Decoder, RawMessage
 from penstock.runtime.kafka.messages import Message
+from penstock.runtime.stores.headers import pack
+
+
+def _without_headers(message: Message) -> bytes | None:
+    """Return a packed value without headers, as tables write it (KIP-1285)."""
+    return pack(None, message.value())
 
 
 class SourceBatch(FoldedBatch):
@@ -21,8 +27,10 @@ class SourceBatch(FoldedBatch):
 
     __slots__ = ("_by_offset", "_decoder", "_times", "_until")
 
-    def __init__(self, by_key: bool, decoder: Decoder) -> None:
+    def __init__(self, by_key: bool, headers: bool, decoder: Decoder) -> None:
         super().__init__(by_key)
+        if headers:
+            self._value = _without_headers
         self._by_offset: list[int] = []
         self._decoder = decoder
         self._times: dict[bytes, int] = {}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.runtime.changelog.store_metadata import AT_END_MS, encode_changelog_end, stage, stored_topic_id
-from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.model.ids import NextOffset, TopicPartition
 
 if TYPE_CHECKING:
     from penstock.runtime.input.deserialization import Decoder
@@ -33,15 +33,20 @@ class RestorableStore(Protocol):
         """True if only the last record of a key counts."""
         ...
 
-    def restore(self, records: Sequence[ChangelogRecord], offsets: Mapping[Partition, NextOffset]) -> None: ...
+    @property
+    def keeps_headers(self) -> bool:
+        """True if the records of `restore` are packed with their headers."""
+        ...
 
-    def committed_offset(self, partition: Partition) -> NextOffset | None: ...
+    def restore(self, records: Sequence[ChangelogRecord], offsets: Mapping[TopicPartition, NextOffset]) -> None: ...
+
+    def committed_offset(self, partition: TopicPartition) -> NextOffset | None: ...
 
     def get_meta(self, name: str) -> bytes | None: ...
 
     def set_meta(self, name: str, value: bytes) -> None: ...
 
-    def commit(self, offsets: Mapping[Partition, NextOffset]) -> None: ...
+    def commit(self, offsets: Mapping[TopicPartition, NextOffset]) -> None: ...
 
     def wipe(self) -> None: ...
 
@@ -57,7 +62,7 @@ class Changelog:
     records beyond it are the task's input; it has no retention, because the task itself looks for missed deletions.
     """
 
-    partition: Partition
+    partition: TopicPartition
     end: NextOffset
     topic_id: str
     delete_retention_ms: int | None

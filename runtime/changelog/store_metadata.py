@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol
 
 from penstock.runtime.input.queues import PartitionQueue
-from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.model.ids import NextOffset, TopicPartition
 from penstock.runtime.stores.base import EngineStore
 
 TOPIC_ID = "topic.id"
@@ -28,11 +28,11 @@ class MetadataStore(Protocol):
     def set_meta(self, name: str, value: bytes) -> None: ...
 
 
-def _time_name(partition: Partition) -> str:
+def _time_name(partition: TopicPartition) -> str:
     return f"partition.time.{partition}"
 
 
-def _at_end_name(partition: Partition) -> str:
+def _at_end_name(partition: TopicPartition) -> str:
     return f"input.at.end.{partition}"
 
 
@@ -50,7 +50,7 @@ def encode_changelog_end(topic_id: str, now_ms: int) -> dict[str, bytes]:
     return {TOPIC_ID: topic_id.encode(), AT_END_MS: b"%d" % now_ms}
 
 
-def encode_times(stream_time: int, partition_times: Mapping[Partition, int]) -> dict[str, bytes]:
+def encode_times(stream_time: int, partition_times: Mapping[TopicPartition, int]) -> dict[str, bytes]:
     """Return the metadata for stream time and each input's partition time, in ms."""
     named = {_time_name(partition): time for partition, time in partition_times.items()}
     return {name: _INT64.pack(time) for name, time in {_STREAM_TIME: stream_time, **named}.items()}
@@ -83,7 +83,7 @@ def stored_stream_time(stores: Mapping[str, EngineStore]) -> int:
     return _largest(stores, _STREAM_TIME)
 
 
-def stored_partition_time(stores: Mapping[str, EngineStore], partition: Partition) -> int:
+def stored_partition_time(stores: Mapping[str, EngineStore], partition: TopicPartition) -> int:
     """Return the largest partition time of an input in all stores, -1 if none has one."""
     return _largest(stores, _time_name(partition))
 
@@ -93,15 +93,15 @@ def _largest(stores: Mapping[str, EngineStore], name: str) -> int:
     return max((_INT64.unpack(value)[0] for value in stored), default=-1)
 
 
-def stored_at_end_ms(store: EngineStore, partition: Partition) -> int | None:
+def stored_at_end_ms(store: EngineStore, partition: TopicPartition) -> int | None:
     """Return the wall-clock time at which the store was committed with everything on an input partition; None if unknown."""
     value = store.get_meta(_at_end_name(partition))
     return None if value is None else int(_INT64.unpack(value)[0])
 
 
-def stored_input_offsets(stores: Mapping[str, EngineStore], inputs: Iterable[Partition]) -> dict[Partition, NextOffset]:
+def stored_input_offsets(stores: Mapping[str, EngineStore], inputs: Iterable[TopicPartition]) -> dict[TopicPartition, NextOffset]:
     """Return the input offsets of the stores' last commit, the largest of each partition."""
-    found: dict[Partition, NextOffset] = {}
+    found: dict[TopicPartition, NextOffset] = {}
     for partition in inputs:
         for store in stores.values():
             offset = store.committed_offset(partition)

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
-from penstock.runtime.model.ids import Partition, TaskId, changelog_topic
+from penstock.runtime.model.ids import TaskId, TopicPartition, changelog_topic
 from penstock.runtime.model.record import Headers
+from penstock.runtime.stores.headers import by_headers
 
 ChangelogRow = tuple[bytes, bytes | None, int]
 """Key, value (None is a tombstone), timestamp in ms."""
@@ -19,7 +20,7 @@ ChangelogRow = tuple[bytes, bytes | None, int]
 class ChangelogRows(NamedTuple):
     """Records for one changelog. `headers` are those of every record that is not a tombstone."""
 
-    partition: Partition
+    partition: TopicPartition
     rows: list[ChangelogRow]
     headers: Headers | None = None
 
@@ -36,12 +37,15 @@ class LoggedStore(Protocol):
     @property
     def changelog_headers(self) -> Headers | None: ...
 
+    @property
+    def keeps_headers(self) -> bool: ...
+
     def changelog_records(self) -> Iterator[ChangelogRow]: ...
 
 
-def changelog_partition(application_id: str, store: str, task: TaskId) -> Partition:
+def changelog_partition(application_id: str, store: str, task: TaskId) -> TopicPartition:
     """Return the changelog partition of this task's part of the store."""
-    return Partition(changelog_topic(application_id, store), task.partition)
+    return TopicPartition(changelog_topic(application_id, store), task.partition)
 
 
 class ChangelogWriter:
@@ -51,8 +55,11 @@ class ChangelogWriter:
         self._logged = [(changelog_partition(application_id, store.name, task), store) for store in stores if store.logging_enabled]
 
     def pending(self) -> Iterator[ChangelogRows]:
-        """Yield the updates since the last commit, for each changelog that has any."""
+        """Yield the updates since the last commit, for each changelog that has any; of a store with headers, for each of these."""
         for partition, store in self._logged:
             rows = list(store.changelog_records())
-            if rows:
+            if rows and store.keeps_headers:
+                for headers, group in by_headers(rows):
+                    yield ChangelogRows(partition, group, headers)
+            elif rows:
                 yield ChangelogRows(partition, rows, store.changelog_headers)

@@ -5,6 +5,7 @@
     sessions                  session key → value, at the value's timestamp; without timestamps, at the session's end
     versioned                 key → value of each version, at the time at which it became valid; a deletion is a tombstone
     buffers                   key → buffered change, at the change's timestamp
+    with headers              packed values, whose headers become those of the record (`with_headers`)
 
 Versions must be written in order of time over all keys: a restore drops a put older than stream time minus the history retention, and
 stream time is the largest timestamp seen. The files have them in order of keys, so they are sorted, on disk beyond some size.
@@ -30,6 +31,7 @@ from penstock.runtime.model.record import Headers
 from penstock.runtime.serdes.keys import SESSION_SUFFIX, TIMESTAMP, WINDOW_SUFFIX
 from penstock.runtime.stores.base import ChangelogRecord, StoreLayout
 from penstock.runtime.stores.buffer import CHANGELOG_HEADERS, BufferValue
+from penstock.runtime.stores.headers import by_headers, split_stored
 from penstock.runtime.stores.rocks_files import read_files
 
 SEEDED_KINDS = ("key_value", "window", "session", "versioned", "buffer")
@@ -58,15 +60,20 @@ def changelog_records(path: Path, layout: StoreLayout, at_ms: int) -> Iterator[l
         yield _records(batch, layout, at_ms)
 
 
-def changelog_headers(layout: StoreLayout) -> Headers | None:
-    """Return the headers of such records, equal to `EngineStore.changelog_headers`."""
-    return CHANGELOG_HEADERS if layout.kind == "buffer" else None
+def with_headers(layout: StoreLayout, records: list[ChangelogRecord]) -> Iterator[tuple[Headers | None, list[ChangelogRecord]]]:
+    """Yield such records with their headers, as `ChangelogWriter` does."""
+    if layout.headers:
+        yield from by_headers(records)
+    else:
+        yield CHANGELOG_HEADERS if layout.kind == "buffer" else None, records
 
 
 def _records(batch: list[tuple[bytes, bytes]], layout: StoreLayout, at_ms: int) -> list[ChangelogRecord]:
     if layout.kind == "buffer":
         return [(key, value, BufferValue.from_bytes(value).timestamp) for key, value in batch]
     if layout.timestamped:
+        if layout.headers:
+            return [(key, packed, at) for key, value in batch for at, packed in (split_stored(value),)]
         unpack = _TIME.unpack_from
         return [(key, value[TIMESTAMP:], unpack(value)[0]) for key, value in batch]
     size = _SUFFIX.get(layout.kind)

@@ -17,7 +17,7 @@ from pathlib import Path
 from penstock.runtime.changelog.checkpoint import write_checkpoint
 from penstock.runtime.changelog.store_metadata import encode_changelog_end, encode_times
 from penstock.runtime.model.errors import StateDirectoryError
-from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.model.ids import NextOffset, TopicPartition
 from penstock.runtime.operators.event_time import OBSERVED_TIME, encoded_time
 from penstock.runtime.seeds.entries import latest
 from penstock.runtime.seeds.plan import SeededStore, SeededTask
@@ -99,7 +99,7 @@ class Staging:
         """Return the folder of a fetched store."""
         return self._root / str(task.task) / "rocksdb" / store.name
 
-    def complete(self, task: SeededTask, store: SeededStore, inputs: Mapping[Partition, NextOffset]) -> dict[str, bytes]:
+    def complete(self, task: SeededTask, store: SeededStore, inputs: Mapping[TopicPartition, NextOffset]) -> dict[str, bytes]:
         """Write a store's metadata, except the end of its changelog, and return all of it. Times in a snapshot's store are kept."""
         path, layout = self.path(task, store), store.layout
         kept = inspect_store(path).metas
@@ -116,7 +116,7 @@ class Staging:
         place(path, inputs, known)
         return known
 
-    def put_in_place(self, task: SeededTask, ends: Mapping[Partition, NextOffset], topic_ids: Mapping[str, str], now_ms: int) -> None:
+    def put_in_place(self, task: SeededTask, ends: Mapping[TopicPartition, NextOffset], topic_ids: Mapping[str, str], now_ms: int) -> None:
         """Install the stores of a task, which match the ends of their changelogs, as its local state. Raises StateDirectoryLockedError,
         StateDirectoryError."""
         folder = self._root / str(task.task)
@@ -128,7 +128,7 @@ class Staging:
                     shutil.rmtree(self.path(task, store))
             if not on_disk:
                 return
-            offsets: dict[Partition, NextOffset | None] = {}
+            offsets: dict[TopicPartition, NextOffset | None] = {}
             for store in on_disk:
                 log = store.changelog
                 if log is not None:

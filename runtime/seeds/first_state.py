@@ -23,7 +23,7 @@ from penstock.runtime.changelog.staleness import Changelog, recreation_reason, s
 from penstock.runtime.changelog.store_metadata import stored_topic_id
 from penstock.runtime.model.clock import Clock
 from penstock.runtime.model.errors import StateDirectoryError, StreamsError
-from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition
 from penstock.runtime.seeds.files import bring_store
 from penstock.runtime.seeds.find import find_seed
 from penstock.runtime.seeds.plan import store_misfits
@@ -39,9 +39,9 @@ logger = logging.getLogger(__name__)
 
 _ASIDE = ".from-snapshot"
 
-DescribeChangelogs = Callable[[Sequence[Partition]], Mapping[Partition, Changelog]]
+DescribeChangelogs = Callable[[Sequence[TopicPartition]], Mapping[TopicPartition, Changelog]]
 """Describes changelogs as the brokers have them now."""
-Starts = Callable[[Sequence[Partition]], Mapping[Partition, NextOffset]]
+Starts = Callable[[Sequence[TopicPartition]], Mapping[TopicPartition, NextOffset]]
 """Returns the current start offsets of these logs."""
 
 

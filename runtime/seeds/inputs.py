@@ -22,7 +22,7 @@ from penstock.runtime.kafka.clients import ClientProperties
 from penstock.runtime.kafka.log_reader import LogReader
 from penstock.runtime.kafka.topic_admin import ANSWER_SECONDS, TopicAdmin
 from penstock.runtime.model.errors import SeedRefusedError
-from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.model.ids import NextOffset, TopicPartition
 from penstock.runtime.seeds.plan import SeededTask
 from penstock.runtime.snapshots.catalogue import Snapshot
 from penstock.runtime.topology.topology import Topology
@@ -40,7 +40,7 @@ def starts(
     seed: Snapshot,
     tasks: Sequence[SeededTask],
     staying: Sequence[SeededTask] = (),
-) -> dict[Partition, NextOffset]:
+) -> dict[TopicPartition, NextOffset]:
     """Return the offsets to commit for the inputs of these tasks; tasks in `staying` keep theirs. Raises SeedRefusedError with every input
     that cannot be read from its offset; BrokerUnavailableError, StreamsError."""
     inputs = {partition: offset for task in tasks for partition, offset in task.inputs.items()}
@@ -62,7 +62,7 @@ def starts(
     return found
 
 
-def _out_of_range(topics: TopicAdmin, inputs: Mapping[Partition, NextOffset]) -> Iterator[str]:
+def _out_of_range(topics: TopicAdmin, inputs: Mapping[TopicPartition, NextOffset]) -> Iterator[str]:
     begins, ends = topics.start_offsets(inputs), topics.high_watermarks(inputs)
     facts = topics.describe({partition.topic for partition in inputs})
     for partition, offset in sorted(inputs.items()):
@@ -86,7 +86,7 @@ def _out_of_range(topics: TopicAdmin, inputs: Mapping[Partition, NextOffset]) ->
             )
 
 
-def warn_of_compaction(topics: TopicAdmin, properties: ClientProperties, inputs: Mapping[Partition, NextOffset]) -> None:
+def warn_of_compaction(topics: TopicAdmin, properties: ClientProperties, inputs: Mapping[TopicPartition, NextOffset]) -> None:
     """Warn about compacted inputs whose first record after the seed's end is missing. Only a warning: a table still has the latest value of
     each key, and control records take offsets too. Raises StreamsError."""
     compacted = {name for name, found in topics.describe({partition.topic for partition in inputs}).items() if found.compacted}
@@ -123,19 +123,19 @@ class _Crossing:
         self._former = seed.manifest.application
         self._writers = {topic.name: topic.writers for topic in topology.internal_topics() if topic.kind == "repartition"}
         self._tasks = tasks
-        self._offsets = {Partition(at.topic, at.partition): NextOffset(at.next_offset) for at in seed.manifest.inputs}
+        self._offsets = {TopicPartition(at.topic, at.partition): NextOffset(at.next_offset) for at in seed.manifest.inputs}
         self._committed = topics.committed_offsets(self._former)
 
-    def _of_former(self, partition: Partition) -> Partition:
+    def _of_former(self, partition: TopicPartition) -> TopicPartition:
         """Return the same repartition partition of the snapshot's application."""
-        return Partition(self._former + partition.topic.removeprefix(self._application_id), partition.number)
+        return TopicPartition(self._former + partition.topic.removeprefix(self._application_id), partition.partition)
 
-    def start(self, partition: Partition, end: NextOffset) -> NextOffset:
+    def start(self, partition: TopicPartition, end: NextOffset) -> NextOffset:
         """Return the reader's own offset if this is its topic and still holds it, else the topic's end."""
         offset = self._offsets.get(partition, end)
         return offset if self._topics.start_offsets([partition])[partition] <= offset <= end else end
 
-    def reasons(self, partition: Partition) -> list[str]:
+    def reasons(self, partition: TopicPartition) -> list[str]:
         """Return the reasons why records would be skipped or repeated; empty if none would."""
         former = self._of_former(partition)
         offset = self._offsets.get(former)
@@ -154,7 +154,7 @@ class _Crossing:
             reasons.append(f"{end - offset} records were in transit in {former} when the snapshot was taken, or came since.")
         return [*reasons, *self.doubled(partition)]
 
-    def doubled(self, partition: Partition) -> list[str]:
+    def doubled(self, partition: TopicPartition) -> list[str]:
         """Return the reasons why the reader of this topic would repeat records; empty if it would not."""
         writers = self._writers.get(partition.topic, ())
         moved = ", ".join(str(task.task) for task in self._tasks if task.task.subtopology in writers and self._moves(task))

@@ -36,10 +36,10 @@ from penstock.runtime.model.errors import (
     TaskMigratedError,
     TransactionAbortedError,
 )
-from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition
 from penstock.runtime.model.offsets import OffsetAndMetadata, encode_partition_time
 from penstock.runtime.operators.event_time import select_processor_metadata
-from penstock.runtime.seeds.entries import changelog_headers, changelog_records
+from penstock.runtime.seeds.entries import changelog_records, with_headers
 from penstock.runtime.seeds.files import Staging
 from penstock.runtime.seeds.find import find_seed
 from penstock.runtime.seeds.inputs import starts, warn_of_compaction
@@ -164,7 +164,7 @@ class _Installation:
         logs = {partition.topic for task in plan.tasks for partition in task.changelogs}
         return not plan.misfits and logs == set(self._topics.describe(logs)) and self._ground(plan.tasks).is_installed(plan.tasks)
 
-    def _ready(self, plan: SeedPlan, ground: Ground, reset: bool) -> tuple[list[SeededTask], dict[Partition, NextOffset]]:
+    def _ready(self, plan: SeedPlan, ground: Ground, reset: bool) -> tuple[list[SeededTask], dict[TopicPartition, NextOffset]]:
         """Return the tasks to install and the start offsets of their inputs. Raises SeedRefusedError with all obstacles."""
         problems, tasks = self._misfit(plan), plan.tasks
         try:
@@ -172,7 +172,7 @@ class _Installation:
         except SeedRefusedError as error:
             problems.append(str(error))
         staying = [task for task in plan.tasks if task not in tasks]
-        inputs: dict[Partition, NextOffset] = {}
+        inputs: dict[TopicPartition, NextOffset] = {}
         try:
             inputs = starts(self._topology, self._topics, self._application_id, self._seed, tasks, staying)
         except SeedRefusedError as error:
@@ -199,7 +199,7 @@ class _Installation:
             topic_ids=topic_ids,
         )
 
-    def _ends(self, changelogs: list[Partition]) -> dict[Partition, NextOffset]:
+    def _ends(self, changelogs: list[TopicPartition]) -> dict[TopicPartition, NextOffset]:
         """Return the ends of changelogs. New ones are unknown until all brokers know their leaders."""
         until = time.monotonic() + ANSWER_SECONDS
         while True:
@@ -227,15 +227,15 @@ class _Installation:
         writer: SeedWriter,
         tasks: list[SeededTask],
         total: int,
-        marks: Mapping[Partition, Mark],
+        marks: Mapping[TopicPartition, Mark],
         topic_ids: Mapping[str, str],
-        inputs: Mapping[Partition, NextOffset],
+        inputs: Mapping[TopicPartition, NextOffset],
     ) -> int:
         """Write the changelogs and return the number of records written."""
         begun = {log: self._mark(log, topic_ids, 0, Stage.PART) for task in tasks for log in task.changelogs if log not in marks}
         record = state_record(self._topology, self._config, self._topics, tasks)
         if record is not None:
-            at = Partition(coordination_topic(self._application_id), 0)
+            at = TopicPartition(coordination_topic(self._application_id), 0)
             writer.send(at, [(record.key, encode(record), time.time_ns() // 1_000_000)], None)
         if begun or record is not None:
             writer.commit(begun)  # from here on the changelogs are marked as this seed's
@@ -255,14 +255,15 @@ class _Installation:
     def _write_store(self, writer: SeedWriter, task: SeededTask, store: SeededStore, mark: Mark, topic_ids: Mapping[str, str]) -> None:
         if mark.stage is not Stage.PART or store.changelog is None or task.manifest is None:
             return
-        log, headers = store.changelog, changelog_headers(store.layout)
+        log = store.changelog
         seen, written, committed, began = 0, mark.records, mark.records, time.monotonic()
         for records in changelog_records(self._staging.path(task, store), store.layout, task.manifest.at_ms):
             skipped = min(len(records), max(0, mark.records - seen))
             seen += len(records)
             if skipped == len(records):
                 continue
-            writer.send(log, records[skipped:], headers)
+            for headers, group in with_headers(store.layout, records[skipped:]):
+                writer.send(log, group, headers)
             written += len(records) - skipped
             self._progress.add(len(records) - skipped)
             if written - committed >= _TRANSACTION_RECORDS or time.monotonic() - began >= _TRANSACTION_SECONDS:
@@ -270,7 +271,7 @@ class _Installation:
                 committed, began = written, time.monotonic()
         writer.commit({log: self._mark(log, topic_ids, written, Stage.WHOLE)})
 
-    def _mark(self, partition: Partition, topic_ids: Mapping[str, str], records: int, stage: Stage) -> Mark:
+    def _mark(self, partition: TopicPartition, topic_ids: Mapping[str, str], records: int, stage: Stage) -> Mark:
         return Mark(self._id, topic_ids[partition.topic], records, stage)
 
     # --- files and offsets ----------------------------------------------------------------------------------------------------
@@ -283,9 +284,9 @@ class _Installation:
                 self._staging.put_in_place(task, ends, topic_ids, now_ms)
 
     def _commit(
-        self, writer: SeedWriter, tasks: list[SeededTask], topic_ids: Mapping[str, str], inputs: Mapping[Partition, NextOffset]
+        self, writer: SeedWriter, tasks: list[SeededTask], topic_ids: Mapping[str, str], inputs: Mapping[TopicPartition, NextOffset]
     ) -> None:
-        offsets: dict[Partition, OffsetAndMetadata] = {}
+        offsets: dict[TopicPartition, OffsetAndMetadata] = {}
         for task in tasks:
             metadata = self._processor_metadata[task.task]
             for partition in (*task.inputs, *task.repartitions):

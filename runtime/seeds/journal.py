@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from penstock.runtime.kafka.topic_admin import TopicAdmin
 from penstock.runtime.model.errors import SeedRefusedError, StreamsError
-from penstock.runtime.model.ids import Partition
+from penstock.runtime.model.ids import TopicPartition
 from penstock.runtime.model.offsets import OffsetAndMetadata
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ def journal_group(application_id: str) -> str:
     return f"{application_id}-seed"
 
 
-def refuse_unfinished(topics: TopicAdmin, application_id: str, changelogs: Iterable[Partition], topic_ids: Mapping[str, str]) -> None:
+def refuse_unfinished(topics: TopicAdmin, application_id: str, changelogs: Iterable[TopicPartition], topic_ids: Mapping[str, str]) -> None:
     """Raise SeedRefusedError if an installation has begun and not finished, since state and input offsets do not match then. Called at each
     start, before anything is opened. `topics` must be used for no other group.
 
@@ -67,13 +67,13 @@ def refuse_unfinished(topics: TopicAdmin, application_id: str, changelogs: Itera
 
 
 def read_marks(
-    topics: TopicAdmin, application_id: str, partitions: Iterable[Partition], topic_ids: Mapping[str, str]
-) -> dict[Partition, Mark]:
+    topics: TopicAdmin, application_id: str, partitions: Iterable[TopicPartition], topic_ids: Mapping[str, str]
+) -> dict[TopicPartition, Mark]:
     """Return the marks of these partitions that belong to the topics' current ids. `topics` must be used for no other group. Raises
     BrokerUnavailableError, StreamsError."""
     wanted = list(partitions)
     found = topics.last_committed(journal_group(application_id), wanted) if wanted else {}
-    marks: dict[Partition, Mark] = {}
+    marks: dict[TopicPartition, Mark] = {}
     for partition, at in found.items():
         seed, _, rest = at.metadata.partition(" ")
         topic_id, _, stage = rest.partition(" ")

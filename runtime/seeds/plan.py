@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.runtime.coordination.topics import TopicLayout
-from penstock.runtime.model.ids import NextOffset, Partition, TaskId, changelog_topic
+from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition, changelog_topic
 from penstock.runtime.seeds.entries import SEEDED_KINDS
 from penstock.runtime.snapshots.catalogue import Snapshot
 from penstock.runtime.snapshots.manifest import GLOBAL, StoreManifest, TaskManifest
@@ -38,7 +38,7 @@ class SeededStore:
     layout: StoreLayout
     format: StoreFormat | None
     persistent: bool
-    changelog: Partition | None
+    changelog: TopicPartition | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +48,14 @@ class SeededTask:
 
     task: TaskId
     stores: tuple[SeededStore, ...]
-    inputs: Mapping[Partition, NextOffset]
-    repartitions: tuple[Partition, ...]
-    times: Mapping[Partition, int]
+    inputs: Mapping[TopicPartition, NextOffset]
+    repartitions: tuple[TopicPartition, ...]
+    times: Mapping[TopicPartition, int]
     manifest: TaskManifest | None
     place: Place | None
 
     @property
-    def changelogs(self) -> list[Partition]:
+    def changelogs(self) -> list[TopicPartition]:
         return [store.changelog for store in self.stores if store.changelog is not None]
 
     @property
@@ -100,7 +100,7 @@ class _Planner:
         self._global_topics = {*topology.global_topics, *_global_inputs(seed)}
         self._there = {TaskId.parse(task) for task in seed.tasks if task != GLOBAL}
         known = (*seed.manifest.settled, *seed.manifest.inputs)
-        self._inputs = {Partition(at.topic, at.partition): NextOffset(at.next_offset) for at in known}
+        self._inputs = {TopicPartition(at.topic, at.partition): NextOffset(at.next_offset) for at in known}
         self.misfits: list[str] = []
 
     # --- one task -----------------------------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ class _Planner:
             self._report(f"task {task} is missing (stores {', '.join(sorted(wanted))})")
         stores = () if manifest is None else tuple(self._stores_of(task, wanted, manifest))
         inputs, repartitions = self._inputs_of(task, part, manifest)
-        times = {} if manifest is None else {Partition(at.topic, at.partition): at.time_ms for at in manifest.partition_times}
+        times = {} if manifest is None else {TopicPartition(at.topic, at.partition): at.time_ms for at in manifest.partition_times}
         return SeededTask(task, stores, inputs, repartitions, times, manifest, place)
 
     def _stores_of(self, task: TaskId, wanted: Mapping[str, EngineStore], manifest: TaskManifest) -> Iterator[SeededStore]:
@@ -130,7 +130,7 @@ class _Planner:
                 form = self._seed.manifest.formats.get(name)
                 for text in store_misfits(store, found[name], form):
                     self._report(f"store {name}: {text}")
-                changelog = Partition(changelog_topic(self._application_id, name), task.partition) if store.logging_enabled else None
+                changelog = TopicPartition(changelog_topic(self._application_id, name), task.partition) if store.logging_enabled else None
                 yield SeededStore(name, found[name], store.layout, form or _known_format(store, found[name]), store.persistent, changelog)
         known = {*self._stores[task.subtopology], *self._global}
         for name in sorted(found.keys() - known):
@@ -140,14 +140,14 @@ class _Planner:
 
     def _inputs_of(
         self, task: TaskId, part: SubTopology, manifest: TaskManifest | None
-    ) -> tuple[dict[Partition, NextOffset], tuple[Partition, ...]]:
+    ) -> tuple[dict[TopicPartition, NextOffset], tuple[TopicPartition, ...]]:
         own = self._inputs
         if manifest is not None:
-            own = {Partition(at.topic, at.partition): NextOffset(at.next_offset) for at in manifest.input_offsets}
-        inputs: dict[Partition, NextOffset] = {}
-        repartitions: list[Partition] = []
+            own = {TopicPartition(at.topic, at.partition): NextOffset(at.next_offset) for at in manifest.input_offsets}
+        inputs: dict[TopicPartition, NextOffset] = {}
+        repartitions: list[TopicPartition] = []
         for topic in part.source_topics:
-            partition = Partition(topic, task.partition)
+            partition = TopicPartition(topic, task.partition)
             if task.partition >= self._layout.partitions[topic]:
                 continue
             if topic in self._layout.repartition_topics:
@@ -158,9 +158,9 @@ class _Planner:
                 self._report(f"there is no offset of {partition}, which task {task} reads: {self._why_missing(partition)}")
         return inputs, tuple(repartitions)
 
-    def _why_missing(self, wanted: Partition) -> str:
+    def _why_missing(self, wanted: TopicPartition) -> str:
         """Return the probable reason for a missing partition."""
-        topic, numbers = wanted.topic, [partition.number for partition in self._inputs if partition.topic == wanted.topic]
+        topic, numbers = wanted.topic, [partition.partition for partition in self._inputs if partition.topic == wanted.topic]
         if wanted in self._inputs:
             return "it is an input of another task of the seed"
         if not numbers:
@@ -206,7 +206,15 @@ def store_misfits(store: EngineStore, found: StoreManifest, form: StoreFormat | 
             )
             if here is not None and there is not None and here != there
         ]
+        if mine.headers != theirs.headers:
+            problems.append(
+                f"it has {_headers(theirs)}, and in the topology {_headers(mine)}: its files have another form (dsl.store.format)"
+            )
     return problems
+
+
+def _headers(layout: StoreLayout) -> str:
+    return "headers" if layout.headers else "no headers"
 
 
 def _known_format(store: EngineStore, found: StoreManifest) -> StoreFormat | None:

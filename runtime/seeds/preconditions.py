@@ -20,7 +20,7 @@ from enum import Enum
 from penstock.runtime.coordination.group import members_group
 from penstock.runtime.kafka.topic_admin import TopicAdmin
 from penstock.runtime.model.errors import SeedRefusedError
-from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.model.ids import NextOffset, TopicPartition
 from penstock.runtime.seeds.journal import Mark, Stage
 from penstock.runtime.seeds.plan import SeededTask
 
@@ -41,9 +41,9 @@ class Ground:
     changelogs."""
 
     application_id: str
-    committed: Mapping[Partition, NextOffset]
-    ends: Mapping[Partition, NextOffset]
-    marks: Mapping[Partition, Mark]
+    committed: Mapping[TopicPartition, NextOffset]
+    ends: Mapping[TopicPartition, NextOffset]
+    marks: Mapping[TopicPartition, Mark]
     topic_ids: Mapping[str, str]
 
     def is_installed(self, tasks: Sequence[SeededTask]) -> bool:
@@ -84,9 +84,9 @@ class Ground:
         new = [topic for topic, of_topic in topics.items() if all(self._is_new(partition) for partition in of_topic)]
         return _Condition.NEW if len(new) == len(topics) else _Condition.MIXED if new else _Condition.KEPT
 
-    def _written_topics(self, tasks: Sequence[SeededTask]) -> dict[str, list[Partition]]:
+    def _written_topics(self, tasks: Sequence[SeededTask]) -> dict[str, list[TopicPartition]]:
         """Return changelog partitions by topic, of stores that the seed has entries for."""
-        topics: dict[str, list[Partition]] = {}
+        topics: dict[str, list[TopicPartition]] = {}
         written: set[str] = set()
         for task in tasks:
             for store in task.stores:
@@ -97,7 +97,7 @@ class Ground:
                         written.add(store.changelog.topic)
         return {topic: partitions for topic, partitions in topics.items() if topic in written} or topics
 
-    def _is_new(self, partition: Partition) -> bool:
+    def _is_new(self, partition: TopicPartition) -> bool:
         """Return True if it was never written to, or only by this seed's unfinished installation."""
         mark = self.marks.get(partition)
         return self.ends[partition] == 0 or (mark is not None and mark.stage is not Stage.DONE)

@@ -10,7 +10,7 @@ from penstock.runtime.kafka.clients import offsets_consumer
 from penstock.runtime.kafka.producer import NOT_PRODUCED, NotTakenError
 from penstock.runtime.kafka.transactions import TransactionalProducer
 from penstock.runtime.model.errors import SeedRefusedError, StreamsError, TaskMigratedError, TransactionAbortedError
-from penstock.runtime.model.ids import Partition
+from penstock.runtime.model.ids import TopicPartition
 from penstock.runtime.model.offsets import OffsetAndMetadata
 from penstock.runtime.model.record import Headers
 from penstock.runtime.seeds.journal import Mark, journal_group
@@ -37,7 +37,7 @@ class SeedWriter:
         """End the open transaction of an earlier attempt, and fence it if it still runs."""
         self._transactions.init()
 
-    def send(self, partition: Partition, records: Sequence[ChangelogRecord], headers: Headers | None) -> None:
+    def send(self, partition: TopicPartition, records: Sequence[ChangelogRecord], headers: Headers | None) -> None:
         """Add changelog records to the transaction."""
         producer, (topic, number) = self._transactions.producer, partition
         produce = producer.produce
@@ -52,7 +52,7 @@ class SeedWriter:
                     raise StreamsError(f"{partition} does not take the seed: {refused}") from refused
         producer.poll()
 
-    def commit(self, marks: Mapping[Partition, Mark], inputs: Mapping[Partition, OffsetAndMetadata] | None = None) -> None:
+    def commit(self, marks: Mapping[TopicPartition, Mark], inputs: Mapping[TopicPartition, OffsetAndMetadata] | None = None) -> None:
         """Commit the records sent, together with the marks, and with `inputs` the start offsets of the application.
 
         Everything is delivered before the transaction's first closing call, which would otherwise exceed its time limit behind tens of

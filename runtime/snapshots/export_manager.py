@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,10 +12,10 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.runtime.model.errors import StateDirectoryError
+from penstock.runtime.config.environment import filled_in
+from penstock.runtime.model.errors import StateDirectoryError, StreamsConfigError
 
 _END_SECONDS = 5.0
-_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 class ExportProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,14 +33,10 @@ class ExportProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 def expanded(uri: str, environment: Mapping[str, str] | None = None) -> str:
     """Return the URI with each `${NAME}` replaced from the environment. Raises StateDirectoryError for a name that is not set."""
-    variables = os.environ if environment is None else environment
-
-    def value(match: re.Match[str]) -> str:
-        if match[1] not in variables:
-            raise StateDirectoryError(f"${{{match[1]}}} in the URI: the environment variable {match[1]} is not set where this runs")
-        return variables[match[1]]
-
-    return _VARIABLE.sub(value, uri)
+    try:
+        return filled_in(uri, "the URI of the snapshots", os.environ if environment is None else environment)
+    except StreamsConfigError as error:
+        raise StateDirectoryError(str(error)) from error
 
 
 def progress_path(share: Path, uri: str) -> Path:

@@ -22,7 +22,7 @@ from pathlib import Path
 import msgspec
 
 from penstock.runtime.model.errors import SchemaRegistryUnavailableError, StateDirectoryError, StreamsError
-from penstock.runtime.model.ids import NextOffset, Partition, TaskId, changelog_topic
+from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition, changelog_topic
 from penstock.runtime.snapshots.manifest import (
     MANIFEST,
     PartitionOffset,
@@ -50,12 +50,12 @@ def write_snapshot(
     *,
     application: str,
     task: TaskId | str,
-    stores: Mapping[EngineStore, Partition | None],
-    input_offsets: Mapping[Partition, NextOffset],
+    stores: Mapping[EngineStore, TopicPartition | None],
+    input_offsets: Mapping[TopicPartition, NextOffset],
     stream_time: int,
     at_ms: int,
     instance: str = "",
-    partition_times: Mapping[Partition, int] | None = None,
+    partition_times: Mapping[TopicPartition, int] | None = None,
     global_topics: Mapping[str, str] | None = None,
 ) -> Path:
     """Write the stores, as of their last commit, to `<snapshots>/<snapshot_id>/<task>/` and return that path.
@@ -80,7 +80,7 @@ def write_snapshot(
 
 
 def begin_snapshot(
-    snapshots: Path, part: TaskManifest, stores: Mapping[EngineStore, Partition | None], global_topics: Mapping[str, str]
+    snapshots: Path, part: TaskManifest, stores: Mapping[EngineStore, TopicPartition | None], global_topics: Mapping[str, str]
 ) -> Callable[[], Path]:
     """As `write_snapshot`, in two steps. This function pins the data, and must be called in the stores' thread. The function that it
     returns writes what is not on disk yet, the manifest last, and may be called in any thread. `part` lacks only stores and files."""
@@ -131,8 +131,8 @@ def _is_ours(store: EngineStore) -> bool:
     return store.layout.kind != "custom"
 
 
-def _manifest_of(store: EngineStore, changelog: Partition | None, topic: str | None) -> StoreManifest:
-    position = None if changelog is None else PartitionOffset(changelog.topic, changelog.number, store.committed_offset(changelog) or 0)
+def _manifest_of(store: EngineStore, changelog: TopicPartition | None, topic: str | None) -> StoreManifest:
+    position = None if changelog is None else PartitionOffset(changelog.topic, changelog.partition, store.committed_offset(changelog) or 0)
     stream_time = store.get_meta(STREAM_TIME)
     return store_manifest(store, store.name, position, topic, None if stream_time is None else TIME.unpack(stream_time)[0])
 
@@ -183,6 +183,7 @@ def store_manifest(
         retention_ms=layout.retention_ms,
         segment_ms=layout.segment_ms,
         duplicates=layout.duplicates,
+        headers=layout.headers,
         key_schema=None if schemas.key is None else dict(schemas.key),
         value_schema=None if schemas.value is None else dict(schemas.value),
         key_registry_schema=schemas.key_registry,

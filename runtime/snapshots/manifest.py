@@ -19,7 +19,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from penstock.runtime.model.errors import StateDirectoryError
-from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition
 from penstock.runtime.serdes.serde import RegistrySchema
 from penstock.runtime.stores.base import StoreLayout, StoreSchemas
 from penstock.runtime.stores.store_format import StoreFormat
@@ -42,9 +42,9 @@ class PartitionOffset(msgspec.Struct, frozen=True):
     next_offset: int
 
     @classmethod
-    def of(cls, offsets: Mapping[Partition, NextOffset]) -> list[PartitionOffset]:
+    def of(cls, offsets: Mapping[TopicPartition, NextOffset]) -> list[PartitionOffset]:
         """Return the offsets, ordered by topic and partition."""
-        return [cls(partition.topic, partition.number, offset) for partition, offset in sorted(offsets.items())]
+        return [cls(partition.topic, partition.partition, offset) for partition, offset in sorted(offsets.items())]
 
 
 class PartitionTime(msgspec.Struct, frozen=True):
@@ -55,9 +55,9 @@ class PartitionTime(msgspec.Struct, frozen=True):
     time_ms: int
 
     @classmethod
-    def of(cls, times: Mapping[Partition, int]) -> list[PartitionTime]:
+    def of(cls, times: Mapping[TopicPartition, int]) -> list[PartitionTime]:
         """Return the times, ordered by topic and partition."""
-        return [cls(partition.topic, partition.number, time_ms) for partition, time_ms in sorted(times.items())]
+        return [cls(partition.topic, partition.partition, time_ms) for partition, time_ms in sorted(times.items())]
 
 
 class SnapshotFile(msgspec.Struct, frozen=True):
@@ -90,6 +90,7 @@ class StoreManifest(msgspec.Struct, frozen=True, kw_only=True):
     retention_ms: int | None = None
     segment_ms: int | None = None
     duplicates: bool = False
+    headers: bool = False
     key_schema: dict[str, object] | None = None
     value_schema: dict[str, object] | None = None
     key_registry_schema: RegistrySchema | None = None
@@ -110,6 +111,7 @@ class StoreManifest(msgspec.Struct, frozen=True, kw_only=True):
             self.retention_ms,
             self.segment_ms,
             self.duplicates,
+            self.headers,
         )
 
     @property

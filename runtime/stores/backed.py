@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from penstock.runtime.model.errors import InvalidStateStoreError, StreamsError
-from penstock.runtime.model.ids import NextOffset, Partition, changelog_topic
+from penstock.runtime.model.ids import NextOffset, TopicPartition, changelog_topic
 from penstock.runtime.serdes.serde import Deserializer, PlainSerde, Serde, Serializer
 from penstock.runtime.stores.backend import Backend
 from penstock.runtime.stores.base import EngineStore, FlushListener, FlushRun, StoreContext, StoreLayout, StoreSchemas
+from penstock.runtime.stores.headers import HeadersReader, PackedSerde
 from penstock.runtime.stores.layout import LAYOUT_META, encode_layout
 from penstock.runtime.stores.reading import Reader, unreadable, unwritable
 from penstock.runtime.stores.settings import StoreSettings
@@ -29,12 +30,13 @@ class BackedStore(EngineStore, Generic[B]):
     def __init__(self, settings: StoreSettings) -> None:
         self._settings = settings
         self.persistent = settings.persistent
+        self.keeps_headers = bool(settings.headers)
         self._listener: FlushListener | None = None
         self._flush_run: FlushRun | None = None
         self._backend: B | None = None
         self._directory: Path | None = None
         self._context: StoreContext | None = None
-        self._offsets: dict[Partition, NextOffset] = {}
+        self._offsets: dict[TopicPartition, NextOffset] = {}
         self._staged_meta: dict[str, bytes] = {}
 
     # --- identity -----------------------------------------------------------------------------------------------------------
@@ -107,6 +109,8 @@ class BackedStore(EngineStore, Generic[B]):
 
     def _bind_serdes(self, topic: str) -> None:
         key, value = self._settings.key_serde, self._settings.value_serde
+        if self.keeps_headers:
+            value = PackedSerde(value)
         self._write_key, self._read_key = key.serializer(topic), key.deserializer(topic)
         write, read = value.serializer(topic), value.deserializer(topic)
         self._write_value: Serializer = write
@@ -115,7 +119,7 @@ class BackedStore(EngineStore, Generic[B]):
         self._decode: Deserializer | None = read if value.immutable else None  # after loading
         self._fixed_size = _fixed_size(value)
         self._timestamped = self._settings.timestamped
-        self._reader = Reader(
+        self._reader = (HeadersReader if self.keeps_headers else Reader)(
             read_key=self._read_key,
             write_key=self._write_key,
             key_serde=key.name,
@@ -190,10 +194,10 @@ class BackedStore(EngineStore, Generic[B]):
     def has_entries(self) -> bool:
         return not self._opened().is_empty()
 
-    def committed_offset(self, topic_partition: Partition) -> NextOffset | None:
-        return self._offsets.get(topic_partition)
+    def committed_offset(self, topic_partition: TopicPartition) -> NextOffset | None:
+        return self._offsets.get(TopicPartition.checked(topic_partition))
 
-    def committed_offsets(self) -> dict[Partition, NextOffset]:
+    def committed_offsets(self) -> dict[TopicPartition, NextOffset]:
         return dict(self._offsets)
 
     def set_meta(self, name: str, value: bytes) -> None:

@@ -14,7 +14,12 @@ from pathlib import Path
 from threading import Lock
 from typing import Generic, Protocol, TypeVar
 
-from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.model.ids import NextOffset, TopicPartition
+
+Entries = Iterable[tuple[bytes, bytes | None]]
+"""Keys and values to write; None deletes. Of two entries with one key the last counts."""
+Offsets = Mapping[TopicPartition, NextOffset]
+Meta = Mapping[str, bytes]
 
 
 class Backend(Protocol):
@@ -27,15 +32,10 @@ class Backend(Protocol):
         called meanwhile. None where `get` is as fast."""
         ...
 
-    def write(
-        self,
-        entries: Iterable[tuple[bytes, bytes | None]],
-        offsets: Mapping[Partition, NextOffset],
-        meta: Mapping[str, bytes] | None = None,
-    ) -> None:
-        """Write everything or nothing, even through a kill -9. A value of None deletes; of two entries with one key the last counts."""
+    def write(self, entries: Entries, offsets: Offsets, meta: Meta | None = None) -> None:
+        """Write everything or nothing, even through a kill -9."""
 
-    def offsets(self) -> dict[Partition, NextOffset]: ...
+    def offsets(self) -> dict[TopicPartition, NextOffset]: ...
 
     def meta(self, name: str) -> bytes | None: ...
 
@@ -71,6 +71,8 @@ class KeyValueSource(Protocol):
 
     def approximate_size(self) -> int: ...
 
+    def offsets(self) -> dict[TopicPartition, NextOffset]: ...
+
 
 class KeyValueBackend(KeyValueSource, Backend, Protocol):
     """An unsegmented backend."""
@@ -84,6 +86,8 @@ class SegmentedSource(Protocol):
     """Reads of a segmented backend."""
 
     def get(self, key: bytes) -> bytes | None: ...
+
+    def offsets(self) -> dict[TopicPartition, NextOffset]: ...
 
     def segments(self) -> list[int]:
         """Return the numbers (time divided by segment length) of existing segments, in order of time."""
@@ -123,6 +127,8 @@ class Gated(Protocol):
 
     def approximate_size(self) -> int: ...
 
+    def offsets(self) -> dict[TopicPartition, NextOffset]: ...
+
 
 S = TypeVar("S", bound=Gated)
 
@@ -149,3 +155,7 @@ class Shared(Generic[S]):
     def approximate_size(self) -> int:
         with self._store.gate:
             return self._store.approximate_size()
+
+    def offsets(self) -> dict[TopicPartition, NextOffset]:
+        with self._store.gate:
+            return self._store.offsets()

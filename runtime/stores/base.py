@@ -22,7 +22,7 @@ from typing import Generic, Protocol, TypeVar, runtime_checkable
 import msgspec
 
 from penstock.runtime.model.errors import StreamsError
-from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition
 from penstock.runtime.model.record import Headers
 from penstock.runtime.serdes.serde import RegistrySchema, Serializer
 from penstock.runtime.stores.budget import StoreMemory
@@ -66,7 +66,7 @@ class StoreContext:
     application_id: str
     state_dir: Path
     task_id: TaskId | None = None
-    changelog: Partition | None = None
+    changelog: TopicPartition | None = None
     memory: StoreMemory = field(default_factory=StoreMemory)
     record_time: Callable[[], int] = lambda: 0
     changes: LoggedChanges | None = None
@@ -118,11 +118,11 @@ class StateStore(Protocol):
     def flush(self) -> None:
         """Make everything that was committed durable on disk."""
 
-    def commit(self, offsets: Mapping[Partition, NextOffset]) -> None:
+    def commit(self, offsets: Mapping[TopicPartition, NextOffset]) -> None:
         """Commit what was written since the last commit, with the next offsets of its changelog and inputs."""
 
-    def committed_offset(self, topic_partition: Partition) -> NextOffset | None:
-        """Return the last committed next offset of this partition, or None."""
+    def committed_offset(self, topic_partition: TopicPartition) -> NextOffset | None:
+        """Return the last committed next offset of this partition, or None. Penstock's own stores raise TypeError for another type."""
         ...
 
     def close(self) -> None: ...
@@ -153,7 +153,8 @@ class Entry(msgspec.Struct, gc=False, eq=False):
 class StoreLayout:
     """Layout of a store's files. `kind` is `key_value`, `window`, `session`, `versioned`, `buffer` or `custom` (a user's own, whose files
     only the user can read). In ms: the window size (windows only), the retention, during which entries can be read, and the length of a
-    segment. `duplicates`: several values of one key and time are kept (window stores of joins)."""
+    segment. `duplicates`: several values of one key and time are kept (window stores of joins). `headers`: each value has the headers of a
+    record (`headers.py`)."""
 
     kind: str
     timestamped: bool
@@ -163,6 +164,7 @@ class StoreLayout:
     retention_ms: int | None = None
     segment_ms: int | None = None
     duplicates: bool = False
+    headers: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +197,8 @@ class EngineStore(ABC):
     manages_offsets = True
     changelog_headers: Headers | None = None
     """Headers of its changelog records, except tombstones."""
+    keeps_headers = False
+    """True if the values of its changelog records and of `restore` are packed with their headers (`headers.py`)."""
     folded_by_key = True
     """True if only the last of several changelog records of a key counts, so that a restore may leave out the others."""
 
@@ -280,7 +284,7 @@ class EngineStore(ABC):
         effect."""
 
     @abstractmethod
-    def commit(self, offsets: Mapping[Partition, NextOffset]) -> None:
+    def commit(self, offsets: Mapping[TopicPartition, NextOffset]) -> None:
         """Write staged data, offsets and metadata in one atomic batch; entries become clean and stay readable from memory."""
 
     @abstractmethod
@@ -288,14 +292,14 @@ class EngineStore(ABC):
         """Roll back to the last commit: drop staging, cache and metadata set since."""
 
     @abstractmethod
-    def restore(self, records: Sequence[ChangelogRecord], offsets: Mapping[Partition, NextOffset]) -> None:
+    def restore(self, records: Sequence[ChangelogRecord], offsets: Mapping[TopicPartition, NextOffset]) -> None:
         """Apply changelog records in order, with the offsets, in one atomic batch. The record's timestamp becomes the value's."""
 
     @abstractmethod
-    def committed_offset(self, topic_partition: Partition) -> NextOffset | None: ...
+    def committed_offset(self, topic_partition: TopicPartition) -> NextOffset | None: ...
 
     @abstractmethod
-    def committed_offsets(self) -> dict[Partition, NextOffset]:
+    def committed_offsets(self) -> dict[TopicPartition, NextOffset]:
         """Return all committed offsets, of changelog and inputs."""
 
     @abstractmethod
@@ -321,9 +325,11 @@ class EngineStore(ABC):
         """True if the store has committed entries."""
 
     @abstractmethod
-    def query_view(self, *, timestamped: bool = False) -> CommittedView:
+    def query_view(self, *, timestamped: bool = False, headers: bool = False, uncommitted: bool = False) -> CommittedView:
         """Return the read-only interface of the store's kind, on committed data only, for any thread. `timestamped`: values as
-        ValueAndTimestamp. Raises InvalidStateStoreError when used after close."""
+        ValueAndTimestamp. `headers`: values as processors see them, in a store with headers. `uncommitted`: staged data too; then only the
+        store's own thread may call its methods, and any thread may read the iterators that they return. Raises InvalidStateStoreError when
+        used after close."""
 
 
 class EntryStore(EngineStore):
@@ -372,8 +378,9 @@ class EntryStore(EngineStore):
         """True if the store has lately read so many entries from files that a `look_ahead` pays off for the next `records` records."""
 
     @abstractmethod
-    def look_ahead(self, keys: Iterable[bytes]) -> None:
-        """Start to read entries that the next records will need and that are not in memory, on another thread."""
+    def look_ahead(self, keys: Iterable[bytes]) -> bool:
+        """Start to read entries that the next records will need and that are not in memory, on another thread. Return False if too few are
+        absent to be read ahead."""
 
     @abstractmethod
     def update(self, key: bytes, key_object: object, entry: Entry, value: object, timestamp: int, headers: Headers | None) -> None:

@@ -6,10 +6,12 @@ partitions; most complaints about its memory come from that. Here the worker mak
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from penstock.runtime.model.handlers import make_handler
 from penstock.runtime.model.metrics import STATE, Metrics
+from penstock.runtime.stores.rocks_config import ROCKSDB_CONFIG_SETTER, OptionsOf, RocksDBConfigSetter, options_of
 
 MIB = 1 << 20
 DEFAULT_CACHE_BYTES = 10 * MIB
@@ -57,7 +59,7 @@ class StoreMemory:
     cache: if they filled it, there would be no room for blocks, and each read would go to the files.
     """
 
-    __slots__ = ("block_cache_bytes", "cache", "native", "read_cache", "write_buffer_bytes")
+    __slots__ = ("block_cache_bytes", "cache", "native", "read_cache", "rocks_options", "write_buffer_bytes")
 
     def __init__(
         self,
@@ -72,16 +74,27 @@ class StoreMemory:
         self.write_buffer_bytes = min(write_buffer_bytes, block_cache_bytes // 2)
         self.native: NativeMemory | None = None
         """RocksDB's own objects, set by the first store that opens one."""
+        self.rocks_options: OptionsOf | None = None
+        """Options that the user sets for a store."""
 
     @classmethod
-    def configured(cls, integer: Callable[[str], int]) -> StoreMemory:
-        """Create it from the configuration; `integer` returns the value of a key (`StreamsConfig.integer`)."""
-        return cls(
+    def configured(cls, integer: Callable[[str], int], configs: Mapping[str, object]) -> StoreMemory:
+        """Create it from the configuration; `integer` returns this worker's share of a key's value. Raises StreamsConfigError if the setter
+        of RocksDB's options cannot be made."""
+        memory = cls(
             cache_max_bytes=integer("statestore.cache.max.bytes"),
             read_cache_bytes=integer("statestore.read.cache.max.bytes"),
             block_cache_bytes=integer("rocksdb.block.cache.bytes"),
             write_buffer_bytes=integer("rocksdb.write.buffer.bytes"),
         )
+        memory.set_rocks_options(configs)
+        return memory
+
+    def set_rocks_options(self, configs: Mapping[str, object]) -> None:
+        """Take the user's setter of RocksDB's options from the configuration. Raises StreamsConfigError if it cannot be made."""
+        if configs[ROCKSDB_CONFIG_SETTER] is not None:
+            setter = make_handler(configs[ROCKSDB_CONFIG_SETTER], RocksDBConfigSetter, configs, ROCKSDB_CONFIG_SETTER)
+            self.rocks_options = options_of(setter, configs)
 
     @property
     def restore_bytes(self) -> int:

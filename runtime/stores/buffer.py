@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from penstock.runtime.model.clock import NEVER
 from penstock.runtime.model.errors import InvalidStateStoreError, SchemaRegistryUnavailableError, StreamsError
-from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.model.ids import NextOffset, TopicPartition
 from penstock.runtime.model.record import Headers
 from penstock.runtime.serdes.serde import Serializer
 from penstock.runtime.stores.backed import UPDATE_BYTES, BackedStore
@@ -292,7 +292,7 @@ class ChangeBuffer(BackedStore[KeyValueBackend]):
             records.append((raw, value.to_bytes(), timestamp))
         return records
 
-    def commit(self, offsets: Mapping[Partition, NextOffset]) -> None:
+    def commit(self, offsets: Mapping[TopicPartition, NextOffset]) -> None:
         moved = {partition: offset for partition, offset in offsets.items() if self._offsets.get(partition) != offset}
         if not (moved or self._changed or self._staged_meta):
             self._prepared = None
@@ -312,7 +312,7 @@ class ChangeBuffer(BackedStore[KeyValueBackend]):
         self._reset_staging()
         self._reset_meta()
 
-    def restore(self, records: Sequence[ChangelogRecord], offsets: Mapping[Partition, NextOffset]) -> None:
+    def restore(self, records: Sequence[ChangelogRecord], offsets: Mapping[TopicPartition, NextOffset]) -> None:
         if self._changed:
             raise StreamsError(f"store {self.name} cannot be restored while it holds {len(self._changed)} uncommitted changes")
         self._opened().write([(raw, data) for raw, data, _ in records], offsets, self._staged_meta)
@@ -323,5 +323,5 @@ class ChangeBuffer(BackedStore[KeyValueBackend]):
     def approximate_num_uncommitted_bytes(self) -> int:
         return self._uncommitted_bytes
 
-    def query_view(self, *, timestamped: bool = False) -> CommittedView:
+    def query_view(self, *, timestamped: bool = False, headers: bool = False, uncommitted: bool = False) -> CommittedView:
         raise InvalidStateStoreError(f"store {self.name!r} is the buffer of a suppression: it cannot be queried")

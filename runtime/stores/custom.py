@@ -36,7 +36,7 @@ from typing import cast
 import msgspec
 
 from penstock.runtime.model.errors import InvalidStateStoreError, StateDirectoryError, StreamsError, TaskCorruptedError
-from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.model.ids import NextOffset, TopicPartition
 from penstock.runtime.stores.backed import UPDATE_BYTES
 from penstock.runtime.stores.base import (
     ChangelogRecord,
@@ -82,7 +82,7 @@ class CustomStore(EngineStore):
         self._pending: dict[bytes, bytes | None] = {}
         self._times: dict[bytes, int] = {}
         self._pending_bytes = 0
-        self._offsets: dict[Partition, NextOffset] = {}
+        self._offsets: dict[TopicPartition, NextOffset] = {}
         self._meta: dict[str, bytes] = {}
         self._staged_meta: dict[str, bytes] = {}
 
@@ -220,7 +220,7 @@ class CustomStore(EngineStore):
             raise self._corrupted(f"its stored offsets cannot be read: {error}") from error
         for name, offset in found.offsets.items():
             topic, _, number = name.rpartition("-")
-            self._offsets[Partition(topic, int(number))] = NextOffset(offset)
+            self._offsets[TopicPartition(topic, int(number))] = NextOffset(offset)
         self._meta.update(found.meta)
 
     def _write_metadata(self) -> None:
@@ -243,7 +243,7 @@ class CustomStore(EngineStore):
     def _changes(self) -> list[ChangelogRecord]:
         return [(key, value, self._times[key]) for key, value in self._pending.items()]
 
-    def commit(self, offsets: Mapping[Partition, NextOffset]) -> None:
+    def commit(self, offsets: Mapping[TopicPartition, NextOffset]) -> None:
         self._opened()
         if self._staged and self._pending:
             self._apply(self._changes())
@@ -253,7 +253,7 @@ class CustomStore(EngineStore):
         assert self._restore is not None  # checked by `_init`
         self._restore(records)
 
-    def _commit(self, offsets: Mapping[Partition, NextOffset]) -> None:
+    def _commit(self, offsets: Mapping[TopicPartition, NextOffset]) -> None:
         self._store.commit(offsets)
         self._offsets.update(offsets)
         new_metas = self._staged_meta.keys() - self._meta.keys()
@@ -282,20 +282,21 @@ class CustomStore(EngineStore):
             self._ruined = True
             raise self._corrupted("it contains uncommitted writes")
 
-    def restore(self, records: Sequence[ChangelogRecord], offsets: Mapping[Partition, NextOffset]) -> None:
+    def restore(self, records: Sequence[ChangelogRecord], offsets: Mapping[TopicPartition, NextOffset]) -> None:
         self._opened()
         if self._pending:
             raise StreamsError(f"store {self.name} cannot be restored while it holds {len(self._pending)} uncommitted updates")
         self._apply(records)
         self._commit(offsets)
 
-    def committed_offset(self, topic_partition: Partition) -> NextOffset | None:
+    def committed_offset(self, topic_partition: TopicPartition) -> NextOffset | None:
+        TopicPartition.checked(topic_partition)
         if not self.manages_offsets:
             return self._offsets.get(topic_partition)
         found = self._store.committed_offset(topic_partition)
         return None if found is None else NextOffset(found)
 
-    def committed_offsets(self) -> dict[Partition, NextOffset]:
+    def committed_offsets(self) -> dict[TopicPartition, NextOffset]:
         """Return the offset of the changelog and those given since the store was opened, for a store that manages its offsets; all offsets
         otherwise."""
         changelog = self._opened().changelog
@@ -321,8 +322,9 @@ class CustomStore(EngineStore):
         changelog = self._opened().changelog
         return self._found_files or (changelog is not None and bool(self.committed_offset(changelog)))
 
-    def query_view(self, *, timestamped: bool = False) -> CommittedView:
-        """Return the store's own `query_view()`, if it has one: it must show committed data only, to any thread."""
+    def query_view(self, *, timestamped: bool = False, headers: bool = False, uncommitted: bool = False) -> CommittedView:
+        """Return the store's own `query_view()`, if it has one: it must show committed data only, to any thread, also with
+        `uncommitted`."""
         self._opened()
         view = getattr(self._store, "query_view", None)
         if view is None:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from struct import Struct
 
-from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.model.ids import NextOffset, TopicPartition
 from penstock.runtime.serdes import keys
 from penstock.runtime.stores.base import ChangelogRecord, Entry
 from penstock.runtime.stores.segmented import LAST
@@ -49,12 +49,12 @@ class StagedDuplicatesStore(StagedWindowStore):
         # Rows later than this time are all in memory.
         self._known_after = -1 if self._opened().is_empty() else self._time.now
 
-    def commit(self, offsets: Mapping[Partition, NextOffset]) -> None:
+    def commit(self, offsets: Mapping[TopicPartition, NextOffset]) -> None:
         self._stage_sequence()
         super().commit(offsets)
         self._committed_sequence = self._sequence
 
-    def restore(self, records: Sequence[ChangelogRecord], offsets: Mapping[Partition, NextOffset]) -> None:
+    def restore(self, records: Sequence[ChangelogRecord], offsets: Mapping[TopicPartition, NextOffset]) -> None:
         last = max((_SEQUENCE.unpack(record[0][-4:])[0] for record in records), default=0)
         self._sequence = max(self._committed_sequence, last)
         self._stage_sequence()
@@ -168,7 +168,7 @@ class StagedDuplicatesStore(StagedWindowStore):
             return rows
         lo, hi = keys.window_store_key(key, oldest), keys.window_store_key(key, LAST, LAST_SEQUENCE) + b"\0"
         staged_as = self._reader if self._encode is None else replace(self._reader, read_value=_as_it_is)
-        found = list(self._rows_of_key(lo, hi, oldest, LAST, False, replace(staged_as, give_time=False)))
+        found = list(self._rows_of_key(lo, hi, oldest, LAST, False, staged_as.giving(False)))
         rows = [keys.window_start(store_key) for store_key, _ in found], [value for _, value in found]
         self._rows[key] = rows
         self._rows_bytes += ENTRY_BYTES * (1 + len(found)) + len(key)

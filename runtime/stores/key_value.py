@@ -5,16 +5,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
-from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.model.ids import NextOffset, TopicPartition
 from penstock.runtime.model.record import Headers
 from penstock.runtime.serdes.serde import Serde
 from penstock.runtime.stores.backend import KeyValueBackend, KeyValueSource
 from penstock.runtime.stores.base import ChangelogRecord, Entry, StoreContext
 from penstock.runtime.stores.memory import MemoryBackend
-from penstock.runtime.stores.reading import Reader
+from penstock.runtime.stores.reading import NOTHING_STAGED, Reader, Staged
 from penstock.runtime.stores.rocks import RocksBackend
 from penstock.runtime.stores.staging import StagedStore
 
@@ -114,8 +113,8 @@ class StagedKeyValueStore(StagedStore[KeyValueBackend], KeyValueReads):
         """Return an estimate that counts overwritten and uncommitted keys more than once."""
         return self._opened().approximate_size() + len(self._uncommitted)
 
-    def query_view(self, *, timestamped: bool = False) -> KeyValueView:
-        return KeyValueView(self._opened().shared(), replace(self._reader, give_time=timestamped and self._timestamped))
+    def query_view(self, *, timestamped: bool = False, headers: bool = False, uncommitted: bool = False) -> KeyValueView:
+        return KeyValueView(self._opened().shared(), self._reader.giving(timestamped, headers), self._staged(uncommitted))
 
     def _rows(self, lo: bytes | None, hi: bytes | None, reverse: bool) -> Iterator[tuple[bytes, object]]:
         stored = self._opened().range(lo, hi, reverse=reverse)
@@ -123,23 +122,29 @@ class StagedKeyValueStore(StagedStore[KeyValueBackend], KeyValueReads):
 
 
 class KeyValueView(KeyValueReads):
-    """The committed content of a key-value store, for interactive queries from any thread."""
+    """The content of a key-value store for interactive queries (`EngineStore.query_view`)."""
 
-    def __init__(self, backend: KeyValueSource, reader: Reader) -> None:
+    def __init__(self, backend: KeyValueSource, reader: Reader, staged: Staged = NOTHING_STAGED) -> None:
         self._backend = backend
         self._reader = reader
+        self._staged = staged
 
     def get(self, key: object) -> object:
         """Return the value, or None. Raises ValueError for a None key, InvalidStateStoreError when the store is closed."""
         data = self._reader.key_bytes(key)
-        return self._reader.stored(self._backend.get(data), data)
+        row = self._staged.find(data)
+        return self._reader.stored(self._backend.get(data), data) if row is None else self._reader.staged(row[1], row[2], data)
 
     def approximate_num_entries(self) -> int:
         """Return an estimate that may count overwritten keys more than once."""
         return self._backend.approximate_size()
 
+    def committed_offsets(self) -> dict[TopicPartition, NextOffset]:
+        """Return the next offsets of changelog and inputs up to which the committed content goes."""
+        return self._backend.offsets()
+
     def _rows(self, lo: bytes | None, hi: bytes | None, reverse: bool) -> Iterator[tuple[bytes, object]]:
-        return self._reader.merged((), self._backend.range(lo, hi, reverse=reverse), reverse)
+        return self._reader.merged(self._staged.range(lo, hi), self._backend.range(lo, hi, reverse=reverse), reverse)
 
 
 def after_prefix(prefix: bytes) -> bytes | None:
@@ -189,7 +194,7 @@ class StagedLruStore(StagedKeyValueStore):
         super().rollback()
         self._reset_order()
 
-    def restore(self, records: Sequence[ChangelogRecord], offsets: Mapping[Partition, NextOffset]) -> None:
+    def restore(self, records: Sequence[ChangelogRecord], offsets: Mapping[TopicPartition, NextOffset]) -> None:
         super().restore(records, offsets)
         for key, value, _ in records:
             if value is None:

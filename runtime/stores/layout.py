@@ -27,6 +27,8 @@ class _Kept(msgspec.Struct):
 def encode_layout(layout: StoreLayout, form: StoreFormat | None = None) -> bytes:
     """Encode a layout, without the fields that follow from others (segments, duplicates). `form`: the format, where it is known."""
     recorded: dict[str, object] = {name: getattr(layout, name) for name in _FIELDS}
+    if layout.headers:
+        recorded["headers"] = True
     return msgspec.json.encode(recorded if form is None else {**recorded, "format": form})
 
 
@@ -81,6 +83,7 @@ def named_format(layout: StoreLayout, schemas: StoreSchemas) -> StoreFormat:
         retention_ms=layout.retention_ms,
         segment_ms=layout.segment_ms,
         duplicates=layout.duplicates,
+        headers=layout.headers,
     )
 
 

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 from penstock.runtime.model.errors import InvalidStateStoreError
-from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.model.ids import NextOffset, TopicPartition
+from penstock.runtime.stores.backend import Entries, Meta, Offsets
 from penstock.runtime.stores.rocks import SEGMENT
 from penstock.runtime.stores.rocks_files import write_files
-from penstock.runtime.stores.rocks_segments import LATEST
+from penstock.runtime.stores.rocks_segments import LATEST, index_rows
 from penstock.runtime.stores.settings import SegmentSettings
 
 T = TypeVar("T")
@@ -76,12 +77,14 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._offsets: dict[Partition, NextOffset] = {}
+        self._offsets: dict[TopicPartition, NextOffset] = {}
         self._meta: dict[str, bytes] = {}
         self._open = True
 
-    def offsets(self) -> dict[Partition, NextOffset]:
-        return dict(self._offsets)
+    def offsets(self) -> dict[TopicPartition, NextOffset]:
+        self._check_open()
+        with self._lock:
+            return dict(self._offsets)
 
     def meta(self, name: str) -> bytes | None:
         return self._meta.get(name)
@@ -89,7 +92,7 @@ class MemoryStore:
     def begin_get_all(self, keys: Sequence[bytes]) -> None:
         """A dict needs no look-ahead."""
 
-    def _commit(self, offsets: Mapping[Partition, NextOffset], meta: Mapping[str, bytes] | None) -> None:
+    def _commit(self, offsets: Offsets, meta: Meta | None) -> None:
         self._offsets.update(offsets)
         self._meta.update(meta or {})
 
@@ -136,12 +139,7 @@ class MemoryBackend(MemoryStore):
         with self._lock:
             return self._while_open(self._data.range(lo, hi, reverse))
 
-    def write(
-        self,
-        entries: Iterable[tuple[bytes, bytes | None]],
-        offsets: Mapping[Partition, NextOffset],
-        meta: Mapping[str, bytes] | None = None,
-    ) -> None:
+    def write(self, entries: Entries, offsets: Offsets, meta: Meta | None = None) -> None:
         batch = dict(entries)  # an error in here leaves the store as it was
         with self._lock:
             self._data.write(batch)
@@ -199,18 +197,13 @@ class MemorySegments(MemoryStore):
             found = [self._data.get(segment) for segment in segments]
             return [self._while_open(each.range(lo, hi, reverse) if each is not None else ()) for each in found]
 
-    def write(
-        self,
-        entries: Iterable[tuple[bytes, bytes | None]],
-        offsets: Mapping[Partition, NextOffset],
-        meta: Mapping[str, bytes] | None = None,
-    ) -> None:
+    def write(self, entries: Entries, offsets: Offsets, meta: Meta | None = None) -> None:
         batches = self._batches(entries)
         with self._lock:
             self._write_batches(batches)
             self._commit(offsets, meta)
 
-    def _batches(self, entries: Iterable[tuple[bytes, bytes | None]]) -> dict[int, dict[bytes, bytes | None]]:
+    def _batches(self, entries: Entries) -> dict[int, dict[bytes, bytes | None]]:
         by_segment: dict[int, dict[bytes, bytes | None]] = {}
         for key, value in entries:
             by_segment.setdefault(self._segment_of(key), {})[key] = value
@@ -251,8 +244,9 @@ class MemorySegments(MemoryStore):
 class MemoryVersions(MemorySegments):
     """Entries of a versioned store: the latest version of each key, and older ones in segments."""
 
-    def __init__(self, segments: SegmentSettings) -> None:
+    def __init__(self, segments: SegmentSettings, family: str = LATEST) -> None:
         super().__init__(segments)
+        self._family = family
         self._latest = SortedEntries()
 
     def latest(self, key: bytes) -> bytes | None:
@@ -266,13 +260,7 @@ class MemoryVersions(MemorySegments):
         with self._lock:
             return self._while_open(self._latest.range(None, None, False))
 
-    def write_versions(
-        self,
-        latest: Iterable[tuple[bytes, bytes | None]],
-        older: Iterable[tuple[bytes, bytes | None]],
-        offsets: Mapping[Partition, NextOffset],
-        meta: Mapping[str, bytes],
-    ) -> None:
+    def write_versions(self, latest: Entries, older: Entries, offsets: Offsets, meta: Meta) -> None:
         """Write as `write`, for both kinds of entries."""
         newest, batches = dict(latest), self._batches(older)
         with self._lock:
@@ -289,8 +277,32 @@ class MemoryVersions(MemorySegments):
         return len(self._latest.entries) + super().approximate_size()
 
     def _as_families(self) -> dict[str, Iterable[tuple[bytes, bytes]]]:
-        return {LATEST: self._latest.copied(), **super()._as_families()}
+        return {self._family: self._latest.copied(), **super()._as_families()}
 
     def wipe(self) -> None:
         super().wipe()
         self._latest = SortedEntries()
+
+
+class MemoryExpiring(MemoryVersions):
+    """Entries of a key-value store that expire, and an index of them by timestamp, as `RocksExpiring`."""
+
+    def get(self, key: bytes) -> bytes | None:
+        return self.latest(key)
+
+    def range(self, lo: bytes | None, hi: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        self._check_open()
+        with self._lock:
+            return self._while_open(self._latest.range(lo, hi, reverse))
+
+    def write(self, entries: Entries, offsets: Offsets, meta: Meta | None = None) -> None:
+        entries = list(entries)
+        self.write_versions(entries, index_rows(entries), offsets, meta or {})
+
+    def drop_index(self) -> None:
+        """Drop the index."""
+        with self._lock:
+            self._data.clear()
+
+    def approximate_size(self) -> int:
+        return len(self._latest.entries)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from struct import Struct
 
 from penstock.runtime.model.errors import SchemaRegistryUnavailableError, StateUnreadableError, StreamsError
@@ -16,6 +16,19 @@ _TIMESTAMP = Struct(">q")
 
 StagedRow = tuple[bytes, object, int]
 """Key, staged value (None is a tombstone), timestamp in ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """The uncommitted rows of a store: that of a key, and those with lo <= key < hi in the order of the keys. Only the store's own thread
+    may call these; what they return does not change any more."""
+
+    find: Callable[[bytes], StagedRow | None]
+    range: Callable[[bytes | None, bytes | None], list[StagedRow]]
+
+
+NOTHING_STAGED = Staged(lambda key: None, lambda lo, hi: [])
+"""For views of committed data."""
 
 
 def unwritable(store: str, serde: str, what: str, given: object, error: BaseException) -> StreamsError:
@@ -82,6 +95,15 @@ class Reader:
             return self.read_value(data)
         except Exception as error:
             raise unreadable(self.store, self.value_serde, key, self.read_key, data, error) from error
+
+    def giving(self, timestamped: bool, headers: bool = False) -> Reader:
+        """Return a reader with other results: values as `ValueAndTimestamp`, or with their headers, where the store has them; or alone."""
+        return replace(self, give_time=timestamped and self.stored_with_time)
+
+    def unpacked(self, data: bytes, key: bytes) -> tuple[int, bytes]:
+        """Return the timestamp in ms (0 without one) of stored bytes, and the value's bytes as they are staged. Raises
+        StateUnreadableError."""
+        return (_TIMESTAMP.unpack_from(data)[0], data[8:]) if self.stored_with_time else (0, data)
 
     def staged(self, value: object, timestamp: int, key: bytes) -> object:
         """Return the result for a staged value; None for a tombstone. Raises StateUnreadableError."""

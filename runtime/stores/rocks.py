@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from operator import itemgetter
 from pathlib import Path
 from struct import Struct
 from threading import Lock
-from typing import cast
+from typing import Protocol, cast
 from weakref import WeakSet
 
 from rocksdict import (
@@ -36,8 +36,8 @@ from rocksdict import (
 )
 
 from penstock.runtime.model.errors import InvalidStateStoreError, StateDirectoryError, StateDirectoryLockedError, TaskCorruptedError
-from penstock.runtime.model.ids import NextOffset, Partition, TaskId
-from penstock.runtime.stores.backend import Row, Shared, SharedRows
+from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition
+from penstock.runtime.stores.backend import Entries, Gated, KeyValueSource, Meta, Offsets, Row, Shared, SharedRows
 from penstock.runtime.stores.budget import StoreMemory
 from penstock.runtime.stores.locks import STOP_IT, lock_holder, remedy
 from penstock.runtime.stores.rocks_java import take_over
@@ -47,6 +47,8 @@ logger = logging.getLogger(__name__)
 
 OFFSETS = "offsets"
 SEGMENT = "segment."
+EXPIRY_INDEX = "expiry.index"
+"""Name of the metadata of a store whose segments are an index by timestamp (`expiring.py`): the time to live for which it was made."""
 META = b"\x00"  # no topic's name begins with it
 _OFFSET = Struct(">q")
 BY_KEY = itemgetter(0)
@@ -66,6 +68,7 @@ class RocksStore:
         self._path = path
         self._wanted = tuple(families)
         self._memory = rocks_memory(memory)
+        self._chosen = None if memory.rocks_options is None else memory.rocks_options(path.name)
         self._task = task
         self._write_options = WriteOptions()
         self.gate = Lock()
@@ -78,7 +81,7 @@ class RocksStore:
             self._path.mkdir(parents=True, exist_ok=True)
             names = {"default", OFFSETS, *self._wanted, *self._families_on_disk()}
             options = {name: self._options_of(name) for name in names}
-            self._db = Rdict(str(self._path), database_options(self._memory), column_families=options)
+            self._db = Rdict(str(self._path), database_options(self._memory, self._chosen), column_families=options)
         except OSError as error:
             raise StateDirectoryError(f"the store's folder {self._path} cannot be used: {error}{remedy(str(error))}") from error
         except Exception as error:  # rocksdict raises plain Exception
@@ -105,7 +108,7 @@ class RocksStore:
         filtered = self._memory.reserve_filter()
         if filtered:
             self._filtered.add(family)
-        return family_options(self._memory, filtered=filtered)
+        return family_options(self._memory, self._chosen, filtered=filtered)
 
     def _release_filters(self, families: Iterable[str]) -> None:
         """Release the filters of families that were closed or dropped."""
@@ -116,20 +119,26 @@ class RocksStore:
     def _families_on_disk(self) -> list[str]:
         return Rdict.list_cf(str(self._path)) if (self._path / "CURRENT").exists() else []
 
+    def _drop_segments(self) -> None:
+        for name in [name for name in self._families if name.startswith(SEGMENT)]:
+            del self._families[name], self._handles[name]
+            self._db.drop_column_family(name)
+            self._release_filters([name])
+
     # --- offsets and metas --------------------------------------------------------------------------------------------------
 
-    def offsets(self) -> dict[Partition, NextOffset]:
-        found: dict[Partition, NextOffset] = {}
-        for key, value in self._scan(self._families[OFFSETS], None, None, False):
+    def offsets(self) -> dict[TopicPartition, NextOffset]:
+        found: dict[TopicPartition, NextOffset] = {}
+        for key, value in self._scan(self._families.get(OFFSETS), None, None, False):
             if not key.startswith(META):
                 topic, _, number = key.decode().rpartition("-")
-                found[Partition(topic, int(number))] = NextOffset(_OFFSET.unpack(value)[0])
+                found[TopicPartition(topic, int(number))] = NextOffset(_OFFSET.unpack(value)[0])
         return found
 
     def meta(self, name: str) -> bytes | None:
         return self._get(self._families[OFFSETS], META + name.encode())
 
-    def _write(self, batch: WriteBatch, offsets: Mapping[Partition, NextOffset], meta: Mapping[str, bytes] | None) -> None:
+    def _write(self, batch: WriteBatch, offsets: Offsets, meta: Meta | None) -> None:
         """Add offsets and metadata, and write the batch."""
         handle = self._handles[OFFSETS]
         for partition, offset in offsets.items():
@@ -308,6 +317,8 @@ class RocksBackend(RocksStore):
 
     def _open(self) -> None:
         super()._open()
+        if self.meta(EXPIRY_INDEX) is not None:
+            self._drop_segments()  # the index of a time to live that it no longer has
         self._family: Rdict | None = self._families[self._family_name]
         self._handle: ColumnFamily | None = self._handles[self._family_name]
 
@@ -324,12 +335,7 @@ class RocksBackend(RocksStore):
     def range(self, lo: bytes | None, hi: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
         return self._scan(self._family, lo, hi, reverse)
 
-    def write(
-        self,
-        entries: Iterable[tuple[bytes, bytes | None]],
-        offsets: Mapping[Partition, NextOffset],
-        meta: Mapping[str, bytes] | None = None,
-    ) -> None:
+    def write(self, entries: Entries, offsets: Offsets, meta: Meta | None = None) -> None:
         batch = WriteBatch(raw_mode=True)
         put, delete, handle = batch.put, batch.delete, self._handle
         for key, value in sorted(entries, key=BY_KEY):
@@ -366,7 +372,11 @@ def _open_error(path: Path, error: Exception, task: TaskId | None) -> Exception:
     return TaskCorruptedError([task] if task else [], f"the files of the store in {path} cannot be read: {text}", path.name)
 
 
-class SharedKeyValues(Shared[RocksBackend]):
+class GatedKeyValues(KeyValueSource, Gated, Protocol):
+    """An unsegmented store with a lock for other threads."""
+
+
+class SharedKeyValues(Shared[GatedKeyValues]):
     """Reads of a key-value store by other threads."""
 
     def get(self, key: bytes) -> bytes | None:

@@ -12,7 +12,7 @@ from typing import cast
 from rocksdict import AccessType, Options, Rdict, ReadOptions, WriteBatch
 
 from penstock.runtime.model.errors import StateDirectoryError
-from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.model.ids import NextOffset, TopicPartition
 from penstock.runtime.stores.budget import MIB, StoreMemory
 from penstock.runtime.stores.locks import remedy
 from penstock.runtime.stores.rocks import META, OFFSETS, SEGMENT, RocksStore
@@ -135,7 +135,7 @@ def _some(items: Iterator[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
 def write_files(
     path: Path,
     families: Mapping[str, Iterable[tuple[bytes, bytes]]],
-    offsets: Mapping[Partition, NextOffset],
+    offsets: Mapping[TopicPartition, NextOffset],
     meta: Mapping[str, bytes],
 ) -> None:
     """Create a new RocksDB in the directory `path` that looks like a checkpoint of a persistent store; entries in any order."""

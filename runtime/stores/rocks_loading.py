@@ -17,7 +17,7 @@ from struct import Struct
 from rocksdict import AccessType, IngestExternalFileOptions, Options, Rdict, SstFileWriter, WriteBatch
 
 from penstock.runtime.model.errors import StateDirectoryError
-from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.model.ids import NextOffset, TopicPartition
 from penstock.runtime.stores.budget import MIB, StoreMemory
 from penstock.runtime.stores.locks import remedy
 from penstock.runtime.stores.rocks import OFFSETS, RocksStore
@@ -32,7 +32,7 @@ class ClosedStore:
     """Offsets and metadata of a closed store, and its approximate number of entries."""
 
     entries: int
-    offsets: Mapping[Partition, NextOffset]
+    offsets: Mapping[TopicPartition, NextOffset]
     metas: Mapping[str, bytes]
 
 
@@ -58,12 +58,14 @@ def inspect_store(path: Path) -> ClosedStore:
     )
 
 
-def _partition(key: bytes) -> Partition:
+def _partition(key: bytes) -> TopicPartition:
     topic, _, number = key.decode().rpartition("-")
-    return Partition(topic, int(number))
+    return TopicPartition(topic, int(number))
 
 
-def place(path: Path, offsets: Mapping[Partition, NextOffset], metas: Mapping[str, bytes], *, forget: Iterable[Partition] = ()) -> None:
+def place(
+    path: Path, offsets: Mapping[TopicPartition, NextOffset], metas: Mapping[str, bytes], *, forget: Iterable[TopicPartition] = ()
+) -> None:
     """Write offsets and metadata into the store in the directory `path`, durably; offsets of `forget` are removed. Raises
     StateDirectoryError, also where blocks turn out to be damaged."""
     try:
@@ -134,7 +136,7 @@ class SortedStore:
         except Exception as error:  # rocksdict raises plain Exception
             raise self._refused(error) from error
 
-    def finish(self, offsets: Mapping[Partition, NextOffset], meta: Mapping[str, bytes]) -> None:
+    def finish(self, offsets: Mapping[TopicPartition, NextOffset], meta: Mapping[str, bytes]) -> None:
         """Create the store, closed: all entries, with offsets and metadata."""
         try:
             self._finish_file()

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from rocksdict import ColumnFamily, WriteBatch
 
 from penstock.runtime.model.errors import InvalidStateStoreError
-from penstock.runtime.model.ids import NextOffset, Partition, TaskId
-from penstock.runtime.stores.backend import Row, SegmentedSource, Shared, SharedRows
+from penstock.runtime.model.ids import TaskId
+from penstock.runtime.serdes.keys import TIMESTAMP
+from penstock.runtime.stores.backend import Entries, Meta, Offsets, Row, SegmentedSource, Shared, SharedRows
 from penstock.runtime.stores.budget import StoreMemory
-from penstock.runtime.stores.rocks import BY_KEY, SEGMENT, RocksStore, get_list
+from penstock.runtime.stores.rocks import BY_KEY, SEGMENT, RocksStore, SharedKeyValues, get_list
 from penstock.runtime.stores.settings import SegmentSettings
 
 LATEST = "latest"
@@ -91,24 +92,19 @@ class RocksSegments(RocksStore):
             if before == self._changes and not before & 1:
                 return found
 
-    def write(
-        self,
-        entries: Iterable[tuple[bytes, bytes | None]],
-        offsets: Mapping[Partition, NextOffset],
-        meta: Mapping[str, bytes] | None = None,
-    ) -> None:
+    def write(self, entries: Entries, offsets: Offsets, meta: Meta | None = None) -> None:
         batch = WriteBatch(raw_mode=True)
         self._add(batch, entries)
         self._write(batch, offsets, meta)
 
-    def _write(self, batch: WriteBatch, offsets: Mapping[Partition, NextOffset], meta: Mapping[str, bytes] | None) -> None:
+    def _write(self, batch: WriteBatch, offsets: Offsets, meta: Meta | None) -> None:
         self._changes += 1
         try:
             super()._write(batch, offsets, meta)
         finally:
             self._changes += 1
 
-    def _add(self, batch: WriteBatch, entries: Iterable[tuple[bytes, bytes | None]]) -> None:
+    def _add(self, batch: WriteBatch, entries: Entries) -> None:
         put, delete, route, time = batch.put, batch.delete, self._route, self._time
         for key, value in sorted(entries, key=BY_KEY):
             start = key[time]
@@ -154,27 +150,24 @@ class RocksSegments(RocksStore):
 class RocksVersions(RocksSegments):
     """Entries of a versioned store: the latest version of each key in the family `latest`, older ones in segments."""
 
-    def __init__(self, path: Path, segments: SegmentSettings, memory: StoreMemory, task: TaskId | None = None) -> None:
-        super().__init__(path, segments, memory, task, beside=[LATEST])
+    def __init__(
+        self, path: Path, segments: SegmentSettings, memory: StoreMemory, task: TaskId | None = None, family: str = LATEST
+    ) -> None:
+        self._family_name = family
+        super().__init__(path, segments, memory, task, beside=[family])
 
     def latest(self, key: bytes) -> bytes | None:
         """Return the latest version of a key."""
-        return self._get(self._families.get(LATEST), key)
+        return self._get(self._families.get(self._family_name), key)
 
     def all_latest(self) -> Iterator[tuple[bytes, bytes]]:
         """Iterate over the latest versions in the order of their keys."""
-        return self._scan(self._families.get(LATEST), None, None, False)
+        return self._scan(self._families.get(self._family_name), None, None, False)
 
-    def write_versions(
-        self,
-        latest: Iterable[tuple[bytes, bytes | None]],
-        older: Iterable[tuple[bytes, bytes | None]],
-        offsets: Mapping[Partition, NextOffset],
-        meta: Mapping[str, bytes],
-    ) -> None:
+    def write_versions(self, latest: Entries, older: Entries, offsets: Offsets, meta: Meta) -> None:
         """Write as `write`, for both kinds of entries."""
         batch = WriteBatch(raw_mode=True)
-        handle = self._handles[LATEST]
+        handle = self._handles[self._family_name]
         for key, value in latest:
             if value is None:
                 batch.delete(key, handle)
@@ -191,10 +184,50 @@ class RocksVersions(RocksSegments):
         return self._as_of_one_commit(read)
 
     def approximate_size(self) -> int:
-        return self._size(self._families.get(LATEST)) + super().approximate_size()
+        return self._size(self._families.get(self._family_name)) + super().approximate_size()
 
     def is_empty(self) -> bool:
-        return not self._has_entries(self._families.get(LATEST)) and super().is_empty()
+        return not self._has_entries(self._families.get(self._family_name)) and super().is_empty()
+
+
+class RocksExpiring(RocksVersions):
+    """Entries of a key-value store that expire, in one family as other timestamped ones, and an index of them by timestamp in segments. A
+    value begins with the entry's timestamp; a key of the index is the timestamp and the entry's key."""
+
+    def get(self, key: bytes) -> bytes | None:
+        return self.latest(key)
+
+    def _read_all(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return get_list(self._still_open(self._families.get(self._family_name)), keys)
+
+    def range(self, lo: bytes | None, hi: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        """Iterate as `KeyValueBackend.range`."""
+        return self._scan(self._families.get(self._family_name), lo, hi, reverse)
+
+    def write(self, entries: Entries, offsets: Offsets, meta: Meta | None = None) -> None:
+        """Write entries and their rows of the index. Rows of overwritten and deleted entries stay until their segment is dropped."""
+        entries = sorted(entries, key=BY_KEY)
+        self.write_versions(entries, index_rows(entries), offsets, meta or {})
+
+    def drop_index(self) -> None:
+        """Drop the index, also one with segments of another length."""
+        self._drop_segments()
+        self._segments.clear()
+        self._route.clear()
+
+    def shared(self) -> SharedKeyValues:  # type: ignore[override]  # it is no versioned store for others
+        return SharedKeyValues(self)
+
+    def approximate_size(self) -> int:
+        return self._size(self._families.get(self._family_name))
+
+    def is_empty(self) -> bool:
+        return not self._has_entries(self._families.get(self._family_name))
+
+
+def index_rows(entries: Entries) -> list[tuple[bytes, bytes | None]]:
+    """Return the rows of the index by timestamp for entries whose values begin with it."""
+    return [(value[:TIMESTAMP] + key, b"") for key, value in entries if value is not None]
 
 
 R = TypeVar("R", bound=RocksSegments)

@@ -7,6 +7,7 @@ operations on their joined bytes, none of them per row. The serdes' bytes stay a
     key-value      key                                      [timestamp ·] value       value
     window         key · start · sequence number            [timestamp ·] value       value
     session        key · end · start                        value                     value
+    … with headers as above                                 headers · as above        value
     versioned      key, or key · valid to · valid from      timestamp · value, or     value, or null: deleted
                                                             1 · value, or 0: deleted  (the record's time: valid from)
     buffer         key                                      `BufferValue`             `BufferValue`
@@ -32,6 +33,7 @@ from penstock.runtime.serdes.columns import BYTE, INT32, INT64, leading, trailin
 from penstock.runtime.serdes.keys import SESSION_SUFFIX, TIMESTAMP, WINDOW_SUFFIX
 from penstock.runtime.stores.base import StoreLayout
 from penstock.runtime.stores.buffer import BufferValue
+from penstock.runtime.stores.headers import FAMILY, without_headers
 from penstock.runtime.stores.rocks_files import Families, Opened
 from penstock.runtime.stores.rocks_segments import LATEST
 from penstock.runtime.stores.segmented import LAST, STREAM_TIME, TIME
@@ -115,6 +117,8 @@ def entry_rows(layout: StoreLayout, entries: Sequence[tuple[bytes, bytes]], *, l
             return _older_versions(rows)
         case "buffer":
             return _waiting(rows)
+    if layout.headers:
+        rows = _without_headers(rows)
     return _split_keys(layout, _with_timestamps(rows) if layout.timestamped else rows)
 
 
@@ -153,6 +157,26 @@ def _split_keys(layout: StoreLayout, rows: StoreRows) -> StoreRows:
             window_ends=trailing(rows.keys, INT64, TIMESTAMP),
         )
     return rows
+
+
+def _without_headers(rows: StoreRows) -> StoreRows:
+    """Return the rows with values that begin after their headers."""
+    rows = _long_enough(rows, rows.values, 1, "a value with headers")
+    if pc.all(pc.equal(leading(rows.values, BYTE), 0), min_count=0).as_py():
+        return replace(rows, values=without_first(rows.values, 1))
+    found: list[bytes | None] = []
+    wrong: dict[int, str] = {}
+    for place, data in enumerate(rows.values.to_pylist()):
+        try:
+            found.append(without_headers(data))
+        except ValueError as error:
+            found.append(None)
+            wrong[place] = str(error)
+    values = pa.array(found, pa.binary())
+    if not wrong:
+        return replace(rows, values=values)
+    kept = pa.array([place not in wrong for place in range(len(found))], pa.bool_())
+    return replace(_separate_broken(rows, kept, list(wrong.values())), values=values.filter(kept))
 
 
 def _with_timestamps(rows: StoreRows) -> StoreRows:
@@ -278,6 +302,8 @@ def stream_time_of(opened: Opened) -> int:
 def _wanted(families: Families, layout: StoreLayout, bounds: Bounds) -> list[str]:
     """Return the column families to read."""
     match layout.kind:
+        case "key_value" if layout.headers:
+            return [families.require(FAMILY)]
         case "key_value" if layout.timestamped:
             return [families.require("keyValueWithTimestamp")]
         case "key_value" | "buffer":

@@ -14,17 +14,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from struct import Struct
 
-from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.model.ids import NextOffset, TopicPartition
 from penstock.runtime.model.record import Headers, Windowed
 from penstock.runtime.stores.backend import SegmentedBackend, SegmentedSource
 from penstock.runtime.stores.base import ChangelogRecord, Entry, StoreContext
 from penstock.runtime.stores.memory import MemorySegments
-from penstock.runtime.stores.reading import Reader, StagedRow
+from penstock.runtime.stores.reading import NOTHING_STAGED, Reader, Staged, StagedRow
 from penstock.runtime.stores.rocks_segments import RocksSegments
 from penstock.runtime.stores.settings import SegmentSettings, StoreSettings
 from penstock.runtime.stores.staging import StagedStore
@@ -245,13 +245,13 @@ class StagedSegmentedStore(StagedStore[SegmentedBackend], SegmentedReads):
         live = {time for time in times if int.from_bytes(time, "big", signed=True) // length >= first}
         return super()._stored([record for record in records if record[0][at] in live])
 
-    def commit(self, offsets: Mapping[Partition, NextOffset]) -> None:
+    def commit(self, offsets: Mapping[TopicPartition, NextOffset]) -> None:
         self._stage_time()
         super().commit(offsets)
         self._forget_staged_times()
         self._drop_expired()
 
-    def restore(self, records: Sequence[ChangelogRecord], offsets: Mapping[Partition, NextOffset]) -> None:
+    def restore(self, records: Sequence[ChangelogRecord], offsets: Mapping[TopicPartition, NextOffset]) -> None:
         at = self._time_at
         times = {int.from_bytes(record[0][at], "big", signed=True) for record in records}
         self._time.now = max(times, default=-1)
@@ -282,8 +282,8 @@ class StagedSegmentedStore(StagedStore[SegmentedBackend], SegmentedReads):
 
     # --- reads --------------------------------------------------------------------------------------------------------------
 
-    def _view_reader(self, timestamped: bool) -> Reader:
-        return replace(self._reader, give_time=timestamped and self._timestamped)
+    def _view_time(self, uncommitted: bool) -> StreamTime:
+        return self._time if uncommitted else self._committed_time
 
     def _segmented(self) -> SegmentedSource:
         return self._opened()
@@ -294,19 +294,29 @@ class StagedSegmentedStore(StagedStore[SegmentedBackend], SegmentedReads):
 
 
 class SegmentedView(SegmentedReads):
-    """The committed content of a segmented store, for interactive queries from any thread."""
+    """The content of a segmented store for interactive queries (`EngineStore.query_view`)."""
 
-    def __init__(self, backend: SegmentedSource, reader: Reader, segments: SegmentSettings, time: StreamTime) -> None:
+    def __init__(
+        self, backend: SegmentedSource, reader: Reader, segments: SegmentSettings, time: StreamTime, staged: Staged = NOTHING_STAGED
+    ) -> None:
         self._backend = backend
         self._reader = reader
         self._segments = segments
         self._time = time
+        self._staged = staged
+
+    def committed_offsets(self) -> dict[TopicPartition, NextOffset]:
+        """Return the next offsets of changelog and inputs up to which the committed content goes."""
+        return self._backend.offsets()
 
     def _segmented(self) -> SegmentedSource:
         return self._backend
 
     def _staged_range(self, lo: bytes | None, hi: bytes | None) -> list[StagedRow]:
-        return []
+        return self._staged.range(lo, hi)
 
     def _at(self, store_key: bytes) -> object:
+        row = self._staged.find(store_key)
+        if row is not None:
+            return self._reader.staged(row[1], row[2], store_key)
         return self._reader.stored(self._backend.get(store_key), store_key)

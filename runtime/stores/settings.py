@@ -10,6 +10,7 @@ from pathlib import Path
 from penstock.runtime.serdes.keys import SESSION_SUFFIX, TIMESTAMP, WINDOW_SUFFIX
 from penstock.runtime.serdes.serde import Serde
 from penstock.runtime.stores.base import StoreLayout, StoreSchemas
+from penstock.runtime.stores.headers import FAMILY
 from penstock.runtime.stores.store_format import StoreFormat
 
 _SHORTEST_SEGMENT_MS = 60_000
@@ -37,7 +38,7 @@ def version_segment_ms(retention_ms: int) -> int:
 @dataclass(frozen=True, slots=True)
 class SegmentSettings:
     """Settings of segments, for a store whose keys end in a time. `suffix`: number of bytes after the record's key; the first eight of them
-    are the time that decides on the segment. The rest in ms."""
+    are the time that decides on the segment. 0: the keys begin with the time. The rest in ms."""
 
     retention_ms: int
     segment_ms: int
@@ -46,7 +47,7 @@ class SegmentSettings:
     @property
     def time(self) -> slice:
         """The position of the time in a store key."""
-        return slice(-self.suffix, -self.suffix + TIMESTAMP)
+        return slice(-self.suffix, -self.suffix + TIMESTAMP) if self.suffix else slice(TIMESTAMP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,10 @@ class StoreSettings:
     """The store holds waiting changes (`buffer.py`)."""
     max_entries: int | None = None
     """The store keeps this many of the most recently used entries (`StagedLruStore`)."""
+    ttl_ms: int | None = None
+    """How long after its timestamp an entry of a key-value store expires (`expiring.py`)."""
+    headers: bool | None = False
+    """Each value has the headers of a record; None: as `dsl.store.format` says (`Topology.resolved`)."""
 
     def changelog_config(self) -> dict[str, str]:
         """Return the topic settings as Kafka Streams makes them (`InternalTopicConfig`): windows and sessions are deleted after their
@@ -134,6 +139,7 @@ class StoreSettings:
             retention_ms=self.times.segments.retention_ms if self.times is not None else None,
             segment_ms=self.times.segments.segment_ms if self.times is not None else None,
             duplicates=isinstance(self.times, WindowSettings) and self.times.retain_duplicates,
+            headers=bool(self.headers),
         )
 
     def format(self) -> StoreFormat:
@@ -147,6 +153,8 @@ class StoreSettings:
             retention_ms=layout.retention_ms,
             segment_ms=layout.segment_ms,
             duplicates=layout.duplicates,
+            ttl_ms=self.ttl_ms,
+            headers=layout.headers,
             starts="" if isinstance(self.times, VersionSettings | None) else self.times.starts,
         )
 
@@ -180,5 +188,5 @@ class StoreSettings:
 
     @property
     def family(self) -> str:
-        """The column family of a key-value store's entries, named as in Kafka Streams, which separates the two formats."""
-        return "keyValueWithTimestamp" if self.timestamped else "default"
+        """The column family of a key-value store's entries, named as in Kafka Streams, which separates the formats."""
+        return FAMILY if self.headers else "keyValueWithTimestamp" if self.timestamped else "default"

@@ -34,12 +34,13 @@ from operator import attrgetter, itemgetter
 from struct import Struct
 
 from penstock.runtime.model.errors import InvalidStateStoreError, SchemaRegistryUnavailableError, StreamsError
-from penstock.runtime.model.ids import NextOffset, Partition
-from penstock.runtime.model.record import Headers, ValueAndTimestamp
+from penstock.runtime.model.ids import NextOffset, TopicPartition
+from penstock.runtime.model.record import AggregationWithHeaders, Headers, ValueAndTimestamp, ValueTimestampHeaders
 from penstock.runtime.stores.backed import UPDATE_BYTES, B, BackedStore
 from penstock.runtime.stores.base import ChangelogRecord, Entry, EntryStore, FlushListener, FlushRun
+from penstock.runtime.stores.headers import stored_rows
 from penstock.runtime.stores.look_ahead import NOT_READ, LookAhead
-from penstock.runtime.stores.reading import StagedRow
+from penstock.runtime.stores.reading import NOTHING_STAGED, Staged, StagedRow
 from penstock.runtime.stores.settings import StoreSettings
 
 _TIMESTAMP = Struct(">q")
@@ -195,7 +196,9 @@ class StagedStore(BackedStore[B], EntryStore):
             entry = Entry(None, -1)
         else:
             timestamp = 0
-            if self._timestamped:
+            if self.keeps_headers:
+                timestamp, data = self._reader.unpacked(data, key)
+            elif self._timestamped:
                 timestamp, data = _TIMESTAMP.unpack_from(data)[0], data[8:]
             try:
                 entry = Entry(data if self._decode is None else self._decode(data), timestamp)
@@ -222,10 +225,12 @@ class StagedStore(BackedStore[B], EntryStore):
             self._asked = self._reads = 0
         return self._reads_files and not self._complete
 
-    def look_ahead(self, keys: Iterable[bytes]) -> None:
+    def look_ahead(self, keys: Iterable[bytes]) -> bool:
         absent = list(set(keys).difference(self._entries).difference(self._older).difference(self._ahead.found))
-        if len(absent) >= _LEAST_AHEAD:
-            self._ahead.begin(absent, self._opened().begin_get_all)
+        if len(absent) < _LEAST_AHEAD:
+            return False
+        self._ahead.begin(absent, self._opened().begin_get_all)
+        return True
 
     def _is_new(self, key: bytes) -> bool:
         """True if the key alone shows that it is not stored unless it is in memory."""
@@ -235,9 +240,14 @@ class StagedStore(BackedStore[B], EntryStore):
         """Convert the argument of a user's `put` to (value, timestamp)."""
         if not self._timestamped or value is None:
             return value, self._record_time()
-        if not isinstance(value, ValueAndTimestamp):
-            raise TypeError(f"store {self.name} is timestamped: it takes ValueAndTimestamp, not {type(value).__name__}")
-        return value
+        if isinstance(value, ValueAndTimestamp):
+            return value
+        if self.keeps_headers and isinstance(value, ValueTimestampHeaders):
+            if value.value is None:
+                return None, self._record_time()
+            return AggregationWithHeaders(value.value, value.headers), value.timestamp
+        wanted = ValueTimestampHeaders if self.keeps_headers else ValueAndTimestamp
+        raise TypeError(f"store {self.name} is timestamped: it takes {wanted.__name__}, not {type(value).__name__}")
 
     # --- memory -------------------------------------------------------------------------------------------------------------
 
@@ -355,7 +365,7 @@ class StagedStore(BackedStore[B], EntryStore):
         if self._prepared and self.persistent:
             self._to_write = sorted(self._stored(self._prepared), key=_BY_KEY)  # RocksDB needs half the time for sorted entries
 
-    def commit(self, offsets: Mapping[Partition, NextOffset]) -> None:
+    def commit(self, offsets: Mapping[TopicPartition, NextOffset]) -> None:
         backend = self._opened()
         if self._waiting:
             raise StreamsError(f"store {self.name} cannot be committed while {self._waiting} updates are not forwarded")
@@ -373,10 +383,12 @@ class StagedStore(BackedStore[B], EntryStore):
         """Return changelog records as the backend stores them."""
         if not self._timestamped:
             return ((key, value) for key, value, _ in records)
+        if self.keeps_headers:
+            return stored_rows(records)
         pack = _TIMESTAMP.pack
         return ((key, pack(timestamp) + value if value is not None else None) for key, value, timestamp in records)
 
-    def _committed(self, offsets: Mapping[Partition, NextOffset]) -> None:
+    def _committed(self, offsets: Mapping[TopicPartition, NextOffset]) -> None:
         for entry in self._uncommitted.values():
             entry.uncommitted = False
         self._uncommitted.clear()
@@ -402,7 +414,7 @@ class StagedStore(BackedStore[B], EntryStore):
         self._prepared = self._to_write = None
         self._reset_meta()
 
-    def restore(self, records: Sequence[ChangelogRecord], offsets: Mapping[Partition, NextOffset]) -> None:
+    def restore(self, records: Sequence[ChangelogRecord], offsets: Mapping[TopicPartition, NextOffset]) -> None:
         if self._uncommitted:
             raise StreamsError(f"store {self.name} cannot be restored while it holds {len(self._uncommitted)} uncommitted updates")
         self._ahead.forget()
@@ -420,6 +432,14 @@ class StagedStore(BackedStore[B], EntryStore):
         return self._uncommitted_bytes
 
     # --- ranges -------------------------------------------------------------------------------------------------------------
+
+    def _staged(self, uncommitted: bool) -> Staged:
+        """Return what a view shows beside the committed rows."""
+        return Staged(self._staged_row, self._staged_range) if uncommitted else NOTHING_STAGED
+
+    def _staged_row(self, key: bytes) -> StagedRow | None:
+        entry = self._uncommitted.get(key)
+        return None if entry is None else (key, entry.value, entry.timestamp)
 
     def _staged_range(self, lo: bytes | None, hi: bytes | None) -> list[StagedRow]:
         """Return (key, staged value, timestamp) of the uncommitted entries with lo <= key < hi, in the order of the keys.

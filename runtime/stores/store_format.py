@@ -13,7 +13,7 @@ from penstock.runtime.serdes.serde_format import SerdeFormat, format_removals, v
 
 class StoreFormat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`keys`, `values`: the formats that entries may have, the last version's last. The rest is as in `StoreLayout`; `starts`: where
-    windows start, empty if unknown."""
+    windows start, empty if unknown; `ttl_ms`: time to live of entries, None if they do not expire."""
 
     timestamped: bool
     keys: tuple[SerdeFormat, ...]
@@ -22,12 +22,14 @@ class StoreFormat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     retention_ms: int | None = None
     segment_ms: int | None = None
     duplicates: bool = False
+    headers: bool = False
     starts: str = ""
+    ttl_ms: int | None = None
 
 
 def store_changes(written: StoreFormat, now: StoreFormat) -> list[str]:
-    """Describe why entries of the first format cannot be read as the second, or mean something else there; empty if they can. Retention is
-    compared separately: it decides which entries are kept, not what they mean."""
+    """Describe why entries of the first format cannot be read as the second, or mean something else there; empty if they can. Retention,
+    time to live and headers are compared separately: they decide which entries are kept, and how in the files, not what they mean."""
     found = []
     if written.timestamped != now.timestamped:
         found.append(f"its values were kept {_time(written)} and would be read {_time(now)}")
@@ -43,8 +45,15 @@ def store_changes(written: StoreFormat, now: StoreFormat) -> list[str]:
 
 
 def retention_changed(written: StoreFormat, now: StoreFormat) -> bool:
-    """True if the segments of the store are different now, so that its files must be restored from the changelog."""
+    """True if the segments of the store are different now."""
     return (written.retention_ms, written.segment_ms) != (now.retention_ms, now.segment_ms)
+
+
+def files_change(*, retention: bool, headers: bool) -> str | None:
+    """Return a message if the store's files must be restored from the changelog, because one of the two has changed, else None."""
+    if retention:
+        return "its retention has changed"
+    return "it keeps headers in one of the two versions, and not in the other" if headers else None
 
 
 def accepted_changes(written: StoreFormat, now: StoreFormat) -> list[str]:
@@ -60,7 +69,21 @@ def accepted_changes(written: StoreFormat, now: StoreFormat) -> list[str]:
         )
     elif before is not None and after is not None and before > after:
         found.append(f"its retention was {before} ms and is {after} ms now: what is older is gone")
+    if written.ttl_ms != now.ttl_ms:
+        found.append(f"its time to live was {_ttl(written)} and is {_ttl(now)} now: {_changed_ttl(written.ttl_ms, now.ttl_ms)}")
+    if written.headers and not now.headers:
+        found.append("its values had headers, which are not read any more, and are gone where a value is written again")
     return found
+
+
+def _ttl(form: StoreFormat) -> str:
+    return "unlimited" if form.ttl_ms is None else f"{form.ttl_ms} ms"
+
+
+def _changed_ttl(before: int | None, after: int | None) -> str:
+    if before is None or (after is not None and after < before):
+        return "entries that are older expire"
+    return "entries that have expired by the former stay gone"
 
 
 def with_versions(written: StoreFormat, now: StoreFormat) -> StoreFormat:

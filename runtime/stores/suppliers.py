@@ -11,6 +11,7 @@ from penstock.runtime.model.clock import Duration, to_ms
 from penstock.runtime.serdes.serde import Serde
 from penstock.runtime.stores.base import EngineStore
 from penstock.runtime.stores.duplicates import StagedDuplicatesStore
+from penstock.runtime.stores.expiring import StagedExpiringStore
 from penstock.runtime.stores.key_value import StagedKeyValueStore, StagedLruStore
 from penstock.runtime.stores.settings import SessionSettings, StoreSettings, VersionSettings, WindowSettings, segment_ms, version_segment_ms
 from penstock.runtime.stores.versioned import StagedVersionedStore
@@ -21,22 +22,27 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class KeyValueSupplier:
-    """Location of a key-value store's entries, and their maximum number (`KeyValueBytesStoreSupplier`)."""
+    """Location of a key-value store's entries, their maximum number, and their time to live (`KeyValueBytesStoreSupplier`). `with_headers`:
+    for a store with headers (`HeadersBytesStoreSupplier`)."""
 
     name: str
     persistent: bool
     max_entries: int | None = None
+    ttl_ms: int | None = None
+    with_headers: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class WindowSupplier:
-    """Location, retention and window size of a window store, in ms (`WindowBytesStoreSupplier`)."""
+    """Location, retention and window size of a window store, in ms (`WindowBytesStoreSupplier`). `with_headers`: for a store with
+    headers."""
 
     name: str
     persistent: bool
     retention_ms: int
     window_size_ms: int
     retain_duplicates: bool = False
+    with_headers: bool = False
 
     @property
     def segment_interval_ms(self) -> int:
@@ -56,11 +62,12 @@ class VersionedSupplier:
 
 @dataclass(frozen=True, slots=True)
 class SessionSupplier:
-    """Location and retention of a session store, in ms (`SessionBytesStoreSupplier`)."""
+    """Location and retention of a session store, in ms (`SessionBytesStoreSupplier`). `with_headers`: for a store with headers."""
 
     name: str
     persistent: bool
     retention_ms: int
+    with_headers: bool = False
 
     @property
     def segment_interval_ms(self) -> int:
@@ -127,19 +134,25 @@ class Stores:
     """The factories of Kafka Streams' `Stores`. Names follow Kafka's rules for topics, because a changelog is named after its store."""
 
     @staticmethod
-    def persistent_key_value_store(name: str) -> KeyValueSupplier:
-        """Return a supplier of a key-value store in RocksDB."""
-        return KeyValueSupplier(_checked(name), True)
+    def persistent_key_value_store(name: str, *, ttl: Duration | None = None) -> KeyValueSupplier:
+        """Return a supplier of a key-value store in RocksDB. With a `ttl`, which is for `timestamped_key_value_store_builder`, an entry
+        expires when stream time is that long past its timestamp."""
+        return KeyValueSupplier(_checked(name), True, ttl_ms=checked_ttl_ms(ttl, f"store {name}"))
 
     @staticmethod
-    def persistent_timestamped_key_value_store(name: str) -> KeyValueSupplier:
-        """Return a supplier of a key-value store in RocksDB; for `timestamped_key_value_store_builder`."""
-        return KeyValueSupplier(_checked(name), True)
+    def persistent_timestamped_key_value_store(name: str, *, ttl: Duration | None = None) -> KeyValueSupplier:
+        """Return a supplier of a key-value store in RocksDB; for `timestamped_key_value_store_builder`. `ttl`: as above."""
+        return KeyValueSupplier(_checked(name), True, ttl_ms=checked_ttl_ms(ttl, f"store {name}"))
 
     @staticmethod
-    def in_memory_key_value_store(name: str) -> KeyValueSupplier:
-        """Return a supplier of a key-value store in memory, which is rebuilt from the changelog at each start."""
-        return KeyValueSupplier(_checked(name), False)
+    def persistent_timestamped_key_value_store_with_headers(name: str) -> KeyValueSupplier:
+        """Return a supplier of a key-value store in RocksDB; for `timestamped_key_value_store_with_headers_builder` (KIP-1271)."""
+        return KeyValueSupplier(_checked(name), True, with_headers=True)
+
+    @staticmethod
+    def in_memory_key_value_store(name: str, *, ttl: Duration | None = None) -> KeyValueSupplier:
+        """Return a supplier of a key-value store in memory, which is rebuilt from the changelog at each start. `ttl`: as above."""
+        return KeyValueSupplier(_checked(name), False, ttl_ms=checked_ttl_ms(ttl, f"store {name}"))
 
     @staticmethod
     def lru_map(name: str, max_cache_size: int) -> KeyValueSupplier:
@@ -165,6 +178,13 @@ class Stores:
         return _window_supplier(name, True, retention_period, window_size, retain_duplicates)
 
     @staticmethod
+    def persistent_timestamped_window_store_with_headers(
+        name: str, retention_period: Duration, window_size: Duration, retain_duplicates: bool = False
+    ) -> WindowSupplier:
+        """Return a supplier of a window store in RocksDB; for `timestamped_window_store_with_headers_builder` (KIP-1271)."""
+        return replace(_window_supplier(name, True, retention_period, window_size, retain_duplicates), with_headers=True)
+
+    @staticmethod
     def in_memory_window_store(
         name: str, retention_period: Duration, window_size: Duration, retain_duplicates: bool = False
     ) -> WindowSupplier:
@@ -176,6 +196,11 @@ class Stores:
         """Return a supplier of a session store in RocksDB. `retention_period` must be as long as the inactivity gap and the grace period
         together."""
         return SessionSupplier(_checked(name), True, to_ms(retention_period, "the retention period"))
+
+    @staticmethod
+    def persistent_session_store_with_headers(name: str, retention_period: Duration) -> SessionSupplier:
+        """Return a supplier of a session store in RocksDB; for `session_store_with_headers_builder` (KIP-1271)."""
+        return replace(Stores.persistent_session_store(name, retention_period), with_headers=True)
 
     @staticmethod
     def in_memory_session_store(name: str, retention_period: Duration) -> SessionSupplier:
@@ -198,8 +223,10 @@ class Stores:
 
     @staticmethod
     def key_value_store_builder(supplier: KeyValueSupplier, key_serde: Serde, value_serde: Serde) -> Builder[StagedKeyValueStore]:
-        """Return a builder for plain values."""
+        """Return a builder for plain values. Raises ValueError for a supplier with a time to live, which needs timestamps."""
         _check(KeyValueSupplier, supplier, key_serde, value_serde)
+        if supplier.ttl_ms is not None:
+            raise ValueError(f"store {supplier.name}: entries expire by their timestamps; use timestamped_key_value_store_builder")
         return _key_value_builder(supplier, StoreSettings(supplier.name, supplier.persistent, key_serde, value_serde))
 
     @staticmethod
@@ -209,6 +236,19 @@ class Stores:
         """Return a builder for values with their timestamp, as in the stores of tables."""
         _check(KeyValueSupplier, supplier, key_serde, value_serde)
         settings = StoreSettings(supplier.name, supplier.persistent, key_serde, value_serde, timestamped=True)
+        return _key_value_builder(supplier, settings)
+
+    @staticmethod
+    def timestamped_key_value_store_with_headers_builder(
+        supplier: KeyValueSupplier, key_serde: Serde, value_serde: Serde
+    ) -> Builder[StagedKeyValueStore]:
+        """Return a builder for values with their timestamp and headers: the store takes and gives `ValueTimestampHeaders`. Its value serde
+        gets these headers. With any supplier of key-value stores; of Kafka Streams', others than its own forget the headers. Raises
+        ValueError for a supplier with a time to live."""
+        _check(KeyValueSupplier, supplier, key_serde, value_serde, headers=True)
+        if supplier.ttl_ms is not None:
+            raise ValueError(f"store {supplier.name}: a store with headers has no time to live; use timestamped_key_value_store_builder")
+        settings = StoreSettings(supplier.name, supplier.persistent, key_serde, value_serde, timestamped=True, headers=True)
         return _key_value_builder(supplier, settings)
 
     @staticmethod
@@ -224,11 +264,29 @@ class Stores:
         return Builder(_window_settings(supplier, key_serde, value_serde, True), _window_store(supplier))
 
     @staticmethod
+    def timestamped_window_store_with_headers_builder(
+        supplier: WindowSupplier, key_serde: Serde, value_serde: Serde
+    ) -> Builder[StagedWindowStore]:
+        """Return a builder for values with their timestamp and headers, as `timestamped_key_value_store_with_headers_builder`."""
+        _check(WindowSupplier, supplier, key_serde, value_serde, headers=True)
+        settings = replace(_window_settings(supplier, key_serde, value_serde, True), headers=True)
+        return Builder(settings, _window_store(supplier))
+
+    @staticmethod
     def session_store_builder(supplier: SessionSupplier, key_serde: Serde, value_serde: Serde) -> Builder[StagedSessionStore]:
         """Return a builder for sessions with plain values."""
         _check(SessionSupplier, supplier, key_serde, value_serde)
         times = SessionSettings(supplier.retention_ms)
         return Builder(StoreSettings(supplier.name, supplier.persistent, key_serde, value_serde, times=times), StagedSessionStore)
+
+    @staticmethod
+    def session_store_with_headers_builder(supplier: SessionSupplier, key_serde: Serde, value_serde: Serde) -> Builder[StagedSessionStore]:
+        """Return a builder for sessions with headers: the store takes and gives `AggregationWithHeaders`. Its value serde gets these
+        headers."""
+        _check(SessionSupplier, supplier, key_serde, value_serde, headers=True)
+        times = SessionSettings(supplier.retention_ms)
+        settings = StoreSettings(supplier.name, supplier.persistent, key_serde, value_serde, times=times, headers=True)
+        return Builder(settings, StagedSessionStore)
 
     @staticmethod
     def versioned_key_value_store_builder(
@@ -242,9 +300,19 @@ class Stores:
 
 
 def _key_value_builder(supplier: KeyValueSupplier, settings: StoreSettings) -> Builder[StagedKeyValueStore]:
+    if supplier.ttl_ms is not None:
+        return Builder(replace(settings, ttl_ms=supplier.ttl_ms), StagedExpiringStore)
     if supplier.max_entries is None:
         return Builder(settings, StagedKeyValueStore)
     return Builder(replace(settings, max_entries=supplier.max_entries), StagedLruStore)
+
+
+def checked_ttl_ms(ttl: Duration | None, what: str) -> int | None:
+    """Return a time to live in ms. Raises ValueError below 1 ms, TypeError for another type; `what` begins the message."""
+    milliseconds = None if ttl is None else to_ms(ttl, f"{what}: the time to live")
+    if milliseconds == 0:
+        raise ValueError(f"{what}: the time to live is at least 1 ms")
+    return milliseconds
 
 
 def _window_store(supplier: WindowSupplier) -> Callable[[StoreSettings], StagedWindowStore]:
@@ -287,10 +355,17 @@ _MADE_BY = {
 """Factory methods of each kind of supplier, for messages."""
 
 
-def _check(kind: type, supplier: KeyValueSupplier | WindowSupplier | SessionSupplier | VersionedSupplier, *serdes: object) -> None:
-    """Raise TypeError for a supplier of another kind of store, or a name alone, and for an argument that is no serde."""
+def _check(
+    kind: type, supplier: KeyValueSupplier | WindowSupplier | SessionSupplier | VersionedSupplier, *serdes: object, headers: bool = False
+) -> None:
+    """Raise TypeError for a supplier of another kind of store, or a name alone, for one of a store with headers unless `headers`, and for
+    an argument that is no serde."""
     if not isinstance(supplier, kind):
         raise TypeError(f"expected a supplier, made by Stores.{_MADE_BY[kind]}, not {supplier!r}")
+    if not headers and getattr(supplier, "with_headers", False):
+        raise TypeError(
+            f"store {supplier.name}: its supplier is for a store with headers: use a builder whose name ends in with_headers_builder"
+        )
     for serde in serdes:
         if not isinstance(serde, Serde):
             raise TypeError(f"store {supplier.name}: {serde!r} is not a Serde; for example penstock.serdes.STRING")

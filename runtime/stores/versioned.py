@@ -23,12 +23,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from struct import Struct
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar, cast
 
 from penstock.runtime.model.errors import SchemaRegistryUnavailableError, StreamsError
-from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.model.ids import NextOffset, TopicPartition
 from penstock.runtime.model.record import VersionedRecord
 from penstock.runtime.stores.backed import UPDATE_BYTES, BackedStore
 from penstock.runtime.stores.backend import SegmentedBackend, SegmentedSource
@@ -73,7 +74,7 @@ class VersionsBackend(SegmentedBackend, Protocol):
         self,
         latest: Sequence[tuple[bytes, bytes | None]],
         older: Sequence[tuple[bytes, bytes | None]],
-        offsets: Mapping[Partition, NextOffset],
+        offsets: Mapping[TopicPartition, NextOffset],
         meta: Mapping[str, bytes],
     ) -> None:
         """Write as `write`, for both kinds of entries."""
@@ -107,6 +108,12 @@ class VersionedReads(ABC):
     def _first_after(self, key: bytes, moment: int) -> Older | None:
         """Return the first older version of a key that is valid to a time after `moment`."""
 
+    def _as_records(self, rows: Iterator[tuple[bytes, object]]) -> Iterator[tuple[object, object]]:
+        """Iterate over rows of latest versions as keys and VersionedRecords."""
+        read_key, read_value = self._reader.read_key, self._reader.value
+        for key, row in cast(Iterator[tuple[bytes, bytes]], rows):
+            yield read_key(key), VersionedRecord(read_value(row[8:], key), TIME.unpack_from(row)[0])
+
     def _get(self, key: object, as_of: int | None) -> VersionedRecord | None:
         data = self._reader.key_bytes(key)
         latest = self._latest(data)
@@ -118,6 +125,31 @@ class VersionedReads(ABC):
         if older is None or older.since > as_of or older.value is None:
             return None
         return VersionedRecord(self._reader.value(older.value, data), older.since, older.valid_to)
+
+    def _staged_older_of(self, key: bytes) -> Rows:
+        """Return the staged rows of a key's older versions; None for one that is removed."""
+        return {}
+
+    def _versions_between(self, key: object, time_from: int, time_to: int, descending: bool) -> list[VersionedRecord]:
+        """Return the versions, without deletions, that are valid at some time from `time_from` to `time_to` (ms, inclusive), in the order
+        of their timestamps. Of times before the history retention only the latest version is known."""
+        data = self._reader.key_bytes(key)
+        moment = min(max(time_from, self._time.now - self._segments.retention_ms, 0), LAST - 1)
+        lo, hi = data + _SPAN.pack(moment + 1, 0), data + _SPAN.pack(LAST, LAST)
+        size, length, backend = len(lo), self._segments.segment_ms, self._versions()
+        rows: dict[bytes, bytes | None] = {}
+        if moment <= time_to:
+            numbers = [segment for segment in backend.segments() if segment >= (moment + 1) // length]
+            rows.update(row for segment in numbers for row in backend.range_in(segment, lo, hi) if len(row[0]) == size)
+            rows.update({row_key: row for row_key, row in self._staged_older_of(data).items() if row_key >= lo})
+        found: list[VersionedRecord] = []
+        for older in (_older(row_key, row) for row_key, row in sorted(rows.items()) if row is not None):
+            if older.since <= time_to and older.value is not None:
+                found.append(VersionedRecord(self._reader.value(older.value, data), older.since, older.valid_to))
+        latest = self._latest(data)
+        if latest is not None and latest[0] <= time_to:
+            found.append(VersionedRecord(self._reader.value(latest[1], data), latest[0]))
+        return found[::-1] if descending else found
 
     def _stored_after(self, key: bytes, moment: int, hidden: Rows) -> tuple[bytes, bytes] | None:
         """Return the first stored row of a key that is valid to a time after `moment`, except those in `hidden`."""
@@ -308,6 +340,9 @@ class StagedVersionedStore(BackedStore[VersionsBackend], VersionedReads):
         row = self._staged_latest[key] if key in self._staged_latest else self._opened().latest(key)
         return None if row is None else (TIME.unpack_from(row)[0], row[8:])
 
+    def _staged_older_of(self, key: bytes) -> Rows:
+        return {row_key: self._staged_older[row_key] for row_key in self._spans.get(key, ())}
+
     def _first_after(self, key: bytes, moment: int) -> Older | None:
         staged, row_keys = self._staged_older, self._spans.get(key, [])
         found = self._stored_after(key, moment, staged)
@@ -328,12 +363,12 @@ class StagedVersionedStore(BackedStore[VersionsBackend], VersionedReads):
         self._taken_puts = len(self._puts)
         return iter([(key, value, timestamp) for (key, timestamp), value in self._puts.items()])
 
-    def commit(self, offsets: Mapping[Partition, NextOffset]) -> None:
+    def commit(self, offsets: Mapping[TopicPartition, NextOffset]) -> None:
         if self._taken_puts not in (-1, len(self._puts)):
             raise StreamsError(f"store {self.name} was updated after its changelog records were taken: they would not be on the changelog")
         self._write(offsets)
 
-    def _write(self, offsets: Mapping[Partition, NextOffset]) -> None:
+    def _write(self, offsets: Mapping[TopicPartition, NextOffset]) -> None:
         backend = self._opened()
         moved = {partition: offset for partition, offset in offsets.items() if self._offsets.get(partition) != offset}
         if self._time.now != self._committed_time.now:
@@ -356,7 +391,7 @@ class StagedVersionedStore(BackedStore[VersionsBackend], VersionedReads):
         self._reset_meta()
         self._time.now = self._committed_time.now
 
-    def restore(self, records: Sequence[ChangelogRecord], offsets: Mapping[Partition, NextOffset]) -> None:
+    def restore(self, records: Sequence[ChangelogRecord], offsets: Mapping[TopicPartition, NextOffset]) -> None:
         if self._puts:
             raise StreamsError(f"store {self.name} cannot be restored while it holds {len(self._puts)} uncommitted updates")
         for key, value, timestamp in records:
@@ -366,8 +401,22 @@ class StagedVersionedStore(BackedStore[VersionsBackend], VersionedReads):
 
     # --- queries ------------------------------------------------------------------------------------------------------------
 
-    def query_view(self, *, timestamped: bool = False) -> VersionedView:
+    def query_view(
+        self, *, timestamped: bool = False, headers: bool = False, uncommitted: bool = False
+    ) -> VersionedView | UncommittedVersions:
+        if uncommitted:
+            return UncommittedVersions(self)
         return VersionedView(self._opened(), self._reader, self._segments, self._committed_time)
+
+    def all_uncommitted(self) -> Iterator[tuple[object, object]]:
+        """Iterate as `VersionedView.all`, with the staged versions as they are now. Any thread may read the iterator."""
+        staged = [(key, row, 0) for key, row in sorted(self._staged_latest.items())]
+        reader = replace(self._reader, staged_as_objects=True, stored_with_time=False, give_time=False, read_value=_as_it_is)
+        return self._as_records(reader.merged(staged, self._opened().shared().all_latest(), False))
+
+    def versions_between(self, key: object, time_from: int, time_to: int, descending: bool) -> Iterator[VersionedRecord]:
+        """Iterate as `VersionedView.versions_between`, over staged versions too."""
+        return iter(self._versions_between(key, time_from, time_to, descending))
 
 
 class VersionedView(VersionedReads):
@@ -384,11 +433,18 @@ class VersionedView(VersionedReads):
         """Return a version as `VersionedKeyValueStore.get`. Raises InvalidStateStoreError when the store is closed."""
         return self._shared.read_consistently(lambda: self._get(key, as_of))
 
+    def versions_between(self, key: object, time_from: int, time_to: int, descending: bool) -> Iterator[VersionedRecord]:
+        """Iterate over the versions of a key, without deletions, that are valid at some time from `time_from` to `time_to` (ms,
+        inclusive), in the order of their timestamps. Raises InvalidStateStoreError when the store is closed."""
+        return iter(self._shared.read_consistently(lambda: self._versions_between(key, time_from, time_to, descending)))
+
+    def committed_offsets(self) -> dict[TopicPartition, NextOffset]:
+        """Return the next offsets of changelog and inputs up to which the committed content goes."""
+        return self._shared.offsets()
+
     def all(self) -> Iterator[tuple[object, object]]:
         """Iterate over the latest version of each key, in the order of the keys' bytes."""
-        read_key, read_value = self._reader.read_key, self._reader.value
-        for key, row in self._shared.all_latest():
-            yield read_key(key), VersionedRecord(read_value(row[8:], key), TIME.unpack_from(row)[0])
+        return self._as_records(self._shared.all_latest())
 
     def _versions(self) -> VersionsBackend:
         return self._backend
@@ -400,6 +456,19 @@ class VersionedView(VersionedReads):
     def _first_after(self, key: bytes, moment: int) -> Older | None:
         found = self._stored_after(key, moment, {})
         return None if found is None else _older(*found)
+
+
+class UncommittedVersions:
+    """The content of a versioned store with its staging, for the store's own thread. Any thread may read its iterators."""
+
+    def __init__(self, store: StagedVersionedStore) -> None:
+        self.get = store.get
+        self.all = store.all_uncommitted
+        self.versions_between = store.versions_between
+
+
+def _as_it_is(data: bytes | None) -> object:
+    return data
 
 
 def _older(row_key: bytes, row: bytes) -> Older:

@@ -14,7 +14,7 @@ from typing import overload
 from penstock.runtime.model.record import SessionWindow, Window, Windowed
 from penstock.runtime.serdes import keys
 from penstock.runtime.stores.backend import SegmentedSource
-from penstock.runtime.stores.reading import Reader
+from penstock.runtime.stores.reading import NOTHING_STAGED, Reader, Staged
 from penstock.runtime.stores.segmented import LAST, SegmentedReads, SegmentedView, StagedSegmentedStore, StreamTime
 from penstock.runtime.stores.settings import StoreSettings, WindowSettings
 
@@ -143,15 +143,18 @@ class StagedWindowStore(StagedSegmentedStore, WindowReads):
 
     # --- reads ------------------------------------------------------------------------------------------------------------------
 
-    def query_view(self, *, timestamped: bool = False) -> WindowView:
-        return WindowView(self._opened().shared(), self._view_reader(timestamped), self._window, self._committed_time)
+    def query_view(self, *, timestamped: bool = False, headers: bool = False, uncommitted: bool = False) -> WindowView:
+        reader, time, staged = self._reader.giving(timestamped, headers), self._view_time(uncommitted), self._staged(uncommitted)
+        return WindowView(self._opened().shared(), reader, self._window, time, staged)
 
 
 class WindowView(SegmentedView, WindowReads):
-    """The committed content of a window store, for interactive queries from any thread."""
+    """The content of a window store for interactive queries."""
 
-    def __init__(self, backend: SegmentedSource, reader: Reader, window: WindowSettings, time: StreamTime) -> None:
-        super().__init__(backend, reader, window.segments, time)
+    def __init__(
+        self, backend: SegmentedSource, reader: Reader, window: WindowSettings, time: StreamTime, staged: Staged = NOTHING_STAGED
+    ) -> None:
+        super().__init__(backend, reader, window.segments, time, staged)
         self._window = window
 
 
@@ -276,9 +279,10 @@ class StagedSessionStore(StagedSegmentedStore, SessionReads):
         data, start, end = keys.split_session_key(store_key)
         return Windowed(self._read_key(data), SessionWindow(start, end))
 
-    def query_view(self, *, timestamped: bool = False) -> SessionView:
-        return SessionView(self._opened().shared(), self._view_reader(timestamped), self._segments, self._committed_time)
+    def query_view(self, *, timestamped: bool = False, headers: bool = False, uncommitted: bool = False) -> SessionView:
+        reader, time, staged = self._reader.giving(timestamped, headers), self._view_time(uncommitted), self._staged(uncommitted)
+        return SessionView(self._opened().shared(), reader, self._segments, time, staged)
 
 
 class SessionView(SegmentedView, SessionReads):
-    """The committed content of a session store, for interactive queries from any thread."""
+    """The content of a session store for interactive queries."""
