@@ -28,6 +28,8 @@ AggregateFunctions: TypeAlias = (
     tuple[Callable[[], object], Callable[..., object]] | tuple[Callable[[], object], Callable[..., object], Callable[..., object]]
 )
 """Initializer and aggregator; for sessions also the merger."""
+NodeAndStore: TypeAlias = tuple[str | None, Materialized]
+"""The name of an aggregate's node, if the user gave one, and how its table is stored (`node_and_store`)."""
 MakeOperator = Callable[[str, str], OperatorSupplier]
 """Makes the operator of an aggregate from the names of its node and store. Raises TopologyError for callbacks with other parameters."""
 
@@ -98,10 +100,9 @@ class Groups(Generic[K, V]):
     def _repartition_topic(self, store: str) -> Repartition:
         return Repartition(self._how.name or store, self._how.key, self._how.value)
 
-    def _advance_for_unnamed_count(self, named: NamedOrStr | Materialized, materialized: MaterializedOrStr) -> None:
+    def _advance_for_unnamed_count(self, *given: object) -> None:
         """Take a number more from the counter if a count's store is configured but not named, as Kafka Streams does."""
-        configured = isinstance(named, Materialized) or materialized is not None
-        if configured and name_and_materialized(named, materialized)[1].name is None:
+        if any(isinstance(each, Materialized) and each.name is None for each in given):
             self._graph.store_name("KSTREAM-AGGREGATE-", Materialized())
 
     def _add_aggregate(
@@ -109,12 +110,11 @@ class Groups(Generic[K, V]):
         prefix: str,
         make: MakeOperator,
         value: Serde | None,
-        named: NamedOrStr | Materialized,
-        materialized: MaterializedOrStr,
+        kept: NodeAndStore,
         windows: AnyWindows | None = None,
     ) -> TableNode:
         """Add an aggregate and its store; return the table. `value` is the inherited serde of the aggregate."""
-        named, how = name_and_materialized(named, materialized)
+        named, how = kept
         graph, key, value = self._graph, how.key or self._how.key, how.value or value
         store = graph.store_name(prefix, how)
         factory = table_store(store, how, key, value, windows)

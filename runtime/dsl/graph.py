@@ -13,12 +13,12 @@ from penstock.runtime.model.errors import TopologyError
 from penstock.runtime.model.offsets import AutoOffsetReset
 from penstock.runtime.model.type_variables import KR, VR, K_co, V_co
 from penstock.runtime.operators.base import OperatorSupplier
-from penstock.runtime.operators.stateless import Filter, PassThrough
+from penstock.runtime.operators.stateless import HasKey, PassThrough
 from penstock.runtime.operators.table import TableSource
 from penstock.runtime.serdes.serde import Serde
 from penstock.runtime.topology.checks import is_generated
 from penstock.runtime.topology.nodes import Partitioner
-from penstock.runtime.topology.optimization import Hints, RepartitionPath, has_key
+from penstock.runtime.topology.optimization import Hints, RepartitionPath
 from penstock.runtime.topology.topology import Topology
 
 _GENERATED = re.compile(r"KSTREAM.*-[0-9]{10}")
@@ -114,7 +114,7 @@ class Graph:
         name_of(prefix)
         if not _GENERATED.fullmatch(prefix):
             sink, key_filter, source = f"{topic}-sink", f"{topic}-filter", f"{topic}-source"
-        self.operator(key_filter, Filter(has_key), (parent,))
+        self.operator(key_filter, HasKey(), (parent,))
         self._key_filters[source] = key_filter
         if may_move:
             self.hints.repartition_paths.append(RepartitionPath(key_filter, sink, source, topic, repartition.key, repartition.value))
@@ -225,8 +225,8 @@ class TableRoot:
 
     store: str
     materialized: Materialized
-    from_topic: bool = True
-    """Whether an update that changes nothing is dropped (KIP-557)."""
+    only_changes: bool = False
+    """Whether an update that changes nothing is dropped (KIP-557). Needs the store at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +285,7 @@ class TableNode(Generic[K_co, V_co]):
         topology = self._graph.topology
         if not topology.reads_store(self.node, self._root.store):
             topology.add_store_factory(self._root.store, key_value_store(self._root.store, self._root.materialized, self._key, self._value))
-            topology.replace_operator(self.node, TableSource(self._root.store, self._root.from_topic), (self._root.store,))
+            topology.replace_operator(self.node, TableSource(self._root.store, self._root.only_changes), (self._root.store,))
         return (self._root.store,)
 
 
@@ -303,7 +303,8 @@ def table_from(graph: Graph, parent: str, node: str, root: TableRoot, sources: f
     graph.operator(node, TableSource(None), (parent,))
     how = root.materialized
     table: TableNode = TableNode(graph, node, how.key, how.value, sources or frozenset((parent,)), _root=root)
+    if how.name is not None or root.only_changes:
+        table.readable_stores()
     if how.name is None:
         return table
-    table.readable_stores()
     return replace(table, _store=root.store, _queryable=True, versioned=how.versioned, history=how.history_ms)

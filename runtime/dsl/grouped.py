@@ -22,14 +22,14 @@ from penstock.runtime.dsl.aggregates import (
     Initializer,
     MakeOperator,
     Merger,
+    NodeAndStore,
     Reducer,
     aggregate_operator,
     aggregate_table,
     closes_after_ms,
-    name_and_materialized,
 )
 from penstock.runtime.dsl.ktable import KTable
-from penstock.runtime.dsl.options import Materialized, MaterializedOrStr, NamedOrStr, name_of
+from penstock.runtime.dsl.options import MaterializedOrStr, NamedOrStr, StoreOrNamed, node_and_store
 from penstock.runtime.dsl.stores import table_key, table_store
 from penstock.runtime.dsl.windows import (
     AnyWindows,
@@ -70,13 +70,12 @@ class Cogroup(Generic[K, VR]):
         self,
         initializer: Callable[[], object],
         merger: Callable[..., object] | None,
-        named: NamedOrStr | Materialized,
-        materialized: MaterializedOrStr,
+        kept: NodeAndStore,
         windows: AnyWindows | None = None,
     ) -> KTable:
         """Add an operator for each stream, their common store, and the table that merges them."""
-        named, how = name_and_materialized(named, materialized)
-        graph, user_name = self._graph, name_of(named)
+        user_name, how = kept
+        graph = self._graph
         # The first stream with a serde for its key gives the table its serde.
         key = how.key or next((groups._how.key for groups, _ in self._streams if groups._how.key is not None), None)
         store = graph.store_name(_PREFIX, how)
@@ -125,11 +124,14 @@ class CogroupedKStream(Generic[K, VR]):
     def aggregate(
         self,
         initializer: Initializer[VR],
-        named: NamedOrStr | Materialized[K, VR] = None,
+        store: StoreOrNamed[K, VR] = None,
         materialized: MaterializedOrStr[K, VR] = None,
+        *,
+        value: Serde[VR] | None = None,
+        named: NamedOrStr = None,
     ) -> KTable[K, VR]:
         """Aggregate the records of all streams by key, starting with `initializer()`."""
-        return self._cogroup.aggregate(initializer, None, named, materialized)
+        return self._cogroup.aggregate(initializer, None, node_and_store(store, materialized, named, value))
 
     @overload
     def windowed_by(self, windows: SessionWindows) -> SessionWindowedCogroupedKStream[K, VR]: ...
@@ -156,11 +158,14 @@ class TimeWindowedCogroupedKStream(Generic[K, VR]):
     def aggregate(
         self,
         initializer: Initializer[VR],
-        named: NamedOrStr | Materialized[K, VR] = None,
+        store: StoreOrNamed[K, VR] = None,
         materialized: MaterializedOrStr[K, VR] = None,
+        *,
+        value: Serde[VR] | None = None,
+        named: NamedOrStr = None,
     ) -> KTable[Windowed[K], VR]:
         """Aggregate the records of all streams by key and window, starting with `initializer()`. Each stream has its own stream time."""
-        return self._cogroup.aggregate(initializer, None, named, materialized, self._windows)
+        return self._cogroup.aggregate(initializer, None, node_and_store(store, materialized, named, value), self._windows)
 
 
 class SessionWindowedCogroupedKStream(Generic[K, VR]):
@@ -174,38 +179,57 @@ class SessionWindowedCogroupedKStream(Generic[K, VR]):
         self,
         initializer: Initializer[VR],
         session_merger: Merger[K, VR],
-        named: NamedOrStr | Materialized[K, VR] = None,
+        store: StoreOrNamed[K, VR] = None,
         materialized: MaterializedOrStr[K, VR] = None,
+        *,
+        value: Serde[VR] | None = None,
+        named: NamedOrStr = None,
     ) -> KTable[Windowed[K], VR]:
         """Aggregate the records of all streams by key and session; `session_merger(key, aggregate, other)` merges two sessions. Each stream
         has its own stream time."""
-        return self._cogroup.aggregate(initializer, session_merger, named, materialized, self._windows)
+        return self._cogroup.aggregate(initializer, session_merger, node_and_store(store, materialized, named, value), self._windows)
 
 
 class KGroupedStream(Groups[K, V]):
-    """Records grouped by key, made by `group_by` and `group_by_key`. Records without a key or value are dropped and counted."""
+    """Records grouped by key, made by `group_by` and `group_by_key`. Records without a key or value are dropped and counted.
 
-    def count(self, named: NamedOrStr | Materialized[K, int] = None, materialized: MaterializedOrStr[K, int] = None) -> KTable[K, int]:
-        """Count the records of each key (LONG)."""
-        self._advance_for_unnamed_count(named, materialized)
-        return self._aggregate("KSTREAM-AGGREGATE-", lambda _node, store: StreamCount(store), LONG, named, materialized)
+    `store` is the name of an aggregate's store or a `Materialized`, `named` the name of its node. Kafka Streams' order, the node's name
+    before the `Materialized`, is accepted too. `value` is the serde of the aggregate.
+    """
+
+    def count(
+        self, store: StoreOrNamed[K, int] = None, materialized: MaterializedOrStr[K, int] = None, *, named: NamedOrStr = None
+    ) -> KTable[K, int]:
+        """Count the records of each key (LONG). `count("departures")` names the store; a `Named`, or `named=`, names the node."""
+        self._advance_for_unnamed_count(store, materialized)
+        return self._aggregate(
+            "KSTREAM-AGGREGATE-", lambda _node, store: StreamCount(store), LONG, node_and_store(store, materialized, named)
+        )
 
     def reduce(
-        self, reducer: Reducer[V], named: NamedOrStr | Materialized[K, V] = None, materialized: MaterializedOrStr[K, V] = None
+        self,
+        reducer: Reducer[V],
+        store: StoreOrNamed[K, V] = None,
+        materialized: MaterializedOrStr[K, V] = None,
+        *,
+        named: NamedOrStr = None,
     ) -> KTable[K, V]:
         """Combine the values of each key by `reducer(aggregate, value)`; the first value is the first aggregate."""
 
         def make(node: str, store: str) -> OperatorSupplier:
             return StreamReduce(store, checked(reducer, node, *REDUCER))
 
-        return self._aggregate("KSTREAM-REDUCE-", make, self._how.value, named, materialized)
+        return self._aggregate("KSTREAM-REDUCE-", make, self._how.value, node_and_store(store, materialized, named))
 
     def aggregate(
         self,
         initializer: Initializer[VR],
         aggregator: Aggregator[K, V, VR],
-        named: NamedOrStr | Materialized[K, VR] = None,
+        store: StoreOrNamed[K, VR] = None,
         materialized: MaterializedOrStr[K, VR] = None,
+        *,
+        value: Serde[VR] | None = None,
+        named: NamedOrStr = None,
     ) -> KTable[K, VR]:
         """Aggregate the records of each key by `aggregator(key, value, aggregate)`, starting with `initializer()`. An aggregate of None
         deletes the row."""
@@ -213,17 +237,16 @@ class KGroupedStream(Groups[K, V]):
         def make(node: str, store: str) -> OperatorSupplier:
             return StreamAggregate(store, checked(initializer, node), checked(aggregator, node, *AGGREGATOR))
 
-        return self._aggregate("KSTREAM-AGGREGATE-", make, None, named, materialized)
+        return self._aggregate("KSTREAM-AGGREGATE-", make, None, node_and_store(store, materialized, named, value))
 
     def _aggregate(
         self,
         prefix: str,
         make: MakeOperator,
         value: Serde[VR] | None,
-        named: NamedOrStr | Materialized[K, VR],
-        materialized: MaterializedOrStr[K, VR],
+        kept: NodeAndStore,
     ) -> KTable[K, VR]:
-        return KTable._of(self._add_aggregate(prefix, make, value, named, materialized))
+        return KTable._of(self._add_aggregate(prefix, make, value, kept))
 
     def cogroup(self, aggregator: Aggregator[K, V, VR]) -> CogroupedKStream[K, VR]:
         """Start an aggregate of several grouped streams. `aggregator(key, value, aggregate)` takes the records of this one."""
@@ -255,15 +278,14 @@ class _WindowedKStream(Generic[K, V]):
         prefix: str,
         functions: Callable[[str], AggregateFunctions],
         value: Serde[VR] | None,
-        named: NamedOrStr | Materialized[K, VR],
-        materialized: MaterializedOrStr[K, VR],
+        kept: NodeAndStore,
     ) -> KTable[Windowed[K], VR]:
         windows, on_close = self._windows, self._on_close
 
         def make(node: str, store: str) -> OperatorSupplier:
             return aggregate_operator(store, windows, *functions(node), on_close=on_close)
 
-        return KTable._of(self._groups._add_aggregate(prefix, make, value, named, materialized, windows))
+        return KTable._of(self._groups._add_aggregate(prefix, make, value, kept, windows))
 
 
 class TimeWindowedKStream(_WindowedKStream[K, V]):
@@ -278,36 +300,44 @@ class TimeWindowedKStream(_WindowedKStream[K, V]):
         return self
 
     def count(
-        self, named: NamedOrStr | Materialized[K, int] = None, materialized: MaterializedOrStr[K, int] = None
+        self, store: StoreOrNamed[K, int] = None, materialized: MaterializedOrStr[K, int] = None, *, named: NamedOrStr = None
     ) -> KTable[Windowed[K], int]:
         """Count the records of each key and window (LONG)."""
         if not isinstance(self._windows, SlidingWindows):
-            self._groups._advance_for_unnamed_count(named, materialized)
-        return self._aggregate("KSTREAM-AGGREGATE-", lambda _: (zero, counted), LONG, named, materialized)
+            self._groups._advance_for_unnamed_count(store, materialized)
+        return self._aggregate("KSTREAM-AGGREGATE-", lambda _: (zero, counted), LONG, node_and_store(store, materialized, named))
 
     def reduce(
-        self, reducer: Reducer[V], named: NamedOrStr | Materialized[K, V] = None, materialized: MaterializedOrStr[K, V] = None
+        self,
+        reducer: Reducer[V],
+        store: StoreOrNamed[K, V] = None,
+        materialized: MaterializedOrStr[K, V] = None,
+        *,
+        named: NamedOrStr = None,
     ) -> KTable[Windowed[K], V]:
         """Combine the values of each key and window by `reducer(aggregate, value)`; the first value is the first aggregate."""
 
         def functions(node: str) -> tuple[Callable[[], object], Callable[..., object]]:
             return nothing, reducing(checked(reducer, node, *REDUCER))
 
-        return self._aggregate("KSTREAM-REDUCE-", functions, self._groups._how.value, named, materialized)
+        return self._aggregate("KSTREAM-REDUCE-", functions, self._groups._how.value, node_and_store(store, materialized, named))
 
     def aggregate(
         self,
         initializer: Initializer[VR],
         aggregator: Aggregator[K, V, VR],
-        named: NamedOrStr | Materialized[K, VR] = None,
+        store: StoreOrNamed[K, VR] = None,
         materialized: MaterializedOrStr[K, VR] = None,
+        *,
+        value: Serde[VR] | None = None,
+        named: NamedOrStr = None,
     ) -> KTable[Windowed[K], VR]:
         """Aggregate the records of each key and window by `aggregator(key, value, aggregate)`, starting with `initializer()`."""
 
         def functions(node: str) -> tuple[Callable[[], object], Callable[..., object]]:
             return checked(initializer, node), checked(aggregator, node, *AGGREGATOR)
 
-        return self._aggregate("KSTREAM-AGGREGATE-", functions, None, named, materialized)
+        return self._aggregate("KSTREAM-AGGREGATE-", functions, None, node_and_store(store, materialized, named, value))
 
 
 class SessionWindowedKStream(_WindowedKStream[K, V]):
@@ -320,14 +350,19 @@ class SessionWindowedKStream(_WindowedKStream[K, V]):
         return self
 
     def count(
-        self, named: NamedOrStr | Materialized[K, int] = None, materialized: MaterializedOrStr[K, int] = None
+        self, store: StoreOrNamed[K, int] = None, materialized: MaterializedOrStr[K, int] = None, *, named: NamedOrStr = None
     ) -> KTable[Windowed[K], int]:
         """Count the records of each key and session (LONG)."""
-        self._groups._advance_for_unnamed_count(named, materialized)
-        return self._aggregate("KSTREAM-AGGREGATE-", lambda _: (zero, counted, _sum), LONG, named, materialized)
+        self._groups._advance_for_unnamed_count(store, materialized)
+        return self._aggregate("KSTREAM-AGGREGATE-", lambda _: (zero, counted, _sum), LONG, node_and_store(store, materialized, named))
 
     def reduce(
-        self, reducer: Reducer[V], named: NamedOrStr | Materialized[K, V] = None, materialized: MaterializedOrStr[K, V] = None
+        self,
+        reducer: Reducer[V],
+        store: StoreOrNamed[K, V] = None,
+        materialized: MaterializedOrStr[K, V] = None,
+        *,
+        named: NamedOrStr = None,
     ) -> KTable[Windowed[K], V]:
         """Combine the values of each key and session by `reducer(aggregate, value)`; the first value is the first aggregate. The reducer
         also merges the aggregates of two sessions."""
@@ -336,15 +371,18 @@ class SessionWindowedKStream(_WindowedKStream[K, V]):
             reduce = reducing(checked(reducer, node, *REDUCER))
             return nothing, reduce, lambda key, one, other: reduce(key, other, one)
 
-        return self._aggregate("KSTREAM-REDUCE-", functions, self._groups._how.value, named, materialized)
+        return self._aggregate("KSTREAM-REDUCE-", functions, self._groups._how.value, node_and_store(store, materialized, named))
 
     def aggregate(
         self,
         initializer: Initializer[VR],
         aggregator: Aggregator[K, V, VR],
         session_merger: Merger[K, VR],
-        named: NamedOrStr | Materialized[K, VR] = None,
+        store: StoreOrNamed[K, VR] = None,
         materialized: MaterializedOrStr[K, VR] = None,
+        *,
+        value: Serde[VR] | None = None,
+        named: NamedOrStr = None,
     ) -> KTable[Windowed[K], VR]:
         """Aggregate the records of each key and session. `aggregator(key, value, aggregate)` makes a session of each record, starting with
         `initializer()`; `session_merger(key, aggregate, other)` merges it with the sessions that the record joins."""
@@ -352,7 +390,7 @@ class SessionWindowedKStream(_WindowedKStream[K, V]):
         def functions(node: str) -> tuple[Callable[[], object], Callable[..., object], Callable[..., object]]:
             return checked(initializer, node), checked(aggregator, node, *AGGREGATOR), checked(session_merger, node, *MERGER)
 
-        return self._aggregate("KSTREAM-AGGREGATE-", functions, None, named, materialized)
+        return self._aggregate("KSTREAM-AGGREGATE-", functions, None, node_and_store(store, materialized, named, value))
 
 
 def _sum(key: object, one: int, other: int) -> int:

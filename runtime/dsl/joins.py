@@ -212,6 +212,8 @@ def _window_store(
     supplier that does not fit the windows."""
     size, retention = windows.size_ms, windows.size_ms + windows.grace_period_ms
     if supplier is not None:
+        if supplier.with_headers:
+            raise TopologyError(f"store {name}: the stores of a join keep no headers, since none are read; take another supplier")
         found = (supplier.window_size_ms, supplier.retention_ms, supplier.retain_duplicates)
         if found != (size, retention, True):
             raise TopologyError(
@@ -356,7 +358,7 @@ def join_foreign(
     resolve = ResponseResolve(left.node, joiner, takes_key(joiner, 2, names.resolve), left_join, left._value, topic)
     graph.operator(names.resolve, resolve, (names.response_source,), left_stores)
     how = replace(kept, key=kept.key or left._key)
-    return table_from(graph, names.resolve, names.result, TableRoot(names.result_store, how, from_topic=False), sources)
+    return table_from(graph, names.resolve, names.result, TableRoot(names.result_store, how), sources)
 
 
 class _ForeignJoinNames:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import KW_ONLY, dataclass, fields, replace
+from datetime import timedelta
 from typing import Generic, overload
 
 from penstock.runtime.dsl.aggregates import name_and_materialized
+from penstock.runtime.dsl.deduplication import deduplicate
 from penstock.runtime.dsl.graph import GlobalKTable, Repartition, StreamNode, TableRoot, table_from
 from penstock.runtime.dsl.grouped import KGroupedStream
 from penstock.runtime.dsl.joins import join_global_table, join_streams, join_table
@@ -23,7 +25,9 @@ from penstock.runtime.dsl.options import (
     Printed,
     ProducedOrStr,
     Repartitioned,
+    StoreOrNamed,
     StreamJoinedOrStr,
+    at_least_one,
     grouped_of,
     name_instead_of,
     name_of,
@@ -31,11 +35,15 @@ from penstock.runtime.dsl.options import (
     produced_of,
     repartitioned_of,
 )
+from penstock.runtime.dsl.signatures import with_overloads
 from penstock.runtime.dsl.windows import JoinWindows
 from penstock.runtime.model.arity import checked, takes_key
+from penstock.runtime.model.clock import Duration, to_ms
 from penstock.runtime.model.errors import TopologyError
 from penstock.runtime.model.type_variables import KR, VO, VR, K, K_co, Subscripted, V, V_co
 from penstock.runtime.operators.base import OperatorSupplier
+from penstock.runtime.operators.map_async import MapAsync
+from penstock.runtime.operators.map_batches import MapBatches
 from penstock.runtime.operators.processor import MakesFixedKeyProcessor, MakesProcessor, UserProcessor
 from penstock.runtime.operators.stateless import (
     Filter,
@@ -51,7 +59,11 @@ from penstock.runtime.operators.stateless import (
     Split,
     key_and_value,
 )
+from penstock.runtime.serdes.serde import Serde
 from penstock.runtime.topology.nodes import TopicNameExtractor
+
+CALL_TIMEOUT = timedelta(seconds=5)
+"""Default timeout of a call of `map_async`: two of them are not longer than `transaction.timeout.ms`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +115,61 @@ class KStream(StreamNode[K_co, V_co]):
     def map_values(self, mapper: Callable[..., VR], named: NamedOrStr = None) -> KStream[K_co, VR]:
         """Replace the value by the result of `mapper(value)` or `mapper(key, value)`."""
         return self._new_values(self._below("KSTREAM-MAPVALUES-", named, lambda node: MapValues(mapper, takes_key(mapper, 1, node))))
+
+    def map_batches(self, mapper: Callable[[list[V_co]], Iterable[VR]], *, size: int = 256, named: NamedOrStr = None) -> KStream[K_co, VR]:
+        """Replace the values of up to `size` records at once by the results of `mapper(values)`: as many, in the same order (any iterable,
+        such as an array). Keys, timestamps, headers and the order of the records are kept.
+
+        A batch has the records that were read together; it never waits for more. If `mapper` raises, it is called for each record of the
+        batch alone, and the error belongs to the record with which it raises again (docs/enrichment.md).
+        """
+
+        def supplier(node: str) -> OperatorSupplier:
+            return MapBatches(checked(mapper, node, "values"), at_least_one(size, node, "size"))
+
+        return self._new_values(self._below("KSTREAM-MAPBATCHES-", named, supplier))
+
+    @overload
+    def map_async(
+        self,
+        mapper: Callable[[V_co], Awaitable[VR]],
+        *,
+        limit: int = 100,
+        timeout: Duration | None = CALL_TIMEOUT,
+        named: NamedOrStr = None,
+    ) -> KStream[K_co, VR]: ...
+
+    @overload
+    def map_async(
+        self,
+        mapper: Callable[[K_co, V_co], Awaitable[VR]],
+        *,
+        limit: int = 100,
+        timeout: Duration | None = CALL_TIMEOUT,
+        named: NamedOrStr = None,
+    ) -> KStream[K_co, VR]: ...
+
+    def map_async(
+        self,
+        mapper: Callable[..., Awaitable[VR]],
+        *,
+        limit: int = 100,
+        timeout: Duration | None = CALL_TIMEOUT,
+        named: NamedOrStr = None,
+    ) -> KStream[K_co, VR]:
+        """Replace the value by the result of `mapper(value)` or `mapper(key, value)`, an async function, which is called for up to `limit`
+        records of a task at once. Results are forwarded in the order of the records, with their keys, timestamps and headers, and are part
+        of the transaction that commits the records.
+
+        A call that does not return within `timeout` (ms if an int; None: no limit) fails with TimeoutError. An error belongs to its record,
+        as in `map_values`. After a failure or restart calls are repeated (docs/enrichment.md).
+        """
+
+        def supplier(node: str) -> OperatorSupplier:
+            timeout_ms = None if timeout is None else at_least_one(to_ms(timeout, "timeout"), node, "timeout")
+            return MapAsync(mapper, takes_key(mapper, 1, node, awaited=True), at_least_one(limit, node, "limit"), timeout_ms)
+
+        return self._new_values(self._below("KSTREAM-MAPASYNC-", named, supplier))
 
     def flat_map(self, mapper: Callable[[K_co, V_co], Iterable[tuple[KR, VR]]], named: NamedOrStr = None) -> KStream[KR, VR]:
         """Replace each record by any number of records, the pairs that `mapper(key, value)` returns."""
@@ -168,9 +235,17 @@ class KStream(StreamNode[K_co, V_co]):
 
     # -- topics ------------------------------------------------------------------------------------------------------------------
 
-    def to(self: KStream[K | None, V | None], topic: str | TopicNameExtractor[K_co, V_co], produced: ProducedOrStr[K, V] = None) -> None:
-        """Write the records to a topic, or to the topic that `topic(key, value, context)` returns. A terminal operation."""
-        how = produced_of(produced)
+    def to(
+        self: KStream[K | None, V | None],
+        topic: str | TopicNameExtractor[K_co, V_co],
+        produced: ProducedOrStr[K, V] = None,
+        *,
+        key: Serde[K] | None = None,
+        value: Serde[V] | None = None,
+    ) -> None:
+        """Write the records to a topic, or to the topic that `topic(key, value, context)` returns. A terminal operation. `key` and `value`
+        are the serdes, by default those of the stream; with more to say, give a `Produced` instead."""
+        how = produced_of(produced, key, value)
         self._graph.topology.add_sink(
             self._graph.name("KSTREAM-SINK-", how.name),
             topic,
@@ -181,9 +256,16 @@ class KStream(StreamNode[K_co, V_co]):
             by_window_key=True,
         )
 
-    def repartition(self: KStream[K | None, V | None], repartitioned: Repartitioned[K, V] | str | None = None) -> KStream[K, V]:
-        """Send the records through an internal topic, partitioned by their key (KIP-221)."""
-        how = repartitioned_of(repartitioned)
+    def repartition(
+        self: KStream[K | None, V | None],
+        repartitioned: Repartitioned[K, V] | str | None = None,
+        *,
+        key: Serde[K] | None = None,
+        value: Serde[V] | None = None,
+    ) -> KStream[K, V]:
+        """Send the records through an internal topic, partitioned by their key (KIP-221). `key` and `value` are the serdes, by default the
+        stream's."""
+        how = repartitioned_of(repartitioned, key, value)
         topic = Repartition(
             name_of(how.name) or self._graph.name("KSTREAM-REPARTITION-"),
             self._key_serde(how.key),
@@ -211,26 +293,82 @@ class KStream(StreamNode[K_co, V_co]):
         if self._repartition:
             parent = graph.repartition(parent, Repartition(node, kept.key, kept.value))
             sources = frozenset((parent,))
-        return KTable._of(table_from(graph, parent, node, TableRoot(store, kept, from_topic=False), sources))
+        return KTable._of(table_from(graph, parent, node, TableRoot(store, kept), sources))
 
     # -- with state --------------------------------------------------------------------------------------------------------------
 
     def group_by(
-        self: KStream[K, V | None], selector: Callable[[K_co, V_co], KR | None], grouped: GroupedOrStr[KR, V] = None
+        self: KStream[K, V | None],
+        selector: Callable[[K_co, V_co], KR | None],
+        grouped: GroupedOrStr[KR, V] = None,
+        *,
+        key: Serde[KR] | None = None,
+        value: Serde[V] | None = None,
     ) -> KGroupedStream[KR, V]:
-        """Group by the key that `selector(key, value)` returns. A record for which it returns None is dropped."""
-        how = grouped_of(grouped)
+        """Group by the key that `selector(key, value)` returns. A record for which it returns None is dropped. `key` is the serde of the
+        new key, `value` that of the value, by default the stream's."""
+        how = grouped_of(grouped, key, value)
         node = self._below("KSTREAM-KEY-SELECT-", how.name, lambda node: SelectKey(checked(selector, node, *KEY_AND_VALUE)))
         return self._grouped(node, Grouped(how.key, value=self._value_serde(how.value), name=how.name), repartition=True)
 
-    def group_by_key(self: KStream[K | None, V | None], grouped: GroupedOrStr[K, V] = None) -> KGroupedStream[K, V]:
-        """Group by the key of the records. A record without a key is dropped."""
-        how = grouped_of(grouped)
+    def group_by_key(
+        self: KStream[K | None, V | None],
+        grouped: GroupedOrStr[K, V] = None,
+        *,
+        key: Serde[K] | None = None,
+        value: Serde[V] | None = None,
+    ) -> KGroupedStream[K, V]:
+        """Group by the key of the records. A record without a key is dropped. `key` and `value` are the serdes, by default the stream's."""
+        how = grouped_of(grouped, key, value)
         by = Grouped(self._key_serde(how.key), value=self._value_serde(how.value), name=how.name)
         return self._grouped(self._node, by, repartition=self._repartition)
 
     def _grouped(self, node: str, how: Grouped[KR, V], *, repartition: bool) -> KGroupedStream[KR, V]:
         return KGroupedStream(self._graph, node, how, self._sources, repartition)
+
+    @overload
+    def deduplicate(
+        self,
+        key: Callable[[K_co, V_co], KR | None],
+        within: Duration,
+        store: StoreOrNamed[KR, bytes] = None,
+        materialized: MaterializedOrStr[KR, bytes] = None,
+        *,
+        named: NamedOrStr = None,
+        repartition: bool = True,
+    ) -> KStream[K_co, V_co]: ...
+
+    @overload
+    def deduplicate(
+        self: KStream[K | None, V_co],
+        key: None = None,
+        *,
+        within: Duration,
+        store: StoreOrNamed[K, bytes] = None,
+        materialized: MaterializedOrStr[K, bytes] = None,
+        named: NamedOrStr = None,
+    ) -> KStream[K_co, V_co]: ...
+
+    def deduplicate(
+        self,
+        key: Callable[..., object] | None = None,
+        within: Duration | None = None,
+        store: StoreOrNamed = None,
+        materialized: MaterializedOrStr = None,
+        *,
+        named: NamedOrStr = None,
+        repartition: bool = True,
+    ) -> KStream[K_co, V_co]:
+        """Drop duplicates: of records with one id whose timestamps are less than `within` apart, the one that is processed first passes,
+        unchanged. The id is the record's key, or what `key(key, value)` returns; a record without one always passes.
+
+        Records out of order by less than `within`, in stream time, are compared exactly; later ones pass. The store, which can be named as
+        that of an aggregate, forgets an id after two intervals. Ids of `key` are written as JSON, or by `Materialized(key=…)`.
+
+        With `key`, records are partitioned by the id first, through a repartition topic, since equal ids may have different keys.
+        `repartition=False`: they never do, so none is needed. Raises TopologyError.
+        """
+        return KStream._of(deduplicate(self, key, within, store, materialized, named, repartition=repartition))
 
     # -- joins -------------------------------------------------------------------------------------------------------------------
 
@@ -280,6 +418,7 @@ class KStream(StreamNode[K_co, V_co]):
         named: NamedOrStr = None,
     ) -> KStream[K_co, VR]: ...
 
+    @with_overloads
     def join(self, other: KStream | KTable | GlobalKTable, *arguments: object, **keywords: object) -> KStream:
         """Join records with equal keys; `joiner` takes `(left, right)` or `(key, left, right)`. A record without a partner is dropped.
 
@@ -342,6 +481,7 @@ class KStream(StreamNode[K_co, V_co]):
         named: NamedOrStr = None,
     ) -> KStream[K_co, VR]: ...
 
+    @with_overloads
     def left_join(self, other: KStream | KTable | GlobalKTable, *arguments: object, **keywords: object) -> KStream:
         """As `join`, but a record without a partner is joined with None. With a stream, that happens when its window closes."""
         return self._join(other, arguments, keywords, left=True)

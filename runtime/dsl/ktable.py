@@ -12,9 +12,9 @@ from penstock.runtime.dsl.aggregates import (
     Aggregator,
     Initializer,
     MakeOperator,
+    NodeAndStore,
     Reducer,
     aggregate_table,
-    name_and_materialized,
 )
 from penstock.runtime.dsl.graph import Graph, Repartition, TableNode
 from penstock.runtime.dsl.joins import join_foreign, join_tables
@@ -25,12 +25,15 @@ from penstock.runtime.dsl.options import (
     MaterializedOrStr,
     Named,
     NamedOrStr,
+    StoreOrNamed,
     TableJoinedOrStr,
     grouped_of,
     materialized_of,
     name_of,
     named_and_stores,
+    node_and_store,
 )
+from penstock.runtime.dsl.signatures import with_overloads
 from penstock.runtime.dsl.stores import buffer_store, key_value_store
 from penstock.runtime.dsl.windows import Suppressed
 from penstock.runtime.model.arity import checked, takes_key
@@ -206,10 +209,16 @@ class KTable(TableNode[K_co, V_co]):
         return KTable(graph, name, self._key, self._value, self.sources, _parent=self, _buffer=buffer)
 
     def group_by(
-        self, selector: Callable[[K_co, V_co], tuple[KR, VR] | None], grouped: GroupedOrStr[KR, VR] = None
+        self,
+        selector: Callable[[K_co, V_co], tuple[KR, VR] | None],
+        grouped: GroupedOrStr[KR, VR] = None,
+        *,
+        key: Serde[KR] | None = None,
+        value: Serde[VR] | None = None,
     ) -> KGroupedTable[KR, VR]:
-        """Group the rows by `selector(key, value)`, which returns a new key and value, or None to leave the row out."""
-        how = grouped_of(grouped)
+        """Group the rows by `selector(key, value)`, which returns a new key and value, or None to leave the row out. `key` and `value` are
+        their serdes."""
+        how = grouped_of(grouped, key, value)
         self.readable_stores()  # a change must carry the old row, so that it can be removed from its old group
         name = self._graph.name("KTABLE-SELECT-", how.name)
         self._graph.operator(name, TableGroupBy(checked(selector, name, "key", "value"), self.versioned), (self.node,))
@@ -246,6 +255,7 @@ class KTable(TableNode[K_co, V_co]):
         materialized: MaterializedOrStr[K_co, VR] = None,
     ) -> KTable[K_co, VR]: ...
 
+    @with_overloads
     def join(self, other: KTable, *arguments: object, **keywords: object) -> KTable:
         """Join the rows of two tables; `joiner` takes `(left, right)` or `(key, left, right)`. A row without a partner has no result.
 
@@ -284,6 +294,7 @@ class KTable(TableNode[K_co, V_co]):
         materialized: MaterializedOrStr[K_co, VR] = None,
     ) -> KTable[K_co, VR]: ...
 
+    @with_overloads
     def left_join(self, other: KTable, *arguments: object, **keywords: object) -> KTable:
         """As `join`; a row of this table without a partner is joined with None."""
         return self._join(other, arguments, keywords, left=True)
@@ -316,16 +327,22 @@ class KGroupedTable(Generic[K, V]):
     _how: Grouped[K, V]
     _source: str | None = field(default=None, init=False)
 
-    def count(self, named: NamedOrStr | Materialized[K, int] = None, materialized: MaterializedOrStr[K, int] = None) -> KTable[K, int]:
+    def count(
+        self, store: StoreOrNamed[K, int] = None, materialized: MaterializedOrStr[K, int] = None, *, named: NamedOrStr = None
+    ) -> KTable[K, int]:
         """Count the rows of each key (LONG)."""
-        return self._aggregate("KTABLE-AGGREGATE-", lambda _node, store: TableCount(store), LONG, named, materialized)
+        return self._aggregate(
+            "KTABLE-AGGREGATE-", lambda _node, store: TableCount(store), LONG, node_and_store(store, materialized, named)
+        )
 
     def reduce(
         self,
         adder: Reducer[V],
         subtractor: Reducer[V],
-        named: NamedOrStr | Materialized[K, V] = None,
+        store: StoreOrNamed[K, V] = None,
         materialized: MaterializedOrStr[K, V] = None,
+        *,
+        named: NamedOrStr = None,
     ) -> KTable[K, V]:
         """Combine the values of each key by `adder(aggregate, new value)` and `subtractor(aggregate, old value)`; the first value is the
         first aggregate."""
@@ -333,15 +350,18 @@ class KGroupedTable(Generic[K, V]):
         def make(node: str, store: str) -> OperatorSupplier:
             return TableReduce(store, checked(adder, node, *REDUCER), checked(subtractor, node, *REDUCER))
 
-        return self._aggregate("KTABLE-REDUCE-", make, self._how.value, named, materialized)
+        return self._aggregate("KTABLE-REDUCE-", make, self._how.value, node_and_store(store, materialized, named))
 
     def aggregate(
         self,
         initializer: Initializer[VR],
         adder: Aggregator[K, V, VR],
         subtractor: Aggregator[K, V, VR],
-        named: NamedOrStr | Materialized[K, VR] = None,
+        store: StoreOrNamed[K, VR] = None,
         materialized: MaterializedOrStr[K, VR] = None,
+        *,
+        value: Serde[VR] | None = None,
+        named: NamedOrStr = None,
     ) -> KTable[K, VR]:
         """Aggregate the rows of each key by `adder(key, new value, aggregate)` and `subtractor(key, old value, aggregate)`, starting with
         `initializer()`."""
@@ -350,17 +370,16 @@ class KGroupedTable(Generic[K, V]):
             add, subtract = checked(adder, node, *AGGREGATOR), checked(subtractor, node, *AGGREGATOR)
             return TableAggregate(store, checked(initializer, node), add, subtract)
 
-        return self._aggregate("KTABLE-AGGREGATE-", make, None, named, materialized)
+        return self._aggregate("KTABLE-AGGREGATE-", make, None, node_and_store(store, materialized, named, value))
 
     def _aggregate(
         self,
         prefix: str,
         make: MakeOperator,
         value: Serde[VR] | None,
-        named: NamedOrStr | Materialized[K, VR],
-        materialized: MaterializedOrStr[K, VR],
+        kept: NodeAndStore,
     ) -> KTable[K, VR]:
-        named, how = name_and_materialized(named, materialized)
+        named, how = kept
         graph, grouped = self._graph, self._how
         key, value = how.key or grouped.key, how.value or value
         store = graph.store_name("KTABLE-AGGREGATE-", how)  # of a reduce too, as in Kafka Streams

@@ -1,7 +1,8 @@
 """The configuration objects of the DSL (Kafka Streams' `Consumed`, `Produced`, …). They are frozen and built with keywords; the first
 field may be given by position.
 
-A plain `str` is accepted instead of an object that would contain a name only.
+A plain `str` is accepted instead of an object that would contain a name only, and the keywords `key` and `value` instead of one that would
+contain serdes only.
 """
 
 from __future__ import annotations
@@ -10,23 +11,32 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
-from typing import Generic, TypeAlias
+from typing import Generic, TypeAlias, TypeVar
 
 from penstock.runtime.model.clock import Duration, to_ms
 from penstock.runtime.model.errors import TopologyError
 from penstock.runtime.model.offsets import AutoOffsetReset
 from penstock.runtime.model.type_variables import VO, K, Subscripted, V
 from penstock.runtime.serdes.serde import Serde
-from penstock.runtime.stores.suppliers import KeyValueSupplier, SessionSupplier, VersionedSupplier, WindowSupplier
+from penstock.runtime.stores.suppliers import KeyValueSupplier, SessionSupplier, VersionedSupplier, WindowSupplier, checked_ttl_ms
 from penstock.runtime.topology.nodes import Partitioner
 
 KeyPartitioner: TypeAlias = Callable[[str, object, object, int], int | None]
 """`(topic, key, None, number of partitions) -> partition`; None is the default partitioner's choice."""
 
 
+Option = TypeVar("Option", bound="Consumed | Produced | Grouped | Repartitioned | Materialized")
+
 KEY_AND_VALUE = ("key", "value")
 """The parameters of most callbacks, for the error about one that takes others."""
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+def at_least_one(number: int, node: str, what: str) -> int:
+    """Return a positive whole number. Raises TopologyError for anything else."""
+    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+        raise TopologyError(f"node {node}: {what} is a whole number of at least 1, not {number!r}")
+    return number
 
 
 def check_serdes(of: object, *serdes: object) -> None:
@@ -134,8 +144,8 @@ class Materialized(Subscripted, Generic[K, V]):
     """How to store a table. `store` is the store's name, or a supplier made by `Stores`; without it, the name is generated.
 
     `caching`: whether only the last update of a key between two commits is forwarded. `logging`: True, False, or settings of the changelog
-    topic. `retention` of windows and sessions must be at least the time in which they can change, which is the default. `store_type` is
-    `rocksDB` or `in_memory`.
+    topic. `retention` of windows and sessions must be at least the time in which they can change, which is the default. `ttl` of a table
+    without windows: a row expires when stream time is that long past the row's timestamp. `store_type` is `rocksDB` or `in_memory`.
     """
 
     store: str | KeyValueSupplier | WindowSupplier | SessionSupplier | VersionedSupplier | None = None
@@ -145,6 +155,7 @@ class Materialized(Subscripted, Generic[K, V]):
     caching: bool = True
     logging: bool | Mapping[str, str] = True
     retention: Duration | None = None
+    ttl: Duration | None = None
     store_type: str = "rocksDB"
 
     def __post_init__(self) -> None:
@@ -157,11 +168,20 @@ class Materialized(Subscripted, Generic[K, V]):
         check_logging(self, self.logging)
         if self.retention is not None:
             to_ms(self.retention, "Materialized: the retention")
+        if checked_ttl_ms(self.ttl, "Materialized") is not None and isinstance(self.store, WindowSupplier | SessionSupplier):
+            raise TopologyError("Materialized: windows and sessions have a retention instead of a ttl")
+        if self.ttl is not None and (self.versioned or (isinstance(self.store, KeyValueSupplier) and self.store.max_entries is not None)):
+            raise TopologyError("Materialized: versioned stores and lru_map have no ttl: they decide themselves what they keep")
 
     @property
     def versioned(self) -> bool:
         """Whether older versions of a row are stored too."""
         return isinstance(self.store, VersionedSupplier)
+
+    @property
+    def expires(self) -> bool:
+        """Whether rows expire."""
+        return self.ttl is not None or (isinstance(self.store, KeyValueSupplier) and self.store.ttl_ms is not None)
 
     @property
     def history_ms(self) -> int | None:
@@ -278,6 +298,8 @@ class Printed(Subscripted, Generic[K, V]):
 
 NamedOrStr: TypeAlias = Named | str | None
 MaterializedOrStr: TypeAlias = Materialized[K, V] | str | None
+StoreOrNamed: TypeAlias = Materialized[K, V] | Named | str | None
+"""The first argument about an aggregate's names: see `node_and_store`."""
 ConsumedOrStr: TypeAlias = Consumed[K, V] | str | None
 ProducedOrStr: TypeAlias = Produced[K, V] | str | None
 GroupedOrStr: TypeAlias = Grouped[K, V] | str | None
@@ -294,6 +316,10 @@ def name_of(named: Named | str | None) -> str | None:
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name in (".", ".."):
         raise TopologyError(f"a name has 1 to 249 characters of a-z, A-Z, 0-9, '.', '_' and '-'; this is none: {named!r}")
     return name
+
+
+_OF_SERDES = (Consumed, Produced, Grouped, Repartitioned)
+"""Options whose serdes may be given as keywords instead."""
 
 
 def named_and_stores(named: NamedOrStr, arguments: tuple[object, ...]) -> tuple[NamedOrStr, tuple[str, ...]]:
@@ -316,28 +342,61 @@ def name_instead_of(kind: type, argument: object) -> str | None:
     if argument is kind:
         remedy = f": call it, {kind.__name__}(...)"
     elif isinstance(argument, Serde):
-        remedy = f": {kind.__name__}({argument!r}, value=...)"
+        remedy = f": key={argument!r}, value=..." if kind in _OF_SERDES else f": {kind.__name__}({argument!r}, value=...)"
     raise TopologyError(f"expected {kind.__name__}(...), or a name alone, not {argument!r}{remedy}")
 
 
-def consumed_of(consumed: ConsumedOrStr[K, V]) -> Consumed[K, V]:
-    """Convert a name, or None, to `Consumed`."""
-    return consumed if isinstance(consumed, Consumed) else Consumed(name=name_instead_of(Consumed, consumed))
+def _with_its_own(option: Option, key: Serde | None, value: Serde | None) -> Option:
+    """Return the option. Raises TopologyError if serdes are given beside it."""
+    if key is not None or value is not None:
+        kind = type(option).__name__
+        raise TopologyError(f"serdes are given twice, beside {kind}(...) too: give them in {kind}(...), or as key= and value= without it")
+    return option
 
 
-def produced_of(produced: ProducedOrStr[K, V]) -> Produced[K, V]:
-    """Convert a name, or None, to `Produced`."""
-    return produced if isinstance(produced, Produced) else Produced(name=name_instead_of(Produced, produced))
+def consumed_of(consumed: ConsumedOrStr[K, V], key: Serde[K] | None = None, value: Serde[V] | None = None) -> Consumed[K, V]:
+    """Convert a name, or None, to `Consumed` with these serdes. Raises TopologyError for serdes beside a `Consumed`."""
+    if isinstance(consumed, Consumed):
+        return _with_its_own(consumed, key, value)
+    return Consumed(key, value=value, name=name_instead_of(Consumed, consumed))
 
 
-def materialized_of(materialized: MaterializedOrStr[K, V]) -> Materialized[K, V]:
-    """Convert a name, or None, to `Materialized`."""
-    return materialized if isinstance(materialized, Materialized) else Materialized(name_instead_of(Materialized, materialized))
+def produced_of(produced: ProducedOrStr[K, V], key: Serde[K] | None = None, value: Serde[V] | None = None) -> Produced[K, V]:
+    """Convert a name, or None, to `Produced`, like `consumed_of`."""
+    if isinstance(produced, Produced):
+        return _with_its_own(produced, key, value)
+    return Produced(key, value=value, name=name_instead_of(Produced, produced))
 
 
-def grouped_of(grouped: GroupedOrStr[K, V]) -> Grouped[K, V]:
-    """Convert a name, or None, to `Grouped`."""
-    return grouped if isinstance(grouped, Grouped) else Grouped(name=name_instead_of(Grouped, grouped))
+def materialized_of(materialized: MaterializedOrStr[K, V], value: Serde[V] | None = None) -> Materialized[K, V]:
+    """Convert a name, or None, to `Materialized`, like `consumed_of`."""
+    if isinstance(materialized, Materialized):
+        return _with_its_own(materialized, None, value)
+    return Materialized(name_instead_of(Materialized, materialized), value=value)
+
+
+def node_and_store(
+    store: StoreOrNamed[K, V], materialized: MaterializedOrStr[K, V], named: NamedOrStr, value: Serde[V] | None = None
+) -> tuple[str | None, Materialized[K, V]]:
+    """Return the name of an aggregate's node, if it has one, and how its table is stored.
+
+    A name alone is the store's, which every aggregate has. Before a second argument it is the node's, as in Kafka Streams'
+    `count(Named, Materialized)`; a `Named` always is. Raises TopologyError if either is given twice.
+    """
+    if isinstance(store, Named) or (isinstance(store, str) and materialized is not None):
+        if named is not None:
+            raise TopologyError(f"the node is named twice: {name_of(store)} and {name_of(named)}")
+        store, named = None, store
+    if store is not None and materialized is not None:
+        raise TopologyError(f"the store is given twice: {store!r} and {materialized!r}")
+    return name_of(named), materialized_of(materialized if store is None else store, value)
+
+
+def grouped_of(grouped: GroupedOrStr[K, V], key: Serde[K] | None = None, value: Serde[V] | None = None) -> Grouped[K, V]:
+    """Convert a name, or None, to `Grouped`, like `consumed_of`."""
+    if isinstance(grouped, Grouped):
+        return _with_its_own(grouped, key, value)
+    return Grouped(key, value=value, name=name_instead_of(Grouped, grouped))
 
 
 def joined_of(joined: JoinedOrStr[K, V, VO]) -> Joined[K, V, VO]:
@@ -345,9 +404,13 @@ def joined_of(joined: JoinedOrStr[K, V, VO]) -> Joined[K, V, VO]:
     return joined if isinstance(joined, Joined) else Joined(name=name_instead_of(Joined, joined))
 
 
-def repartitioned_of(repartitioned: Repartitioned[K, V] | str | None) -> Repartitioned[K, V]:
-    """Convert a name, or None, to `Repartitioned`."""
-    return repartitioned if isinstance(repartitioned, Repartitioned) else Repartitioned(name_instead_of(Repartitioned, repartitioned))
+def repartitioned_of(
+    repartitioned: Repartitioned[K, V] | str | None, key: Serde[K] | None = None, value: Serde[V] | None = None
+) -> Repartitioned[K, V]:
+    """Convert a name, or None, to `Repartitioned`, like `consumed_of`."""
+    if isinstance(repartitioned, Repartitioned):
+        return _with_its_own(repartitioned, key, value)
+    return Repartitioned(name_instead_of(Repartitioned, repartitioned), key=key, value=value)
 
 
 def stream_joined_of(joined: StreamJoinedOrStr[K, V, VO]) -> StreamJoined[K, V, VO]:

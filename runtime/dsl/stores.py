@@ -14,6 +14,7 @@ from penstock.runtime.serdes import session_windowed, time_windowed
 from penstock.runtime.serdes.serde import Serde, required_serde, resolved_serde, wrapped
 from penstock.runtime.stores.base import EngineStore, StateStore, StoreBuilder
 from penstock.runtime.stores.buffer import ChangeBuffer
+from penstock.runtime.stores.key_value import StagedKeyValueStore
 from penstock.runtime.stores.settings import SessionSettings, StoreSettings, WindowSettings
 from penstock.runtime.stores.suppliers import Builder, KeyValueSupplier, SessionSupplier, Stores, VersionedSupplier, WindowSupplier
 from penstock.runtime.topology.nodes import StoreFactory
@@ -25,6 +26,8 @@ def table_store(
     name: str, materialized: Materialized, key: Serde | None, value: Serde | None, windows: AnyWindows | None = None
 ) -> StoreFactory:
     """The timestamped store of a table, by key, by window or by session. `key` is the serde of the key without its window."""
+    if windows is not None and materialized.ttl is not None:
+        raise TopologyError(f"store {name}: a table of windows has a retention instead of a ttl")
     match windows:
         case None:
             return key_value_store(name, materialized, key, value)
@@ -47,10 +50,17 @@ def key_value_store(name: str, materialized: Materialized, key: Serde | None, va
     if not isinstance(supplier, KeyValueSupplier):
         make = Stores.in_memory_key_value_store if materialized.store_type == "in_memory" else Stores.persistent_key_value_store
         supplier = make(name)
-    chosen = supplier
-    return _store_factory(
-        name, materialized, key, value, lambda k, v: _configured(Stores.timestamped_key_value_store_builder(chosen, k, v), materialized)
-    )
+    chosen = supplier if materialized.ttl is None else replace(supplier, ttl_ms=to_ms(materialized.ttl))
+    if chosen.ttl_ms is not None and chosen.with_headers:
+        raise TopologyError(f"store {name}: a store with headers has no ttl; take a supplier of a timestamped store")
+
+    def build(k: Serde, v: Serde) -> Builder[StagedKeyValueStore]:
+        if chosen.ttl_ms is not None:  # whatever `dsl.store.format` says
+            return _configured(Stores.timestamped_key_value_store_builder(chosen, k, v), materialized)
+        builder = _configured(Stores.timestamped_key_value_store_with_headers_builder(chosen, k, v), materialized)
+        return _with_headers(builder, materialized, chosen)
+
+    return _store_factory(name, materialized, key, value, build)
 
 
 def _window_store(
@@ -78,7 +88,13 @@ def _window_store(
         materialized,
         key,
         value,
-        lambda k, v: _with_window_times(_configured(Stores.timestamped_window_store_builder(chosen, k, v), materialized), longer, starts),
+        lambda k, v: _with_headers(
+            _with_window_times(
+                _configured(Stores.timestamped_window_store_with_headers_builder(chosen, k, v), materialized), longer, starts
+            ),
+            materialized,
+            chosen,
+        ),
     )
 
 
@@ -98,7 +114,11 @@ def _session_store(name: str, materialized: Materialized, key: Serde | None, val
         materialized,
         key,
         value,
-        lambda k, v: _with_window_times(_configured(Stores.session_store_builder(chosen, k, v), materialized), 1, starts),
+        lambda k, v: _with_headers(
+            _with_window_times(_configured(Stores.session_store_with_headers_builder(chosen, k, v), materialized), 1, starts),
+            materialized,
+            chosen,
+        ),
     )
 
 
@@ -149,6 +169,16 @@ def _configured(builder: Builder[S], materialized: Materialized) -> Builder[S]:
     if materialized.logging is False:
         return builder.with_logging_disabled()
     return builder.with_logging_enabled({} if materialized.logging is True else materialized.logging)
+
+
+def _with_headers(
+    builder: Builder[S], materialized: Materialized, supplier: KeyValueSupplier | WindowSupplier | SessionSupplier
+) -> Builder[S]:
+    """Decide whether a store keeps headers, as Kafka Streams does: one of the user's supplier as that says; in RocksDB as
+    `dsl.store.format` says; in memory never."""
+    own = not isinstance(materialized.store, str | None)
+    headers = supplier.with_headers if own or not supplier.persistent else None
+    return replace(builder, settings=replace(builder.settings, headers=headers))
 
 
 def _with_window_times(builder: Builder[S], longer_ms: int, starts: str) -> Builder[S]:

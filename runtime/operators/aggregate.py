@@ -17,6 +17,7 @@ from penstock.runtime.model.record import Change
 from penstock.runtime.operators.base import OperatorSupplier, of_changes
 from penstock.runtime.operators.context import Forward, LookUp, NodeContext, ValueGetter
 from penstock.runtime.operators.materialized import entries_of, finder, materialize, store_getter
+from penstock.runtime.operators.mistakes import dropping, watch_results
 
 Initializer = Callable[[], object]
 Aggregator = Callable[..., object]
@@ -25,7 +26,7 @@ Reducer = Callable[..., object]
 """(aggregate, value) -> aggregate."""
 
 
-class _Aggregate(OperatorSupplier):
+class StoreAggregate(OperatorSupplier):
     """Base of all aggregates. They are tables with a store, so they can send old values."""
 
     __slots__ = ()
@@ -38,7 +39,7 @@ class _Aggregate(OperatorSupplier):
         return store_getter(context, self.store_name)
 
 
-class _StreamAggregate(_Aggregate):
+class _StreamAggregate(StoreAggregate):
     """Base of aggregates of a stream, which read the entry of each record's key."""
 
     __slots__ = ()
@@ -78,11 +79,11 @@ class StreamCount(_StreamAggregate):
 
     def build(self, context: NodeContext, forward: Forward) -> Forward:
         to_bytes, load, update, value_of, objects, emit, store = materialize(context, forward, self.store_name)
-        task, drop, find = context.task, context.task.dropped.add, finder(store)
+        task, drop, find = context.task, dropping(context), finder(store)
 
         def count_cached(key: object, value: object, timestamp: int) -> None:
             if key is None or value is None:
-                drop()
+                drop(key)
                 return
             raw = to_bytes(key)
             entry = find(raw) or load(raw)
@@ -95,7 +96,7 @@ class StreamCount(_StreamAggregate):
 
         def count(key: object, value: object, timestamp: int) -> None:
             if key is None or value is None:
-                drop()
+                drop(key)
                 return
             raw = to_bytes(key)
             entry = find(raw) or load(raw)
@@ -123,11 +124,17 @@ class StreamAggregate(_StreamAggregate):
     def build(self, context: NodeContext, forward: Forward) -> Forward:
         to_bytes, load, update, value_of, objects, emit, store = materialize(context, forward, self.store_name)
         initializer, aggregator, send_old = self.initializer, self.aggregator, context.send_old
-        task, drop, find = context.task, context.task.dropped.add, finder(store)
+        task, drop, find = context.task, dropping(context), finder(store)
+
+        def use(chosen: Aggregator) -> None:
+            nonlocal aggregator
+            aggregator = chosen
+
+        watch_results(context, aggregator, use)
 
         def aggregate(key: object, value: object, timestamp: int) -> None:
             if key is None or value is None:
-                drop()
+                drop(key)
                 return
             raw = to_bytes(key)
             entry = find(raw) or load(raw)
@@ -162,7 +169,7 @@ class StreamReduce(_StreamAggregate):
 
 
 @dataclass(frozen=True, slots=True)
-class TableAggregate(_Aggregate):
+class TableAggregate(StoreAggregate):
     """`aggregate` of a grouped table."""
 
     store_name: str
@@ -173,11 +180,17 @@ class TableAggregate(_Aggregate):
     def build(self, context: NodeContext, forward: Forward) -> Forward:
         to_bytes, load, update, value_of, objects, emit, _ = materialize(context, forward, self.store_name)
         initializer, adder, subtractor = self.initializer, self.adder, self.subtractor
-        task, drop, send_old = context.task, context.task.dropped.add, context.send_old
+        task, drop, send_old = context.task, dropping(context), context.send_old
+
+        def use(chosen: Aggregator) -> None:
+            nonlocal adder
+            adder = chosen
+
+        watch_results(context, adder, use)
 
         def aggregate(key: object, change: Change, timestamp: int) -> None:
             if key is None:
-                drop()
+                drop(key)
                 return
             added, removed = change
             raw = to_bytes(key)
@@ -202,7 +215,7 @@ class TableAggregate(_Aggregate):
 
 
 @dataclass(frozen=True, slots=True)
-class TableReduce(_Aggregate):
+class TableReduce(StoreAggregate):
     """`reduce` of a grouped table."""
 
     store_name: str
@@ -219,7 +232,7 @@ class TableReduce(_Aggregate):
 
 
 @dataclass(frozen=True, slots=True)
-class TableCount(_Aggregate):
+class TableCount(StoreAggregate):
     """`count` of a grouped table: the number of rows in each group, 0 after the last row has left."""
 
     store_name: str

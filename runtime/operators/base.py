@@ -44,6 +44,14 @@ class OperatorSupplier(ABC):
         """Return True if the node forwards at once, with the key and timestamp of its input record."""
         return False
 
+    def defers(self) -> bool:
+        """Return True if the node may forward a record later, after others have reached it (`operators/deferred.py`)."""
+        return False
+
+    def global_stores(self) -> frozenset[str] | None:
+        """Return the global stores that the node may read; None: any, because it has user code that may ask for them."""
+        return frozenset()
+
     def look_up(self, context: NodeContext) -> LookUp | None:
         """Return the store entries that the node reads for each record, if they are known before the record is processed."""
         return None

@@ -16,6 +16,7 @@ from penstock.runtime.model.errors import InvalidStateStoreError, SerializationE
 from penstock.runtime.model.ids import TaskId
 from penstock.runtime.model.metrics import TASK, Counter, Metrics
 from penstock.runtime.model.record import Headers
+from penstock.runtime.operators.deferred import DeferredQueue
 from penstock.runtime.operators.punctuation import PunctuationQueue
 from penstock.runtime.stores.base import EngineStore, EntryStore, StateStore
 
@@ -91,6 +92,7 @@ class TaskContext:
 
     __slots__ = (
         "application_id",
+        "batch",
         "clock",
         "collector",
         "commit_requested",
@@ -148,6 +150,8 @@ class TaskContext:
         self.topic = ""
         self.partition = -1
         self.offset = -1
+        self.batch: object = None
+        """The batch of the record that is being processed, for those who know its type."""
         self.punctuating = False
         """True while a punctuator runs."""
         self.timestamp = 0
@@ -201,9 +205,11 @@ class NodeContext:
 
     __slots__ = (
         "children",
+        "deferred",
         "gets_old",
         "getters",
         "hooks",
+        "label",
         "mark",
         "name",
         "plain_forward",
@@ -228,8 +234,12 @@ class NodeContext:
         getters: Callable[[str], ValueGetter] | None = None,
         row_getters: Callable[[str], RowGetter] | None = None,
         table_stores: Callable[[str], str | None] = lambda table: None,
+        deferred: DeferredQueue | None = None,
+        label: str | None = None,
     ) -> None:
         self.name = name
+        self.label = label or name
+        """The name for messages, with the line that made the node if its name was generated."""
         self.task = task
         self.hooks = hooks
         self.stores = stores
@@ -240,6 +250,8 @@ class NodeContext:
         """Whether incoming changes carry old values."""
         self.send_old = send_old
         """For a table: whether its changes must carry old values."""
+        self.deferred = deferred
+        """The queue of an operator that defers records; None if it must not."""
         self.getters = getters
         self.row_getters = row_getters
         self.table_stores = table_stores

@@ -96,10 +96,10 @@ class DroppedRecords:
     """The dropped records of one node. The task's `dropped-records-total` counts them; the node's `dropped-records-by-reason-total` has the
     tag `reason`: `null-key-or-value` or `expired-window`."""
 
-    __slots__ = ("_last_late", "_last_null", "_late", "_logged_late", "_logged_null", "_null", "node", "task")
+    __slots__ = ("_last_late", "_last_null", "_late", "_logged_late", "_logged_null", "_null", "label", "node", "task")
 
     def __init__(self, context: NodeContext) -> None:
-        self.task, self.node = context.task, context.name
+        self.task, self.node, self.label = context.task, context.name, context.label
         self._null, self._late = self._counter("null-key-or-value"), self._counter("expired-window")
         self._logged_null, self._logged_late = self._null.value, self._late.value
         self._last_null: _Coordinates | None = None
@@ -132,7 +132,7 @@ class DroppedRecords:
             count, self._logged_null, self._last_null = self._null.value - self._logged_null, self._null.value, None
             logger.warning(
                 "task %s, node %s: skipped %d records due to null key or value. topic=[%s] partition=[%d] offset=[%d]",
-                *(self.task.task_id, self.node, count, *null),
+                *(self.task.task_id, self.label, count, *null),
                 extra={"task": self.task.task_id},
             )
         if late is not None:
@@ -140,7 +140,7 @@ class DroppedRecords:
             logger.warning(
                 "task %s, node %s: skipped %d records for expired windows. topic=[%s] partition=[%d] offset=[%d] timestamp=[%d] window=%s "
                 "expiration=[%d] streamTime=[%d]",
-                *(self.task.task_id, self.node, count, *late.coordinates, late.timestamp, late.window, late.expiration, late.stream_time),
+                *(self.task.task_id, self.label, count, *late.coordinates, late.timestamp, late.window, late.expiration, late.stream_time),
                 extra={"task": self.task.task_id},
             )
 

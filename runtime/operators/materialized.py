@@ -18,6 +18,7 @@ from penstock.runtime.model.record import Change, Headers, OutOfOrder, Windowed
 from penstock.runtime.operators.context import Forward, KeysAhead, LookUp, NodeContext, Row, RowGetter, ValueGetter
 from penstock.runtime.serdes.keys import pack_session_suffix, pack_window_suffix
 from penstock.runtime.stores.base import Entry, EntryStore, FlushRun
+from penstock.runtime.stores.expiring import StagedExpiringStore
 from penstock.runtime.stores.versioned import NOT_PUT, VALID_TO_UNDEFINED, StagedVersionedStore
 from penstock.runtime.stores.window import StagedSessionStore, StagedWindowStore
 
@@ -79,6 +80,8 @@ def materialize(context: NodeContext, forward: Forward, store_name: str, listene
         context.hooks.caches.append((context.name, store))
     else:
         store.set_flush_listener(None)
+    if isinstance(store, StagedExpiringStore):
+        return _expiring(context, store, to_bytes, None if cached else emit)
     return Materialized(to_bytes, store.entry, store.update, store.value_of, store.values_are_objects, None if cached else emit, store)
 
 
@@ -86,6 +89,36 @@ def finder(store: EntryStore | StagedVersionedStore) -> Callable[[bytes], Entry 
     """Return a lookup in memory, None for entries that must be loaded: `find(key) or load(key)` is faster than `load(key)`. It always
     returns None for a versioned store."""
     return store.find if isinstance(store, EntryStore) else lambda key: None
+
+
+def _expiring(context: NodeContext, store: StagedExpiringStore, to_bytes: KeyBytes, emit: Emit | None) -> Materialized:
+    """Bind a node to a store whose entries expire. The tombstone of an expired row is forwarded by the cache, or at once. An update whose
+    timestamp has expired is dropped and counted, and not forwarded."""
+    drop, send_old, task = context.task.dropped.add, context.send_old, context.task
+
+    def update(raw: bytes, key: object, entry: Entry, value: object, timestamp: int, headers: Headers | None) -> None:
+        store.update(raw, key, entry, value, timestamp, headers)
+        if store.dropped:
+            drop()
+
+    if emit is None:
+        return Materialized(to_bytes, store.entry, update, store.value_of, store.values_are_objects, None, store)
+    forward = emit
+
+    def emit_kept(key: object, new: object, old: object, timestamp: int) -> None:
+        if not store.dropped:
+            forward(key, new, old, timestamp)
+
+    def emit_expired(key: object, new: object, old: object, timestamp: int) -> None:
+        before = task.headers, task.offset
+        task.headers, task.offset = None, -1
+        try:
+            forward(key, new, old if send_old else None, timestamp)
+        finally:
+            task.headers, task.offset = before
+
+    store.forward_expired(context.hooks.mark(context.name, emit_expired))
+    return Materialized(to_bytes, store.entry, update, store.value_of, store.values_are_objects, emit_kept, store)
 
 
 def _versioned(context: NodeContext, forward: Forward, store: StagedVersionedStore) -> Materialized:
@@ -207,7 +240,8 @@ def store_getter(context: NodeContext, store_name: str) -> ValueGetter:
         versions = found.get
         return lambda key: None if (version := versions(key)) is None else version.value
     store = context.engine_store(store_name)
-    to_bytes, load, find, value_of = key_bytes(store), store.entry, store.find, store.value_of
+    to_bytes, value_of = key_bytes(store), store.value_of
+    load, find = (store.peek, store.peek) if isinstance(store, StagedExpiringStore) else (store.entry, store.find)
 
     def get_object(key: object) -> object:
         raw = to_bytes(key)
@@ -219,11 +253,6 @@ def store_getter(context: NodeContext, store_name: str) -> ValueGetter:
     return get_object if store.values_are_objects else get_decoded
 
 
-def is_versioned(context: NodeContext, store_name: str) -> bool:
-    """Return True if a store of the task is a versioned store."""
-    return isinstance(context.task.store(store_name), StagedVersionedStore)
-
-
 def store_rows(context: NodeContext, store_name: str) -> RowGetter:
     """Return a function that reads rows from their store, including uncommitted updates."""
     store = context.task.store(store_name)
@@ -231,7 +260,8 @@ def store_rows(context: NodeContext, store_name: str) -> RowGetter:
         return _versioned_rows(store)
     if not isinstance(store, EntryStore):
         raise InvalidStateStoreError(f"node {context.name}: a table's rows cannot be read from a store like {store_name!r}")
-    to_bytes, load, value_of = key_bytes(store), store.entry, store.value_of
+    to_bytes, value_of = key_bytes(store), store.value_of
+    load = store.peek if isinstance(store, StagedExpiringStore) else store.entry
     windowed, session = isinstance(store, StagedWindowStore), isinstance(store, StagedSessionStore)
 
     def get(key: object, as_of: int | None) -> Row | None:

@@ -362,6 +362,9 @@ class UserProcessor(OperatorSupplier):
     supplier: MakesProcessor | MakesFixedKeyProcessor
     fixed_key: bool = False
 
+    def global_stores(self) -> frozenset[str] | None:
+        return None
+
     def build(self, context: NodeContext, forward: Forward) -> Forward:
         processor = self.supplier()
         if not hasattr(processor, "process"):

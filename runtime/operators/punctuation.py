@@ -110,8 +110,8 @@ class PunctuationQueue:
             start = _following(start, interval_ms, now_ms)
         return self.schedule(start, interval_ms, punctuator)
 
-    def punctuate(self, now_ms: int) -> int:
-        """Call the punctuators due at `now_ms`, and return how many ran. One that raises stays scheduled."""
+    def punctuate(self, now_ms: int, finish: Callable[[], object] = lambda: None) -> int:
+        """Call the punctuators due at `now_ms`, and `finish` after each. Return how many ran. One that raises stays scheduled."""
         ran, heap = 0, self._heap
         try:
             while heap.due <= now_ms:
@@ -120,6 +120,7 @@ class PunctuationQueue:
                     continue
                 try:
                     schedule.punctuator(now_ms)
+                    finish()
                 finally:
                     if not schedule.handle.cancelled:
                         schedule.due = _following(schedule.due, schedule.interval_ms, now_ms)

@@ -18,11 +18,11 @@ from typing import cast
 from penstock.runtime.model.errors import InvalidStateStoreError
 from penstock.runtime.model.record import Headers, SessionWindow, Windowed
 from penstock.runtime.operators.aggregate import Aggregator, Initializer
-from penstock.runtime.operators.base import OperatorSupplier
 from penstock.runtime.operators.context import Forward, NodeContext, ValueGetter
 from penstock.runtime.operators.event_time import DroppedRecords, OpenWindows, Order, commit_time, committed_time
 from penstock.runtime.operators.materialized import Emit, Materialized, change_emitter, key_bytes, materialize, materialize_silent
-from penstock.runtime.operators.windowed import observed_name
+from penstock.runtime.operators.mistakes import watch_results
+from penstock.runtime.operators.windowed import WindowedAggregate, observed_name
 from penstock.runtime.serdes.keys import SESSION_SUFFIX, pack_session_suffix, pack_timestamp, split_session_key
 from penstock.runtime.stores.window import StagedSessionStore
 
@@ -31,7 +31,7 @@ Merger = Callable[[object, object, object], object]
 
 
 @dataclass(frozen=True, slots=True)
-class SessionAggregate(OperatorSupplier):
+class SessionAggregate(WindowedAggregate):
     """`aggregate` over sessions; gap and grace in ms. `on_close` and `part` as in `WindowAggregate`."""
 
     store_name: str
@@ -42,9 +42,6 @@ class SessionAggregate(OperatorSupplier):
     merger: Merger
     on_close: bool = False
     part: int = 0
-
-    def can_send_old(self, parent_can: bool) -> bool:
-        return True
 
     def build(self, context: NodeContext, forward: Forward) -> Forward:
         table, opened = self._table(context, forward)
@@ -73,6 +70,12 @@ class SessionAggregate(OperatorSupplier):
                 forward_result(windowed, None, before, end)
             elif opened is not None:
                 opened.remove(end, raw + suffix)
+
+        def use(chosen: Aggregator) -> None:
+            nonlocal aggregator
+            aggregator = chosen
+
+        watch_results(context, aggregator, use)
 
         def aggregate(key: object, value: object, timestamp: int) -> None:
             nonlocal observed
@@ -127,7 +130,7 @@ class SessionAggregate(OperatorSupplier):
         if self.on_close:
             table = materialize_silent(context, self.store_name)
         else:
-            table = materialize(context, forward, self.store_name, _flush_listener(context, emit))
+            table = materialize(context, forward, self.store_name, _flush_listener(context, emit, self.store_name))
         store = table.store
         if not isinstance(store, StagedSessionStore):
             raise InvalidStateStoreError(f"node {context.name}: store {self.store_name!r} is no session store")
@@ -170,13 +173,14 @@ def _at_end(emit: Emit) -> Emit:
     return emit_at_end
 
 
-def _flush_listener(context: NodeContext, emit: Emit) -> Callable[..., None]:
-    """Return the cache's flush listener. A result's timestamp is the end of its session (Kafka Streams' `SessionCacheFlushListener`)."""
-    task = context.task
+def _flush_listener(context: NodeContext, emit: Emit, store_name: str) -> Callable[..., None]:
+    """Return the cache's flush listener. A result's timestamp is the end of its session (Kafka Streams' `SessionCacheFlushListener`). From
+    a store with headers it has those of the session there, which are none (`SessionCacheFlushListenerWithHeader`)."""
+    task, without_headers = context.task, context.engine_store(store_name).keeps_headers
 
     def flushed(key: object, new: object, old: object, timestamp: int, headers: Headers | None) -> None:
         before = task.headers, task.offset
-        task.headers, task.offset = headers, -1
+        task.headers, task.offset = None if without_headers else headers, -1
         try:
             emit(key, new, old, cast("Windowed", key).window.end)
         finally:

@@ -6,6 +6,7 @@ import reprlib
 from collections.abc import Callable, Collection
 from functools import lru_cache
 
+from penstock.runtime.model.error_details import at_line
 from penstock.runtime.model.errors import SchemaRegistryUnavailableError, SerializationError, StreamsError
 from penstock.runtime.model.record import Headers, RecordContext
 from penstock.runtime.model.user_errors import described, pass_ctrl_c
@@ -110,10 +111,11 @@ def _unwritable(
         except BaseException:  # noqa: BLE001 (user code may raise anything, and did)
             what, serde, given = "key", key_serde, key
     unwritable = SerializationError(
-        f"serde {serde.name} cannot write the {what} {reprlib.repr(given)} (of type {type(given).__name__}) to topic {topic}: "
-        f"{described(error)}. Give the sink a serde that can: Produced({what}=...)",
+        f"serde {serde.name} cannot write the {what} {reprlib.repr(given)} (of type {type(given).__name__}) to topic {topic}"
+        f"{at_line(error)}: {described(error)}. Give the sink a serde that can: Produced({what}=...)",
         is_key=what == "key",
         raw_key=raw_key,
+        serde=serde.name,
     )
     unwritable.__cause__ = error
     return unwritable

@@ -17,17 +17,17 @@ from dataclasses import dataclass
 from penstock.runtime.model.errors import InvalidStateStoreError
 from penstock.runtime.model.record import Window, Windowed
 from penstock.runtime.operators.aggregate import Aggregator, Initializer
-from penstock.runtime.operators.base import OperatorSupplier
-from penstock.runtime.operators.context import Forward, NodeContext, ValueGetter
+from penstock.runtime.operators.context import Forward, NodeContext
 from penstock.runtime.operators.event_time import DroppedRecords, commit_time, committed_time
-from penstock.runtime.operators.windowed import observed_name, window_getter, windows_table
+from penstock.runtime.operators.mistakes import watch_results
+from penstock.runtime.operators.windowed import WindowedAggregate, observed_name, windows_table
 from penstock.runtime.serdes.keys import pack_timestamp, pack_window_suffix
 from penstock.runtime.stores.base import Entry
 from penstock.runtime.stores.window import StagedWindowStore
 
 
 @dataclass(frozen=True, slots=True)
-class SlidingAggregate(OperatorSupplier):
+class SlidingAggregate(WindowedAggregate):
     """`aggregate` over windows of records that are at most `difference_ms` apart; both times in ms. `on_close` and `part` as in
     `WindowAggregate`."""
 
@@ -38,9 +38,6 @@ class SlidingAggregate(OperatorSupplier):
     aggregator: Aggregator
     on_close: bool = False
     part: int = 0
-
-    def can_send_old(self, parent_can: bool) -> bool:
-        return True
 
     def build(self, context: NodeContext, forward: Forward) -> Forward:
         (to_bytes, load, update, value_of, _, emit, store), opened = windows_table(context, forward, self.store_name, self.on_close, 1)
@@ -107,6 +104,12 @@ class SlidingAggregate(OperatorSupplier):
                 begin(key, value, timestamp, raw, combined.timestamp + 1)
             take(key, value, timestamp, raw, 0)
 
+        def use(chosen: Aggregator) -> None:
+            nonlocal aggregator
+            aggregator = chosen
+
+        watch_results(context, aggregator, use)
+
         def aggregate(key: object, value: object, timestamp: int) -> None:
             nonlocal observed
             if key is None or value is None:
@@ -163,9 +166,6 @@ class SlidingAggregate(OperatorSupplier):
                 put(key, raw, timestamp + 1, load(raw + pack_window_suffix(timestamp + 1, 0)), value_of(right), right.timestamp)
 
         return aggregate
-
-    def value_getter(self, context: NodeContext, parent: ValueGetter | None) -> ValueGetter:
-        return window_getter(context, self.store_name)
 
 
 def _copy(entry: Entry) -> Entry:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from penstock.runtime.operators.base import OperatorSupplier, no_children
 from penstock.runtime.operators.context import Forward, NodeContext
+from penstock.runtime.operators.mistakes import dropping_without_key
 
 KeyValue = tuple[object, object]
 """A key-value result of a user's mapper."""
@@ -57,6 +58,26 @@ class Filter(OperatorSupplier):
                 forward(key, value, timestamp)
 
         return drop if self.negate else keep
+
+
+@dataclass(frozen=True, slots=True)
+class HasKey(OperatorSupplier):
+    """Drops records without a key before a repartition topic. They are counted by reason, but not in `dropped-records-total`, as in Kafka
+    Streams."""
+
+    def keeps_key(self) -> bool:
+        return True
+
+    def build(self, context: NodeContext, forward: Forward) -> Forward:
+        drop = dropping_without_key(context)
+
+        def keep(key: object, value: object, timestamp: int) -> None:
+            if key is None:
+                drop()
+            else:
+                forward(key, value, timestamp)
+
+        return keep
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from penstock.runtime.operators.base import OperatorSupplier
 from penstock.runtime.operators.context import Forward, NodeContext
 from penstock.runtime.operators.event_time import OBSERVED_TIME, commit_time, committed_time
 from penstock.runtime.operators.materialized import key_bytes
+from penstock.runtime.operators.mistakes import dropping
 from penstock.runtime.serdes.internal import JoinKey, JoinValues
 from penstock.runtime.stores.duplicates import StagedDuplicatesStore
 from penstock.runtime.stores.key_value import StagedKeyValueStore
@@ -114,12 +115,12 @@ class StreamJoin(OperatorSupplier):
 
     def _build_inner(self, context: NodeContext, forward: Forward) -> Forward:
         store = duplicates(context, self.store_name)
-        values_between, to_bytes, drop = store.values_between, key_bytes(store), context.task.dropped.add
+        values_between, to_bytes, drop = store.values_between, key_bytes(store), dropping(context)
         (back, ahead), join_one = self._reach(), self._join_one()
 
         def join(key: object, value: object, timestamp: int) -> None:
             if key is None or value is None:
-                drop()
+                drop(key)
                 return
             for time, other in values_between(to_bytes(key), timestamp - back, max(0, timestamp + ahead)):
                 forward(key, join_one(key, value, other), timestamp if timestamp > time else time)
@@ -128,7 +129,7 @@ class StreamJoin(OperatorSupplier):
 
     def _build_outer(self, context: NodeContext, forward: Forward) -> Forward:
         store = duplicates(context, self.store_name)
-        values_between, to_bytes, drop = store.values_between, key_bytes(store), context.task.dropped.add
+        values_between, to_bytes, drop = store.values_between, key_bytes(store), dropping(context)
         (back, ahead), join_one, left, outer = self._reach(), self._join_one(), self.left, self.outer
         waiting_name = cast(str, self.waiting)
         waiting = context.task.share(waiting_name, lambda: _Waiting(context, waiting_name))
@@ -141,7 +142,7 @@ class StreamJoin(OperatorSupplier):
                 forward(key, join_one(key, value, None), timestamp)
                 return
             if key is None or value is None:
-                drop()
+                drop(key)
                 return
             if timestamp == waiting.stream_time:
                 emit()
@@ -241,7 +242,7 @@ class StreamSelfJoin(OperatorSupplier):
 
     def build(self, context: NodeContext, forward: Forward) -> Forward:
         store = duplicates(context, self.store_name)
-        values_between, to_bytes, drop = store.values_between, key_bytes(store), context.task.dropped.add
+        values_between, to_bytes, drop = store.values_between, key_bytes(store), dropping(context)
         before, after, retention, joiner = self.windows.before_ms, self.windows.after_ms, self.retention_ms, self.joiner
         join_one: JoinOne = joiner if self.with_key else lambda _key, left, right: joiner(left, right)
         observed = committed_time(context, store, OBSERVED_TIME)
@@ -250,7 +251,7 @@ class StreamSelfJoin(OperatorSupplier):
         def join(key: object, value: object, timestamp: int) -> None:
             nonlocal observed
             if key is None or value is None:
-                drop()
+                drop(key)
                 return
             observed = max(observed, timestamp)
             raw = to_bytes(key)

@@ -29,6 +29,7 @@ from penstock.runtime.operators.base import OperatorSupplier
 from penstock.runtime.operators.context import Forward, LookUp, NodeContext
 from penstock.runtime.operators.event_time import OBSERVED_TIME, commit_time, committed_time
 from penstock.runtime.operators.materialized import entries_of, store_getter
+from penstock.runtime.operators.mistakes import dropping
 from penstock.runtime.serdes.serde import Serde, resolved_serde
 from penstock.runtime.stores.buffer import BufferValue, Origin
 from penstock.runtime.stores.key_value import StagedKeyValueStore
@@ -54,12 +55,12 @@ class StreamTableJoin(OperatorSupplier):
     def build(self, context: NodeContext, forward: Forward) -> Forward:
         if self.versioned:
             return self._build_as_of(context, forward)
-        get, joiner, drop = context.getter(self.table), self.joiner, context.task.dropped.add
+        get, joiner, drop = context.getter(self.table), self.joiner, dropping(context)
         join_with_key = _with_key(joiner, self.with_key)
 
         def join(key: object, value: object, timestamp: int) -> None:
             if key is None or value is None:
-                drop()
+                drop(key)
                 return
             other = get(key)
             if other is not None:
@@ -67,7 +68,7 @@ class StreamTableJoin(OperatorSupplier):
 
         def join_key(key: object, value: object, timestamp: int) -> None:
             if key is None or value is None:
-                drop()
+                drop(key)
                 return
             other = get(key)
             if other is not None:
@@ -75,7 +76,7 @@ class StreamTableJoin(OperatorSupplier):
 
         def left_join(key: object, value: object, timestamp: int) -> None:
             if value is None:
-                drop()
+                drop(key)
                 return
             forward(key, join_with_key(key, value, None if key is None else get(key)), timestamp)
 
@@ -89,12 +90,12 @@ class StreamTableJoin(OperatorSupplier):
 
     def _build_as_of(self, context: NodeContext, forward: Forward) -> Forward:
         """Return the join with a versioned table, which uses the row as of the record's timestamp."""
-        rows, drop, left = context.rows(self.table), context.task.dropped.add, self.left
+        rows, drop, left = context.rows(self.table), dropping(context), self.left
         join_one = _with_key(self.joiner, self.with_key)
 
         def join(key: object, value: object, timestamp: int) -> None:
             if value is None or (key is None and not left):
-                drop()
+                drop(key)
                 return
             row = None if key is None else rows(key, timestamp)
             if row is not None or left:
@@ -112,6 +113,9 @@ class StreamGlobalTableJoin(OperatorSupplier):
     joiner: Joiner
     left: bool = False
     with_key: bool = False
+
+    def global_stores(self) -> frozenset[str] | None:
+        return frozenset({self.store_name})
 
     def build(self, context: NodeContext, forward: Forward) -> Forward:
         get, mapper, left, drop = store_getter(context, self.store_name), self.key_mapper, self.left, context.task.dropped.add
@@ -196,11 +200,12 @@ class StreamTableGraceJoin(OperatorSupplier):
         observed, number = committed_time(context, store, OBSERVED_TIME), max(0, committed_time(context, store, _NUMBER))
         commit_time(context, store, OBSERVED_TIME, lambda: observed)
         commit_time(context, store, _NUMBER, lambda: number)
+        drop = dropping(context)
 
         def join_later(key: object, value: object, timestamp: int) -> None:
             nonlocal observed, number
             if value is None or (key is None and not left):
-                task.dropped.add()
+                drop(key)
                 return
             if key is None or observed - grace > timestamp:
                 join(key, value, timestamp)

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from penstock.runtime.model.record import Change, OutOfOrder
 from penstock.runtime.operators.base import OperatorSupplier, of_changes
 from penstock.runtime.operators.context import Forward, LookUp, NodeContext, RowGetter, ValueGetter
-from penstock.runtime.operators.materialized import entries_of, is_versioned, materialize, store_getter
+from penstock.runtime.operators.materialized import entries_of, materialize, store_getter
+from penstock.runtime.operators.mistakes import dropping
 from penstock.runtime.operators.stateless import as_pair
 
 Compute = Callable[[object, object], object]
@@ -25,12 +26,12 @@ Compute = Callable[[object, object], object]
 class TableSource(OperatorSupplier):
     """The head of a table: turns a topic's records into changes. Records without a key are dropped and counted.
 
-    With a store and `only_changes`, an update that changes nothing (same bytes, not older) is dropped (KIP-557), and so is a tombstone for
-    an absent key. With a versioned store nothing is dropped, because each update is a version.
+    With `only_changes`, an update that changes nothing (same bytes, not older) is dropped (KIP-557), and so is a tombstone for an absent
+    key. By default both are forwarded, as in Kafka Streams since KAFKA-12508; a cache drops such a tombstone.
     """
 
     store_name: str | None
-    only_changes: bool = True
+    only_changes: bool = False
 
     def can_send_old(self, parent_can: bool) -> bool:
         return self.store_name is not None
@@ -40,12 +41,12 @@ class TableSource(OperatorSupplier):
             return _unmaterialized_source(context, forward)
         table = materialize(context, forward, self.store_name)
         to_bytes, load, update, value_of, objects, emit, store = table
-        value_to_bytes, only_changes = store.value_to_bytes, self.only_changes and not is_versioned(context, self.store_name)
-        task, drop, send_old = context.task, context.task.dropped.add, context.send_old
+        value_to_bytes, only_changes = store.value_to_bytes, self.only_changes
+        task, drop, send_old = context.task, dropping(context), context.send_old
 
         def update_table(key: object, value: object, timestamp: int) -> None:
             if key is None:
-                drop()
+                drop(key)
                 return
             raw = to_bytes(key)
             entry = load(raw)
@@ -81,11 +82,11 @@ class TableSource(OperatorSupplier):
 
 
 def _unmaterialized_source(context: NodeContext, forward: Forward) -> Forward:
-    drop, plain = context.task.dropped.add, context.plain_forward
+    drop, plain = dropping(context), context.plain_forward
 
     def to_change(key: object, value: object, timestamp: int) -> None:
         if key is None:
-            drop()
+            drop(key)
         elif plain is not None:
             plain(key, value, timestamp)
         else:

@@ -37,6 +37,7 @@ from penstock.runtime.model.record import Change, OutOfOrder, ValueAndTimestamp
 from penstock.runtime.operators.base import OperatorSupplier, of_changes
 from penstock.runtime.operators.context import Forward, NodeContext, RowGetter
 from penstock.runtime.operators.materialized import materialize
+from penstock.runtime.operators.mistakes import dropping
 from penstock.runtime.serdes.internal import Instruction, Response, Subscription, foreign_prefix, primary_key_of, written
 from penstock.runtime.serdes.murmur import hash128
 from penstock.runtime.serdes.serde import Serde, Serializer, resolved_serde
@@ -77,13 +78,13 @@ class TableJoin(OperatorSupplier):
         return (lambda key, this, other: joiner(key, other, this)) if self.with_key else lambda key, this, other: joiner(other, this)
 
     def build(self, context: NodeContext, forward: Forward) -> Forward:
-        get, drop = context.rows(self.other), context.task.dropped.add
+        get, drop = context.rows(self.other), dropping(context)
         join_one, keeps_this, keeps_other = self._join_one(), self.keeps_this, self.keeps_other
         send_old, versioned = context.send_old, self.versioned
 
         def join(key: object, change: Change, timestamp: int) -> None:
             if key is None or (versioned and type(change) is OutOfOrder):
-                drop()
+                drop(key)
                 return
             new, old = change
             row = get(key, None)

@@ -90,6 +90,9 @@ class TableTransformValues(OperatorSupplier):
     store_name: str | None = None
     versioned: bool = False
 
+    def global_stores(self) -> frozenset[str] | None:
+        return None
+
     def wants_old(self, wanted_below: bool) -> bool:
         return wanted_below and self.store_name is None
 

@@ -14,8 +14,7 @@ from typing import Protocol, cast, runtime_checkable
 
 from penstock.runtime.model.errors import InvalidStateStoreError
 from penstock.runtime.model.record import Window, Windowed
-from penstock.runtime.operators.aggregate import Aggregator, Initializer
-from penstock.runtime.operators.base import OperatorSupplier
+from penstock.runtime.operators.aggregate import Aggregator, Initializer, StoreAggregate
 from penstock.runtime.operators.context import Forward, LookUp, NodeContext, ValueGetter
 from penstock.runtime.operators.event_time import OBSERVED_TIME, DroppedRecords, OpenWindows, commit_time, committed_time
 from penstock.runtime.operators.materialized import (
@@ -27,6 +26,7 @@ from penstock.runtime.operators.materialized import (
     materialize,
     materialize_silent,
 )
+from penstock.runtime.operators.mistakes import watch_results
 from penstock.runtime.serdes.keys import WINDOW_SUFFIX, pack_window_suffix
 from penstock.runtime.stores.window import StagedWindowStore
 
@@ -63,8 +63,17 @@ class FixedWindows(Protocol):
     def grace_period_ms(self) -> int: ...
 
 
+class WindowedAggregate(StoreAggregate):
+    """Base of aggregates over windows or sessions."""
+
+    __slots__ = ()
+
+    def value_getter(self, context: NodeContext, parent: ValueGetter | None) -> ValueGetter:
+        return window_getter(context, self.store_name)
+
+
 @dataclass(frozen=True, slots=True)
-class WindowAggregate(OperatorSupplier):
+class WindowAggregate(WindowedAggregate):
     """`aggregate` of a windowed stream; the result is a table of `Windowed` keys.
 
     `on_close`: results are emitted when their window closes. `part`: the aggregate's number if several share one store (`cogroup`).
@@ -76,9 +85,6 @@ class WindowAggregate(OperatorSupplier):
     aggregator: Aggregator
     on_close: bool = False
     part: int = 0
-
-    def can_send_old(self, parent_can: bool) -> bool:
-        return True
 
     def build(self, context: NodeContext, forward: Forward) -> Forward:
         table, opened = windows_table(context, forward, self.store_name, self.on_close)
@@ -94,6 +100,12 @@ class WindowAggregate(OperatorSupplier):
         window = Window(0, size)  # the last window used, which most records share with the previous one
         observed = committed_time(context, store, observed_name(self.part))
         commit_time(context, store, observed_name(self.part), lambda: observed)
+
+        def use(chosen: Aggregator) -> None:
+            nonlocal aggregator
+            aggregator = chosen
+
+        watch_results(context, aggregator, use)
 
         def aggregate(key: object, value: object, timestamp: int) -> None:
             nonlocal observed, window
@@ -149,6 +161,12 @@ class WindowAggregate(OperatorSupplier):
         observed = committed_time(context, store, observed_name(self.part))
         commit_time(context, store, observed_name(self.part), lambda: observed)
 
+        def use(chosen: Aggregator) -> None:
+            nonlocal aggregator
+            aggregator = chosen
+
+        watch_results(context, aggregator, use)
+
         def aggregate(key: object, value: object, timestamp: int) -> None:
             nonlocal observed
             if key is None or value is None:
@@ -173,9 +191,6 @@ class WindowAggregate(OperatorSupplier):
                     emit(windowed, new, before, at)
 
         return aggregate
-
-    def value_getter(self, context: NodeContext, parent: ValueGetter | None) -> ValueGetter:
-        return window_getter(context, self.store_name)
 
     def look_up(self, context: NodeContext) -> LookUp | None:
         if not isinstance(self.windows, FixedWindows):

@@ -8,6 +8,7 @@ entries that were not predicted are read when they are needed.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol, cast
 
@@ -16,12 +17,16 @@ from penstock.runtime.model.errors import TopologyError
 from penstock.runtime.model.timestamps import extractor_function
 from penstock.runtime.operators.base import no_children
 from penstock.runtime.operators.context import Forward, Hooks, KeysAhead, NodeContext, RowGetter, TaskContext, ValueGetter
+from penstock.runtime.operators.deferred import Deferrals, DeferredQueue, Levels, gate
 from penstock.runtime.operators.materialized import store_rows
 from penstock.runtime.operators.sink import Extractor, sink
+from penstock.runtime.operators.wrapper import wrapped_operator
 from penstock.runtime.serdes.serde import PlainSerde
 from penstock.runtime.serdes.windowed import window_bytes
 from penstock.runtime.stores.base import EntryStore
 from penstock.runtime.topology.nodes import Node, ProcessorNode, SinkNode, SourceNode, SubTopology, TopicNameExtractor
+
+logger = logging.getLogger(__name__)
 
 StoreKey = Callable[[bytes], "bytes | None"]
 
@@ -42,11 +47,11 @@ class SourceLookUp(NamedTuple):
     """Converts a key's bytes on the topic to those in the store; None if they are the same."""
     keys: KeysAhead | None
 
-    def begin(self, messages: Sequence[KeyedMessage]) -> None:
-        """Start reading the entries that the records will need. The store raises errors of these reads when it needs the entry."""
+    def begin(self, messages: Sequence[KeyedMessage]) -> bool:
+        """Start reading the entries that the records will need; return False if there is nothing to read. The store raises errors of these
+        reads when it needs the entry."""
         found = _keys(messages, self.store_key, self.keys)
-        if found:
-            self.store.look_ahead(found)
+        return bool(found) and self.store.look_ahead(found)
 
 
 class SourceLookUps:
@@ -120,6 +125,9 @@ class Assembly:
         self._contexts: dict[str, NodeContext] = {}
         self._forwards: dict[str, Forward] = {}
         self._below: dict[str, Forward] = {}
+        self._levels = self._levels_of_nodes()
+        self.deferrals = None if self._levels is None or not self._levels.most else Deferrals(task, self._levels.most)
+        """The queues of deferred records; None if no operator defers any."""
 
     def heads(self) -> dict[str, Forward]:
         """Build all nodes, children before parents, and return the function of each source topic by the topic's name."""
@@ -158,12 +166,52 @@ class Assembly:
     def _sends_old(self, name: str) -> bool:
         return self._can_send[name] and self._wanted[name]
 
+    # -- deferred records ------------------------------------------------------------------------------------------------------
+
+    def _levels_of_nodes(self) -> Levels | None:
+        deferring = [node.name for node in self._subtopology.processors if node.supplier.defers()]
+        if not deferring:
+            return None
+        users: dict[object, list[str]] = {}
+        for node in self._subtopology.processors:
+            for store in node.stores:
+                users.setdefault(("store", store), []).append(node.name)
+        for output in self._subtopology.sinks:
+            users.setdefault(("topic", output.topic), []).append(output.name)
+        tied: dict[str, list[str]] = {name: [] for name in self.names}
+        for names in users.values():
+            for name in names:
+                tied[name] += names
+        levels = Levels(deferring, self._children, tied)
+        for name in levels.at_once:
+            logger.warning(
+                "task %s: node %s takes one record at a time, because its input depends on its results through a store; send its results "
+                "through repartition(), or do not share the store",
+                *(self._task.task_id, name),
+            )
+        return levels
+
+    def _queue(self, name: str) -> DeferredQueue | None:
+        """Return the queue of an operator that defers records."""
+        if self.deferrals is None or self._levels is None or not self._levels.defers(name):
+            return None
+        return self.deferrals.queues[self._levels[name] - 1]
+
+    def _gated(self, parent: str, child: str, forward: Forward) -> Forward:
+        """Return a child's function behind the queues that lie between the two nodes."""
+        if self.deferrals is None or self._levels is None:
+            return forward
+        first, last = self._levels[parent], self._levels[child] - self._levels.defers(child)
+        for level in range(last, first, -1):
+            forward = gate(self.deferrals.queues[level - 1], forward)
+        return forward
+
     # -- nodes -----------------------------------------------------------------------------------------------------------------
 
     def _build(self, name: str) -> Forward:
         node = self._nodes[name]
-        children = self._children[name]
-        forward = _fan_out([self._forwards[child] for child in children])
+        children = {child: self._gated(name, child, self._forwards[child]) for child in self._children[name]}
+        forward = _fan_out(list(children.values()))
         if isinstance(node, SourceNode):
             return forward
         if isinstance(node, SinkNode):
@@ -174,16 +222,19 @@ class Assembly:
             self._task,
             hooks=self._hooks,
             stores=node.stores,
-            children={child: self._forwards[child] for child in children},
+            children=children,
             plain_forward=self._plain_forward(name),
             gets_old=any(self._sends_old(parent) for parent in self._parents[name]),
             send_old=self._sends_old(name),
             getters=self._getter,
             row_getters=self._rows,
             table_stores=self._store_of,
+            deferred=self._queue(name),
+            label=self._subtopology.label(name),
         )
         self._contexts[name] = context
-        built = node.supplier.build(context, forward)
+        wrapper, supplier = node.wrapper, node.supplier
+        built = supplier.build(context, forward) if wrapper is None else wrapped_operator(wrapper, supplier, context, forward)
         return built if built is forward else self._named(name, built)
 
     def _named(self, name: str, function: Forward) -> Forward:
@@ -194,12 +245,13 @@ class Assembly:
         plain: list[Forward] = []
         for child in self._children[name]:
             node = self._nodes[child]
-            if not isinstance(node, ProcessorNode):
+            if not isinstance(node, ProcessorNode) or node.wrapper is not None:
                 return None
             function = node.supplier.build_plain(self._contexts[child], self._below[child])
             if function is None:
                 return None
-            plain.append(function if function is self._below[child] else self._named(child, function))
+            function = function if function is self._below[child] else self._named(child, function)
+            plain.append(self._gated(name, child, function))
         return _fan_out(plain) if plain else None
 
     def _getter(self, table: str) -> ValueGetter:

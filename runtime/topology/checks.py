@@ -18,8 +18,11 @@ from dataclasses import replace
 
 from penstock.runtime.model.arity import checked
 from penstock.runtime.model.errors import TopologyError
+from penstock.runtime.operators.processor import UserProcessor
+from penstock.runtime.operators.stateless import Foreach, Peek, Print
+from penstock.runtime.operators.transform_values import TableTransformValues
 from penstock.runtime.serdes.serde import Serde
-from penstock.runtime.topology.nodes import Node, SourceNode
+from penstock.runtime.topology.nodes import Node, ProcessorNode, SinkNode, SourceNode
 
 
 def check_serde_pair(node: str, key: object, value: object) -> None:
@@ -104,6 +107,17 @@ def matched(nodes: Mapping[str, Node], existing: Collection[str], own: str) -> d
                 raise TopologyError(f"topic {topic} is matched by the patterns of source {other.name} and source {node.name}: only one may")
         found[node.name] = replace(node, topics=topics)
     return found
+
+
+def has_effect(node: Node) -> bool:
+    """Return True for a node that writes a topic, uses a store, or calls code of the application that is there to act."""
+    match node:
+        case SinkNode():
+            return True
+        case ProcessorNode():
+            acts = isinstance(node.supplier, Foreach | Peek | Print | TableTransformValues | UserProcessor)
+            return acts or bool(node.stores) or node.wrapper is not None
+    return False
 
 
 _GENERATED = re.compile(r"(STATE-STORE|KSTREAM-[A-Z-]+|KTABLE-[A-Z-]+)-[0-9]{10}")

@@ -8,16 +8,18 @@ every difference looks like a change. So the order of Java's collections is repr
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penstock.runtime.topology.nodes import Node, ProcessorNode, SinkNode, SourceNode
 
 
 @dataclass(frozen=True, slots=True)
 class TopologyDescription:
-    """The parts of a topology as text, one per sub-topology or global store, in the order of their numbers."""
+    """The parts of a topology as text, one per sub-topology or global store, in the order of their numbers. `call_sites`: the call and line
+    that made a node, by the nodes with generated names; they are not part of the text, which is Kafka Streams'."""
 
     parts: tuple[str, ...]
+    call_sites: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return "Topologies:\n " + "".join(f"  {part}" for part in self.parts)
@@ -28,6 +30,7 @@ def describe(
     nodes: Mapping[str, Node],
     parents: Mapping[str, Sequence[str]],
     global_sources: Collection[str],
+    call_sites: Mapping[str, str],
 ) -> TopologyDescription:
     """Describe each group of connected nodes. Nodes with more descendants come first, then by name."""
     parts = []
@@ -36,7 +39,7 @@ def describe(
         text = _part(names, nodes, parents)
         is_global = any(name in global_sources for name in names)
         parts.append(f"{title} for global store (will not generate tasks)\n{text}" if is_global else f"{title}\n{text}\n")
-    return TopologyDescription(tuple(parts))
+    return TopologyDescription(tuple(parts), call_sites)
 
 
 def _part(names: Sequence[str], nodes: Mapping[str, Node], parents: Mapping[str, Sequence[str]]) -> str:

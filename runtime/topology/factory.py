@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import traceback
 
 from penstock.runtime.model.errors import TopologyError
 from penstock.runtime.model.user_errors import described, distinct_ctrl_c, pass_ctrl_c
 from penstock.runtime.topology.topology import Topology
+
+logger = logging.getLogger(__name__)
 
 
 def build_topology(factory: str) -> Topology:
@@ -48,3 +51,9 @@ def checked_topology(topology: Topology) -> Topology:
         remedy = ": call its build()" if hasattr(topology, "build") else ""
         raise TopologyError(f"expected a Topology, not {topology!r}{remedy}")
     return topology
+
+
+def warn_of_no_effect(topology: Topology) -> None:
+    """Log sub-topologies that do nothing, which are probably unfinished."""
+    if idle := topology.without_effect():
+        logger.warning("nothing comes of %s: it writes no topic and keeps no store. Does a to(...), or the name of a store, lack?", idle)

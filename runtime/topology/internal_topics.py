@@ -89,16 +89,36 @@ def plan_partitions(
     found = {topic: number for topic, number in existing.items() if topic not in repartitions}
     found.update({name: topic.partitions for name, topic in repartitions.items() if topic.partitions is not None})
     by_id = {part.id: part for part in parts}
-    for _ in range(len(repartitions) + 1):  # a repartition topic may follow another one; each round settles at least one
-        for name, topic in repartitions.items():
-            above = [found.get(source) for writer in topic.writers for source in by_id[writer].source_topics]
-            if name not in found and above and all(number is not None for number in above):
-                found[name] = max(number for number in above if number is not None)
+    above = {name: {source for writer in topic.writers for source in by_id[writer].source_topics} for name, topic in repartitions.items()}
+    _follow(above, found)
+    # Each of the two topics of a foreign-key join follows the other one, and is co-partitioned with one of the tables.
+    for group in copartitioned:
+        known = [found[topic] for topic in group if topic in found]
+        if known:
+            found.update({topic: max(known) for topic in group if topic not in found and _follows_itself(topic, above)})
+    _follow(above, found)
     _join(repartitions, copartitioned, found)
     for topic in internal:
         if topic.kind == "changelog":
             found[topic.name] = task_count(by_id[topic.subtopology], found)
     return found
+
+
+def _follow(above: Mapping[str, set[str]], found: dict[str, int]) -> None:
+    """Give each repartition topic the largest number of the topics that flow into it, once all of them are known."""
+    for _ in above:  # a repartition topic may follow another one; each round settles at least one
+        for name, sources in above.items():
+            if name not in found and sources and sources <= found.keys():
+                found[name] = max(found[source] for source in sources)
+
+
+def _follows_itself(topic: str, above: Mapping[str, set[str]]) -> bool:
+    """Return True if records of the topic may flow back into it."""
+    seen, unseen = set[str](), {topic}
+    while unseen:
+        unseen = {source for each in unseen for source in above.get(each, ())} - seen
+        seen |= unseen
+    return topic in seen
 
 
 def _join(repartitions: Mapping[str, InternalTopic], copartitioned: Sequence[frozenset[str]], found: dict[str, int]) -> None:

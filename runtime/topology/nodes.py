@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
-from penstock.runtime.model.ids import Partition, TaskId, changelog_topic
+from penstock.runtime.model.ids import TaskId, TopicPartition, changelog_topic
 from penstock.runtime.model.offsets import AutoOffsetReset
 from penstock.runtime.model.record import RecordContext
 from penstock.runtime.model.type_variables import K, V
@@ -23,6 +23,7 @@ from penstock.runtime.stores.base import StateStore, StoreBuilder
 
 if TYPE_CHECKING:
     from penstock.runtime.operators.base import OperatorSupplier
+    from penstock.runtime.operators.wrapper import ProcessorWrapper
 
 Partitioner: TypeAlias = Callable[[str, K, V, int], int | Collection[int] | None]
 """`(topic, key, value, number of partitions) -> partition`, or several, or none (empty); None: by the key's murmur2 hash
@@ -53,6 +54,8 @@ class ProcessorNode:
     name: str
     supplier: OperatorSupplier
     stores: tuple[str, ...] = ()
+    wrapper: ProcessorWrapper | None = None
+    """Of an operator of the DSL, around which it is called (`processor.wrapper.class`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +126,12 @@ class SubTopology:
     stores: tuple[StoreBuilder[StateStore], ...]
     source_changelogs: Mapping[str, str] = field(default_factory=dict)
     """Source topics that serve as changelogs, by store."""
+    call_sites: Mapping[str, str] = field(default_factory=dict)
+    """The call and line that made a node, by the nodes with generated names: `count at topology.py:31`."""
+
+    def label(self, node: str) -> str:
+        """Return a node's name for a message, with the line that made it if the name was generated."""
+        return labelled(node, self.call_sites)
 
     @property
     def sources(self) -> tuple[SourceNode, ...]:
@@ -136,14 +145,25 @@ class SubTopology:
     def sinks(self) -> tuple[SinkNode, ...]:
         return tuple(node for node in self.nodes if isinstance(node, SinkNode))
 
-    def changelogs(self, application_id: str, task: TaskId) -> dict[str, Partition]:
+    def changelogs(self, application_id: str, task: TaskId) -> dict[str, TopicPartition]:
         """Return the partition from which each store of a task is restored, without stores that are not logged."""
         own = {
-            store.name: Partition(changelog_topic(application_id, store.name), task.partition)
+            store.name: TopicPartition(changelog_topic(application_id, store.name), task.partition)
             for store in self.stores
             if store.logging_enabled
         }
-        return own | {store: Partition(topic, task.partition) for store, topic in self.source_changelogs.items()}
+        return own | {store: TopicPartition(topic, task.partition) for store, topic in self.source_changelogs.items()}
+
+    @property
+    def global_stores(self) -> frozenset[str] | None:
+        """Global stores that its tasks may read; None: any."""
+        found: set[str] = set()
+        for node in self.processors:
+            names = None if node.wrapper is not None else node.supplier.global_stores()
+            if names is None:
+                return None
+            found |= names
+        return frozenset(found)
 
     @property
     def source_topics(self) -> tuple[str, ...]:
@@ -164,6 +184,11 @@ class GlobalStoreTopology:
     @property
     def topic(self) -> str:
         return self.source.topics[0]
+
+
+def labelled(node: str, call_sites: Mapping[str, str]) -> str:
+    """Return a node's name, with the line that made it, if that is known."""
+    return f"{node} ({call_sites[node]})" if node in call_sites else node
 
 
 def node_groups(nodes: Mapping[str, Node], parents: Mapping[str, Iterable[str]]) -> list[list[str]]:

@@ -25,7 +25,7 @@ from typing import cast
 
 from penstock.runtime.config.optimizations import MERGE_REPARTITIONS, REUSE_TABLE_TOPICS, SELF_JOIN
 from penstock.runtime.model.offsets import AutoOffsetReset
-from penstock.runtime.operators.stateless import Filter, FlatMap, Map, PassThrough, Peek, SelectKey, Split
+from penstock.runtime.operators.stateless import Filter, FlatMap, HasKey, Map, PassThrough, Peek, SelectKey, Split
 from penstock.runtime.operators.stream_join import StreamSelfJoin
 from penstock.runtime.serdes.serde import Serde
 from penstock.runtime.stores.base import EntryStore
@@ -34,7 +34,7 @@ from penstock.runtime.topology.nodes import Draft, Node, ProcessorNode, SinkNode
 
 _CHANGE_KEYS = (SelectKey, Map, FlatMap)
 """`process` is not among them, as in Kafka Streams."""
-_CHANGE_NOTHING = (Filter, PassThrough, Peek, Split)
+_CHANGE_NOTHING = (Filter, HasKey, PassThrough, Peek, Split)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +85,6 @@ def optimize(draft: Draft, hints: Hints, wanted: frozenset[str]) -> None:
         for join in hints.joins:
             if draft.parents[join.this_windowed] == draft.parents[join.other_windowed]:
                 _join_itself(draft, join)
-
-
-def has_key(key: object, _value: object) -> bool:
-    """Filter before a repartition topic."""
-    return key is not None
 
 
 # -- source topics as changelogs -------------------------------------------------------------------------------------------------
@@ -182,7 +177,7 @@ def _merge(draft: Draft, changer: str, paths: list[RepartitionPath]) -> None:
     draft.copartitioned = [group for group in draft.copartitioned if len(group) > 1]
     draft.repartitions[topic] = None
     added: dict[str, Node] = {
-        keyless: ProcessorNode(keyless, PassThrough() if relaxed else Filter(has_key)),
+        keyless: ProcessorNode(keyless, PassThrough() if relaxed else HasKey()),
         sink: SinkNode(sink, topic, key, value),
         source: SourceNode(source, (topic,), key, value, offset_reset=AutoOffsetReset.earliest()),
     }

@@ -21,6 +21,7 @@ from types import CodeType, FunctionType, TracebackType
 from typing import cast
 
 from penstock.runtime.model.clock import NEVER
+from penstock.runtime.model.error_details import at_line
 from penstock.runtime.model.errors import (
     BrokerUnavailableError,
     ProcessingError,
@@ -33,12 +34,14 @@ from penstock.runtime.model.errors import (
     TransactionAbortedError,
 )
 from penstock.runtime.model.record import Headers
-from penstock.runtime.model.user_errors import described, pass_ctrl_c
+from penstock.runtime.model.user_errors import described, is_ctrl_c, pass_ctrl_c
 from penstock.runtime.operators.context import Forward, Hooks, TaskContext
+from penstock.runtime.operators.deferred import Deferred, Place
 from penstock.runtime.operators.processor import UserProcessor
 from penstock.runtime.operators.punctuation import PunctuationQueue
 from penstock.runtime.operators.transform_values import TableTransformValues
 from penstock.runtime.stores.base import EntryStore
+from penstock.runtime.stores.expiring import StagedExpiringStore
 from penstock.runtime.topology.assembly import Assembly, KeyedMessage
 from penstock.runtime.topology.nodes import SubTopology
 
@@ -55,7 +58,7 @@ _NOT_THE_USERS = (
 """Errors of the engine itself, which pass through a chain unchanged."""
 
 ContinuesAfter = Callable[[ProcessingError], bool]
-"""Decides whether a task continues after a punctuator failed; `__cause__` is the punctuator's error."""
+"""Decides whether a task continues after user code failed outside of a run; `__cause__` is its error."""
 
 
 def _never(_error: ProcessingError) -> bool:
@@ -65,13 +68,22 @@ def _never(_error: ProcessingError) -> bool:
 class Pipeline:
     """The compiled chains of one task, from its (re)start to its close or abort. Used by one thread."""
 
-    def __init__(self, subtopology: SubTopology, context: TaskContext, continues_after: ContinuesAfter = _never) -> None:
-        """Build all nodes; stores must be open. `continues_after` decides about a punctuator that failed.
+    def __init__(
+        self,
+        subtopology: SubTopology,
+        context: TaskContext,
+        continues_after: ContinuesAfter = _never,
+        skips_deferred: ContinuesAfter = _never,
+    ) -> None:
+        """Build all nodes; stores must be open. `continues_after` decides about a punctuator that failed, `skips_deferred` about a deferred
+        record: its error has topic, partition and offset, and `context.batch` is the record's batch.
 
         Raises TopologyError, InvalidStateStoreError, or ProcessingError if a user's supplier raises.
         """
         self.context = context
         self._continues_after = continues_after
+        self._label = subtopology.label
+        self._skips_deferred = skips_deferred
         self.punctuates_later = False
         """True if stream-time punctuators run in `punctuate` only."""
         self._codes: dict[CodeType, str] = {}
@@ -86,11 +98,23 @@ class Pipeline:
             raise
         except BaseException as error:
             raise self._error(error, "while it was built", assembly.building) from error
+        self._deferrals = assembly.deferrals
+        self.turn = 0 if self._deferrals is None else self._deferrals.turn
+        """Records that a turn should process for operators that defer records to be efficient; 0 if there are none. Then `finish_deferred`
+        follows each turn."""
         order = {name: place for place, name in enumerate(assembly.names)}
         self._hooks.init.sort(key=lambda hook: order[hook[0]])
         self._hooks.close.sort(key=lambda hook: order[hook[0]])
         self._caches: list[EntryStore] = [store for _, store in sorted(self._hooks.caches, key=lambda cache: order[cache[0]])]
-        self._follows_time = any(isinstance(node.supplier, UserProcessor | TableTransformValues) for node in subtopology.processors)
+        self._expiring = [store for store in context.stores.values() if isinstance(store, StagedExpiringStore)]
+        for store in self._expiring:
+            store.follow(context)
+        self._follows_time = bool(self._expiring) or any(
+            isinstance(node.supplier, UserProcessor | TableTransformValues) or node.wrapper is not None for node in subtopology.processors
+        )
+        self._run_timed = self._run_with_time
+        if self._deferrals is not None:
+            self._follows_time, self._run_timed = True, self._run_deferring
 
     # -- life ------------------------------------------------------------------------------------------------------------------
 
@@ -104,12 +128,19 @@ class Pipeline:
                 raise
             except BaseException as error:
                 raise self._error(error, "in init", name) from error
+        try:
+            self.finish_deferred()
+        except _NOT_THE_USERS:
+            raise
+        except BaseException as error:
+            raise self._error(error, "in init") from error
 
     def close(self) -> None:
         """Close all of the user's processors, even if one raises; then raise ProcessingError for the first error."""
         self.context.stream_punctuations.clear()
         self.context.wall_punctuations.clear()
         self._no_record()
+        self._drop_deferred()
         failed: list[tuple[str, BaseException]] = []
         for name, close in self._hooks.close:
             try:
@@ -136,12 +167,14 @@ class Pipeline:
         self._heads[topic] = self._of_source[source]
         self._look_ups[topic] = self._look_ups_of[source]
 
-    def look_ahead(self, topic: str, messages: Sequence[KeyedMessage]) -> None:
-        """Start reading the store entries that records will need, while earlier records are processed."""
+    def look_ahead(self, topic: str, messages: Sequence[KeyedMessage]) -> bool:
+        """Start reading the store entries that records will need, while earlier records are processed. Return True if a read began."""
+        begun = False
         if messages:
             for look_up in self._look_ups[topic].of_stores:
                 if look_up.store.reads_files(len(messages)):
-                    look_up.begin(messages)
+                    begun |= look_up.begin(messages)
+        return begun
 
     def process_run(
         self,
@@ -169,7 +202,7 @@ class Pipeline:
             headers = None if headers is None else headers[start:stop]
         try:
             if self._follows_time:
-                self._run_with_time(process, keys, values, timestamps, headers, offsets)
+                self._run_timed(process, keys, values, timestamps, headers, offsets, start)
             elif headers is None:
                 context.headers = None
                 for context.offset, key, value, timestamp in zip(offsets, keys, values, timestamps):  # noqa: B905 (columns of one run)
@@ -217,9 +250,10 @@ class Pipeline:
         timestamps: Sequence[int],
         headers: Sequence[Headers | None] | None,
         offsets: Sequence[int],
+        start: int,
     ) -> None:
-        """Process a run of a pipeline whose user code can read stream time: set it before each record, and run punctuators after each
-        record."""
+        """Process a run of a pipeline whose user code or stores read stream time: set it before each record, and run punctuators after each
+        record. (`start` is the row of the run's first record, which only `_run_deferring` uses.)"""
         context, due = self.context, self.context.stream_punctuations
         rows = headers if headers is not None else [None] * len(keys)
         for context.offset, context.headers, key, value, timestamp in zip(offsets, rows, keys, values, timestamps):  # noqa: B905
@@ -228,6 +262,119 @@ class Pipeline:
             process(key, value, timestamp)
             if due.due <= context.stream_time and not self.punctuates_later:
                 self._punctuate(due, context.stream_time)
+
+    # -- deferred records (`operators/deferred.py`) ----------------------------------------------------------------------------
+
+    def _run_deferring(
+        self,
+        process: Forward,
+        keys: Sequence[object],
+        values: Sequence[object],
+        timestamps: Sequence[int],
+        headers: Sequence[Headers | None] | None,
+        offsets: Sequence[int],
+        start: int,
+    ) -> None:
+        """Process a run of a pipeline in which operators defer records. Between two records, finish as many as the operators need; finish
+        all before a punctuator, and before an error of a later record."""
+        context, deferrals, due = self.context, self._deferrals, self.context.stream_punctuations
+        assert deferrals is not None
+        topic, partition, batch, stream_time = context.topic, context.partition, context.batch, context.stream_time
+        place = None
+        rows = headers if headers is not None else [None] * len(keys)
+        for row, (offset, own_headers, key, value, timestamp) in enumerate(
+            zip(offsets, rows, keys, values, timestamps, strict=True), start
+        ):
+            stream_time = max(stream_time, timestamp)
+            place = deferrals.place = Place(topic, partition, offset, row, batch, stream_time)
+            self._return_to(place)
+            context.headers = own_headers
+            try:
+                process(key, value, timestamp)
+            except _NOT_THE_USERS:
+                deferrals.drop()
+                raise
+            except BaseException as error:
+                if not is_ctrl_c(error):
+                    self.finish_deferred()
+                self._return_to(place)
+                if not place.failed:  # then it was skipped already
+                    raise
+            for level, queue in enumerate(deferrals.queues):
+                while queue.is_full():
+                    self._finish(queue.records.popleft(), level)
+            if due.due <= stream_time and not self.punctuates_later:
+                context.stream_time = stream_time
+                self.finish_deferred()
+                if not place.failed:
+                    self._punctuate(due, stream_time)
+        if place is not None:
+            self._return_to(place)
+
+    def finish_deferred(self) -> bool:
+        """Forward the results of all deferred records, in their order. Return False if there was none.
+
+        Raises ProcessingError for a record that is not skipped, and the user's own error if there is no record (in a punctuator or flush).
+        """
+        deferrals, context = self._deferrals, self.context
+        if deferrals is None or not any(queue.records for queue in deferrals.queues):
+            return False
+        stream_time = context.stream_time
+        self._finish_all(0)
+        context.stream_time = stream_time
+        self._no_record()
+        return True
+
+    def _finish_all(self, first: int) -> None:
+        """Finish the records of the queues from this level on."""
+        assert self._deferrals is not None
+        for level, queue in enumerate(self._deferrals.queues[first:], first):
+            while queue.records:
+                self._finish(queue.records.popleft(), level)
+
+    def _finish(self, record: Deferred, level: int) -> None:
+        """Forward the result of a record that was at the head of its queue, with its own context. If that fails, finish the records before
+        it first, which are in the queues behind."""
+        context, deferrals, place = self.context, self._deferrals, record.place
+        assert deferrals is not None
+        if place is not None:
+            if place.failed:
+                if record.node is not None:
+                    record.node.forget(record)
+                return
+            self._return_to(place)
+        context.offset, context.headers, deferrals.place = record.offset, record.headers, place
+        try:
+            try:
+                record.finish(record)
+            except _NOT_THE_USERS:
+                raise
+            except BaseException as error:
+                if not is_ctrl_c(error):
+                    self._finish_all(level + 1)
+                if place is None:
+                    raise
+                place.failed = True
+                self._return_to(place)
+                failure = self._error(error, "", row=place.row)
+                failure.__cause__ = error
+                if not self._skips_deferred(failure):
+                    failure.index = None  # not a row of the current run
+                    raise failure from error
+        except BaseException:
+            if place is not None:
+                deferrals.drop()
+            raise
+
+    def _return_to(self, place: Place) -> None:
+        """Make an earlier record the current one again."""
+        context = self.context
+        context.topic, context.partition, context.offset = place.topic, place.partition, place.offset
+        context.batch, context.stream_time = place.batch, place.stream_time
+
+    def _drop_deferred(self) -> None:
+        if self._deferrals is not None:
+            self._deferrals.drop()
 
     def is_punctuation_due(self, wall_ms: int) -> bool:
         """Return whether `punctuate` would run a punctuator."""
@@ -255,24 +402,30 @@ class Pipeline:
         try:
             while True:
                 try:
-                    return ran + queue.punctuate(now_ms)
+                    ran += queue.punctuate(now_ms, self.finish_deferred)
+                    self.finish_deferred()
+                    return ran
                 except _NOT_THE_USERS:
+                    self._drop_deferred()
                     raise
                 except BaseException as error:
                     failure = self._error(error, "in a punctuator")
                     failure.__cause__ = error
                     if not self._continues_after(failure):
+                        self._drop_deferred()
                         raise failure from error
                     ran += 1  # the others that are due follow
         finally:
             self.context.punctuating = False
 
     def flush_caches(self) -> None:
-        """Forward all cached updates, parents before children, until all caches are empty; then call the nodes' hooks before a commit.
-        Raises ProcessingError."""
+        """Expire entries, forward all cached updates, parents before children, until all caches are empty; then call the nodes' hooks
+        before a commit. Raises ProcessingError."""
         self._no_record()
         try:
-            while any([store.flush_cache() for store in self._caches]):  # noqa: C419 (every store, not up to the first)
+            for store in self._expiring:
+                store.expire()
+            while any([store.flush_cache() for store in self._caches]) or self.finish_deferred():  # noqa: C419 (every store)
                 pass
             for keep in self._hooks.before_commit:
                 keep()
@@ -284,6 +437,8 @@ class Pipeline:
     def _no_record(self) -> None:
         self.context.offset = -1
         self.context.headers = None
+        if self._deferrals is not None:
+            self._deferrals.place = None
 
     # -- errors ----------------------------------------------------------------------------------------------------------------
 
@@ -311,17 +466,19 @@ class Pipeline:
         context = self.context
         node = node or self._node_of(error.__traceback__)
         where = [f"task {context.task_id}"]
-        if node is not None:
-            where.append(f"node {node}")
+        label = None if node is None else self._label(node)
+        if label is not None:
+            where.append(f"node {label}")
         if row is not None:
             where.append(f"record {context.topic}-{context.partition}@{context.offset}")
         place = f"{', '.join(where)}{' ' if when else ''}{when}"
         pass_ctrl_c(error, place)
-        text = f"{place}: {described(error)}"
+        text = f"{place}{at_line(error)}: {described(error)}"
         return ProcessingError(
             text,
             task=context.task_id,
             node=node,
+            node_label=label,
             topic=None if row is None else context.topic,
             partition=None if row is None else context.partition,
             offset=None if row is None else context.offset,
@@ -329,9 +486,14 @@ class Pipeline:
         )
 
 
-def compile_pipeline(subtopology: SubTopology, context: TaskContext, continues_after: ContinuesAfter = _never) -> Pipeline:
+def compile_pipeline(
+    subtopology: SubTopology,
+    context: TaskContext,
+    continues_after: ContinuesAfter = _never,
+    skips_deferred: ContinuesAfter = _never,
+) -> Pipeline:
     """Return the task's pipeline. Its stores must be open; call `init()` after they are restored.
 
     Raises TopologyError, InvalidStateStoreError, or ProcessingError if a user's supplier raises.
     """
-    return Pipeline(subtopology, context, continues_after)
+    return Pipeline(subtopology, context, continues_after, skips_deferred)

@@ -19,7 +19,14 @@ import msgspec
 
 from penstock.runtime.model.ids import TaskId, changelog_topic
 from penstock.runtime.serdes.serde_format import SerdeFormat, versions_changes, with_version
-from penstock.runtime.stores.store_format import StoreFormat, accepted_changes, retention_changed, store_changes, with_versions
+from penstock.runtime.stores.store_format import (
+    StoreFormat,
+    accepted_changes,
+    files_change,
+    retention_changed,
+    store_changes,
+    with_versions,
+)
 from penstock.runtime.stores.suppliers import Builder
 from penstock.runtime.topology.catalogue import known_stores
 from penstock.runtime.topology.nodes import SubTopology
@@ -187,8 +194,9 @@ def _misfit(store: StoreShape, here: Mapping[str, StoreShape], former: TopologyS
     if store.format is None or now.format is None:
         return None
     found = store_changes(store.format, now.format)
-    if not store.changelog and retention_changed(store.format, now.format):
-        found.append("its retention has changed, so its files must be made again, and it has no changelog to make them from")
+    change = files_change(retention=retention_changed(store.format, now.format), headers=store.format.headers != now.format.headers)
+    if not store.changelog and change is not None:
+        found.append(f"{change}, so its files must be made again, and it has no changelog to make them from")
     return f"store {store.name}: {'; '.join(found)}" if found else None
 
 
@@ -216,17 +224,27 @@ Parts = Mapping[int, "Part"]
 
 
 class Part(msgspec.Struct, frozen=True):
-    """A sub-topology: its sorted source topics and patterns, its number of tasks, and whether these have state to restore."""
+    """A sub-topology: its sorted source topics and patterns, its number of tasks, whether these have state to restore, and whether they may
+    read global stores (False in a record of an earlier version)."""
 
     reads: tuple[str, ...]
     tasks: int = 0
     stateful: bool = False
+    reads_global: bool = False
 
 
 def parts_of(sub_topologies: Collection[SubTopology], tasks: Collection[TaskId], stateful: Collection[TaskId]) -> dict[int, Part]:
     """Return the sub-topologies of a resolved topology by their numbers."""
     copied = {task.subtopology for task in stateful}
-    return {part.id: Part(_reads(part), sum(task.subtopology == part.id for task in tasks), part.id in copied) for part in sub_topologies}
+    return {
+        part.id: Part(
+            _reads(part),
+            sum(task.subtopology == part.id for task in tasks),
+            part.id in copied,
+            part.global_stores != frozenset(),
+        )
+        for part in sub_topologies
+    }
 
 
 def tasks_of(parts: Parts) -> frozenset[TaskId]:

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.model.arity import takes_context
+from penstock.runtime.model.call_sites import call_site
 from penstock.runtime.model.errors import TopologyError
+from penstock.runtime.model.handlers import make_handler
 from penstock.runtime.model.offsets import AutoOffsetReset
 from penstock.runtime.operators.base import OperatorSupplier
 from penstock.runtime.operators.processor import MakesProcessor, UserProcessor, stores_of
+from penstock.runtime.operators.wrapper import PROCESSOR_WRAPPER, ProcessorWrapper, wrapped_user_processor
 from penstock.runtime.serdes.serde import PendingSerde, Serde, resolved_serde
 from penstock.runtime.stores.base import EngineStore, StateStore, StoreBuilder
 from penstock.runtime.stores.suppliers import Builder
@@ -29,6 +32,7 @@ from penstock.runtime.topology.checks import (
     check_partitioner,
     check_serde_pair,
     check_supplier,
+    has_effect,
     how_to_name,
     matched,
     unnamed,
@@ -47,6 +51,7 @@ from penstock.runtime.topology.nodes import (
     StoreFactory,
     SubTopology,
     TopicNameExtractor,
+    labelled,
     node_groups,
 )
 
@@ -77,6 +82,7 @@ class Topology:
         self._source_changelogs: dict[str, str] = {}
         self._optimizations: frozenset[str] = frozenset()
         self._given_names: set[str] = set()
+        self._call_sites: dict[str, str] = {}
         self._application_id: str | None = None
         self._additional_retention_ms = 0
 
@@ -227,8 +233,10 @@ class Topology:
     ) -> Topology:
         """Add a store of which every instance has a full copy; the user's processor fills it from all partitions of `topic`.
 
-        The topic should be compacted. Otherwise a rebuilt store (KIP-406) lacks the records that retention has deleted.
+        The topic should be compacted. Otherwise a rebuilt store (KIP-406) lacks the records that retention has deleted. Raises
+        TopologyError for a store with a time to live.
         """
+        _refuse_ttl(builder)
         self.add_source(source_name, topic, key_serde=key_serde, value_serde=value_serde, timestamp_extractor=timestamp_extractor)
         self.add_state_store(builder)
         self.add_processor(processor_name, supplier, source_name, stores=(builder.name,))
@@ -249,6 +257,7 @@ class Topology:
         """Add a store that is a copy of a topic, which is also its changelog (KIP-813): the store is restored from it up to the committed
         offset. The processor must put each record into the store unchanged; other processors may only read the store. The topic should be
         compacted. Raises TopologyError."""
+        _refuse_ttl(builder)
         self.add_source(
             source_name,
             topic,
@@ -291,6 +300,8 @@ class Topology:
         self._nodes[node.name] = node
         self._parents[node.name] = parents
         self._children[node.name] = ()
+        if (site := call_site()) is not None:
+            self._call_sites[node.name] = site
         for parent in parents:
             self._children[parent] += (node.name,)
         return self
@@ -318,23 +329,46 @@ class Topology:
         self._check_names(config)
         key, value = config.default_key_serde, config.default_value_serde
         made = Topology()
-        made._nodes = {name: self._resolve(node, config.application_id, key, value) for name, node in self._nodes.items()}
+        wrapper = self._wrapper(config)
+        made._stores = dict(self._stores)
+        for name, node in self._nodes.items():
+            resolved = self._resolve(node, config.application_id, key, value)
+            made._nodes[name] = resolved if wrapper is None else made._wrapped(resolved, wrapper)
         made._parents, made._children = dict(self._parents), dict(self._children)
-        builders = {name: self._store_builder(name, factory, key, value) for name, factory in self._stores.items()}
+        headers = config.text("dsl.store.format") == "HEADERS"
+        builders = {name: _formatted(self._store_builder(name, factory, key, value), headers) for name, factory in made._stores.items()}
         made._stores = {name: _constant(builder) for name, builder in builders.items()}
         made._repartitions = {f"{config.application_id}-{topic}": partitions for topic, partitions in self._repartitions.items()}
         made._copartitioned, made._global_stores = list(self._copartitioned), list(self._global_stores)
         made._source_changelogs, made._optimizations = dict(self._source_changelogs), self._optimizations
+        made._given_names, made._call_sites = self._given_names, self._call_sites
         made._application_id = config.application_id
         made._additional_retention_ms = config.integer("windowstore.changelog.additional.retention.ms")
         return made
+
+    def _wrapper(self, config: StreamsConfig) -> ProcessorWrapper | None:
+        setting = config[PROCESSOR_WRAPPER]
+        return None if setting is None else make_handler(setting, ProcessorWrapper, config, PROCESSOR_WRAPPER)
+
+    def _wrapped(self, node: Node, wrapper: ProcessorWrapper) -> Node:
+        """Return the node with its processor wrapped; add the stores that the wrapper brings."""
+        if not isinstance(node, ProcessorNode):
+            return node
+        if not isinstance(node.supplier, UserProcessor):
+            return replace(node, wrapper=wrapper)
+        supplier = wrapped_user_processor(wrapper, node.name, node.supplier)
+        brought = [builder for builder in stores_of(supplier.supplier) if builder.name not in node.stores]
+        for builder in brought:
+            if builder.name not in self._stores:
+                self.add_state_store(builder)
+        return replace(node, supplier=supplier, stores=(*node.stores, *(builder.name for builder in brought)))
 
     def _store_builder(self, name: str, factory: StoreFactory, key: Serde | None, value: Serde | None) -> StoreBuilder[StateStore]:
         try:
             return factory(key, value)
         except TopologyError as error:
             users = [node.name for node in self._nodes.values() if isinstance(node, ProcessorNode) and name in node.stores]
-            raise TopologyError(f"node {users[0]}: {error}" if users else str(error)) from error
+            raise TopologyError(f"node {self._label(users[0])}: {error}" if users else str(error)) from error
 
     def draft(self) -> Draft:
         """Return a mutable copy, for the optimizations."""
@@ -356,16 +390,38 @@ class Topology:
         made._source_changelogs, made._optimizations = draft.source_changelogs, optimizations
         return made
 
+    @property
+    def call_sites(self) -> Mapping[str, str]:
+        """The call and line that made a node, `count at topology.py:31`, by the nodes with generated names."""
+        found = unnamed(self._nodes, self._given_names)
+        return {name: self._call_sites[name] for name in found if name in self._call_sites}
+
+    def _label(self, node: str) -> str:
+        return labelled(node, self._call_sites) if unnamed([node], self._given_names) else node
+
     def give_name(self, name: str) -> None:
         """Declare that this name comes from the user, although it may look generated (as users do to keep a store)."""
         self._given_names.add(name)
 
     def generated_names(self) -> str:
-        """List stores and repartition topics with generated names, each with the way to name it; empty if there are none."""
+        """List stores and repartition topics with generated names, each with the line that made it and the way to name it; empty if there
+        are none."""
         used = self._stores_of(self._nodes)
         found = unnamed([*used, *(topic for topic in self._repartitions if topic not in used)], self._given_names)
         what = {name: "store" if name in self._stores else "repartition topic" for name in found}
-        return ", ".join(f"{what[name]} {name} ({how_to_name(name)})" for name in found)
+        sites = {name: self._call_sites.get(node.name) for node in reversed(self._nodes.values()) for name in _made_by(node)}
+        by = {name: f" of {sites[name]}" if sites.get(name) else "" for name in found}
+        return ", ".join(f"{what[name]} {name}{by[name]} ({how_to_name(name)})" for name in found)
+
+    def without_effect(self) -> str:
+        """List sub-topologies that write no topic, keep no store and call nothing of the application that could act (`peek`, `foreach`, a
+        processor), each with the lines at which it ends; empty if there are none."""
+        found = []
+        for number, names in enumerate(self._groups()):
+            if not any(has_effect(self._nodes[name]) for name in names):
+                ends = (labelled(name, self._call_sites) for name in names if not self._children[name])
+                found.append(f"sub-topology {number}, which ends at {' and '.join(ends)}")
+        return ", ".join(found)
 
     def _check_names(self, config: StreamsConfig) -> None:
         if config["ensure.explicit.internal.resource.naming"] == "true" and (generated := self.generated_names()):
@@ -407,11 +463,12 @@ class Topology:
 
     def _resolve(self, node: Node, application_id: str, key: Serde | None, value: Serde | None) -> Node:
         if isinstance(node, ProcessorNode):
-            supplier = node.supplier.resolved(node.name, key, value)
+            supplier = node.supplier.resolved(self._label(node.name), key, value)
             return node if supplier is node.supplier else replace(node, supplier=supplier)
-        key_serde = resolved_serde(node.key_serde, key, "key", f"node {node.name}")
+        label = f"node {self._label(node.name)}"
+        key_serde = resolved_serde(node.key_serde, key, "key", label)
         around_key = isinstance(node.value_serde, PendingSerde) and node.value_serde.of_key
-        value_serde = resolved_serde(node.value_serde, *((key, "key") if around_key else (value, "value")), f"node {node.name}")
+        value_serde = resolved_serde(node.value_serde, *((key, "key") if around_key else (value, "value")), label)
         if isinstance(node, SourceNode):
             topics = tuple(self._decorated(topic, application_id) for topic in node.topics)
             return replace(node, topics=topics, key_serde=key_serde, value_serde=value_serde)
@@ -426,7 +483,7 @@ class Topology:
 
     def sub_topologies(self) -> tuple[SubTopology, ...]:
         """Return the sub-topologies that have tasks, ordered by id. (Ids have gaps, because global stores have numbers too.)"""
-        global_sources = {found.source for found in self._global_stores}
+        global_sources, call_sites = {found.source for found in self._global_stores}, self.call_sites
         return tuple(
             SubTopology(
                 id=number,
@@ -437,6 +494,7 @@ class Topology:
                 source_changelogs={
                     store: self._source_changelogs[store] for store in self._stores_of(names) if store in self._source_changelogs
                 },
+                call_sites={name: call_sites[name] for name in names if name in call_sites},
             )
             for number, names in enumerate(self._groups())
             if not global_sources & set(names)
@@ -508,7 +566,7 @@ class Topology:
 
     def describe(self) -> TopologyDescription:
         """Return the description; its `str()` equals Kafka Streams'."""
-        return describe(self._groups(), self._nodes, self._parents, {entry.source for entry in self._global_stores})
+        return describe(self._groups(), self._nodes, self._parents, {entry.source for entry in self._global_stores}, self.call_sites)
 
     def hash(self) -> str:
         """Return a SHA-256 in hexadecimal, equal for topologies with compatible tasks and state: of the description and the repartition
@@ -519,10 +577,33 @@ class Topology:
         return hashlib.sha256(text.encode()).hexdigest()
 
 
+def _made_by(node: Node) -> tuple[str, ...]:
+    """Return the names of the stores that a node uses, or of the topic that it writes."""
+    match node:
+        case ProcessorNode():
+            return node.stores
+        case SinkNode(topic=str(topic)):
+            return (topic,)
+    return ()
+
+
 def _check_topic(topic: object, where: str) -> None:
     """Raise TopologyError for an invalid name of a topic (the rules of Kafka's class `Topic`)."""
     if not isinstance(topic, str) or not _TOPIC.fullmatch(topic) or topic in (".", ".."):
         raise TopologyError(f"{where}: a topic's name has 1 to 249 characters of a-z, A-Z, 0-9, '.', '_' and '-'; this is none: {topic!r}")
+
+
+def _refuse_ttl(builder: object) -> None:
+    """Raise TopologyError for a store that expires. Expired entries are deleted on a changelog, which a copy of a topic does not have."""
+    if isinstance(builder, Builder) and builder.settings.ttl_ms is not None:
+        raise TopologyError(f"store {builder.name}: its entries cannot expire; its content is that of the topic")
+
+
+def _formatted(builder: StoreBuilder[StateStore], headers: bool) -> StoreBuilder[StateStore]:
+    """Return the builder of a store that keeps headers if `dsl.store.format` says so, for one that leaves it open."""
+    if not isinstance(builder, Builder) or builder.settings.headers is not None:
+        return builder
+    return replace(builder, settings=replace(builder.settings, headers=headers))
 
 
 def _constant(builder: StoreBuilder[StateStore]) -> StoreFactory:
