@@ -22,7 +22,7 @@ from penstock.runtime.kafka.messages import Message
 from penstock.runtime.kafka.producer import NOT_PRODUCED, NotTakenError, RecordProducer, Report, delivery_report
 from penstock.runtime.kafka.transactions import GroupMetadata, TransactionalProducer
 from penstock.runtime.model.errors import BrokerUnavailableError, TaskMigratedError, TransactionAbortedError
-from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.model.ids import NextOffset, TopicPartition
 from penstock.runtime.model.offsets import OffsetAndMetadata
 from penstock.runtime.model.record import Headers
 
@@ -37,7 +37,7 @@ class AtLeastOnce:
         properties: Mapping[str, object],
         transactions: TransactionalProducer,
         guard: Callable[[], GroupMetadata],
-        guard_partition: Partition,
+        guard_partition: TopicPartition,
         refusals: Refusals,
         give_up: Callable[[], bool],
     ) -> None:
@@ -49,7 +49,7 @@ class AtLeastOnce:
         self._refusals = refusals
         self._limits = Limits(refusals, self._flush_once)
         self._give_up = give_up
-        self._ends: dict[Partition, NextOffset] = {}
+        self._ends: dict[TopicPartition, NextOffset] = {}
         self._changelogs: set[str] = set()
         self._watching = False
         self._refused: list[tuple[str, Exception]] = []
@@ -88,7 +88,7 @@ class AtLeastOnce:
         if beyond is not None:
             self._refuse(output, beyond, origin)
             return
-        taken = self._follow(Partition(topic, number)) if number is not None and topic in self._changelogs else None
+        taken = self._follow(TopicPartition(topic, number)) if number is not None and topic in self._changelogs else None
         self._produce(output, delivery_report(taken, partial(self._watched_refused, self._life, origin, output)))
 
     def _produce(self, output: Output, report: Report) -> None:
@@ -98,7 +98,9 @@ class AtLeastOnce:
         except NotTakenError as refused:
             self._refuse(output, refused.error, self._refusals.origin())
 
-    def send_changelog(self, partition: Partition, rows: list[tuple[bytes, bytes | None, int]], headers: Headers | None = None) -> None:
+    def send_changelog(
+        self, partition: TopicPartition, rows: list[tuple[bytes, bytes | None, int]], headers: Headers | None = None
+    ) -> None:
         """Write changelog records; tombstones have no headers. The delivery report of the last one gives the offset."""
         topic, number = partition
         self._changelogs.add(topic)
@@ -138,7 +140,7 @@ class AtLeastOnce:
 
         return refused
 
-    def _follow(self, partition: Partition) -> Callable[[Message], None]:
+    def _follow(self, partition: TopicPartition) -> Callable[[Message], None]:
         """Return a callback that notes a changelog's next offset, unless the record was sent before an abort."""
         life = self._life
 
@@ -155,14 +157,14 @@ class AtLeastOnce:
     def watch(self) -> None:
         """Do nothing: the watch, once begun by a refusal, does not end."""
 
-    def send_offsets(self, offsets: Mapping[Partition, OffsetAndMetadata]) -> None:
+    def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Add input offsets to the open transaction, before its `commit`. Raises TransactionAbortedError or TaskMigratedError."""
         self._sent = True
         self._transactions.send_offsets(offsets)
 
     def commit(
-        self, offsets: Mapping[Partition, OffsetAndMetadata], meanwhile: Sequence[Callable[[], None]] = ()
-    ) -> Mapping[Partition, NextOffset]:
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], meanwhile: Sequence[Callable[[], None]] = ()
+    ) -> Mapping[TopicPartition, NextOffset]:
         """Wait until everything is written, then commit the offsets. Return the changelogs' next offsets. The steps of `meanwhile` run
         while the brokers still write.
 

@@ -15,21 +15,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from penstock.runtime.model.ids import Partition
+from penstock.runtime.model.ids import TopicPartition
 from penstock.runtime.model.offsets import OffsetAndMetadata
 
-Offsets = Mapping[Partition, OffsetAndMetadata]
+Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
 
 class CompareAndSet:
     """Offsets for the next commit, each written only if `expected` is still the committed one."""
 
-    def __init__(self, wanted: Offsets, expected: Offsets, read_committed: Callable[[Iterable[Partition]], Offsets]) -> None:
+    def __init__(self, wanted: Offsets, expected: Offsets, read_committed: Callable[[Iterable[TopicPartition]], Offsets]) -> None:
         """`read_committed` reads committed offsets from the broker, without those of open transactions."""
         self._wanted = wanted
         self._expected = dict(expected)
         self._read_committed = read_committed
-        self.moved: dict[Partition, OffsetAndMetadata] = {}
+        self.moved: dict[TopicPartition, OffsetAndMetadata] = {}
         """Offsets that were set from outside in the meantime; they stay."""
 
     def __bool__(self) -> bool:
@@ -43,5 +43,5 @@ class CompareAndSet:
             self._expected.update(moved)
             send(moved)
 
-    def _found_moved(self) -> dict[Partition, OffsetAndMetadata]:
+    def _found_moved(self) -> dict[TopicPartition, OffsetAndMetadata]:
         return {partition: at for partition, at in self._read_committed(self._wanted).items() if at != self._expected.get(partition)}

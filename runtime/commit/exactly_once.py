@@ -18,7 +18,7 @@ from penstock.runtime.kafka.messages import Message
 from penstock.runtime.kafka.producer import NOT_PRODUCED, NotTakenError, Report, delivery_report
 from penstock.runtime.kafka.transactions import GroupMetadata, TransactionalProducer
 from penstock.runtime.model.errors import BrokerUnavailableError, ProductionError, TransactionAbortedError
-from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.model.ids import NextOffset, TopicPartition
 from penstock.runtime.model.offsets import OffsetAndMetadata
 from penstock.runtime.model.record import Headers
 
@@ -47,13 +47,13 @@ class ExactlyOnce:
     """
 
     def __init__(
-        self, transactions: TransactionalProducer, guard: Callable[[], GroupMetadata], guard_partition: Partition, refusals: Refusals
+        self, transactions: TransactionalProducer, guard: Callable[[], GroupMetadata], guard_partition: TopicPartition, refusals: Refusals
     ) -> None:
         self._transactions = transactions
         self._guard = guard
         self._guard_offset = {guard_partition: OffsetAndMetadata(0, "")}
         self._refusals = refusals
-        self._ends: dict[Partition, NextOffset] = {}
+        self._ends: dict[TopicPartition, NextOffset] = {}
         self._producer = transactions.producer
         self._produce = transactions.producer.produce
         self._sent = False
@@ -98,7 +98,9 @@ class ExactlyOnce:
         except NotTakenError as refused:
             self._refused(output, refused.error)
 
-    def send_changelog(self, partition: Partition, rows: list[tuple[bytes, bytes | None, int]], headers: Headers | None = None) -> None:
+    def send_changelog(
+        self, partition: TopicPartition, rows: list[tuple[bytes, bytes | None, int]], headers: Headers | None = None
+    ) -> None:
         """Add changelog records; tombstones have no headers. Only the last one has a delivery report, which gives the offset."""
         if not rows:
             return
@@ -131,7 +133,7 @@ class ExactlyOnce:
     def _taken(self, message: Message) -> None:
         offset = message.offset()
         if offset is not None:
-            self._ends[Partition(str(message.topic()), int(message.partition() or 0))] = NextOffset(offset + 1)
+            self._ends[TopicPartition(str(message.topic()), int(message.partition() or 0))] = NextOffset(offset + 1)
 
     # -- the watch -------------------------------------------------------------------------------------------------------------
 
@@ -197,13 +199,13 @@ class ExactlyOnce:
         elif not self._refusals.judged(output, error, origin):
             self._left_out[mark] = error
 
-    def _end_watch(self, offsets: Mapping[Partition, OffsetAndMetadata]) -> None:
+    def _end_watch(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Drop suspects and left-out outputs whose input records are committed."""
 
         def is_done(mark: _Mark) -> bool:
             if mark.punctuated:
                 return self._punctuated
-            at = offsets.get(Partition(mark.topic, mark.partition))
+            at = offsets.get(TopicPartition(mark.topic, mark.partition))
             return mark.offset < 0 or (at is not None and at.offset > mark.offset)
 
         self._suspects = {mark for mark in self._suspects if not is_done(mark)}
@@ -227,14 +229,14 @@ class ExactlyOnce:
         """Serve delivery reports; once per batch, or the queue fills up."""
         self._producer.poll()
 
-    def send_offsets(self, offsets: Mapping[Partition, OffsetAndMetadata]) -> None:
+    def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Add input offsets to the open transaction, before its `commit`. Raises TransactionAbortedError or TaskMigratedError."""
         self._sent = True
         self._transactions.send_offsets(offsets)
 
     def commit(
-        self, offsets: Mapping[Partition, OffsetAndMetadata], meanwhile: Sequence[Callable[[], None]] = ()
-    ) -> Mapping[Partition, NextOffset]:
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], meanwhile: Sequence[Callable[[], None]] = ()
+    ) -> Mapping[TopicPartition, NextOffset]:
         """Flush and commit, and begin the next transaction. Return the changelogs' next offsets. The steps of `meanwhile` run while the
         broker works.
 

@@ -22,7 +22,7 @@ from penstock.runtime.changelog.writer import ChangelogRow, ChangelogRows
 from penstock.runtime.commit.compare_and_set import CompareAndSet
 from penstock.runtime.model.errors import TaskMigratedError, TransactionAbortedError
 from penstock.runtime.model.events import EventSink, events_topic
-from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.model.ids import NextOffset, TopicPartition
 from penstock.runtime.model.offsets import OffsetAndMetadata
 from penstock.runtime.model.record import Headers
 
@@ -34,13 +34,13 @@ class Transport(Protocol):
         self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers | None, partition: int | None
     ) -> None: ...
 
-    def send_changelog(self, partition: Partition, rows: list[ChangelogRow], headers: Headers | None) -> None: ...
+    def send_changelog(self, partition: TopicPartition, rows: list[ChangelogRow], headers: Headers | None) -> None: ...
 
-    def send_offsets(self, offsets: Mapping[Partition, OffsetAndMetadata]) -> None: ...
+    def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None: ...
 
     def commit(
-        self, offsets: Mapping[Partition, OffsetAndMetadata], meanwhile: Sequence[Callable[[], None]] = ()
-    ) -> Mapping[Partition, NextOffset]: ...
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], meanwhile: Sequence[Callable[[], None]] = ()
+    ) -> Mapping[TopicPartition, NextOffset]: ...
 
     @property
     def pending(self) -> bool: ...
@@ -65,9 +65,11 @@ class Committable(Protocol):
 
     def prepare(self) -> None: ...
 
-    def offsets_to_commit(self) -> Mapping[Partition, OffsetAndMetadata]: ...
+    def offsets_to_commit(self) -> Mapping[TopicPartition, OffsetAndMetadata]: ...
 
-    def committed(self, offsets: Mapping[Partition, OffsetAndMetadata], changelog_ends: Mapping[Partition, NextOffset]) -> None: ...
+    def committed(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], changelog_ends: Mapping[TopicPartition, NextOffset]
+    ) -> None: ...
 
 
 class Commit:
@@ -105,8 +107,8 @@ class Commit:
         return True
 
     def _to_broker(
-        self, offsets: Mapping[Partition, OffsetAndMetadata], meanwhile: Sequence[Callable[[], None]]
-    ) -> Mapping[Partition, NextOffset]:
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], meanwhile: Sequence[Callable[[], None]]
+    ) -> Mapping[TopicPartition, NextOffset]:
         events = self._events.drain()
         try:
             for event in events:

@@ -24,7 +24,8 @@ class Candidate:
     `positions`: tasks of which it has state, with the sum of their changelog offsets. `capacity`: number of workers that it counts for.
     `follows`: tasks of which it keeps a copy; `learns`: those of them that it copies as a learner; `caught_up`: those whose copy is within
     the acceptable lag. `leaves`: it gets no tasks, and its own move away. `inherits`: tasks in transit to it, which count as running there.
-    `rack` (`client.rack`) and `tags` (`client.tag.*`): its location. `barred`: tasks that its version of the topology cannot run."""
+    `rack` (`client.rack`) and `tags` (`client.tag.*`): its location. `barred`: tasks that its version of the topology cannot run.
+    `waits`: tasks that could not process there yet, because its global tables are being built."""
 
     name: str
     running: frozenset[TaskId] = frozenset()
@@ -39,6 +40,7 @@ class Candidate:
     rack: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
     barred: frozenset[TaskId] = frozenset()
+    waits: frozenset[TaskId] = frozenset()
 
 
 def assign(

@@ -21,7 +21,20 @@ from penstock.runtime.coordination.leader import Leader
 from penstock.runtime.coordination.liveness import Liveness
 from penstock.runtime.coordination.log import CoordinationLog
 from penstock.runtime.coordination.rack_watch import RackWatch
-from penstock.runtime.coordination.records import HOLD, PROTOCOL, Command, CommandResult, Death, Hold, Member, Reset, TaskReport, encode
+from penstock.runtime.coordination.records import (
+    HOLD,
+    PROTOCOL,
+    Command,
+    CommandResult,
+    Death,
+    GlobalStoreReport,
+    Hold,
+    Member,
+    Reset,
+    Shutdown,
+    TaskReport,
+    encode,
+)
 from penstock.runtime.coordination.registry import Registry
 from penstock.runtime.coordination.resets import refuse_other
 from penstock.runtime.coordination.state_shape import Acceptance, StateRecord
@@ -51,11 +64,22 @@ STALE_COMMAND_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """All tasks that this worker is to run now, and all those of which it is to keep a copy, by kind."""
+    """All tasks that this worker is to run now, and all those of which it is to keep a copy, by kind. `cause`: of the assignment
+    (`decision.Cause`)."""
 
     epoch: int
     active: frozenset[TaskId]
     copies: Mapping[TaskId, TaskKind]
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TakenOver:
+    """Hand-over of a task to this worker: identity of its previous owner, and ms from its release, or from the last record of an owner
+    that ended without one, until now."""
+
+    owner: str
+    gap_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +96,7 @@ class Lost:
     reason: str
 
 
-Instruction = Granted | Revoked | Lost | Command
+Instruction = Granted | Revoked | Lost | Command | Shutdown
 
 
 class Coordination:
@@ -94,6 +118,8 @@ class Coordination:
         """Makes no request before the first `poll`. `acceptance`: how the topology fits the state. `memory`: memory of this process by
         part, for the records of this worker."""
         self._memory = memory
+        self.global_stores: Mapping[str, GlobalStoreReport] = {}
+        """This worker's copies of the global stores, for its next record."""
         self._config = config
         self._layout = layout
         self._directory = directory
@@ -124,6 +150,8 @@ class Coordination:
         self._fleet: Fleet | None = None
         self._reset: Reset | None = None
         """The last reset; this worker's state is younger."""
+        self._shutdown: Shutdown | None = None
+        """Request to close that came after this worker's first record."""
         self._holds: dict[TaskId, bool] = {}
         """Manual pauses decided here for open tasks, which may not have been read back yet."""
 
@@ -220,7 +248,8 @@ class Coordination:
         if self._member is None:
             return
         now_ms = self._clock.wall_ms()
-        self._member = msgspec.structs.replace(self._member, heartbeat_ms=now_ms, memory=self._memory(), **changes)
+        now: dict[str, object] = {"heartbeat_ms": now_ms, "memory": self._memory(), "global_stores": dict(self.global_stores)}
+        self._member = msgspec.structs.replace(self._member, **{**now, **changes})
         self._written_ms = self._clock.monotonic_ms()
         self._log.append(self._member.key, encode(self._member))
 
@@ -235,10 +264,14 @@ class Coordination:
             self._registry.apply(entry, self._clock.monotonic_ms())
             if isinstance(entry.record, Member) and entry.record.who == self._key:
                 self._read_back_ms = self._clock.monotonic_ms()
+            elif isinstance(entry.record, Shutdown) and self._read_back_ms:  # an older one belongs to an earlier run of the application
+                self._shutdown = entry.record
             self._fleet = None
         self._keep_to_reset()
         if self._member is None:
             return []
+        if self._shutdown is not None:
+            return [self._shutdown]
         if not self._announced and not self._life.over() and not self._introduced(self._member):
             return []
         reason = "the coordination topic was deleted, or created again" if self._life.over() else self._lost_reason()
@@ -272,6 +305,8 @@ class Coordination:
         self._topology = with_first_partitions(self._topology, self._program, self._layout, self._registry.last_topology or self._topology)
         if self._topology != self._registry.last_topology:
             self._log.append(self._topology.key, encode(self._topology))
+        if not self._written_ms:
+            self._registry.released.clear()  # in earlier lives of the application: this worker takes over from nobody
         self._announced = True
         self.membership.granted_to = self.membership.member_id
         self._announce(member_id=self.membership.granted_to)
@@ -327,7 +362,8 @@ class Coordination:
         if asked and self._state_record.covers(self._key, self._clock.monotonic_ms()):
             followed = registry.followed(self._key, self._member.member_id)
             copies = {TaskId.parse(task): kind for task, kind in followed.items()}
-            changes.append(Granted(registry.epoch, granted, {task: kind for task, kind in copies.items() if task not in granted}))
+            cause = "" if registry.assignment is None else registry.assignment.cause
+            changes.append(Granted(registry.epoch, granted, {task: kind for task, kind in copies.items() if task not in granted}, cause))
             self._granted_epoch = registry.epoch
         return changes
 
@@ -392,7 +428,10 @@ class Coordination:
         self._open = frozenset(task for task, report in tasks.items() if report.kind is TaskKind.ACTIVE)
         self._copied = frozenset(tasks) - self._open
         self._holds = {task: held for task, held in self._holds.items() if task in self._open}
-        if self._member is None or not self._announced:
+        if self._member is None:
+            return
+        if not self._announced:
+            self._member = msgspec.structs.replace(self._member, state=state)
             return
         reports = {str(task): report for task, report in sorted(tasks.items())}
         epoch = self._carried_out()
@@ -402,6 +441,7 @@ class Coordination:
             and before.epoch == epoch
             and before.tasks.keys() == reports.keys()
             and all(_essence(before.tasks[task]) == _essence(report) for task, report in reports.items())
+            and _essences(before.global_stores) == _essences(self.global_stores)
         )
         if not same or self._clock.monotonic_ms() - self._written_ms >= HEARTBEAT_MS:
             self._announce(tasks=reports, state=state, epoch=epoch, disk=self._disk.read())
@@ -430,6 +470,14 @@ class Coordination:
             death = Death(instance=instance, worker=worker, incarnation=incarnation, by=self._key, at_ms=self._clock.wall_ms())
             if death.who not in self._registry.deaths:
                 self._log.append(death.key, encode(death))
+
+    def taken_over(self, task: TaskId) -> TakenOver | None:
+        """Return from whom a task came that begins to process here, and how long nobody processed it; None if nobody had it before. Once
+        for each hand-over."""
+        released = self._registry.released.pop(str(task), None)
+        if released is None:
+            return None
+        return TakenOver(released.who, max(0, self._registry.wall_ms(self._clock) - released.at_ms))
 
     def held(self, task: TaskId) -> bool:
         """Return True for a task that was paused manually, here or at an earlier owner, and not resumed."""
@@ -494,3 +542,7 @@ class Coordination:
 def _essence(report: TaskReport) -> TaskReport:
     """Return a report without the fields that change with every record."""
     return msgspec.structs.replace(report, offset_sum=0, end_sum=0, position=0, lag=None, restore=None)
+
+
+def _essences(stores: Mapping[str, GlobalStoreReport]) -> dict[str, GlobalStoreReport]:
+    return {name: msgspec.structs.replace(report, position=0, end=0, lag=0, restore=None) for name, report in stores.items()}

@@ -4,6 +4,9 @@ An active task never moves to a member that is not ready. It stays where it runs
 runs it), and the target member gets a *learner*, which restores the changelog and reports when it has caught up. The next call then places
 the active task there. A move takes as long as its restore, and costs one hand-over.
 
+A member whose global tables are being built is not ready for tasks that may read them, unless every member with their state builds them:
+the tasks stay where they process. It restores their state meanwhile.
+
 A member that leaves has an empty target; its tasks stay until others have learned them.
 
 A *standby* replaces the owner when that dies. It is placed where it shares the fewest tags (zone, rack) with the owner and other copies;
@@ -58,9 +61,10 @@ def place(candidates: Collection[Candidate], tasks: Collection[TaskId], rules: C
     waiting: list[tuple[TaskId, str]] = []
     for task, wanted in sorted((task, name) for name, mine in target.items() for task in mine):
         able = [member for member in members if task not in member.barred]
-        source = _readier(task, by_name[wanted], able, target, rules) if task in rules.stateful else None
+        stateful = task in rules.stateful
+        source = _readier(task, by_name[wanted], able, target, rules) if stateful or task in by_name[wanted].waits else None
         active[source or wanted].add(task)
-        if source is not None:
+        if source is not None and stateful:
             waiting.append((task, wanted))
     swaps = {(task, name) for task, name in waiting if rules.standbys and task in by_name[name].follows - by_name[name].learns}
     learner = _learners([move for move in waiting if move not in swaps], members, rules)
@@ -78,8 +82,13 @@ def _readier(
         return None if heir is wanted else heir.name  # one hand-over at a time
     newest = max(_position(member, task) for member in members)
 
-    def ready(member: Candidate) -> bool:
+    def complete(member: Candidate) -> bool:
         return task in member.caught_up or newest - _position(member, task) <= rules.acceptable_lag
+
+    built = any(complete(member) and task not in member.waits for member in members)
+
+    def ready(member: Candidate) -> bool:
+        return complete(member) and not (built and task in member.waits)
 
     runner = next((member for member in members if task in member.running and member is not wanted and ready(member)), None)
     if runner is not None and task not in wanted.running | wanted.caught_up:
@@ -87,7 +96,7 @@ def _readier(
     if ready(wanted):
         return None
     better = [member for member in members if ready(member)]
-    if task in wanted.running and not any(task in member.caught_up for member in better):
+    if task in rules.stateful and task in wanted.running and not any(task in member.caught_up for member in better):
         return None  # it restores already; an old copy without a follower is not readier
 
     def merit(member: Candidate) -> tuple[bool, bool, int, str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Mapping
+from enum import Enum
 
 from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.coordination.assignor import Candidate
@@ -22,10 +23,46 @@ from penstock.runtime.coordination.topics import TopicLayout
 from penstock.runtime.coordination.versions import Versions
 from penstock.runtime.model.clock import Clock
 from penstock.runtime.model.ids import TaskId
-from penstock.runtime.model.states import TaskKind
+from penstock.runtime.model.states import TaskKind, TaskState
 
 REJOIN_MS = 5_000
 """Time allowed, after the end of the old session, until the group admits a worker that was killed and restarted."""
+
+
+class Cause(Enum):
+    """Why an assignment differs from the one before, in the order in which causes are named if there are several. COPIES_CHANGED: of
+    standbys and learners only. OTHER: reservations, versions of the topology."""
+
+    FIRST = "FIRST"
+    MEMBER_DIED = "MEMBER_DIED"
+    MEMBER_JOINED = "MEMBER_JOINED"
+    MEMBER_LEFT = "MEMBER_LEFT"
+    MEMBER_LEAVES = "MEMBER_LEAVES"
+    TASKS_MOVED = "TASKS_MOVED"
+    COPIES_CHANGED = "COPIES_CHANGED"
+    OTHER = "OTHER"
+
+
+def cause_of(before: Assignment | None, after: Assignment, dead: Collection[str], leaving: Collection[str]) -> Cause:
+    """Return the cause of an assignment. `dead` and `leaving`: identities of members."""
+    if before is None:
+        return Cause.FIRST
+    old, new = ({grant.who: grant for grant in each.grants} for each in (before, after))
+    gone, moved = old.keys() - new.keys(), _actives(before) != _actives(after)
+    if gone & set(dead):
+        return Cause.MEMBER_DIED
+    if new.keys() - old.keys():
+        return Cause.MEMBER_JOINED
+    if gone:
+        return Cause.MEMBER_LEFT
+    if moved or before.heirs != after.heirs:
+        return Cause.MEMBER_LEAVES if leaving else Cause.TASKS_MOVED
+    copies = [{who: (grant.standby, grant.learner) for who, grant in each.items()} for each in (old, new)]
+    return Cause.OTHER if copies[0] == copies[1] else Cause.COPIES_CHANGED
+
+
+def _actives(assignment: Assignment) -> dict[str, list[str]]:
+    return {grant.who: grant.active for grant in assignment.grants}
 
 
 class Decision:
@@ -64,7 +101,8 @@ class Decision:
         tasks = sorted(task for task in all_tasks if str(task) not in reserved)
         heirs = self._heirs(live)
         barred = {key: versions.barred(known.member, all_tasks) for key, known in live.items()}
-        candidates = [self._candidate(key, known, heirs, barred[key]) for key, known in sorted(live.items())]
+        readers = versions.readers
+        candidates = [self._candidate(key, known, heirs, barred[key], readers) for key, known in sorted(live.items())]
         wanted = place(candidates, tasks, dataclasses.replace(rules, racks=self._racks.rules() or RackRules()))
         self._warn_of_waiting(versions, frozenset(tasks).difference(*wanted.active.values()))
         follows = {candidate.name: candidate.follows for candidate in candidates}
@@ -180,8 +218,11 @@ class Decision:
         given = {task: grant.who for grant in assignment.grants for task in grant.active} | assignment.heirs
         return {TaskId.parse(task): who for task, who in given.items() if who in live and task not in live[who].member.active}
 
-    def _candidate(self, who: str, known: Known, heirs: Mapping[TaskId, str], barred: frozenset[TaskId]) -> Candidate:
-        """Return a member as input of the assignor."""
+    def _candidate(
+        self, who: str, known: Known, heirs: Mapping[TaskId, str], barred: frozenset[TaskId], readers: frozenset[TaskId]
+    ) -> Candidate:
+        """Return a member as input of the assignor. `readers`: tasks that may read global stores. Those that it runs already stay while a
+        store is rebuilt."""
         member = known.member
         reports = {TaskId.parse(task): report for task, report in member.tasks.items()}
 
@@ -189,6 +230,9 @@ class Decision:
             return frozenset(task for task, report in reports.items() if report.kind in kinds)
 
         inherits = frozenset(task for task, heir in heirs.items() if heir == who)
+        builds = any(
+            store.state is not TaskState.RUNNING and store.lag > self._rules.acceptable_lag for store in member.global_stores.values()
+        )
         running = frozenset(task for task in self._before(member) | of_kind(TaskKind.ACTIVE) if heirs.get(task, who) == who)
         return Candidate(
             who,
@@ -203,4 +247,5 @@ class Decision:
             rack=member.rack,
             tags=member.tags,
             barred=barred,
+            waits=readers - of_kind(TaskKind.ACTIVE) if builds else frozenset(),
         )

@@ -8,6 +8,7 @@ instance as its active task or another copy, and a task that moves between worke
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from penstock.runtime.coordination.assignor import Candidate, assign
 from penstock.runtime.model.ids import TaskId
@@ -43,6 +44,7 @@ def as_instances(workers: Collection[Candidate]) -> list[Candidate]:
                 rack=mine[0].rack,
                 tags=mine[0].tags,
                 barred=_all(worker.barred for worker in mine),
+                waits=frozenset.intersection(*(worker.waits for worker in mine)),
             )
         )
     return found
@@ -58,7 +60,13 @@ def share_out(
     learners: dict[str, frozenset[TaskId]] = {}
     for name, mine in _by_home(workers).items():
         idle = dict.fromkeys((worker.name for worker in mine), frozenset[TaskId]())
-        owners = assign([_holding(worker, worker.running, worker.follows) for worker in _staying(mine)], active[name], stateful=stateful)
+        staying = _staying(mine)
+        waits = frozenset.intersection(*(worker.waits for worker in staying))  # of each: then it makes no difference
+        owners = assign(
+            [replace(_holding(worker, worker.running, worker.follows), barred=worker.waits - waits) for worker in staying],
+            active[name],
+            stateful=stateful,
+        )
         keepers = assign([_holding(worker, worker.follows, worker.running) for worker in _staying(mine)], standby[name] | learner[name])
         actives.update(idle | owners)
         standbys.update(idle | {worker: tasks & standby[name] for worker, tasks in keepers.items()})

@@ -24,8 +24,10 @@ import logging
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
+import msgspec
+
 from penstock.runtime.config.streams_config import StreamsConfig
-from penstock.runtime.coordination.decision import Decision
+from penstock.runtime.coordination.decision import Decision, cause_of
 from penstock.runtime.coordination.liveness import Liveness
 from penstock.runtime.coordination.log import CoordinationLog
 from penstock.runtime.coordination.rack_watch import RackWatch
@@ -111,8 +113,14 @@ class Leader:
         begun_ms = self._clock.monotonic_ms()
         wanted = self._decision.assignment(self._name, dead, fenced)
         self._not_before_ms = self._clock.monotonic_ms() + REST * (self._clock.monotonic_ms() - begun_ms)
-        if wanted is not None and (fenced or wanted != self._registry.assignment or self._settled_deaths(fenced)):
-            self._write(wanted, fenced, guard)
+        if wanted is None:
+            return
+        before = self._registry.assignment
+        same = before is not None and wanted == msgspec.structs.replace(before, cause="")
+        if fenced or not same or self._settled_deaths(fenced):
+            leaving = [who for who, known in self._registry.members.items() if known.member.leaves]
+            cause = cause_of(before, wanted, dead, leaving)
+            self._write(msgspec.structs.replace(wanted, cause=cause.value), fenced, guard)
 
     def _anything_new(self, dead: list[str], fenced: list[str]) -> bool:
         """Return False while a new computation would give the same assignment: no record was read, no reservation has expired. Also False

@@ -22,7 +22,7 @@ from penstock.runtime.coordination.topics import coordination_topic, guard_topic
 from penstock.runtime.coordination.unread_records import with_records
 from penstock.runtime.kafka.topic_admin import TopicAdmin
 from penstock.runtime.model.errors import BrokerUnavailableError, TopologyError
-from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.model.ids import NextOffset, TopicPartition
 from penstock.runtime.topology.shape import TopologyShape
 
 ACCEPTED = "unrecorded.state.accepted"
@@ -64,11 +64,11 @@ def _unrecorded_state(config: StreamsConfig, topics: TopicAdmin) -> dict[str, in
     names = {name for name in topics.names() if name.startswith(f"{application}-") and name.endswith(("-changelog", "-repartition"))}
     if not names or guard not in topics.describe([guard]):
         return {}
-    partition = Partition(guard, 0)
+    partition = TopicPartition(guard, 0)
     members = TopicAdmin(config, topics.give_up)  # an admin asks for the offsets of one group
     if partition not in members.last_committed(members_group(application), [partition]) or last_reset(config, topics) is not None:
         return {}
-    logs = [Partition(name, number) for name, found in topics.describe(names).items() for number in range(found.partitions)]
+    logs = [TopicPartition(name, number) for name, found in topics.describe(names).items() for number in range(found.partitions)]
     starts, ends = topics.start_offsets(logs), topics.high_watermarks(logs)
     holding = {log for log in logs if ends[log] > starts[log]}
     on_their_way = {log for log in holding if log.topic.endswith("-repartition")}

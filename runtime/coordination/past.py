@@ -12,7 +12,7 @@ from penstock.runtime.kafka.log_reader import LogReader
 from penstock.runtime.kafka.messages import Message
 from penstock.runtime.kafka.topic_admin import ANSWER_SECONDS
 from penstock.runtime.model.errors import BrokerUnavailableError
-from penstock.runtime.model.ids import Partition
+from penstock.runtime.model.ids import TopicPartition
 
 
 def read_past(config: StreamsConfig, *kinds: str) -> list[Written]:
@@ -38,7 +38,7 @@ def living_keys(config: StreamsConfig) -> list[bytes]:
 
 
 def _messages(config: StreamsConfig) -> Iterator[Message]:
-    partition, until = Partition(coordination_topic(config.application_id), 0), time.monotonic() + ANSWER_SECONDS
+    partition, until = TopicPartition(coordination_topic(config.application_id), 0), time.monotonic() + ANSWER_SECONDS
     reader = LogReader({**config.consumer_properties("restore"), "fetch.wait.max.ms": 10}, "coordination past")
     try:
         reader.assign(partition, None)

@@ -23,7 +23,7 @@ from penstock.runtime.coordination.unread_records import with_records
 from penstock.runtime.kafka.log_reader import LogReader
 from penstock.runtime.kafka.topic_admin import ANSWER_SECONDS, TopicAdmin, TopicDescription
 from penstock.runtime.model.errors import BrokerUnavailableError, TopologyError, WrongPartitionsError
-from penstock.runtime.model.ids import NextOffset, Partition, changelog_topic
+from penstock.runtime.model.ids import NextOffset, TopicPartition, changelog_topic
 from penstock.runtime.stores.directory import StateDirectory
 from penstock.runtime.topology.input_growth import remedies
 from penstock.runtime.topology.shape import StoreShape, TopologyShape, accepted, has_formats, left_out, misfits, shape_of
@@ -122,7 +122,7 @@ def _left_of(topic: str, former: TopologyShape, config: StreamsConfig, topics: T
 def records(config: StreamsConfig, *kinds: str, give_up: Callable[[], bool] = lambda: False) -> Iterator[Record | None]:
     """Yield the records of these kinds on the coordination topic, which must exist. Raises BrokerUnavailableError (also if `give_up` ends
     the wait for one), StreamsError."""
-    partition, until = Partition(coordination_topic(config.application_id), 0), time.monotonic() + ANSWER_SECONDS
+    partition, until = TopicPartition(coordination_topic(config.application_id), 0), time.monotonic() + ANSWER_SECONDS
     prefixes = tuple(f"{kind}/".encode() for kind in kinds)
     reader = LogReader({**config.consumer_properties("restore"), "fetch.wait.max.ms": 10}, "former topology")
     try:
@@ -148,14 +148,14 @@ class _Offsets:
         self._topics = topics
         self._found = found
 
-    def committed(self, topic: str) -> dict[Partition, int]:
-        partitions = [Partition(topic, number) for number in range(self._found[topic].partitions)]
+    def committed(self, topic: str) -> dict[TopicPartition, int]:
+        partitions = [TopicPartition(topic, number) for number in range(self._found[topic].partitions)]
         return {partition: at.offset for partition, at in self._topics.last_committed(self._config.application_id, partitions).items()}
 
     def unread(self, topic: str) -> int:
         """Return the number of unprocessed offsets, counting only partitions that hold a record there."""
         committed = self.committed(topic)
-        partitions = [Partition(topic, number) for number in range(self._found[topic].partitions)]
+        partitions = [TopicPartition(topic, number) for number in range(self._found[topic].partitions)]
         starts, ends = self._topics.start_offsets(partitions), self._topics.end_offsets(partitions)
         begins = {partition: NextOffset(max(committed.get(partition, 0), starts[partition])) for partition in partitions}
         left = {partition: begin for partition, begin in begins.items() if begin < ends[partition]}

@@ -11,7 +11,7 @@ from penstock.runtime.coordination.topics import TopicLayout
 from penstock.runtime.kafka.topic_admin import TopicAdmin
 from penstock.runtime.kafka.topic_watch import TopicWatch, TopicWatcher
 from penstock.runtime.model.errors import StreamsError
-from penstock.runtime.model.ids import Partition, TaskId
+from penstock.runtime.model.ids import TaskId, TopicPartition
 from penstock.runtime.topology.topology import Topology
 
 logger = logging.getLogger(__name__)
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 POLL_EVERY_SECONDS = 300.0
 """Replicas are moved rarely, by an operator."""
 
-Racks = Mapping[Partition, frozenset[str]]
+Racks = Mapping[TopicPartition, frozenset[str]]
 
 
 class RackWatch:
@@ -75,15 +75,15 @@ def _cost(config: StreamsConfig, key: str) -> int | None:
     return None if config[key] is None else config.integer(key)
 
 
-def _partitions(application_id: str, topology: Topology, layout: TopicLayout) -> dict[TaskId, list[Partition]]:
+def _partitions(application_id: str, topology: Topology, layout: TopicLayout) -> dict[TaskId, list[TopicPartition]]:
     """Return the partitions that each task reads: its input and its changelogs."""
     parts = {part.id: part for part in topology.sub_topologies()}
-    found: dict[TaskId, list[Partition]] = {}
+    found: dict[TaskId, list[TopicPartition]] = {}
     for task in layout.tasks:
         part = parts[task.subtopology]
         topics = (topic for topic in part.source_topics if task.partition < layout.partitions[topic])
         found[task] = [
-            *(Partition(topic, task.partition) for topic in topics),
+            *(TopicPartition(topic, task.partition) for topic in topics),
             *(log for name, log in part.changelogs(application_id, task).items() if name not in part.source_changelogs),
         ]
     return found

@@ -13,6 +13,8 @@ is its epoch.
     desired/<instance>  Desired        the control plane: what should run (rules.md, 26)
     hold/<task>         Hold           the task's owner: it was paused by hand; tombstone: it was resumed
     reset               Reset          `penstock reset`: the application begins without state; the last reset stays known
+    shutdown            Shutdown       an instance whose uncaught-exception handler answered SHUTDOWN_APPLICATION: all members that
+                                       were announced before it close
 
 `<who>` is an incarnation of a worker: `<instance>/<worker>/<incarnation>`. The first version wrote `<instance>/<incarnation>`; that is
 read as worker 1.
@@ -33,7 +35,7 @@ from penstock.runtime.model.states import State, TaskKind, TaskState
 from penstock.runtime.topology.shape import Part, TopologyShape
 
 MEMBER, ASSIGNMENT, COMMAND, RESULT, DESIRED, TOPOLOGY = "member", "assignment", "command", "result", "desired", "topology"
-HOLD, DEATH, SHAPE, RESET = "hold", "death", "shape", "reset"
+HOLD, DEATH, SHAPE, RESET, SHUTDOWN = "hold", "death", "shape", "reset", "shutdown"
 SEED = "seed"
 """Writer of the record of the state's shape when a seed is installed."""
 
@@ -57,18 +59,20 @@ def who_of(text: str) -> str:
 
 
 class PausedAt(msgspec.Struct, frozen=True, kw_only=True):
-    """Position of a paused task: the record in front of which it stopped, and the error."""
+    """Position of a paused task: the record in front of which it stopped, the error with its location, and the time of the pause."""
 
     topic: str
     partition: int
     offset: int
     error_type: str | None = None
     error: str | None = None
+    location: str | None = None
+    since_ms: int | None = None
 
 
 class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Progress of a task's restore: records restored; offsets remaining, an upper bound of the records remaining; recent rate in records
-    per second; estimated seconds left at that rate, None while the rate is 0."""
+    """Progress of the restore of a task or a global store: records restored; offsets remaining, an upper bound of the records remaining;
+    recent rate in records per second; estimated seconds left at that rate, None while the rate is 0."""
 
     records: int
     remaining: int
@@ -98,6 +102,24 @@ class TaskReport(msgspec.Struct, frozen=True, kw_only=True):
     restore: RestoreReport | None = None
 
 
+class GlobalStoreReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker's copy of a global store. `state`: RESTORING or RUNNING. `position`: sum of the next offsets of its topic's partitions;
+    `end`: of their ends, as known to the worker; `lag`: records between them. `checkpoint_ms`: wall-clock time of the last checkpoint, ms.
+    `restore`: while its topic is read up to the end. `reason`: why it is rebuilt (KIP-406), None for a first build and afterwards;
+    `attempt`: number of that recovery, of several in a row; `waits`: it is wiped, and waits for its topic or for its delay."""
+
+    topic: str
+    state: TaskState
+    position: int = 0
+    end: int = 0
+    lag: int = 0
+    checkpoint_ms: int | None = None
+    restore: RestoreReport | None = None
+    reason: str | None = None
+    attempt: int = 0
+    waits: bool = False
+
+
 class Member(msgspec.Struct, frozen=True, kw_only=True):
     """A worker. `worker`: its number in its instance, from 1; `workers`: how many its instance is to have; they share one state directory.
     `epoch`: the last assignment that it has carried out, -1 before the first. `leaves`: it wants to leave, and runs its tasks until others
@@ -106,7 +128,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     instance, or empty. `rack` and `tags`: its location (`client.rack`, `client.tag.*`).
     `protocol`: the version of its records; `topology`: the digest of its `TopologyText`; `build`: fingerprint of its code and
     configuration (`runtime/instance/build.py`). Members before 1.1 name none of the three. `memory`: bytes of its process by part
-    (`ProcessMemory.split`)."""
+    (`ProcessMemory.split`). `global_stores`: its copies of the global stores, by name."""
 
     instance: str
     incarnation: int
@@ -134,6 +156,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     topology: str = ""
     build: str = ""
     memory: dict[str, int] = {}
+    global_stores: dict[str, GlobalStoreReport] = {}
 
     @property
     def who(self) -> str:
@@ -197,7 +220,8 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """Assignment of tasks to workers. `revoking`: tasks, by the key of a member that may still run them although they are no longer granted
     to it; they are granted again once it has released them. `heirs`: next owner of a task, by identity, as soon as the log shows that all
     others have released it, without waiting for the next assignment. `reserved`: tasks kept for an instance that restarts. `ran`: tasks by
-    the digest of the topology that runs them, or ran them last."""
+    the digest of the topology that runs them, or ran them last. `cause`: why it differs from the one before (`decision.Cause`); empty in
+    records of earlier versions."""
 
     leader: str
     grants: list[Grant]
@@ -205,6 +229,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     heirs: dict[str, str] = {}
     reserved: dict[str, Reserved] = {}
     ran: dict[str, list[str]] = {}
+    cause: str = ""
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
@@ -286,6 +311,19 @@ class Reset(msgspec.Struct, frozen=True, kw_only=True):
         return RESET.encode()
 
 
+class Shutdown(msgspec.Struct, frozen=True, kw_only=True):
+    """Request to all running instances to close (KIP-671). `by`: the instance that asks; `error`: the exception that its handler got. Only
+    the last one is kept; it does not concern members that are announced after it."""
+
+    by: str
+    error: str
+    at_ms: int
+
+    @property
+    def key(self) -> bytes:
+        return SHUTDOWN.encode()
+
+
 class TopologyText(msgspec.Struct, frozen=True, kw_only=True):
     """Topology as `describe()` prints it (to show differences), the shape that its state depends on, and its sub-topologies. The last
     record written belongs to the topology that ran last."""
@@ -303,6 +341,8 @@ class TopologyText(msgspec.Struct, frozen=True, kw_only=True):
     of an earlier version."""
     patterns: tuple[str, ...] = ()
     """Patterns of the sources."""
+    call_sites: dict[str, str] = {}
+    """The call and line that made a node, by the nodes with generated names. Empty in a record of an earlier version."""
 
     @property
     def digest(self) -> str:
@@ -345,7 +385,7 @@ class Tombstone(msgspec.Struct, frozen=True):
     id: str
 
 
-Written = Member | Death | Assignment | Command | CommandResult | Desired | Hold | Reset | TopologyText | StateShape
+Written = Member | Death | Assignment | Command | CommandResult | Desired | Hold | Reset | Shutdown | TopologyText | StateShape
 Record = Written | Tombstone
 
 ASSIGNMENT_KEY = ASSIGNMENT.encode()
@@ -358,6 +398,7 @@ _TYPES: dict[str, type[Written]] = {
     DESIRED: Desired,
     HOLD: Hold,
     RESET: Reset,
+    SHUTDOWN: Shutdown,
     TOPOLOGY: TopologyText,
     SHAPE: StateShape,
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -36,6 +36,15 @@ from penstock.runtime.model.clock import Clock
 from penstock.runtime.model.states import TaskKind
 
 
+@dataclass(frozen=True, slots=True)
+class Released:
+    """Release of a task: the owner's identity, and when it closed the task or, if it ended without that, wrote its last record, in ms by
+    the brokers' clock."""
+
+    who: str
+    at_ms: int
+
+
 @dataclass(slots=True)
 class Known:
     """A member, according to the log. `key`: key of its records. `offset`: of the first one read here. `held`: tasks that it may be
@@ -65,6 +74,8 @@ class Registry:
         self.assignment: Assignment | None = None
         self.epoch = -1
         """Offset of the last assignment; -1 before the first."""
+        self.released: dict[str, Released] = {}
+        """Last release of each task that was released, and is not known to run here since (`Coordination.taken_over`)."""
         self.commands: dict[str, Command] = {}
         """Commands without a result, in log order."""
         self.stopped: set[str] = set()
@@ -116,8 +127,8 @@ class Registry:
             case StateShape() as shape:
                 self.shapes.setdefault(shape.key.decode(), shape)
             case Tombstone(kind=kind, id=key):
-                if kind == MEMBER:
-                    self.members.pop(key, None)
+                if kind == MEMBER and (gone := self.members.pop(key, None)) is not None:
+                    self._note_release(gone.held, Released(key, gone.written_ms))
                 elif kind == DEATH:
                     self.deaths.pop(key, None)
                 elif kind in (COMMAND, RESULT):
@@ -160,12 +171,17 @@ class Registry:
             known.since_ms = now_ms
         known.member, known.key = member, entry.key
         known.written_ms = member.heartbeat_ms if entry.at_ms is None else entry.at_ms
+        before = known.held
         if member.epoch >= self.epoch:
             # It has carried out the last assignment: what it neither reports nor was granted by it, it has closed.
             known.held, known.kept = set(), set()
             self._give(who, known, revoking=False)
         known.held |= member.active
+        self._note_release(before - known.held, Released(who, known.written_ms))
         known.kept |= member.tasks.keys() - member.active
+
+    def _note_release(self, tasks: Iterable[str], released: Released) -> None:
+        self.released.update(dict.fromkeys(tasks, released))
 
     def _assignment(self, assignment: Assignment, offset: int) -> None:
         self.assignment, self.epoch = assignment, offset

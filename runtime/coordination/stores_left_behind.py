@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.kafka.topic_admin import TopicAdmin, TopicDescription
 from penstock.runtime.model.errors import TopologyError
-from penstock.runtime.model.ids import Partition
+from penstock.runtime.model.ids import TopicPartition
 from penstock.runtime.topology.shape import StoreShape, TopologyShape, left_behind
 
 
@@ -26,7 +26,7 @@ def refuse_left_behind(last: TopologyShape | None, now: TopologyShape, config: S
 
 
 def _holds_something(topic: TopicDescription, topics: TopicAdmin) -> bool:
-    partitions = [Partition(topic.name, number) for number in range(topic.partitions)]
+    partitions = [TopicPartition(topic.name, number) for number in range(topic.partitions)]
     starts, ends = topics.start_offsets(partitions), topics.high_watermarks(partitions)
     return any(ends[partition] > starts[partition] for partition in partitions)
 

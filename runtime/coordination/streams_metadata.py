@@ -15,9 +15,8 @@ from typing import ClassVar, cast
 
 from penstock.runtime.coordination.fleet import Fleet
 from penstock.runtime.coordination.records import Member
-from penstock.runtime.kafka.messages import TopicPartition
 from penstock.runtime.model.errors import InvalidStateStoreError, StreamsError
-from penstock.runtime.model.ids import HostInfo, TaskId
+from penstock.runtime.model.ids import HostInfo, TaskId, TopicPartition
 from penstock.runtime.serdes.murmur import partition_for
 from penstock.runtime.serdes.serde import Serde
 from penstock.runtime.topology.catalogue import KnownStore, known_stores

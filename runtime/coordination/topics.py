@@ -11,7 +11,7 @@ from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.kafka.topic_admin import TopicAdmin, TopicDescription, create_commands
 from penstock.runtime.model.errors import MissingSinkTopicError, MissingSourceTopicError
 from penstock.runtime.model.events import events_topic
-from penstock.runtime.model.ids import Partition, TaskId
+from penstock.runtime.model.ids import TaskId, TopicPartition
 from penstock.runtime.topology.internal_topics import ANY_TIME, InternalTopicCheck, plan_partitions, task_count
 from penstock.runtime.topology.topology import Topology
 
@@ -57,7 +57,7 @@ class TopicLayout:
     tasks: frozenset[TaskId]
     stateful: frozenset[TaskId]
     repartition_topics: frozenset[str]
-    guard: Partition
+    guard: TopicPartition
 
 
 def prepare_topics(
@@ -101,7 +101,7 @@ def prepare_topics(
     logged = {part.id for part in parts if part.source_changelogs or any(store.logging_enabled for store in part.stores)}
     stateful = frozenset(task for task in tasks if task.subtopology in logged)
     repartition = frozenset(topic.name for topic in internal if topic.kind == "repartition")
-    return TopicLayout(planned, tasks, stateful, repartition, Partition(guard_topic(application_id), 0))
+    return TopicLayout(planned, tasks, stateful, repartition, TopicPartition(guard_topic(application_id), 0))
 
 
 def _proposed(missing: Collection[str], topology: Topology, existing: Mapping[str, int]) -> dict[str, int]:

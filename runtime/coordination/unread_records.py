@@ -10,13 +10,13 @@ from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.kafka.log_reader import LogReader
 from penstock.runtime.kafka.topic_admin import ANSWER_SECONDS
 from penstock.runtime.model.errors import BrokerUnavailableError
-from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.model.ids import NextOffset, TopicPartition
 
 
-def with_records(config: StreamsConfig, starts: Mapping[Partition, NextOffset], give_up: Callable[[], bool]) -> set[Partition]:
+def with_records(config: StreamsConfig, starts: Mapping[TopicPartition, NextOffset], give_up: Callable[[], bool]) -> set[TopicPartition]:
     """Return the partitions that hold a committed record at or behind their offset. Raises BrokerUnavailableError (also if `give_up` ends
     the wait), StreamsError."""
-    found: set[Partition] = set()
+    found: set[TopicPartition] = set()
     waiting, until = set(starts), time.monotonic() + ANSWER_SECONDS
     reader = LogReader({**config.consumer_properties("restore"), "fetch.wait.max.ms": 10}, "unread records")
     try:

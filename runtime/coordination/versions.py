@@ -29,7 +29,8 @@ def topology_record(topology: Topology, application_id: str, layout: TopicLayout
     parts = parts_of(topology.sub_topologies(), layout.tasks, layout.stateful)
     inputs = stateful_inputs(topology, layout.partitions)
     shape = shape_of(topology, application_id)
-    return TopologyText(hash=topology.hash(), text=str(topology.describe()), shape=shape, parts=parts, inputs=inputs)
+    sites = dict(topology.call_sites)
+    return TopologyText(hash=topology.hash(), text=str(topology.describe()), shape=shape, parts=parts, inputs=inputs, call_sites=sites)
 
 
 def with_first_partitions(record: TopologyText, topology: Topology, layout: TopicLayout, last: TopologyText) -> TopologyText:
@@ -66,6 +67,12 @@ class Versions:
         """Tasks with state to copy. Stores that a task has not run with yet are empty."""
         own = {task.subtopology for task in self._layout.stateful}
         return frozenset(task for task in self.tasks if self._is_stateful(task, own))
+
+    @property
+    def readers(self) -> frozenset[TaskId]:
+        """Tasks that may read global stores."""
+        reading = {number for text in self._living() for number, part in text.parts.items() if part.reads_global}
+        return frozenset(task for task in self.tasks if task.subtopology in reading)
 
     def _is_stateful(self, task: TaskId, own: Collection[int]) -> bool:
         text = self._known.get(self._ran.get(str(task), ""))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from penstock.runtime.changelog import store_metadata
 from penstock.runtime.changelog.writer import ChangelogRows, ChangelogWriter
@@ -19,10 +20,10 @@ from penstock.runtime.input.deserialization import Batch, RawMessage, error_cont
 from penstock.runtime.input.queues import PartitionQueue, Run, TaskQueues
 from penstock.runtime.model.errors import ProcessingError, StreamsError, TransactionAbortedError
 from penstock.runtime.model.handlers import DeserializationHandlerResponse, ProcessingHandlerResponse
-from penstock.runtime.model.ids import NextOffset, Partition
-from penstock.runtime.model.metrics import TASK
+from penstock.runtime.model.ids import NextOffset, TopicPartition
+from penstock.runtime.model.metrics import STATE, TASK
 from penstock.runtime.model.offsets import OffsetAndMetadata, Strategy, decode_partition_time, decode_processors, encode_partition_time
-from penstock.runtime.model.states import TaskState, check_task_move
+from penstock.runtime.model.states import TaskKind, TaskState, check_task_move
 from penstock.runtime.model.timestamps import ConsumerRecord
 from penstock.runtime.stores.base import EngineStore
 from penstock.runtime.tasks.follower import FollowerTask
@@ -31,6 +32,9 @@ from penstock.runtime.tasks.plan import TaskPlan
 from penstock.runtime.topology.pipeline import Pipeline, compile_pipeline
 
 logger = logging.getLogger(__name__)
+
+DEFERRING_TURN_MS = 40
+"""Time after which a turn with deferred records takes no further run: slow calls must not hold up the worker for a whole batch."""
 
 
 class ReplayBeforePauseError(TransactionAbortedError):
@@ -49,32 +53,35 @@ class ActiveTask:
         self.pause_wanted: PausePoint | None = None
         """Set when a handler returned PAUSE: the worker commits, then calls `pause()`."""
         self.paused_at: PausePoint | None = None
-        self.committed_offsets: dict[Partition, OffsetAndMetadata] = {}
+        self.committed_offsets: dict[TopicPartition, OffsetAndMetadata] = {}
         """Last committed offsets, of this task or found at its start."""
-        self.reset_positions: dict[Partition, NextOffset] = {}
+        self.reset_positions: dict[TopicPartition, NextOffset] = {}
         """Start offsets by `auto.offset.reset` of partitions without a committed offset; kept, since `latest` would move."""
-        self.moved: dict[Partition, tuple[NextOffset, NextOffset]] = {}
+        self.moved: dict[TopicPartition, tuple[NextOffset, NextOffset]] = {}
         """Partitions whose committed offsets were moved from outside: (end of this task's work, start)."""
-        self.remade: set[Partition] = set()
+        self.remade: set[TopicPartition] = set()
         """Partitions whose topic was deleted and created again while this task did not read it, so that its offsets are invalid."""
         self.topic_ids: Mapping[str, str] = {}
         """Id of each changelog topic, by name (rules.md, 13); set by the worker before the restore."""
         self.stores: dict[str, EngineStore] = {}
-        self.changelogs: Mapping[str, Partition] = {}
+        self.changelogs: Mapping[str, TopicPartition] = {}
         """Changelog partition by name of a logged store; empty before the stores are open."""
         self.queues: TaskQueues | None = None
         self.stream_time = -1
-        self.was_caught_up = False
-        """True if it was a caught-up copy when it became active."""
+        self.was_caught_up = self.was_a_copy = False
+        """True if it was a caught-up copy, or any copy, when it became active."""
         self.committed_ms = 0
         self.checkpoint_ms: int | None = None
         self._checkpointed: int | None = None
         self._incidents = incidents
         self._processed = plan.metrics.counter("process-total", TASK, task_id=str(plan.task_id))
+        self._paused_since = plan.metrics.gauge("paused-since-ms", TASK, task_id=str(plan.task_id))
+        plan.metrics.gauge("task-kind", TASK, task_id=str(plan.task_id)).set(TaskKind.ACTIVE.number)
         self._pipeline: Pipeline | None = None
         self._stop_before: PausePoint | None = None
         self._writer: ChangelogWriter | None = None
         self._dirty = False
+        self._reads_begun = False
 
     def _move(self, new: TaskState) -> None:
         self.state = check_task_move(self.state, new)
@@ -93,12 +100,14 @@ class ActiveTask:
     def _stores_open(self) -> None:
         self._writer = ChangelogWriter(self.plan.application_id, self.id, list(self.stores.values()))
         self.changelogs = self.plan.changelogs  # derived from the topology's builders once, not at every commit
+        for name, store in self.stores.items():
+            self.plan.metrics.gauge_of("uncommitted-bytes", STATE, partial(_uncommitted, store), task_id=str(self.id), store=name)
         self._move(TaskState.RESTORING)
 
     def take_over(self, follower: FollowerTask) -> None:
         """Take the open stores of a standby or learner, instead of `open`. CREATED → RESTORING."""
         self.plan = replace(self.plan, lock=follower.plan.lock)
-        self.stores, self.was_caught_up = follower.hand_over(), follower.caught_up
+        self.stores, self.was_caught_up, self.was_a_copy = follower.hand_over(), follower.caught_up, True
         follower.record_time = self._record_time
         self.checkpoint_ms, self._checkpointed = follower.checkpoint_ms, follower.checkpoint_position
         self._stores_open()
@@ -108,15 +117,19 @@ class ActiveTask:
         """Sum of the next offsets of its changelogs."""
         return sum(self.stores[name].committed_offset(changelog) or 0 for name, changelog in self.changelogs.items())
 
-    def stored_inputs(self) -> dict[Partition, NextOffset]:
+    def stored_inputs(self) -> dict[TopicPartition, NextOffset]:
         """Return the input offsets stored with the last commit, the largest of each partition."""
         return store_metadata.stored_input_offsets(self.stores, self.inputs)
 
-    def committed_positions(self) -> dict[Partition, NextOffset]:
+    def committed_positions(self) -> dict[TopicPartition, NextOffset]:
         """Next offset to read of each input partition, as of the last commit."""
         return {**self.reset_positions, **{partition: NextOffset(at.offset) for partition, at in self.committed_offsets.items()}}
 
-    def committed_times(self) -> dict[Partition, int]:
+    def processed_positions(self) -> dict[TopicPartition, NextOffset]:
+        """Next offset to process of each input partition."""
+        return self.committed_positions() if self.queues is None else {queue.partition: queue.next_offset for queue in self.queues.all}
+
+    def committed_times(self) -> dict[TopicPartition, int]:
         """Partition time of each input, as of the last commit."""
         return {partition: self._time_of(partition, self.committed_offsets.get(partition)) for partition in self.inputs}
 
@@ -124,11 +137,17 @@ class ActiveTask:
         """Stream time as of the last commit."""
         return max(store_metadata.stored_stream_time(self.stores), *self.committed_times().values())
 
+    def ever_held_state(self) -> bool:
+        """True unless nothing was ever written to any store: all are logged, and their changelogs had no record."""
+        return len(self.changelogs) < len(self.stores) or any(
+            self.stores[name].committed_offset(changelog) for name, changelog in self.changelogs.items()
+        )
+
     def holds_state(self) -> bool:
         """True if a logged store is not empty."""
         return any(self.stores[name].has_entries() for name in self.changelogs)
 
-    def begin(self, committed: Mapping[Partition, OffsetAndMetadata], starts: Mapping[Partition, NextOffset]) -> None:
+    def begin(self, committed: Mapping[TopicPartition, OffsetAndMetadata], starts: Mapping[TopicPartition, NextOffset]) -> None:
         """Begin processing at `starts`, with new processors. `committed`: the group's offsets. RESTORING or PAUSED → RUNNING; also after
         `rollback`."""
         self._found(committed, starts)
@@ -147,7 +166,7 @@ class ActiveTask:
         if self.state is not TaskState.RUNNING:
             self._move(TaskState.RUNNING)
 
-    def _found(self, committed: Mapping[Partition, OffsetAndMetadata], starts: Mapping[Partition, NextOffset]) -> None:
+    def _found(self, committed: Mapping[TopicPartition, OffsetAndMetadata], starts: Mapping[TopicPartition, NextOffset]) -> None:
         ours = {**self.stored_inputs(), **{partition: NextOffset(at.offset) for partition, at in self.committed_offsets.items()}}
         self.moved = {
             partition: (ours[partition], starts[partition])
@@ -162,13 +181,13 @@ class ActiveTask:
         for at in self.committed_offsets.values():
             for name, time in decode_processors(at.metadata).items():
                 context.processor_metadata[name] = max(time, context.processor_metadata.get(name, -1))
-        self._pipeline = compile_pipeline(self.plan.subtopology, context, self._continues_after)
+        self._pipeline = compile_pipeline(self.plan.subtopology, context, self._continues_after, self._skips_deferred)
         self._context = context
         self._become_current()
         self._pipeline.init()
         self._release()
 
-    def _time_of(self, partition: Partition, committed: OffsetAndMetadata | None) -> int:
+    def _time_of(self, partition: TopicPartition, committed: OffsetAndMetadata | None) -> int:
         """Return the partition time: the later one of the committed metadata and the stores (rules.md, 17)."""
         of_commit = decode_partition_time(committed.metadata if committed else None)
         return max(of_commit, store_metadata.stored_partition_time(self.stores, partition))
@@ -223,7 +242,12 @@ class ActiveTask:
 
     # -- processing ------------------------------------------------------------------------------------------------------------
 
-    def enqueue(self, partition: Partition, messages: Sequence[RawMessage]) -> None:
+    @property
+    def turn(self) -> int:
+        """Records that a turn should process for operators that defer records to be efficient; 0 if there are none."""
+        return 0 if self._pipeline is None else self._pipeline.turn
+
+    def enqueue(self, partition: TopicPartition, messages: Sequence[RawMessage]) -> None:
         """Enqueue records of an input partition, in order."""
         if self.queues is None:
             return
@@ -231,23 +255,27 @@ class ActiveTask:
         follows = bool(queue.coming())
         queue.enqueue(messages)
         if not follows and self._pipeline is not None and self.state is TaskState.RUNNING:
-            self._pipeline.look_ahead(partition.topic, queue.coming())
+            self._reads_begun |= self._pipeline.look_ahead(partition.topic, queue.coming())
 
     def process(self, limit: int, now_ms: int) -> int:
-        """Process about `limit` records in the task's order. Return their number; 0 if there is none, if the task waits for input, or if
-        `pause_wanted` is set.
+        """Process about `limit` records in the task's order. Return their number; 0 if there is none, if the task waits for input, if
+        `pause_wanted` is set, or once after `enqueue` began to read ahead: other tasks and the next poll use the time of the read.
 
         Raises DeserializationError or ProcessingError where a handler returned FAIL, ReplayBeforePauseError, and the collector's errors.
         """
         queues, pipeline = self.queues, self._pipeline
         if queues is None or pipeline is None or self.state is not TaskState.RUNNING or self.pause_wanted is not None:
             return 0
-        self._become_current()
-        search, done = self._incidents.search, 0
+        search, done, turn = self._incidents.search, 0, pipeline.turn
         searching = search.limit is not None
+        if self._reads_begun:
+            self._reads_begun = False
+            if not searching:
+                return 0
+        self._become_current()
         pipeline.punctuates_later = search.limit == 1  # so that a punctuator's outputs are not attributed to the record
         while done < limit:
-            run = queues.next_run(limit - done, now_ms)
+            run = queues.next_run(min(limit - done, turn) if turn else limit - done, now_ms)
             if run is None:
                 if not self._unblock(queues) or searching:
                     break
@@ -255,6 +283,10 @@ class ActiveTask:
             if searching:
                 search.note_record(self.id, run)
             done += self._process_run(pipeline, run)
+            if turn and self.plan.clock.monotonic_ms() - now_ms > DEFERRING_TURN_MS:
+                break
+        if turn and pipeline.finish_deferred():
+            self._release()
         self._count_dropped(queues)
         if done:
             self._dirty = True
@@ -266,10 +298,10 @@ class ActiveTask:
         queue, batch, start, stop = run
         context = self._context
         context.topic, context.partition = queue.partition
-        self._incidents.batch = batch
+        context.batch = batch
         if not start:
             pipeline.look_ahead(queue.partition.topic, queue.coming())
-        if self.plan.hold_outputs:
+        if self.plan.hold_outputs and not pipeline.turn:
             return self._process_held(pipeline, run)
         try:
             pipeline.process_run(
@@ -320,10 +352,28 @@ class ActiveTask:
             raise error
         if row > start:
             queue.take(batch, row)
+        self._judge(queue.partition, batch, row, error)
+        queue.skip_row()
+        return row - start + 1
+
+    def _skips_deferred(self, error: ProcessingError) -> bool:
+        """Handle an error on a deferred record, whose run was taken already: return if the handler skips it."""
+        batch, row = self._context.batch, error.index
+        if not isinstance(batch, Batch) or row is None:
+            return False
+        try:
+            self._judge(TopicPartition(self._context.topic, self._context.partition), batch, row, error)
+        except ProcessingError:
+            return False
+        return True
+
+    def _judge(self, partition: TopicPartition, batch: Batch, row: int, error: ProcessingError) -> None:
+        """Ask the handler about a record, and note that it is skipped if this returns. Raises the error for FAIL, ReplayBeforePauseError
+        for PAUSE."""
         message = batch.messages[row]
         record = ConsumerRecord(
-            queue.partition.topic,
-            queue.partition.number,
+            partition.topic,
+            partition.partition,
             batch.offsets[row],
             batch.timestamps[row],
             batch.keys[row],
@@ -335,11 +385,9 @@ class ActiveTask:
         if response is ProcessingHandlerResponse.FAIL:
             raise error
         if response is ProcessingHandlerResponse.PAUSE:
-            self._stop_before = PausePoint.of(message, error, "processing")
-            raise ReplayBeforePauseError(f"task {self.id} goes back to pause before {queue.partition}@{message.offset()}") from error
+            self._stop_before = PausePoint.of(message, error, "processing", self.plan.clock.wall_ms())
+            raise ReplayBeforePauseError(f"task {self.id} goes back to pause before {partition}@{message.offset()}") from error
         self._incidents.skipped(self.id, message, error)
-        queue.skip_row()
-        return row - start + 1
 
     def _unblock(self, queues: TaskQueues) -> bool:
         """Ask the handler about the unreadable record that is next. Return True if processing may continue."""
@@ -353,7 +401,7 @@ class ActiveTask:
         if response is DeserializationHandlerResponse.FAIL:
             raise failure.error
         if response is DeserializationHandlerResponse.PAUSE:
-            self._want_pause(queue, PausePoint.of(failure.message, failure.error, "deserialization"))
+            self._want_pause(queue, PausePoint.of(failure.message, failure.error, "deserialization", self.plan.clock.wall_ms()))
             return False
         self._incidents.skipped(self.id, failure.message, failure.error)
         queue.skip_failure()
@@ -367,7 +415,8 @@ class ActiveTask:
             self._want_pause(queue, self._stop_before)
             return False
         if verdict.pauses:
-            self._want_pause(queue, PausePoint.of(verdict.message, verdict.error, "production"))
+            now_ms = self.plan.clock.wall_ms()
+            self._want_pause(queue, PausePoint.of(verdict.message, verdict.error, "production", now_ms, verdict.details))
             return False
         self._incidents.skipped(self.id, verdict.message, verdict.error)
         queue.skip_row()
@@ -442,12 +491,12 @@ class ActiveTask:
             for store in self.stores.values():
                 store.prepare_commit()
 
-    def offsets_to_commit(self) -> dict[Partition, OffsetAndMetadata]:
+    def offsets_to_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the next offsets of partitions that moved since the last commit; at a pause, of every partition."""
         if self.queues is None:
             return {}
         pausing, metadata = self.pause_wanted is not None, self._context.processor_metadata
-        offsets: dict[Partition, OffsetAndMetadata] = {}
+        offsets: dict[TopicPartition, OffsetAndMetadata] = {}
         for queue in self.queues.all:
             known = self.committed_offsets.get(queue.partition)
             if known is not None:
@@ -458,11 +507,11 @@ class ActiveTask:
                 offsets[queue.partition] = OffsetAndMetadata(queue.next_offset, encode_partition_time(queue.partition_time, metadata))
         return offsets
 
-    def _starts_at_end(self, partition: Partition) -> bool:
+    def _starts_at_end(self, partition: TopicPartition) -> bool:
         """True if the start by `auto.offset.reset` depends on the time of the start."""
         return self.plan.offset_reset(partition.topic).strategy in (Strategy.LATEST, Strategy.BY_DURATION)
 
-    def committed(self, offsets: Mapping[Partition, OffsetAndMetadata], changelog_ends: Mapping[Partition, NextOffset]) -> None:
+    def committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], changelog_ends: Mapping[TopicPartition, NextOffset]) -> None:
         """Commit the stores after the broker's commit: data and offsets in one batch."""
         self.committed_offsets.update(offsets)
         self._incidents.search.drop_verdicts(offsets)
@@ -495,7 +544,7 @@ class ActiveTask:
         """True if something was committed or restored since the last checkpoint."""
         return bool(self.stores) and (self.committed_ms > (self.checkpoint_ms or 0) or self.position != self._checkpointed)
 
-    def at_end_ms(self, store: str, partition: Partition) -> int | None:
+    def at_end_ms(self, store: str, partition: TopicPartition) -> int | None:
         """Return the wall-clock time at which a store was committed with everything on an input partition; None if unknown."""
         return store_metadata.stored_at_end_ms(self.stores[store], partition)
 
@@ -510,16 +559,23 @@ class ActiveTask:
         """Pause after the commit. Queued records are dropped; `begin` reads from the committed offsets. RUNNING → PAUSED."""
         self._move(TaskState.PAUSED)
         self.paused_at, self.pause_wanted, self._stop_before = point, None, None
+        self._paused_since.set(self.plan.clock.wall_ms())
         self._incidents.search.drop_verdict(point.partition, point.offset)
         if self.queues is not None:
             for queue in self.queues.all:
                 queue.clear(queue.next_offset)
 
-    def resume(self, committed: Mapping[Partition, OffsetAndMetadata], starts: Mapping[Partition, NextOffset]) -> None:
+    def resume(self, committed: Mapping[TopicPartition, OffsetAndMetadata], starts: Mapping[TopicPartition, NextOffset]) -> None:
         """Resume at `starts` with the same processors and times (rules.md, 17). PAUSED → RUNNING."""
         self._found(committed, starts)
         self.paused_at = None
+        self._paused_since.set(0)
         if self.queues is not None:
             for queue in self.queues.all:
                 queue.clear(starts[queue.partition])
         self._move(TaskState.RUNNING)
+
+
+def _uncommitted(store: EngineStore) -> float:
+    """Return the value of `uncommitted-bytes`, on any thread."""
+    return float(store.approximate_num_uncommitted_bytes)

@@ -19,7 +19,8 @@ from typing import NamedTuple
 from penstock.runtime.commit.refusals import Origin
 from penstock.runtime.input.deserialization import RawMessage
 from penstock.runtime.input.queues import Run
-from penstock.runtime.model.ids import Partition, TaskId
+from penstock.runtime.model.error_details import ErrorDetails
+from penstock.runtime.model.ids import TaskId, TopicPartition
 from penstock.runtime.model.offsets import OffsetAndMetadata
 
 logger = logging.getLogger(__name__)
@@ -31,11 +32,12 @@ LARGEST = 20_000
 
 
 class Verdict(NamedTuple):
-    """The handler's decision about an input record: skip it, or pause before it."""
+    """The handler's decision about an input record: skip it, or pause before it. `details`: those of the error, for a pause."""
 
     message: RawMessage
     error: Exception
     pauses: bool
+    details: ErrorDetails | None = None
 
 
 class CulpritSearch:
@@ -54,10 +56,10 @@ class CulpritSearch:
         self._processed_records = 0
         self._suspected = 0
         self._narrowed = False
-        self._verdicts: dict[Partition, dict[int, Verdict]] = {}
-        self._rolled_back: dict[Partition, int] = {}
+        self._verdicts: dict[TopicPartition, dict[int, Verdict]] = {}
+        self._rolled_back: dict[TopicPartition, int] = {}
         """Position of each input when it was rolled back. Other tasks may commit before the input is processed again."""
-        self._suspects: dict[Partition, int] = {}
+        self._suspects: dict[TopicPartition, int] = {}
         """The same, for the commit that was narrowed last."""
 
     # -- the size of commits ---------------------------------------------------------------------------------------------------
@@ -103,7 +105,7 @@ class CulpritSearch:
         """True if everything that was rolled back has been processed again and committed."""
         return not self._rolled_back
 
-    def committed(self, inputs: Collection[Partition] = ()) -> None:
+    def committed(self, inputs: Collection[TopicPartition] = ()) -> None:
         """Allow a larger commit after one that succeeded. `inputs`: the input partitions of the running tasks."""
         self._retain_inputs(lambda partition, _: partition in inputs)
         if self.limit is not None and self._processed_records:
@@ -114,7 +116,7 @@ class CulpritSearch:
                 self.limit = None
         self._begin_commit()
 
-    def rolled_back(self, reached: Mapping[Partition, OffsetAndMetadata] = MappingProxyType({})) -> None:
+    def rolled_back(self, reached: Mapping[TopicPartition, OffsetAndMetadata] = MappingProxyType({})) -> None:
         """Restart the commit after a rollback. Records since the last commit will be processed again; punctuators will not repeat their
         work but run again when they are due. `reached`: the offsets that the commit would have had."""
         self.separates_punctuators |= self._punctuated
@@ -133,19 +135,19 @@ class CulpritSearch:
     def add_verdict(self, verdict: Verdict) -> None:
         """Keep the handler's decision until the record is processed again."""
         message = verdict.message
-        self._verdicts.setdefault(Partition(message.topic(), message.partition()), {})[message.offset()] = verdict
+        self._verdicts.setdefault(TopicPartition(message.topic(), message.partition()), {})[message.offset()] = verdict
         self._suspected = 0
         self._suspects.clear()
         self.steps += 1
 
-    def verdict(self, partition: Partition, offset: int) -> Verdict | None:
+    def verdict(self, partition: TopicPartition, offset: int) -> Verdict | None:
         return self._verdicts.get(partition, {}).get(offset)
 
-    def next_verdict(self, partition: Partition, offset: int) -> int | None:
+    def next_verdict(self, partition: TopicPartition, offset: int) -> int | None:
         """Return the offset of the first record, at or after this one, with a verdict."""
         return min((known for known in self._verdicts.get(partition, ()) if known >= offset), default=None)
 
-    def drop_verdicts(self, offsets: Mapping[Partition, OffsetAndMetadata]) -> None:
+    def drop_verdicts(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Drop verdicts on records before these committed offsets."""
         for partition, verdicts in list(self._verdicts.items()):
             at = offsets.get(partition)
@@ -153,16 +155,16 @@ class CulpritSearch:
                 self._retain_verdicts(partition, (offset for offset in verdicts if offset >= at.offset))
         self._retain_inputs(lambda partition, offset: partition not in offsets or offsets[partition].offset < offset)
 
-    def _retain_inputs(self, still: Callable[[Partition, int], bool]) -> None:
+    def _retain_inputs(self, still: Callable[[TopicPartition, int], bool]) -> None:
         """Drop inputs that were processed again, or will not be."""
         self._rolled_back = {partition: offset for partition, offset in self._rolled_back.items() if still(partition, offset)}
         self._suspects = {partition: offset for partition, offset in self._suspects.items() if still(partition, offset)}
 
-    def drop_verdict(self, partition: Partition, offset: int) -> None:
+    def drop_verdict(self, partition: TopicPartition, offset: int) -> None:
         """Drop the verdict on the record before which a task is paused: the handler decides again when the task resumes there."""
         self._retain_verdicts(partition, (known for known in self._verdicts.get(partition, ()) if known != offset))
 
-    def _retain_verdicts(self, partition: Partition, offsets: Iterable[int]) -> None:
+    def _retain_verdicts(self, partition: TopicPartition, offsets: Iterable[int]) -> None:
         verdicts = self._verdicts.pop(partition, {})
         remaining = {offset: verdicts[offset] for offset in offsets}
         if remaining:

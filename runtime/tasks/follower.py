@@ -8,14 +8,21 @@ while they are open: opening them again would take most of the hand-over's time.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable
 
-from penstock.runtime.model.ids import Partition, TaskId
+from penstock.runtime.model.ids import TaskId, TopicPartition
+from penstock.runtime.model.metrics import TASK
 from penstock.runtime.model.states import TaskKind, TaskState, check_task_move
 from penstock.runtime.stores.base import EngineStore
 from penstock.runtime.tasks.plan import TaskPlan
 
 logger = logging.getLogger(__name__)
+
+SAMPLE_MS = 1_000
+"""Interval of the measurements for the rate."""
+_SAMPLES = 10
+"""Number of measurements for the rate."""
 
 
 def _no_record() -> int:
@@ -32,7 +39,7 @@ class FollowerTask:
         self.kind = kind
         self.state = TaskState.CREATED
         self.stores: dict[str, EngineStore] = {}
-        self.changelogs: dict[str, Partition] = {}
+        self.changelogs: dict[str, TopicPartition] = {}
         """Changelog partition by name of a logged store."""
         self.checkpoint_ms: int | None = None
         self.checkpoint_position: int | None = None
@@ -43,9 +50,16 @@ class FollowerTask:
         """True if the stores have caught up (rules.md, 25)."""
         self.record_time: Callable[[], int] = _no_record
         """Timestamp of the record in process, for the stores."""
+        metrics, of_task = plan.metrics, {"task_id": str(self.id)}
+        metrics.gauge_of("task-kind", TASK, lambda: float(self.kind.number), **of_task)
+        self._updated = metrics.counter("update-total", TASK, **of_task)
+        self._rate = metrics.gauge("update-rate", TASK, **of_task)
+        self._remaining = metrics.gauge("update-remaining-records", TASK, **of_task)
+        self._samples: deque[tuple[int, int]] = deque(maxlen=_SAMPLES)
+        """Moments (monotonic ms), and the records applied by then."""
 
     @property
-    def inputs(self) -> tuple[Partition, ...]:
+    def inputs(self) -> tuple[TopicPartition, ...]:
         """Input partitions of the task, which a follower does not read."""
         return self.plan.inputs
 
@@ -64,6 +78,15 @@ class FollowerTask:
     def position(self) -> int:
         """Sum of the next offsets of its changelogs."""
         return sum(self.stores[name].committed_offset(changelog) or 0 for name, changelog in self.changelogs.items())
+
+    def measure(self, lag: int, now_ms: int) -> None:
+        """Update the metrics of the progress. `lag` in records; `now_ms` is monotonic time."""
+        self._remaining.set(lag)
+        if self._samples and now_ms - self._samples[-1][0] < SAMPLE_MS:
+            return
+        self._samples.append((now_ms, self._updated.value))
+        since_ms, before = self._samples[0]
+        self._rate.set(0 if now_ms == since_ms else (self._updated.value - before) * 1000 / (now_ms - since_ms))
 
     def wipe(self) -> None:
         """Empty the stores, to follow from the log's start."""

@@ -15,10 +15,11 @@ from penstock.runtime.input.deserialization import Batch, Decoder, Failure, RawM
 from penstock.runtime.model.errors import DeserializationError
 from penstock.runtime.model.events import EventKind, EventSink
 from penstock.runtime.model.handlers import DeserializationExceptionHandler, DeserializationHandlerResponse
-from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition
 from penstock.runtime.model.metrics import TASK, Metrics
 from penstock.runtime.model.user_errors import text_of
 from penstock.runtime.stores.base import EngineStore
+from penstock.runtime.stores.headers import pack
 from penstock.runtime.topology.pipeline import Pipeline
 
 log = logging.getLogger(__name__)
@@ -33,7 +34,7 @@ class Applier:
     def begin(self) -> None:
         """Prepare for reading from the store's position: at the start, and after the store was wiped."""
 
-    def apply(self, partition: Partition, messages: Sequence[RawMessage], next_offset: NextOffset) -> None:
+    def apply(self, partition: TopicPartition, messages: Sequence[RawMessage], next_offset: NextOffset) -> None:
         """Apply a run, and `next_offset` with it in one atomic step."""
         raise NotImplementedError
 
@@ -62,9 +63,9 @@ class GlobalDecoder:
         self._handler = handler
         self._events = events
         self._dropped = metrics.counter("dropped-records-total", TASK, task_id="global")
-        self._partition_times: dict[Partition, int] = {}
+        self._partition_times: dict[TopicPartition, int] = {}
 
-    def decode(self, partition: Partition, messages: Sequence[RawMessage]) -> list[Batch]:
+    def decode(self, partition: TopicPartition, messages: Sequence[RawMessage]) -> list[Batch]:
         """Return the readable records of a run, in order. Raises DeserializationError where the handler returns FAIL or PAUSE."""
         batches: list[Batch] = []
         while messages:
@@ -84,7 +85,7 @@ class GlobalDecoder:
         """Count records that no table can hold."""
         self._dropped.add(records)
 
-    def _judge(self, partition: Partition, failure: Failure) -> None:
+    def _judge(self, partition: TopicPartition, failure: Failure) -> None:
         response = judge(self._handler, failure, GLOBAL_TASK)
         if response is DeserializationHandlerResponse.PAUSE:
             text = f"{failure.error} (of a global topic, which cannot be paused: PAUSE is FAIL there)"
@@ -95,7 +96,7 @@ class GlobalDecoder:
         cause = failure.error.__cause__ or failure.error
         payload = {
             "topic": partition.topic,
-            "partition": partition.number,
+            "partition": partition.partition,
             "offset": failure.message.offset(),
             "error_type": type(cause).__name__,
             "error": text_of(cause),
@@ -105,13 +106,14 @@ class GlobalDecoder:
 
 
 class TableCopy(Applier):
-    """Copy of the topic's bytes, the latest record of each key. A record without a key is dropped and counted."""
+    """Copy of the topic's bytes, and of its headers in a store that keeps them, the latest record of each key. A record without a key is
+    dropped and counted."""
 
     def __init__(self, store: RestorableStore, decoder: GlobalDecoder) -> None:
         self._store = store
         self._decoder = decoder
 
-    def apply(self, partition: Partition, messages: Sequence[RawMessage], next_offset: NextOffset) -> None:
+    def apply(self, partition: TopicPartition, messages: Sequence[RawMessage], next_offset: NextOffset) -> None:
         """Apply a run. Raises DeserializationError where the handler returns FAIL."""
         latest: dict[bytes, tuple[bytes | None, int]] = {}
         for batch in self._decoder.decode(partition, messages):
@@ -121,7 +123,8 @@ class TableCopy(Applier):
                     log.warning("record %s@%d has no key: no table can hold it; it is skipped", partition, message.offset())
                     self._decoder.drop(1)
                 else:
-                    latest[key] = (message.value(), timestamp)
+                    value = message.value()
+                    latest[key] = (pack(message.headers(), value) if self._store.keeps_headers else value, timestamp)
         self._store.restore([(key, value, timestamp) for key, (value, timestamp) in latest.items()], {partition: next_offset})
 
 
@@ -147,7 +150,7 @@ class ProcessorApplier(Applier):
         self._pipeline.init()
         self._failed = False
 
-    def apply(self, partition: Partition, messages: Sequence[RawMessage], next_offset: NextOffset) -> None:
+    def apply(self, partition: TopicPartition, messages: Sequence[RawMessage], next_offset: NextOffset) -> None:
         """Raises ProcessingError where the processor raises, DeserializationError where the handler returns FAIL; the whole run is rolled
         back then."""
         pipeline = self._running()

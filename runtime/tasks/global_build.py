@@ -16,7 +16,7 @@ from penstock.runtime.model.clock import Clock
 from penstock.runtime.model.errors import ProductionError, SerializationError
 from penstock.runtime.model.events import EventSink
 from penstock.runtime.model.handlers import DeserializationExceptionHandler, make_handler
-from penstock.runtime.model.ids import Partition
+from penstock.runtime.model.ids import TopicPartition
 from penstock.runtime.model.metrics import Metrics
 from penstock.runtime.model.record import Headers
 from penstock.runtime.operators.context import TaskContext
@@ -81,13 +81,14 @@ def build_global_task(
         events=events,
         metrics=metrics,
         listeners=listeners,
+        worker=worker,
     )
 
 
 def describe_topics(topics: TopicAdmin, names: Collection[str]) -> dict[str, TopicFacts]:
     """Describe topics as the brokers know them now; those that do not exist are left out. Raises BrokerUnavailableError, StreamsError."""
     found = topics.describe(names)
-    ends = topics.end_offsets(Partition(name, number) for name, each in found.items() for number in range(each.partitions))
+    ends = topics.end_offsets(TopicPartition(name, number) for name, each in found.items() for number in range(each.partitions))
     return {
         name: TopicFacts(
             topic_id=each.topic_id,

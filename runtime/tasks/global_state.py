@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from penstock.runtime.changelog.progress import TaskProgress, TaskRestore
 from penstock.runtime.kafka.topic_watch import Observation, TopicFacts
-from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.model.ids import NextOffset, TopicPartition
 from penstock.runtime.stores.base import EngineStore
 from penstock.runtime.tasks.global_apply import Applier
 
@@ -35,6 +36,23 @@ class Phase(Enum):
     GONE = "GONE"
 
 
+@dataclass(frozen=True, slots=True)
+class GlobalProgress:
+    """State of one global store for reports. `position` and `end`: sums of next offsets over its topic's partitions; the end is the last
+    known one. `checkpoint_ms`: wall-clock time. `restore`: while the topic is read up to the end. `reason`: of the recovery under way, with
+    its number in a row, `attempt`."""
+
+    store: str
+    topic: str
+    phase: Phase
+    position: int
+    end: int
+    checkpoint_ms: int | None
+    restore: TaskProgress | None
+    reason: str | None
+    attempt: int
+
+
 @dataclass(slots=True)
 class GlobalState:
     """State of one store. `facts`: its topic's description when reading began; `looked_ms`: wall-clock time of that description, to
@@ -44,18 +62,27 @@ class GlobalState:
     facts: TopicFacts
     looked_ms: int
     phase: Phase = Phase.RESTORING
-    positions: dict[Partition, NextOffset] = field(default_factory=dict)
+    positions: dict[TopicPartition, NextOffset] = field(default_factory=dict)
     at_end_ms: int | None = None
     observation: Observation[Mapping[str, TopicFacts]] | None = None
     recovery_since_ms: int | None = None
-    restored: dict[Partition, int] = field(default_factory=dict)
+    restored: dict[TopicPartition, int] = field(default_factory=dict)
     """Records since the restore began, by partition."""
+    restore: TaskRestore | None = None
+    """While the topic is read up to the end."""
+    reason: str | None = None
+    """Why the store is rebuilt; None outside a recovery."""
     attempt: int = 0
     """Recoveries in a row, each begun within `REPEATED_MS` of the previous one."""
     attempted_ms: int = 0
     not_before_ms: int = 0
 
-    def reached(self, ends: Mapping[Partition, NextOffset]) -> bool:
+    @property
+    def remaining(self) -> int:
+        """Offsets up to the ends of the topic when reading began."""
+        return sum(max(0, end - self.positions.get(partition, 0)) for partition, end in self.facts.ends.items())
+
+    def reached(self, ends: Mapping[TopicPartition, NextOffset]) -> bool:
         return all(self.positions.get(partition, 0) >= end for partition, end in ends.items())
 
     def count_attempt(self, now_ms: int) -> int:

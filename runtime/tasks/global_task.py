@@ -2,7 +2,8 @@
 
 Kafka Streams reads global tables on a thread of their own, which dies when their offset is no longer on the log; the user has to restart.
 Here the worker's own loop reads them, one batch per round. Between two rounds no reader is in the middle of a record, so a store can be
-wiped without a lock, and no record is joined with half a table (rules.md, 27). Tasks that do not read the store never wait.
+wiped without a lock, and no record is joined with half a table (rules.md, 27). Tasks that do not read the store never wait, neither for
+the first build: the worker joins before it.
 
 A store is rebuilt from the start of the log when reading on cannot bring it up to date:
 - its offset is not on the log (truncated, or the topic is shorter than before), at the start or later;
@@ -26,7 +27,9 @@ from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING, cast
 
+from penstock.runtime.changelog.checkpoint import measure_checkpoint
 from penstock.runtime.changelog.listeners import StateRestoreListener
+from penstock.runtime.changelog.progress import UPDATE_MS, GlobalStoreName, TaskRestore
 from penstock.runtime.changelog.staleness import Changelog, mark_at_end, stale_reason
 from penstock.runtime.kafka.clients import ClientProperties
 from penstock.runtime.kafka.log_reader import LogReader, Poll
@@ -42,10 +45,10 @@ from penstock.runtime.model.errors import (
     TaskCorruptedError,
 )
 from penstock.runtime.model.events import EventKind, EventSink
-from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition
 from penstock.runtime.model.metrics import TASK, Metrics
 from penstock.runtime.stores.base import EngineStore
-from penstock.runtime.tasks.global_state import GlobalState, GlobalStore, Phase
+from penstock.runtime.tasks.global_state import GlobalProgress, GlobalState, GlobalStore, Phase
 
 if TYPE_CHECKING:
     from penstock.runtime.input.deserialization import RawMessage
@@ -73,7 +76,7 @@ class GlobalTask:
         *,
         open_store: Callable[[EngineStore], None],
         describe: Callable[[Collection[str]], Mapping[str, TopicFacts]],
-        write_checkpoint: Callable[[Mapping[Partition, NextOffset]], None],
+        write_checkpoint: Callable[[Mapping[TopicPartition, NextOffset]], None],
         properties: ClientProperties,
         compaction_check: CompactionCheck,
         clock: Clock,
@@ -81,9 +84,11 @@ class GlobalTask:
         events: EventSink,
         metrics: Metrics,
         listeners: Iterable[StateRestoreListener] = (),
+        worker: int = 1,
     ) -> None:
         """`open_store` opens a store in the task's directory. `describe` describes topics at the brokers, and leaves out those that do not
-        exist. `write_checkpoint` writes `global/.checkpoint`. Use `build_global_task`."""
+        exist. `write_checkpoint` writes `global/.checkpoint`. `worker`: number of the worker whose copies these are. Use
+        `build_global_task`."""
         self._states: dict[str, GlobalState] = {}
         self._stores = tuple(stores)
         self._open_store = open_store
@@ -93,17 +98,26 @@ class GlobalTask:
         self._clock = clock
         self._events = events
         self._metrics = metrics
+        self._recoveries = {
+            spec.topic: metrics.counter("global-recovery-total", TASK, task_id="global", store=spec.store.name) for spec in self._stores
+        }
         self._listeners = tuple(listeners)
         self._servers = properties["bootstrap.servers"]
         self._reader = LogReader(properties, "global")
         self._watch = watcher.watch(lambda: self._describe([spec.topic for spec in self._stores]), "global")
         self._readers: dict[str, set[TaskId]] = {}
-        self._last_checkpoint: dict[Partition, NextOffset] | None = None
+        self._worker = worker
+        self._found: tuple[int, Mapping[str, TopicFacts]] | None = None
+        """The answer of `check`."""
+        self._updated_ms = 0
+        self._last_checkpoint: dict[TopicPartition, NextOffset] | None = None
+        self._checkpoint_ms: int | None = None
 
     # --- life -------------------------------------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Open the stores, check the topics and begin to read.
+    def check(self) -> tuple[int, Mapping[str, TopicFacts]]:
+        """Check the topics, before the worker joins: it does not join if it cannot start. Return their descriptions, and the wall-clock
+        time at which they were requested.
 
         Raises MissingSourceTopicError, StreamsConfigError (a topic is not compacted and the check is `error`), BrokerUnavailableError.
         """
@@ -114,7 +128,17 @@ class GlobalTask:
             commands = create_commands(self._servers, dict.fromkeys(missing, 1), " --config cleanup.policy=compact")
             raise MissingSourceTopicError(f"global topics do not exist: {', '.join(missing)}; create them before the start:{commands}")
         for spec in self._stores:
-            self._check_compaction(spec, found[spec.topic])
+            if not found[spec.topic].compacted and self._compaction_check is CompactionCheck.ERROR and not spec.own_processor:
+                raise StreamsConfigError(f"{_not_compacted(spec, found[spec.topic])}; or set global.topic.compaction.check to warn")
+        self._found = asked_ms, found
+        return self._found
+
+    def start(self) -> None:
+        """Open the stores and begin to read; `step` reads on. Raises as `check`, which is called first if it was not."""
+        asked_ms, found = self._found or self.check()
+        for spec in self._stores:
+            if not found[spec.topic].compacted:
+                self._warn_not_compacted(spec, found[spec.topic])
         for spec in self._stores:
             state = self._states[spec.topic] = GlobalState(spec, found[spec.topic], asked_ms)
             reason = self._opened(state)
@@ -131,13 +155,6 @@ class GlobalTask:
             return self._stale(state)
         except TaskCorruptedError as error:
             return _damage(error)
-
-    def _check_compaction(self, spec: GlobalStore, facts: TopicFacts) -> None:
-        if facts.compacted or self._compaction_check is CompactionCheck.OFF:
-            return
-        if self._compaction_check is CompactionCheck.ERROR and not spec.own_processor:
-            raise StreamsConfigError(f"{_not_compacted(spec, facts)}; or set global.topic.compaction.check to warn")
-        self._warn_not_compacted(spec, facts)
 
     def _warn_not_compacted(self, spec: GlobalStore, facts: TopicFacts) -> None:
         if self._compaction_check is not CompactionCheck.OFF:
@@ -185,9 +202,11 @@ class GlobalTask:
             for state in self._states.values():
                 self._take_observation(state, observation)
         poll = self._reader.poll(timeout)
-        lost = {partition.topic: (partition, offset) for partition, offset in poll.out_of_range.items()}
-        for topic, (partition, offset) in lost.items():
-            self._rebuild(self._states[topic], f"offset {offset} of {partition} is no longer there", partition)
+        for topic in {partition.topic for partition in poll.out_of_range}:
+            positions = {partition: offset for partition, offset in poll.out_of_range.items() if partition.topic == topic}
+            partition, offset = next(iter(positions.items()))
+            reason = f"offset {offset} of {partition} is no longer there"
+            self._rebuild(self._states[topic], reason, partition, self._deleted_unread(positions))
         self._take_poll(poll)
         for state in self._states.values():
             try:
@@ -196,7 +215,17 @@ class GlobalTask:
                     state.spec.applier.punctuate(self._clock.wall_ms())
             except TaskCorruptedError as error:
                 self._rebuild(state, _damage(error))
+        self._update_progress()
         return bool(poll.runs)
+
+    def _update_progress(self) -> None:
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - self._updated_ms < UPDATE_MS:
+            return
+        self._updated_ms = now_ms
+        for state in self._states.values():
+            if state.restore is not None:
+                state.restore.update(sum(state.restored.values()), state.remaining)
 
     def _take_poll(self, poll: Poll) -> None:
         for partition, messages in poll.runs.items():
@@ -213,7 +242,7 @@ class GlobalTask:
             if partition in state.positions:
                 state.positions[partition] = max(state.positions[partition], offset)
 
-    def _apply(self, state: GlobalState, partition: Partition, messages: Sequence[Message]) -> None:
+    def _apply(self, state: GlobalState, partition: TopicPartition, messages: Sequence[Message]) -> None:
         last = messages[-1].offset()
         assert last is not None
         next_offset = NextOffset(last + 1)
@@ -229,6 +258,7 @@ class GlobalTask:
         state.positions[partition] = next_offset
         if state.phase is Phase.RESTORING and partition in state.restored:
             state.restored[partition] += len(messages)
+            self._metrics.counter("restore-total", TASK, task_id="global", store=state.spec.store.name).add(len(messages))
             for listener in self._listeners:
                 listener.on_batch_restored(partition, state.spec.store.name, next_offset, len(messages))
 
@@ -292,7 +322,16 @@ class GlobalTask:
             self._reader.assign(partition, start)
             for listener in self._listeners:
                 listener.on_restore_start(partition, store.name, start or 0, state.facts.ends[partition])
+        remaining, name = state.remaining, self._name(state)
+        self._metrics.counter("restore-total", TASK, task_id="global", store=store.name)
+        restore = TaskRestore(name, remaining, self._clock, self._metrics, self._events)
+        if remaining:
+            state.restore = restore
+            self._events.emit(EventKind.RESTORE_STARTED, {**name.payload, "remaining": remaining})
         self._settle(state)
+
+    def _name(self, state: GlobalState) -> GlobalStoreName:
+        return GlobalStoreName(state.spec.store.name, state.spec.topic, self._worker)
 
     def _finish(self, state: GlobalState) -> None:
         store = state.spec.store
@@ -302,33 +341,51 @@ class GlobalTask:
         for partition, count in state.restored.items():
             for listener in self._listeners:
                 listener.on_restore_end(partition, store.name, count)
+        records = sum(state.restored.values())
+        if state.restore is not None:
+            state.restore.done = records
+            state.restore.end()
+            state.restore = None
         if state.recovery_since_ms is not None:
             seconds = (self._clock.monotonic_ms() - state.recovery_since_ms) / 1000
-            state.recovery_since_ms = None
-            records = sum(state.restored.values())
+            state.recovery_since_ms = state.reason = None
             log.info("global store %s is rebuilt: %d records in %.1f s", store.name, records, seconds)
-            payload = {"store": store.name, "topic": state.spec.topic, "records": records, "seconds": seconds}
+            payload = {**self._name(state).payload, "records": records, "seconds": seconds}
             self._events.emit(EventKind.GLOBAL_RECOVERY_ENDED, payload)
 
-    def _rebuild(self, state: GlobalState, reason: str, partition: Partition | None = None) -> None:
-        """Start a recovery (KIP-406). The caller is between two rounds of the worker's loop, and so is every reader of the store."""
+    def _deleted_unread(self, positions: Mapping[TopicPartition, int | None]) -> dict[str, dict[str, int]]:
+        """Return, by partition, the range of offsets from a position that is no longer on the log to the log's start."""
+        starts = {partition: self._reader.log_start(partition) for partition in positions}
+        return {
+            str(partition): {"from": offset, "to": start}
+            for partition, offset in positions.items()
+            if offset is not None and (start := starts[partition]) is not None and offset < start
+        }
+
+    def _rebuild(
+        self, state: GlobalState, reason: str, partition: TopicPartition | None = None, lost: Mapping[str, Mapping[str, int]] | None = None
+    ) -> None:
+        """Start a recovery (KIP-406). The caller is between two rounds of the worker's loop, and so is every reader of the store. `lost`:
+        offsets that were deleted before they were read."""
         store = state.spec.store
         now_ms = self._clock.monotonic_ms()
         wait_s = state.count_attempt(now_ms) / 1000
         again = "" if state.attempt == 1 else f" (recovery {state.attempt} in a row, which waits {wait_s:.0f} s)"
         log.warning("global store %s is wiped and rebuilt from topic %s%s: %s", store.name, state.spec.topic, again, reason)
         payload: dict[str, object] = {
-            "store": store.name,
-            "topic": state.spec.topic,
-            "partition": partition.number if partition else None,
+            **self._name(state).payload,
+            "partition": partition.partition if partition else None,
             "reason": reason,
             "attempt": state.attempt,
             "wait_seconds": wait_s,
+            "lost": lost or {},
+            "current_ms": state.at_end_ms if state.phase is Phase.RUNNING else None,
         }
         self._events.emit(EventKind.GLOBAL_RECOVERY_STARTED, payload, coordinates=state.spec.topic)
-        self._metrics.counter("global-recovery-total", TASK, task_id="global", store=store.name).add()
+        self._recoveries[state.spec.topic].add()
         if state.recovery_since_ms is None:
             state.recovery_since_ms = now_ms
+        state.reason = reason
         self._suspend(state)
         state.phase = Phase.GONE
         for each in state.positions:
@@ -354,6 +411,9 @@ class GlobalTask:
                 for listener in self._listeners:
                     listener.on_restore_suspended(partition, state.spec.store.name, count)
             state.restored = {}
+            if state.restore is not None:
+                state.restore.suspend()
+                state.restore = None
 
     def rebuild(self, store: str, reason: str) -> None:
         """Wipe and rebuild a store on request, between two rounds of the worker's loop. Raises ValueError."""
@@ -393,9 +453,47 @@ class GlobalTask:
         """True while a global store is built or rebuilt: the client's state is RESTORING (rules.md, 1)."""
         return any(state.phase is not Phase.RUNNING for state in self._states.values())
 
+    def complete(self, stores: frozenset[str] | None) -> bool:
+        """True if none of these stores is built or rebuilt; None: of all."""
+        return all(state.phase is Phase.RUNNING for state in self._states.values() if stores is None or state.spec.store.name in stores)
+
+    @property
+    def catching_up(self) -> bool:
+        """True while the topic of a store is read up to its end. False if all that are not RUNNING wait, for their topic or their delay."""
+        return any(state.phase is Phase.RESTORING for state in self._states.values())
+
+    def progress(self) -> list[GlobalProgress]:
+        """Return the state of every store. Makes no request: ends come with each fetch."""
+        return [self._progress(state) for state in self._states.values()]
+
+    def _progress(self, state: GlobalState) -> GlobalProgress:
+        positions, ends = state.positions, dict(state.facts.ends)
+        for partition, position in positions.items():
+            ends[partition] = max(ends.get(partition, position), self._reader.known_end(partition), position)
+        restore = None if state.restore is None else state.restore.progress
+        return GlobalProgress(
+            store=state.spec.store.name,
+            topic=state.spec.topic,
+            phase=state.phase,
+            position=sum(positions.values()),
+            end=sum(ends.values()),
+            checkpoint_ms=self._checkpoint_ms,
+            restore=restore,
+            reason=state.reason,
+            attempt=0 if state.reason is None else state.attempt,
+        )
+
     def phase(self, store: str) -> Phase:
         """Return the phase of a store; safe from any thread. Queries of a store that is not RUNNING are refused."""
         return next((state.phase for state in tuple(self._states.values()) if state.spec.store.name == store), Phase.GONE)
+
+    def report(self, store: str) -> dict[str, object]:
+        """Return a store's topic and phase, whether it is a `copy` of the topic (no processor of the user fills it), and its `positions`: a
+        list of partitions with their next offsets. Raises ValueError, as `topic_of`."""
+        topic = self.topic_of(store)
+        state = self._states[topic]
+        positions = [[str(partition), offset] for partition, offset in state.positions.items()]
+        return {"topic": topic, "phase": state.phase.value, "copy": not state.spec.own_processor, "positions": positions}
 
     def store(self, name: str) -> EngineStore | None:
         """Return the global store of this name, None if there is none."""
@@ -428,8 +526,10 @@ class GlobalTask:
     # --- checkpoints ------------------------------------------------------------------------------------------------------------
 
     def checkpoint(self) -> None:
-        """Flush the stores and write `global/.checkpoint` (KIP-116), at the worker's checkpoint interval."""
-        offsets: dict[Partition, NextOffset] = {}
+        """Flush the stores and write `global/.checkpoint` (KIP-116), at the worker's checkpoint interval; also of stores that are being
+        built, which continue there after a restart."""
+        began_ms = self._clock.monotonic_ms()
+        offsets: dict[TopicPartition, NextOffset] = {}
         for state in self._states.values():
             store = state.spec.store
             if state.phase is Phase.RUNNING:
@@ -439,13 +539,15 @@ class GlobalTask:
             if store.persistent:
                 offsets.update({each: offset for each in state.facts.ends if (offset := store.committed_offset(each)) is not None})
         self._write_checkpoint(offsets)
+        measure_checkpoint(self._metrics, self._clock, "global", began_ms)
+        self._checkpoint_ms = self._clock.wall_ms()
         if offsets == self._last_checkpoint:
             return  # an idle topic changes nothing
         self._last_checkpoint = offsets
         stores: dict[str, dict[str, int]] = {}
         for topic, state in self._states.items():
             stores[state.spec.store.name] = {str(each): offset for each, offset in offsets.items() if each.topic == topic}
-        self._events.emit(EventKind.CHECKPOINT, {"stores": stores})
+        self._events.emit(EventKind.CHECKPOINT, {"stores": stores, "worker": self._worker})
 
 
 def _damage(error: TaskCorruptedError) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Protocol
 
 from penstock.runtime.commit.order import Transport
@@ -16,6 +16,7 @@ from penstock.runtime.commit.refusals import Origin, Output, TopicLimits, is_abo
 from penstock.runtime.input.deserialization import Batch, RawMessage, raw_record
 from penstock.runtime.kafka.topic_admin import TopicAdmin
 from penstock.runtime.model.clock import Clock
+from penstock.runtime.model.error_details import ErrorDetails, cause_of, details_of
 from penstock.runtime.model.errors import ProcessingError, ProductionError, SerializationError, StreamsError, TransactionAbortedError
 from penstock.runtime.model.events import EventKind, EventSink, base64_or_none
 from penstock.runtime.model.handlers import (
@@ -30,12 +31,13 @@ from penstock.runtime.model.handlers import (
     dead_letter_headers,
     make_handler,
 )
-from penstock.runtime.model.ids import Partition, TaskId
+from penstock.runtime.model.ids import TaskId, TopicPartition
 from penstock.runtime.model.metrics import TASK, Metrics
 from penstock.runtime.model.record import Headers
 from penstock.runtime.model.timestamps import ConsumerRecord
 from penstock.runtime.model.user_errors import described, text_of
 from penstock.runtime.tasks.culprits import CulpritSearch, Verdict
+from penstock.runtime.topology.nodes import labelled
 from penstock.runtime.topology.topology import Topology
 
 logger = logging.getLogger(__name__)
@@ -53,10 +55,10 @@ _ABOUT_THE_RECORD = (ProductionExceptionHandlerResponse.CONTINUE, ProductionExce
 
 @dataclass(frozen=True, slots=True)
 class PausePoint:
-    """Why a task is paused, and before which record. `reason`: `deserialization`, `processing`, `production`, or `command` (then there is
-    no record: key, value and error are None, and the offset is the next one to process)."""
+    """Why a task is paused, since when (wall-clock time), and before which record. `reason`: `deserialization`, `processing`, `production`,
+    or `command` (then there is no record: key, value, error and details are None, and the offset is the next one to process)."""
 
-    partition: Partition
+    partition: TopicPartition
     offset: int
     timestamp_ms: int
     key: bytes | None
@@ -65,13 +67,15 @@ class PausePoint:
     error_type: str | None
     error: str | None
     reason: str
+    since_ms: int = 0
+    details: ErrorDetails | None = None
 
     @classmethod
-    def of(cls, message: RawMessage, error: BaseException, reason: str) -> PausePoint:
-        """Return a pause before a record that could not be read or processed."""
-        cause = error.__cause__ or error
+    def of(cls, message: RawMessage, error: BaseException, reason: str, since_ms: int, details: ErrorDetails | None = None) -> PausePoint:
+        """Return a pause before a record that could not be read or processed. `details`: those of the error, if they are known already."""
+        cause = cause_of(error)
         return cls(
-            partition=Partition(message.topic(), message.partition()),
+            partition=TopicPartition(message.topic(), message.partition()),
             offset=message.offset(),
             timestamp_ms=message.timestamp()[1],
             key=message.key(),
@@ -80,12 +84,14 @@ class PausePoint:
             error_type=type(cause).__name__,
             error=text_of(cause)[:MOST_TEXT],
             reason=reason,
+            since_ms=since_ms,
+            details=details or details_of(error, message.key(), message.value()),
         )
 
     @classmethod
-    def command(cls, partition: Partition, offset: int) -> PausePoint:
+    def command(cls, partition: TopicPartition, offset: int, since_ms: int) -> PausePoint:
         """Return a pause on command."""
-        return cls(partition, offset, -1, None, None, None, None, None, _BY_HAND)
+        return cls(partition, offset, -1, None, None, None, None, None, _BY_HAND, since_ms)
 
     @property
     def by_hand(self) -> bool:
@@ -98,7 +104,7 @@ class PausePoint:
         whole = size <= MOST_BYTES
         return {
             "topic": self.partition.topic,
-            "partition": self.partition.number,
+            "partition": self.partition.partition,
             "offset": self.offset,
             "timestamp_ms": self.timestamp_ms,
             "key_base64": base64_or_none(self.key) if whole else None,
@@ -108,6 +114,8 @@ class PausePoint:
             "error_type": self.error_type,
             "error": self.error,
             "reason": self.reason,
+            "since_ms": self.since_ms,
+            **({} if self.details is None else asdict(self.details)),
         }
 
 
@@ -119,6 +127,7 @@ class CurrentRecord(Protocol):
     offset: int
     headers: Headers | None
     punctuating: bool
+    batch: object
 
 
 class Incidents:
@@ -147,18 +156,18 @@ class Incidents:
         self._topics: TopicAdmin | None = None
         self._changelogs: set[str] = set()
         self._internal: set[str] = set()
+        self._call_sites: Mapping[str, str] = {}
         self._sinks: Callable[[TaskId, str], str | None] = lambda task, topic: None
         self.task: TaskId | None = None
         """The task that is being processed or committed."""
         self.current: CurrentRecord | None = None
-        self.batch: Batch | None = None
-        """The run that is being processed."""
         self.search = CulpritSearch()
         """Search for the input record behind a refused output of unknown origin."""
 
     def set_topology(self, topology: Topology, topics: TopicAdmin | None) -> None:
         """Set the topology and the topics, which are needed to explain refused outputs. `topics`: None where no output is refused."""
         self._topics = topics
+        self._call_sites = topology.call_sites
         self._internal = {each.name for each in topology.internal_topics()}
         self._changelogs = {each.name for each in topology.internal_topics() if each.kind == "changelog"}
         parts = {part.id: part.sinks for part in topology.sub_topologies()}
@@ -195,7 +204,7 @@ class Incidents:
         """Count and publish a record that a handler skipped with CONTINUE, and write it to the dead-letter topic, if there is one."""
         self._metrics.counter("dropped-records-total", TASK, task_id=str(task)).add()
         record = raw_record(message)
-        cause = error.__cause__ or error
+        cause = cause_of(error)
         self._events.emit(
             EventKind.RECORD_SKIPPED,
             {
@@ -233,7 +242,8 @@ class Incidents:
             return Origin(self.task, "", -1, -1, None, None, punctuated=True)
         if current is None or current.offset < 0:
             return self.search.record or Origin(self.task, "", -1, -1, None, None)
-        return Origin(self.task, current.topic, current.partition, current.offset, current.headers, self.batch)
+        batch = current.batch if isinstance(current.batch, Batch) else None
+        return Origin(self.task, current.topic, current.partition, current.offset, current.headers, batch)
 
     def refused(self, output: Output, error: Exception, origin: Origin | None = None) -> bool:
         """Decide about a refused output. Return True to try it again after a pause, False to leave it out. Raises ProductionError where the
@@ -282,7 +292,9 @@ class Incidents:
                 f"{self.where(output, origin)} was refused: {error}. No record that is being processed is behind it (a punctuator is, or a "
                 f"record that was processed before), so none can be {what}"
             ) from error
-        self.search.add_verdict(Verdict(message, error, pauses))
+        details = details_of(error, None, None, self._node(output, origin)) if pauses else None
+        cause = cause_of(error)
+        self.search.add_verdict(Verdict(message, cause if isinstance(cause, Exception) else error, pauses, details))
 
     def _ask_production(self, output: Output, error: Exception, origin: Origin) -> ProductionExceptionHandlerResponse:
         if output.topic == self._dead_letter:
@@ -326,7 +338,7 @@ class Incidents:
             self.left_out(output, cause, origin)
             return
         if not self.needs_search(origin):
-            self._decide(output, cause, origin, pauses=True)
+            self._decide(output, error, origin, pauses=True)
         raise TransactionAbortedError(f"{self.where(output, origin)} cannot be written: rolling back to pause before its input record")
 
     def left_out(self, output: Output, error: Exception, origin: Origin) -> None:
@@ -345,7 +357,7 @@ class Incidents:
         """Describe task, node, input record and output for a message."""
         origin = origin or self.origin()
         node = self._node(output, origin)
-        places = [f"task {origin.task}", *([f"node {node}"] if node else [])]
+        places = [f"task {origin.task}", *([f"node {labelled(node, self._call_sites)}"] if node else [])]
         if origin.offset >= 0:
             places.append(f"record {origin.topic}-{origin.partition}@{origin.offset}")
         if origin.punctuated:

@@ -9,17 +9,15 @@ from functools import partial
 from pathlib import Path
 
 from penstock.runtime.changelog.adoption import store_remedies, take_up
-from penstock.runtime.changelog.checkpoint import remove_checkpoint, write_checkpoint
+from penstock.runtime.changelog.checkpoint import measure_checkpoint, remove_checkpoint, write_checkpoint
 from penstock.runtime.commit.collector import WorkerCollector
 from penstock.runtime.input.deserialization import Decoder
 from penstock.runtime.model.clock import Clock
 from penstock.runtime.model.errors import TaskCorruptedError
-from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition
 from penstock.runtime.model.metrics import Metrics
 from penstock.runtime.model.offsets import AutoOffsetReset
 from penstock.runtime.operators.context import EMIT_INTERVAL_MS, GlobalStores, TaskContext
-from penstock.runtime.operators.processor import UserProcessor
-from penstock.runtime.operators.stream_table_join import StreamGlobalTableJoin
 from penstock.runtime.operators.table import TableSource
 from penstock.runtime.stores.base import EngineStore, StoreContext
 from penstock.runtime.stores.budget import StoreMemory
@@ -56,20 +54,14 @@ class TaskPlan:
     """Least wall-clock time between two checks for results that are due."""
 
     @property
-    def inputs(self) -> tuple[Partition, ...]:
+    def inputs(self) -> tuple[TopicPartition, ...]:
         """The task's partition of each source topic."""
-        return tuple(Partition(topic, self.task_id.partition) for topic in sorted(self.sources))
+        return tuple(TopicPartition(topic, self.task_id.partition) for topic in sorted(self.sources))
 
     @property
-    def changelogs(self) -> dict[str, Partition]:
+    def changelogs(self) -> dict[str, TopicPartition]:
         """Partitions from which the stores are restored, by store: changelogs, or source topics that serve as such."""
         return self.subtopology.changelogs(self.application_id, self.task_id)
-
-    @property
-    def may_read_global_stores(self) -> bool:
-        """True if the sub-topology has a user's processor, which may ask for any global store, or a join with a global table."""
-        readers = UserProcessor | StreamGlobalTableJoin
-        return self.global_stores is not None and any(isinstance(node.supplier, readers) for node in self.subtopology.processors)
 
     @property
     def table_sources(self) -> dict[str, str]:
@@ -150,15 +142,16 @@ class TaskPlan:
             emit_interval_ms=self.emit_interval_ms,
         )
 
-    def prepare_restore(self, stores: Mapping[str, EngineStore], changelogs: Mapping[str, Partition]) -> None:
+    def prepare_restore(self, stores: Mapping[str, EngineStore], changelogs: Mapping[str, TopicPartition]) -> None:
         """Remove `.checkpoint` before a store is restored from nothing: the file is no longer true, and the next start would publish it."""
         if any(stores[name].persistent and stores[name].committed_offset(partition) is None for name, partition in changelogs.items()):
             remove_checkpoint(self.directory)
 
-    def checkpoint(self, stores: Mapping[str, EngineStore], changelogs: Mapping[str, Partition]) -> dict[str, dict[str, int]]:
+    def checkpoint(self, stores: Mapping[str, EngineStore], changelogs: Mapping[str, TopicPartition]) -> dict[str, dict[str, int]]:
         """Flush the stores, then write `.checkpoint` with the changelog offsets of the persistent ones. Return the offsets by store and
         partition."""
-        offsets: dict[Partition, NextOffset | None] = {}
+        began_ms = self.clock.monotonic_ms()
+        offsets: dict[TopicPartition, NextOffset | None] = {}
         by_store: dict[str, dict[str, int]] = {}
         for name, partition in changelogs.items():
             store = stores[name]
@@ -169,4 +162,5 @@ class TaskPlan:
                 by_store[name] = {str(partition): offset or 0}
         if offsets:
             write_checkpoint(self.directory, offsets)
+            measure_checkpoint(self.metrics, self.clock, str(self.task_id), began_ms)
         return by_store

@@ -29,7 +29,6 @@ from penstock.runtime.kafka.input_reader import Reader
 from penstock.runtime.kafka.topic_admin import TopicAdmin
 from penstock.runtime.kafka.topic_watch import TopicWatcher
 from penstock.runtime.kafka.transactions import TransactionalProducer
-from penstock.runtime.model.errors import BrokerUnavailableError
 from penstock.runtime.model.ids import TaskId
 from penstock.runtime.seeds.first_state import FirstState
 from penstock.runtime.seeds.journal import refuse_unfinished
@@ -61,11 +60,9 @@ from penstock.runtime.worker.spec import WorkerSpec
 from penstock.runtime.worker.subscription import Subscription
 from penstock.runtime.worker.task_factory import TaskFactory
 from penstock.runtime.worker.task_manager import TaskManager
-from penstock.runtime.worker.view import Publisher, View
+from penstock.runtime.worker.view import Publisher, View, show_tasks
 
 logger = logging.getLogger(__name__)
-
-GLOBAL_STEP_SECONDS = 0.1
 
 
 class _Closable(Protocol):
@@ -136,16 +133,18 @@ class Assembly:
     _input_partitions: InputPartitions
     _resources: Resources
 
-    def start(self, give_up: Callable[[], bool]) -> None:
-        """Build the global tables, then join. Global tables are complete before any task processes, because a task's `init` may read them.
+    def start(self) -> None:
+        """Join, and begin to read the global tables. The loop builds them, however long that takes: as a member, this worker is known to
+        live, and its tasks that read none of them process meanwhile (KIP-406).
+
         Raises BrokerUnavailableError, MissingSourceTopicError, StreamsConfigError, TaskMigratedError."""
-        if self.global_task is not None:
-            self._resources.opened(self.global_task).start()
-            while self.global_task.restoring:
-                if give_up():
-                    raise BrokerUnavailableError("the start is given up while global tables are built")
-                self.global_task.step(GLOBAL_STEP_SECONDS)
+        if self.global_task is None:
+            self.incarnations.join()
+            return
+        self._resources.opened(self.global_task).check()
         self.incarnations.join()
+        self.global_task.start()
+        self.handler.report_global_stores()  # before the first assignment: tasks that read a table are not moved to where it is built
 
     def input_changed(self) -> bool:
         """True if a pattern of the topology matches other topics now, or input topics have new partitions to process: then this worker must
@@ -165,9 +164,14 @@ class Assembly:
         self.followers.advance()
         self.handler.report(self.publisher.state, now_ms)
 
-    def step_global(self) -> bool:
-        """Run one round of the global task. Return True if it made progress."""
-        return self.global_task is not None and self.global_task.step(0)
+    @property
+    def builds_global_tables(self) -> bool:
+        """True while a global table is read up to the end of its topic."""
+        return self.global_task is not None and self.global_task.catching_up
+
+    def step_global(self, timeout: float) -> bool:
+        """Run one round of the global task, waiting at most `timeout` seconds for a record. Return True if it made progress."""
+        return self.global_task is not None and self.global_task.step(timeout)
 
     def close_tasks(self) -> None:
         """Close the tasks and the processors of global stores, after a commit. Raises the first failure, for example ProcessingError of a
@@ -225,7 +229,7 @@ def _assemble(
     incidents.set_topology(topology, topics)
 
     # Tasks are made by the factory; state is restored by one restorer.
-    memory = StoreMemory.configured(lambda key: spec.identity.share(config.integer(key)))
+    memory = StoreMemory.configured(lambda key: spec.identity.share(config.integer(key)), config)
     logger.info("memory of the stores: %s", memory)
     show_memory(metrics, memory)
     dead_letter_topic = config["errors.dead.letter.queue.topic.name"]
@@ -289,7 +293,7 @@ def _assemble(
     first_state = resources.opened(FirstState(str(snapshots) if snapshots else None, task_factory.changelogs, topics.start_offsets, clock))
     positions = Positions(task_factory, reader, sources, events, clock, lambda: coordination.first_partitions)
     tasks = TaskManager(
-        task_factory, reader, restorer, global_task, events, coordination, positions, LockWaits(clock), first_state, halted=halted
+        task_factory, reader, restorer, global_task, events, coordination, positions, LockWaits(clock), first_state, metrics, halted=halted
     )
     resources.add(tasks.drop)
     recently_ms = 2 * config.integer("commit.interval.ms")
@@ -328,6 +332,7 @@ def _assemble(
         incarnations=incarnations,
         committer=committer,
     )
+    show_tasks(metrics, view)
     snapshot_commands = SnapshotCommands(
         spec,
         tasks=tasks,
@@ -350,6 +355,9 @@ def _assemble(
             reader=reader,
             restorer=restorer,
             events=events,
+            global_task=global_task,
+            metrics=metrics,
+            clock=clock,
             commit=committer.commit,
             refresh_view=publisher.refresh,
         ),

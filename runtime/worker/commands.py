@@ -13,7 +13,7 @@ import msgspec
 
 from penstock.runtime.model.clock import Clock
 from penstock.runtime.model.errors import StateDirectoryError, StreamsError
-from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition
 from penstock.runtime.model.states import TaskState
 from penstock.runtime.snapshots.export_manager import ExportManager
 from penstock.runtime.snapshots.local import begin_snapshot, left_out, snapshots_directory
@@ -129,10 +129,10 @@ class Snapshotting:
     def _take(
         self,
         task: str,
-        stores: Mapping[EngineStore, Partition | None],
+        stores: Mapping[EngineStore, TopicPartition | None],
         global_topics: Mapping[str, str],
-        offsets: Mapping[Partition, NextOffset],
-        times: Mapping[Partition, int],
+        offsets: Mapping[TopicPartition, NextOffset],
+        times: Mapping[TopicPartition, int],
         stream_time: int,
     ) -> None:
         """Begin checkpoints of the stores; the rest is written on another thread."""
@@ -311,7 +311,7 @@ class Commands:
         found = self._find(task)
         if isinstance(found, str):
             return Answer(False, found)
-        partition = Partition(str(args["topic"]), int(str(args["partition"])))
+        partition = TopicPartition(str(args["topic"]), int(str(args["partition"])))
         old, new = int(str(args["from"])), int(str(args["to"]))
         if partition not in found.inputs:
             return Answer(False, f"{partition} is not an input of task {found.id}")
@@ -337,14 +337,13 @@ class Commands:
         return Answer(True, "", {"committed": new, "already": False})
 
     def _rebuild_global_store(self, task: TaskId | None, args: Mapping[str, object]) -> Answer:
-        """Rebuild a global store on request (KIP-406). With `dry_run`, only report its phase."""
+        """Rebuild a global store on request (KIP-406). With `dry_run`, only report on it (`GlobalTask.report`)."""
         store = str(args["store"])
         if self._global_task is None:
             return Answer(False, "there are no global stores here")
-        topic = self._global_task.topic_of(store)
         if not args.get("dry_run"):
             self._global_task.rebuild(store, str(args.get("reason", "asked for")))
-        return Answer(True, "", {"topic": topic, "phase": self._global_task.phase(store).value})
+        return Answer(True, "", self._global_task.report(store))
 
     def _close_instance(self, task: TaskId | None, args: Mapping[str, object]) -> Answer:
         """Close the instance as `KafkaStreams.close`, within `timeout_ms` if given."""

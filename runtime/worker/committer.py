@@ -11,8 +11,8 @@ from penstock.runtime.commit.compare_and_set import CompareAndSet, Offsets
 from penstock.runtime.kafka.topic_admin import TopicAdmin
 from penstock.runtime.model.errors import StreamsError, TaskMigratedError, TransactionAbortedError
 from penstock.runtime.model.events import Event, EventKind
-from penstock.runtime.model.ids import Partition
-from penstock.runtime.model.metrics import THREAD
+from penstock.runtime.model.ids import TopicPartition
+from penstock.runtime.model.metrics import STATE, THREAD
 from penstock.runtime.model.states import TaskState
 from penstock.runtime.tasks.global_dead_letters import GlobalDeadLetters
 from penstock.runtime.tasks.global_task import GlobalTask
@@ -58,6 +58,7 @@ class Committer:
         self._interval_ms = config.integer("commit.interval.ms")
         uncommitted_max = config.integer("statestore.uncommitted.max.bytes")
         self._uncommitted_max = math.inf if uncommitted_max < 0 else spec.identity.share(uncommitted_max)
+        metrics.gauge("uncommitted-bytes-limit", STATE).set(-1 if uncommitted_max < 0 else self._uncommitted_max)
         self._checkpoints = CheckpointInterval(config.integer("statestore.checkpoint.interval.ms"), clock.monotonic_ms())
         self._latency = metrics.latency("commit-latency", THREAD)
         self._count = metrics.counter("commit-total", THREAD)
@@ -183,7 +184,7 @@ class Committer:
         """Return offsets for the next commit, each committed only if the group still holds the expected one."""
         return CompareAndSet(wanted, expected, self._last_committed)
 
-    def _last_committed(self, partitions: Iterable[Partition]) -> Offsets:
+    def _last_committed(self, partitions: Iterable[TopicPartition]) -> Offsets:
         """Read committed offsets in the middle of a transaction; an error leaves only a rollback."""
         try:
             return self._topics.last_committed(self._application_id, partitions)

@@ -7,14 +7,31 @@ from collections.abc import Callable, Sequence
 
 from penstock.runtime.changelog.progress import TaskProgress
 from penstock.runtime.changelog.restore import Restorer
-from penstock.runtime.coordination import Command, CommandResult, Coordination, Granted, Lost, PausedAt, RestoreReport, Revoked, TaskReport
+from penstock.runtime.coordination import (
+    Cause,
+    Command,
+    CommandResult,
+    Coordination,
+    GlobalStoreReport,
+    Granted,
+    Lost,
+    PausedAt,
+    RestoreReport,
+    Revoked,
+    Shutdown,
+    TaskReport,
+)
 from penstock.runtime.kafka.input_reader import Reader
-from penstock.runtime.model.errors import TaskMigratedError, TransactionAbortedError
+from penstock.runtime.model.clock import Clock
+from penstock.runtime.model.errors import ApplicationShutdownError, TaskMigratedError, TransactionAbortedError
 from penstock.runtime.model.events import EventKind, EventSink
 from penstock.runtime.model.ids import TaskId
+from penstock.runtime.model.metrics import THREAD, Counter, Metrics
 from penstock.runtime.model.states import State, TaskKind, TaskState
 from penstock.runtime.tasks.active import ActiveTask
 from penstock.runtime.tasks.follower import FollowerTask
+from penstock.runtime.tasks.global_state import GlobalProgress, Phase
+from penstock.runtime.tasks.global_task import GlobalTask
 from penstock.runtime.tasks.incidents import PausePoint
 from penstock.runtime.worker.commands import Answer, Commands, Work
 from penstock.runtime.worker.followers import Followers
@@ -41,6 +58,9 @@ class CoordinationHandler:
         reader: Reader,
         restorer: Restorer,
         events: EventSink,
+        global_task: GlobalTask | None,
+        metrics: Metrics,
+        clock: Clock,
         commit: Callable[[], object],
         refresh_view: Callable[[], None],
     ) -> None:
@@ -55,15 +75,31 @@ class CoordinationHandler:
         self._reader = reader
         self._restorer = restorer
         self._events = events
+        self._global_task = global_task
+        self._metrics = metrics
+        self._clock = clock
+        self._assigned: Granted | None = None
+        """The last grant of this incarnation that changed its tasks."""
+        self._assigned_ms: int | None = None
         self._commit = commit
         self._refresh_view = refresh_view
         self._waiting_commands: deque[Command] = deque()
         self._under_way: list[tuple[Command, Work]] = []
         self._reported_at_ms = 0
+        for cause in Cause:
+            self._assignments(cause.value)
+        metrics.gauge_of("last-rebalance-seconds-ago", THREAD, self._seconds_since_assignment)
+
+    def _assignments(self, cause: str) -> Counter:
+        return self._metrics.counter("assignment-total", THREAD, cause=cause)
+
+    def _seconds_since_assignment(self) -> float:
+        at_ms = self._assigned_ms
+        return -1.0 if at_ms is None else (self._clock.monotonic_ms() - at_ms) / 1000
 
     def listen(self) -> None:
-        """Handle new records of the coordination topic. Raises TransactionAbortedError, TaskMigratedError and what opening a task raises.
-        Orders that fail are repeated; commands wait until the worker has recovered."""
+        """Handle new records of the coordination topic. Raises TransactionAbortedError, TaskMigratedError and what opening a task raises;
+        ApplicationShutdownError after a last commit. Orders that fail are repeated; commands wait until the worker has recovered."""
         orders = self._coordination.poll()
         self._waiting_commands.extend(order for order in orders if isinstance(order, Command))
         for order in orders:
@@ -74,6 +110,12 @@ class CoordinationHandler:
                     self._hand_over(order.tasks)
                 case Lost():
                     raise TaskMigratedError(f"this worker is no longer a member: {order.reason}")
+                case Shutdown():
+                    self._commit()
+                    raise ApplicationShutdownError(
+                        f"instance {order.by} shuts the application down: its uncaught-exception handler answered SHUTDOWN_APPLICATION to "
+                        f"{order.error}"
+                    )
         while self._waiting_commands:
             self._execute(self._waiting_commands.popleft())
         for command, work in tuple(self._under_way):
@@ -86,15 +128,33 @@ class CoordinationHandler:
         gone = [task.id for task in self._tasks.all() if task.id not in grant.active]
         if gone:
             self._hand_over(gone)
-        new = [task for task in sorted(grant.active) if task not in self._tasks]
         incarnation = self._incarnations.current
-        if new or not incarnation.granted:
-            self._events.emit(EventKind.TASKS_ASSIGNED, {"active": [str(task) for task in sorted(grant.active)]})
+        if not incarnation.granted:
+            self._assigned = None
         incarnation.granted = True
+        self._note_assignment(grant)
         promoted = self._followers.promote(grant.active)
         self._followers.close_unwanted(grant.copies)
         self._tasks.create(grant.active, promoted)
         self._followers.open(grant.copies)
+
+    def _note_assignment(self, grant: Granted) -> None:
+        """Publish the grant, if the tasks differ from those of the last one."""
+        last, self._assigned = self._assigned, grant
+        if last is not None and (last.active, last.copies) == (grant.active, grant.copies):
+            return
+        self._assigned_ms = self._clock.monotonic_ms()
+        self._assignments(grant.cause or Cause.OTHER.value).add()
+
+        def copies(kind: TaskKind) -> list[str]:
+            return [str(task) for task in sorted(grant.copies) if grant.copies[task] is kind]
+
+        tasks = {
+            "active": [str(task) for task in sorted(grant.active)],
+            "standby": copies(TaskKind.STANDBY),
+            "learner": copies(TaskKind.LEARNER),
+        }
+        self._events.emit(EventKind.TASKS_ASSIGNED, {**tasks, "cause": grant.cause})
 
     def _hand_over(self, tasks: Sequence[TaskId]) -> None:
         """Commit, then release the tasks: only then may the leader grant them to another member (coordination.md, 3). They are closed here
@@ -121,12 +181,18 @@ class CoordinationHandler:
         )
 
     def report(self, state: State, now_ms: int) -> None:
-        """Report every task to the other members, on a change and periodically. `now_ms` is monotonic time."""
+        """Report every task and global store to the other members, on a change and periodically. `now_ms` is monotonic time."""
         if self._tasks.changed or self._followers.changed or now_ms - self._reported_at_ms >= REPORT_MS:
             self._reported_at_ms = now_ms
             reports = {task.id: _active_report(task, self._reader, self._restorer.task_progress(task.id)) for task in self._tasks.all()}
             reports.update((task.id, _follower_report(task, self._followers.lag(task.id))) for task in self._followers.all())
+            self.report_global_stores()
             self._coordination.report(reports, state)
+
+    def report_global_stores(self) -> None:
+        """Put the global stores into the next report; a new incarnation begins with them."""
+        if self._global_task is not None:
+            self._coordination.global_stores = {each.store: _global_report(each) for each in self._global_task.progress()}
 
 
 def _active_report(task: ActiveTask, reader: Reader, restore: TaskProgress | None) -> TaskReport:
@@ -163,6 +229,21 @@ def _follower_report(task: FollowerTask, lag: int | None) -> TaskReport:
     )
 
 
+def _global_report(store: GlobalProgress) -> GlobalStoreReport:
+    return GlobalStoreReport(
+        topic=store.topic,
+        state=TaskState.RUNNING if store.phase is Phase.RUNNING else TaskState.RESTORING,
+        position=store.position,
+        end=store.end,
+        lag=store.end - store.position,
+        checkpoint_ms=store.checkpoint_ms,
+        restore=None if store.restore is None else _restore(store.restore),
+        reason=store.reason,
+        attempt=store.attempt,
+        waits=store.phase is Phase.GONE,
+    )
+
+
 def _in_memory(task: ActiveTask | FollowerTask) -> bool:
     return any(not task.stores[name].persistent for name in task.changelogs if name in task.stores)
 
@@ -170,10 +251,12 @@ def _in_memory(task: ActiveTask | FollowerTask) -> bool:
 def _paused_at(point: PausePoint) -> PausedAt:
     return PausedAt(
         topic=point.partition.topic,
-        partition=point.partition.number,
+        partition=point.partition.partition,
         offset=point.offset,
         error_type=point.error_type,
         error=point.error,
+        location=None if point.details is None else point.details.location,
+        since_ms=point.since_ms,
     )
 
 

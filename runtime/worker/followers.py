@@ -69,6 +69,7 @@ class Followers:
         for task in self.all():
             if task.id in ids and task.followed:
                 self._forget(task)
+                task.plan.metrics.remove(task_id=str(task.id))
                 promoted.append(task)
             elif task.id in ids:
                 self._close(task)
@@ -127,6 +128,7 @@ class Followers:
         lag = self.lag(task.id)
         if lag is None:
             return False
+        task.measure(lag, now_ms)
         end = task.position + lag
         earlier, later, since_ms = self._ends.get(task.id, (end, end, now_ms))
         if now_ms - since_ms >= self._recently_ms // 2:

@@ -20,12 +20,15 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
 from queue import Empty, SimpleQueue
+from typing import TypeVar
 
 from penstock.runtime.coordination.fleet import Fleet
 from penstock.runtime.model.errors import (
     BrokerUnavailableError,
+    InvalidStateStoreError,
     StreamsError,
     TaskCorruptedError,
     TaskMigratedError,
@@ -40,6 +43,7 @@ from penstock.runtime.worker.garbage_collection import relaxed_collector
 from penstock.runtime.worker.queries import StoreParts, StoreQueryParameters
 from penstock.runtime.worker.rpc import Call, Stop, dispatch
 from penstock.runtime.worker.spec import WorkerSpec
+from penstock.runtime.worker.state_queries import QueryResult, StateQueryRequest
 from penstock.runtime.worker.task_manager import TaskManager
 from penstock.runtime.worker.view import TaskInfo, View, WorkerMetadata
 
@@ -66,6 +70,15 @@ FAILURE_MEMORY_MS = 60_000
 TURN_MS = 40
 """Target duration of a turn's processing; it determines the number of records per turn."""
 FEWEST, MOST = 10, 20_000
+READ_SECONDS = 10.0
+"""Deadline of a read of uncommitted data: a turn of the loop, with a commit and its wait for the broker."""
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class _EndedError(StreamsError):
+    """The worker's thread has ended before it came to a request."""
 
 
 class Worker:
@@ -84,6 +97,8 @@ class Worker:
         self._draining = False
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._ended = False
+        self._thread: int | None = None
+        """Identifier of the thread in `run`."""
         self._progressed_ms = self._clock.monotonic_ms()
         self._calls = LoopCalls(
             give_up=self._gives_up,
@@ -139,14 +154,37 @@ class Worker:
 
     def call(self, call: Call, *arguments: object) -> Future[object]:
         """Execute a call on the worker's thread, between two batches. The future fails with StreamsError if the worker has stopped."""
-        future: Future[object] = Future()
+        return self._request(lambda: self.do(call, *arguments))
+
+    def execute(self, job: Callable[[], T]) -> T:
+        """Execute a read of the stores on the worker's thread, between two batches, and return its result. Raises what it raises, and
+        InvalidStateStoreError if the worker has stopped, or does not get to it within `READ_SECONDS`."""
+        if threading.get_ident() == self._thread:
+            return job()
+        found = self._request(job)
+        try:
+            found.exception(READ_SECONDS)
+        except FutureTimeoutError as error:
+            found.cancel()
+            raise InvalidStateStoreError(
+                f"the stream thread did not read uncommitted data within {READ_SECONDS:.0f} s: ask again, or read committed data"
+            ) from error
+        if isinstance(found.exception(), _EndedError):
+            raise InvalidStateStoreError("the stream thread has ended: ask again") from found.exception()
+        return found.result()
+
+    def _request(self, job: Callable[[], T]) -> Future[T]:
+        """Let the worker's thread execute a job in its next turn."""
+        future: Future[T] = Future()
 
         def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                return  # nobody waits any more
             if self._ended:
-                future.set_exception(StreamsError("the stream thread has ended"))
+                future.set_exception(_EndedError("the stream thread has ended"))
                 return
             try:
-                future.set_result(self.do(call, *arguments))
+                future.set_result(job())
             except BaseException as error:  # noqa: BLE001 (it belongs to the caller)
                 future.set_exception(error)
 
@@ -165,7 +203,11 @@ class Worker:
 
     def find(self, parameters: StoreQueryParameters) -> StoreParts:
         """Return the parts of a store that this worker has open."""
-        return self._view.find(parameters)
+        return self._view.find(parameters, self.execute)
+
+    def query(self, request: StateQueryRequest[R]) -> dict[int | None, QueryResult[R]]:
+        """Return the answers of the requested partitions that this worker has open; None is a global store."""
+        return self._view.query(request, self.execute, self.report_damage, self._clock)
 
     def report_damage(self, error: TaskCorruptedError) -> None:
         """Report damaged files that a query on another thread has found. The worker recovers as if it had found them itself."""
@@ -187,6 +229,7 @@ class Worker:
     def run(self) -> None:
         """Run until a stop is requested. Raises the error that stopped the worker otherwise; its tasks are closed dirty then."""
         clean = False
+        self._thread = threading.get_ident()
         try:
             self._start(halted=self._spec.halted)
             with relaxed_collector():
@@ -227,7 +270,7 @@ class Worker:
         while not self._stopping.is_set():
             try:
                 self._assembly = assemble(self._spec, self._incidents, self._view, self._calls, halted=halted)
-                self._assembly.start(self._gives_up)
+                self._assembly.start()
             except BrokerUnavailableError as error:
                 if self._stopping.is_set():
                     break
@@ -236,6 +279,7 @@ class Worker:
                 self._wait(BROKER_RETRY_SECONDS)
             else:
                 self._starting = False
+                self._publish(self._assembly.publisher.current_state())
                 return
         logger.info("stopped before the start was over: no task was open")
 
@@ -330,15 +374,17 @@ class Worker:
             assembly.listen(now_ms)
             self._listen_at_ms = now_ms + (MOVING_TURN_MS if assembly.coordination.moving else LISTEN_EVERY_MS)
         longest = MOVING_TURN_MS / 1000 if assembly.coordination.moving else LONGEST_WAIT_SECONDS
-        global_moved = assembly.step_global()
         idle = not tasks.buffered or tasks.halted
-        busy_restoring = bool(assembly.restorer.restoring) or assembly.followers.behind
-        tasks.advance((FOLLOW_SECONDS if reader.assigned else longest) if busy_restoring and idle else 0.0)
+        building = assembly.builds_global_tables
+        restoring = bool(assembly.restorer.restoring) or assembly.followers.behind
+        pause = 0.0 if not idle else FOLLOW_SECONDS if reader.assigned or (building and restoring) else longest
+        global_moved = assembly.step_global(pause if building else 0.0)
+        tasks.advance(pause if restoring and not global_moved else 0.0)
+        busy = building or restoring or global_moved
         if reader.assigned and not tasks.halted:
-            wait = 0.0 if busy_restoring or global_moved or not idle else committer.wait_seconds(now_ms, longest)
-            tasks.enqueue(reader.poll(wait))
+            tasks.enqueue(reader.poll(0.0 if busy or not idle else committer.wait_seconds(now_ms, longest)))
             tasks.balance(self._most_buffered)
-        elif not busy_restoring:
+        elif not busy:
             self._wait(longest)
         self._process(tasks)
         assembly.incarnations.current.transport.poll()

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from penstock.runtime.kafka.messages import TopicPartition
-from penstock.runtime.model.ids import TaskId
+from penstock.runtime.model.ids import TaskId, TopicPartition
 from penstock.runtime.model.states import TaskKind, TaskState
+from penstock.runtime.tasks.incidents import PausePoint
 from penstock.runtime.worker.view import TaskInfo, WorkerMetadata
 
 
 @dataclass(frozen=True, slots=True)
 class TaskMetadata:
-    """A task of this client (Kafka Streams' `TaskMetadata`, with `is_running` of KIP-990). Offsets are next offsets."""
+    """A task of this client (Kafka Streams' `TaskMetadata`, with `is_running` of KIP-990). Offsets are next offsets. `paused`: why a task
+    is PAUSED, since when, and the record."""
 
     task_id: TaskId
     topic_partitions: frozenset[TopicPartition]
@@ -22,6 +23,7 @@ class TaskMetadata:
     time_current_idling_started: int | None
     kind: TaskKind
     state: TaskState
+    paused: PausePoint | None = None
 
     @property
     def is_running(self) -> bool:
@@ -57,7 +59,7 @@ class LagInfo:
 
 def thread_metadata(name: str, worker: WorkerMetadata) -> ThreadMetadata:
     """Convert a worker's metadata to the public type."""
-    by_kind = {kind: frozenset(_task_metadata(task) for task in worker.tasks if task.kind is kind) for kind in TaskKind}
+    by_kind = {kind: frozenset(task_metadata(task) for task in worker.tasks if task.kind is kind) for kind in TaskKind}
     return ThreadMetadata(
         thread_name=name,
         thread_state=worker.state.value,
@@ -67,13 +69,15 @@ def thread_metadata(name: str, worker: WorkerMetadata) -> ThreadMetadata:
     )
 
 
-def _task_metadata(task: TaskInfo) -> TaskMetadata:
+def task_metadata(task: TaskInfo) -> TaskMetadata:
+    """Convert a task's metadata to the public type."""
     return TaskMetadata(
         task_id=task.task_id,
-        topic_partitions=frozenset(TopicPartition(p.topic, p.number) for p in task.partitions),
-        committed_offsets={TopicPartition(p.topic, p.number): offset for p, offset in task.committed.items()},
-        end_offsets={TopicPartition(p.topic, p.number): offset for p, offset in task.ends.items()},
+        topic_partitions=frozenset(task.partitions),
+        committed_offsets=dict(task.committed),
+        end_offsets=dict(task.ends),
         time_current_idling_started=task.idle_since_ms,
         kind=task.kind,
         state=task.state,
+        paused=task.paused,
     )

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from penstock.runtime.kafka.clients import ClientProperties
 from penstock.runtime.kafka.log_reader import LogReader
-from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.model.ids import NextOffset, TopicPartition
 from penstock.runtime.stores.base import EntryStore
 
 POLL_SECONDS = 1.0
@@ -27,7 +27,7 @@ SHORTEST_MS = 5_000
 class Deletion:
     """A deletion that is no longer on the log; read like any other record (`RawMessage`)."""
 
-    place: Partition
+    place: TopicPartition
     at: int
     row: bytes
     time_ms: int
@@ -36,7 +36,7 @@ class Deletion:
         return self.place.topic
 
     def partition(self) -> int:
-        return self.place.number
+        return self.place.partition
 
     def offset(self) -> int:
         return self.at
@@ -55,7 +55,7 @@ class Deletion:
 
 
 def missed_deletions(
-    store: EntryStore, partition: Partition, start: NextOffset, end: NextOffset, time_ms: int, properties: ClientProperties
+    store: EntryStore, partition: TopicPartition, start: NextOffset, end: NextOffset, time_ms: int, properties: ClientProperties
 ) -> list[Deletion]:
     """Return deletions of the rows in the store whose keys are not on the log up to `end`, to be placed before `start`. Reads the whole
     partition."""
@@ -65,7 +65,7 @@ def missed_deletions(
     return [Deletion(partition, start - 1, row, time_ms) for row in rows if row is not None and row not in present]
 
 
-def _keys(partition: Partition, end: NextOffset, properties: ClientProperties) -> set[bytes]:
+def _keys(partition: TopicPartition, end: NextOffset, properties: ClientProperties) -> set[bytes]:
     found: set[bytes] = set()
     reader = LogReader(properties, "missed deletions")
     try:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from penstock.runtime.model.clock import Clock
 from penstock.runtime.model.errors import StreamsError, TaskCorruptedError, TaskMigratedError, TransactionAbortedError
-from penstock.runtime.model.ids import Partition, TaskId
+from penstock.runtime.model.ids import TaskId, TopicPartition
 from penstock.runtime.model.states import TaskState
 from penstock.runtime.stores.directory import StateDirectory
 from penstock.runtime.worker.task_manager import TaskManager
@@ -66,10 +66,10 @@ class PeriodicJobs:
 
 
 def purge_repartition_topics(
-    tasks: TaskManager, topics: Collection[str], delete_records: Callable[[Mapping[Partition, int]], object]
+    tasks: TaskManager, topics: Collection[str], delete_records: Callable[[Mapping[TopicPartition, int]], object]
 ) -> None:
     """Delete processed records of repartition topics (Kafka Streams' purge): no other application reads them."""
-    done: dict[Partition, int] = {}
+    done: dict[TopicPartition, int] = {}
     for task in tasks.in_state(TaskState.RUNNING):
         for partition, at in task.committed_offsets.items():
             if partition.topic in topics and task.queues is not None:

@@ -16,7 +16,7 @@ from penstock.runtime.kafka.input_reader import Reader
 from penstock.runtime.model.clock import Clock
 from penstock.runtime.model.errors import StreamsError, by_reset
 from penstock.runtime.model.events import EventKind, EventSink
-from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.model.ids import NextOffset, TopicPartition
 from penstock.runtime.model.offsets import OffsetAndMetadata, Strategy
 from penstock.runtime.stores.base import EntryStore
 from penstock.runtime.tasks.active import ActiveTask
@@ -52,11 +52,11 @@ class Positions:
         self._clock = clock
         self._first_partitions = first_partitions
 
-    def starts(self, task: ActiveTask, committed: Mapping[Partition, OffsetAndMetadata]) -> dict[Partition, NextOffset]:
+    def starts(self, task: ActiveTask, committed: Mapping[TopicPartition, OffsetAndMetadata]) -> dict[TopicPartition, NextOffset]:
         """Return the start offsets of a task that begins or resumes. Raises StreamsError: no broker answers, or the policy is `none`."""
         return {partition: self._start(task, partition, committed.get(partition)) for partition in task.inputs}
 
-    def _start(self, task: ActiveTask, partition: Partition, committed: OffsetAndMetadata | None) -> NextOffset:
+    def _start(self, task: ActiveTask, partition: TopicPartition, committed: OffsetAndMetadata | None) -> NextOffset:
         if partition in task.remade:
             ours = task.committed_offsets.get(partition)
             if committed is None or ours is None or committed.offset == ours.offset:  # otherwise the offset was set for the new topic
@@ -81,16 +81,16 @@ class Positions:
             return start
         return self._by_policy(task, partition, "no committed offset")
 
-    def _is_added(self, partition: Partition) -> bool:
+    def _is_added(self, partition: TopicPartition) -> bool:
         """True if the partition was added after the application first read the topic. False if the group has no offset at all any more:
         they have expired or were deleted, and the policy applies to all partitions alike. Raises StreamsError."""
         first = self._first_partitions()
-        if partition.number < first.get(partition.topic, partition.number + 1):
+        if partition.partition < first.get(partition.topic, partition.partition + 1):
             return False
-        former = [Partition(topic, number) for topic, count in first.items() for number in range(count)]
+        former = [TopicPartition(topic, number) for topic, count in first.items() for number in range(count)]
         return not former or bool(self._reader.committed(former, OFFSETS_SECONDS))
 
-    def _by_policy(self, task: ActiveTask, partition: Partition, why: str) -> NextOffset:
+    def _by_policy(self, task: ActiveTask, partition: TopicPartition, why: str) -> NextOffset:
         """Return the offset of `auto.offset.reset`, or of the source's own policy. Raises StreamsError for `none`."""
         policy = task.plan.offset_reset(partition.topic)
         if policy.strategy is Strategy.NONE:
@@ -104,12 +104,12 @@ class Positions:
             return high if found is None else found
         return low if policy.strategy is Strategy.EARLIEST else high
 
-    def add_missed_deletions(self, task: ActiveTask, starts: Mapping[Partition, NextOffset]) -> None:
+    def add_missed_deletions(self, task: ActiveTask, starts: Mapping[TopicPartition, NextOffset]) -> None:
         """Add missed deletions of tables whose source topic was last read to its end longer ago than its deletions are retained (rules.md,
         13)."""
         now_ms = self._clock.wall_ms()
         for topic, name in task.plan.table_sources.items():
-            partition = Partition(topic, task.id.partition)
+            partition = TopicPartition(topic, task.id.partition)
             at_end_ms, store, queues = task.at_end_ms(name, partition), task.stores[name], task.queues
             if at_end_ms is None or queues is None or now_ms - at_end_ms < SHORTEST_MS or not isinstance(store, EntryStore):
                 continue
@@ -158,7 +158,14 @@ class Positions:
             queue.clear(start)
         self._reader.assign({partition: start})
 
-    def _report(self, task: ActiveTask, partition: Partition, position: int | None, start: int, why: str, policy: str) -> None:
+    def _report(self, task: ActiveTask, partition: TopicPartition, position: int | None, start: int, why: str, policy: str) -> None:
         logger.warning("%s: offset %s %s; going on at %d (%s)", partition, position, why, start, policy, extra={"task": task.id})
-        payload = {"topic": partition.topic, "partition": partition.number, "from": position, "to": start, "policy": policy, "reason": why}
+        payload = {
+            "topic": partition.topic,
+            "partition": partition.partition,
+            "from": position,
+            "to": start,
+            "policy": policy,
+            "reason": why,
+        }
         self._events.emit(EventKind.OFFSET_RESET, payload, task.id, f"{partition}@{position}")

@@ -4,8 +4,10 @@
 Each worker reports its parts of a store; the client combines the reports of all workers and decides once. So the answer, and the message of
 a refusal, do not depend on the number of workers or on where they run.
 
-Only committed data is read, from the stores' own files. So a query never waits for processing, and never returns data that may be rolled
-back.
+A query under READ_COMMITTED, the default, reads committed data only, from the stores' own files. So it never waits for processing, and
+never returns data that may be rolled back. Under READ_UNCOMMITTED (KIP-892) it sees the staged updates too. These are a map that the
+worker's thread changes without a lock, so that thread executes the read between two batches (`Worker.execute`): it costs the hot path
+nothing, and the query waits for a turn of the loop. An iterator is made there and read on the caller's thread.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from itertools import chain
 from operator import itemgetter
 from typing import Protocol, TypeVar, cast
@@ -20,7 +23,7 @@ from typing import Protocol, TypeVar, cast
 from penstock.runtime.model.errors import InvalidStateStoreError, TaskCorruptedError
 from penstock.runtime.model.record import Windowed
 from penstock.runtime.serdes.serde import Serde
-from penstock.runtime.stores.base import CommittedView, StoreLayout
+from penstock.runtime.stores.base import CommittedView, EngineStore, StoreLayout
 from penstock.runtime.stores.interfaces import ReadOnlyKeyValueStore, ReadOnlySessionStore, ReadOnlyVersionedStore, ReadOnlyWindowStore
 
 T = TypeVar("T")
@@ -37,17 +40,19 @@ _READS = {
 
 @dataclass(frozen=True, slots=True)
 class QueryableStoreType:
-    """The store type that a query expects (Kafka Streams' `QueryableStoreType`). `timestamped`: values as ValueAndTimestamp."""
+    """The store type that a query expects (Kafka Streams' `QueryableStoreType`). `timestamped`: values as ValueAndTimestamp. `headers`:
+    values with their headers, as processors see them."""
 
     kind: str
     timestamped: bool = False
+    headers: bool = False
 
     def check(self, store: QueryPart) -> None:
         """Raise InvalidStateStoreError if the store is of another type."""
         layout = store.layout
-        if layout.kind != self.kind or (self.timestamped and not layout.timestamped):
-            wanted = f"{'timestamped ' * self.timestamped}{self.kind.replace('_', '-')}"
-            raise InvalidStateStoreError(f"store {store.name!r} is a {layout.kind.replace('_', '-')} store, not a {wanted} store")
+        if layout.kind != self.kind or (self.timestamped and not layout.timestamped) or (self.headers and not layout.headers):
+            wanted = f"{'timestamped ' * self.timestamped}{self.kind.replace('_', '-')} store{' with headers' * self.headers}"
+            raise InvalidStateStoreError(f"store {store.name!r} is a {layout.kind.replace('_', '-')} store, not a {wanted}")
 
 
 class QueryableStoreTypes:
@@ -74,19 +79,40 @@ class QueryableStoreTypes:
         return QueryableStoreType(_SESSION)
 
     @staticmethod
+    def timestamped_key_value_store_with_headers() -> QueryableStoreType:
+        return QueryableStoreType(_KEY_VALUE, headers=True)
+
+    @staticmethod
+    def timestamped_window_store_with_headers() -> QueryableStoreType:
+        return QueryableStoreType(_WINDOW, headers=True)
+
+    @staticmethod
+    def session_store_with_headers() -> QueryableStoreType:
+        return QueryableStoreType(_SESSION, headers=True)
+
+    @staticmethod
     def versioned_key_value_store() -> QueryableStoreType:
         return QueryableStoreType(_VERSIONED)
+
+
+class IsolationLevel(Enum):
+    """Isolation of a query (KIP-892): committed data only, or also updates that may still be rolled back."""
+
+    READ_COMMITTED = "READ_COMMITTED"
+    READ_UNCOMMITTED = "READ_UNCOMMITTED"
 
 
 @dataclass(frozen=True, slots=True)
 class StoreQueryParameters:
     """Store to read, and how (KIP-535, KIP-562). `partition`: only that part. `stale_stores`: parts that are being restored and standby
-    copies answer too, with their current content; otherwise a query is refused while a part is restored."""
+    copies answer too, with their current content; otherwise a query is refused while a part is restored. `isolation_level`: None for
+    `default.state.isolation.level` (KIP-892)."""
 
     store_name: str
     partition: int | None = None
     stale_stores: bool = False
     store_type: QueryableStoreType | None = None
+    isolation_level: IsolationLevel | None = None
 
     @classmethod
     def from_name_and_type(cls, store_name: str, store_type: QueryableStoreType) -> StoreQueryParameters:
@@ -101,6 +127,10 @@ class StoreQueryParameters:
         """Let parts that are being restored and standby copies answer too."""
         return replace(self, stale_stores=True)
 
+    def with_isolation_level(self, isolation_level: IsolationLevel) -> StoreQueryParameters:
+        """Read with this isolation instead of `default.state.isolation.level`."""
+        return replace(self, isolation_level=isolation_level)
+
 
 class QueryPart(Protocol):
     """The part of a store that a query uses: of a task, or a proxy for a part in another process."""
@@ -111,7 +141,48 @@ class QueryPart(Protocol):
     @property
     def layout(self) -> StoreLayout: ...
 
-    def query_view(self, *, timestamped: bool = False) -> CommittedView: ...
+    def query_view(self, *, timestamped: bool = False, headers: bool = False) -> CommittedView: ...
+
+
+class Execute(Protocol):
+    """Executes a job on the thread that owns the stores, and returns its result. Raises what the job raises, and InvalidStateStoreError
+    if it cannot be executed."""
+
+    def __call__(self, job: Callable[[], T], /) -> T: ...
+
+
+@dataclass(frozen=True, slots=True)
+class UncommittedPart:
+    """A part of a store with its staged updates, for any thread."""
+
+    store: EngineStore
+    execute: Execute
+
+    @property
+    def name(self) -> str:
+        return self.store.name
+
+    @property
+    def layout(self) -> StoreLayout:
+        return self.store.layout
+
+    def query_view(self, *, timestamped: bool = False, headers: bool = False) -> CommittedView:
+        view = self.store.query_view(timestamped=timestamped, headers=headers, uncommitted=True)
+        return view if self.layout.kind == "custom" else cast(CommittedView, _ExecutedView(view, self.execute))
+
+
+class _ExecutedView:
+    """View whose reads are executed on the thread that owns the store."""
+
+    __slots__ = ("_execute", "_view")
+
+    def __init__(self, view: CommittedView, execute: Execute) -> None:
+        self._view = view
+        self._execute = execute
+
+    def __getattr__(self, name: str) -> Callable[..., object]:
+        method: Callable[..., object] = getattr(self._view, name)
+        return lambda *arguments, **options: self._execute(lambda: method(*arguments, **options))
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,12 +245,12 @@ class StoreQuery:
             return [self._with_reports(store, store.query_view()) for store in stores]
         for store in stores:
             wanted.check(store)
-        return [self._with_reports(store, store.query_view(timestamped=wanted.timestamped)) for store in stores]
+        return [self._with_reports(store, store.query_view(timestamped=wanted.timestamped, headers=wanted.headers)) for store in stores]
 
     def _with_reports(self, store: QueryPart, view: CommittedView) -> CommittedView:
         """Return a view whose reads report damaged files; stores of your own are returned as they are."""
         kind = store.layout.kind
-        return cast(CommittedView, _DamageReportingView(view, self._report)) if kind in _READS and kind != "custom" else view
+        return cast(CommittedView, DamageReportingView(view, self._report)) if kind in _READS and kind != "custom" else view
 
     def _of_kind(self, *kinds: str) -> list[CommittedView]:
         return self._shown(self._parts_of_kind(*kinds))
@@ -286,7 +357,7 @@ class StoreQuery:
         return _first(view.fetch_session(key, session_start, session_end) for view in self._sessions())
 
 
-class _DamageReportingView:
+class DamageReportingView:
     """View whose reads report damaged files: processing may not touch these for long, and the reader cannot repair them."""
 
     __slots__ = ("_report", "_view")

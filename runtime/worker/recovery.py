@@ -33,12 +33,12 @@ class Recovery:
         self._committer = committer
         self._incarnations = incarnations
         self._search = incidents.search
-        self._metrics = metrics
+        self._rollbacks = metrics.counter("rollback-total", THREAD)
 
     def roll_back(self) -> None:
         """Abort the transaction and roll every task back to the last commit. Raises TaskMigratedError, or TransactionAbortedError if the
         broker does not answer: call it again then."""
-        self._metrics.counter("rollback-total", THREAD).add()
+        self._rollbacks.add()
         self._committer.drop_untrue_events()
         self._incarnations.current.transport.abort()
         done = [task.offsets_to_commit() for task in self._tasks.in_state(TaskState.RUNNING)]

@@ -29,6 +29,10 @@ class WorkerIdentity:
         """Return the worker's name, as Kafka Streams names its stream threads."""
         return f"{instance}-StreamThread-{self.number}"
 
+    def metrics(self, config: StreamsConfig, instance: str) -> Metrics:
+        """Return a registry for the worker's metrics."""
+        return Metrics(client_id=config.client_id or config.application_id, thread_id=self.thread_name(instance))
+
     def share(self, budget: int) -> int:
         """Return this worker's share of a budget of the instance."""
         return budget // self.count

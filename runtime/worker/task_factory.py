@@ -15,7 +15,7 @@ from penstock.runtime.kafka.topic_admin import TopicAdmin
 from penstock.runtime.model.clock import Clock
 from penstock.runtime.model.errors import BrokerUnavailableError, by_reset
 from penstock.runtime.model.handlers import LogAndContinueProcessingExceptionHandler, LogAndFailProcessingExceptionHandler
-from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition
 from penstock.runtime.model.metrics import Metrics
 from penstock.runtime.model.offsets import AutoOffsetReset
 from penstock.runtime.model.states import TaskKind
@@ -126,7 +126,7 @@ class TaskFactory:
             topic_id=lambda topic: self.topic_ids([topic]).get(topic),
         )
 
-    def changelogs(self, partitions: Sequence[Partition]) -> dict[Partition, Changelog]:
+    def changelogs(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Changelog]:
         """Describe changelogs as the brokers know them now: id, retention of deletions, and end. A missing one is created again. The end of
         a source topic that serves as changelog is the committed offset: records up to there were processed.
 
@@ -175,17 +175,20 @@ class TaskFactory:
         """Return the properties for a reader of logs."""
         return self._config.consumer_properties("restore")
 
-    def state_lost_message(self, task: TaskId, lost: Mapping[Partition, NextOffset]) -> str:
+    def state_lost_message(self, task: TaskId, lost: Mapping[TopicPartition, NextOffset]) -> str:
         """Return the message about lost state, with the command that helps (rules.md, 14). `lost` is empty where only the changelogs show
         that there is state."""
         servers, group = self._config["bootstrap.servers"], self._application_id
+        tool = f"  kafka-consumer-groups --bootstrap-server {servers} --group {group} --reset-offsets --execute"
         commands = "\n".join(
-            f"  kafka-consumer-groups --bootstrap-server {servers} --group {group} --topic {partition.topic}:{partition.number} "
-            f"--reset-offsets --to-offset {offset} --execute"
-            for partition, offset in sorted(lost.items())
+            f"{tool} --topic {partition.topic}:{partition.partition} --to-offset {at}" for partition, at in sorted(lost.items())
         )
         go_on = f"To go on from where the state was built up to, set these offsets:\n{commands}\nOr build" if lost else "Build"
+        where = ", ".join(map(str, sorted(lost))) or "its input"
+        topics = " ".join(f"--topic {partition.topic}:{partition.partition}" for partition in sorted(lost))
         return (
-            f"task {task} has state, but group {group} has no committed offset for {', '.join(map(str, sorted(lost))) or 'its input'}: "
-            f"they expired or were deleted. Going on would count records twice. {go_on} the state again: {by_reset(group)}"
+            f"task {task} has state, but group {group} has no committed offset for {where}: they expired or were deleted, perhaps with the "
+            f"topic. Going on would count records twice. {go_on} the state again: {by_reset(group)}\n"
+            f"If the topic was deleted and created again while nothing ran, no record of the new one was counted: then begin at its first "
+            f"record:\n{tool} {topics or '--topic TOPIC:PARTITION'} --to-earliest"
         )

@@ -11,10 +11,12 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
 from penstock.runtime.changelog.restore import Restorer
+from penstock.runtime.coordination import TakenOver
 from penstock.runtime.kafka.input_reader import Polled, Reader
 from penstock.runtime.model.errors import StateDirectoryLockedError, StateLostError, StreamsError, TaskCorruptedError
 from penstock.runtime.model.events import EventKind, EventSink
-from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition
+from penstock.runtime.model.metrics import THREAD, Metrics
 from penstock.runtime.model.offsets import OffsetAndMetadata
 from penstock.runtime.model.states import TaskState
 from penstock.runtime.seeds.first_state import FirstState
@@ -29,8 +31,10 @@ from penstock.runtime.worker.task_factory import TaskFactory
 logger = logging.getLogger(__name__)
 
 
-class OperatorPauses(Protocol):
-    """Tasks that an operator paused, as their next owner must know (`Coordination`)."""
+class FormerOwners(Protocol):
+    """What a task's next owner must know of its former ones (`Coordination`): whether an operator paused it, and when it was released."""
+
+    def taken_over(self, task: TaskId) -> TakenOver | None: ...
 
     def held(self, task: TaskId) -> bool: ...
 
@@ -49,10 +53,11 @@ class TaskManager:
         restorer: Restorer,
         global_task: GlobalTask | None,
         events: EventSink,
-        operator_pauses: OperatorPauses,
+        former_owners: FormerOwners,
         positions: Positions,
         waits: LockWaits,
         first_state: FirstState,
+        metrics: Metrics,
         *,
         halted: bool = False,
     ) -> None:
@@ -61,16 +66,18 @@ class TaskManager:
         self._restorer = restorer
         self._global = global_task
         self._events = events
-        self._operator_pauses = operator_pauses
+        self._former_owners = former_owners
         self._positions = positions
         self._waits = waits
         self._first_state = first_state
+        self._hand_overs = metrics.counter("hand-over-total", THREAD)
+        self._gaps = metrics.latency("hand-over-gap", THREAD)
         self._tasks: dict[TaskId, ActiveTask] = {}
-        self._by_partition: dict[Partition, ActiveTask] = {}
+        self._by_partition: dict[TopicPartition, ActiveTask] = {}
         self._turn: list[TaskId] = []
         self._restored: set[TaskId] = set()
         """Tasks whose stores are complete and that do not process yet."""
-        self._lost: dict[Partition, tuple[int | None, str]] = {}
+        self._lost: dict[TopicPartition, tuple[int | None, str]] = {}
         """Partitions with an invalid position, that position, and the reason. Each is reported once, and kept until the broker has answered
         where to continue."""
         self.halted = halted
@@ -131,9 +138,9 @@ class TaskManager:
         for task in self._tasks.values():
             for name, changelog in task.changelogs.items():
                 at = task.stores[name].committed_offset(changelog) or 0
-                positions.setdefault(name, {})[changelog.number] = (at, at)
+                positions.setdefault(name, {})[changelog.partition] = (at, at)
         for progress in self._restorer.progress():
-            positions.setdefault(progress.store, {})[progress.partition.number] = (progress.position, progress.end)
+            positions.setdefault(progress.store, {})[progress.partition.partition] = (progress.position, progress.end)
         return positions
 
     # -- creation and restore --------------------------------------------------------------------------------------------------
@@ -193,12 +200,12 @@ class TaskManager:
             begin(task.id, [(task.stores[name], changelogs[partition]) for name, partition in task.changelogs.items()])
             task.plan.prepare_restore(task.stores, task.changelogs)
 
-    def _refuse_lost_state(self, task: ActiveTask, committed: Mapping[Partition, OffsetAndMetadata]) -> None:
+    def _refuse_lost_state(self, task: ActiveTask, committed: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Refuse state without committed offsets: its input would be counted twice (rules.md, 14). But when a topic is deleted Kafka
-        deletes its offsets too, and the records of its successor were never counted."""
+        deletes its offsets too, and the records of its successor were never counted. A task that never wrote a store has no state."""
         known = committed.keys() | task.remade
         lost = {partition: offset for partition, offset in task.stored_inputs().items() if offset and partition not in known}
-        if lost:
+        if lost and task.ever_held_state():
             raise StateLostError(self._task_factory.state_lost_message(task.id, lost))
         if self._task_factory.exactly_once and not any(partition in known for partition in task.inputs) and task.holds_state():
             # Under exactly-once a changelog is never written without offsets. (Under at-least-once a crash between the two loses nothing.)
@@ -215,13 +222,13 @@ class TaskManager:
             self.changed = True
 
     def _may_begin(self, task: ActiveTask) -> bool:
-        """False for a task whose processors may read global tables in `init`, while one of those is not complete."""
-        return self._global is None or not self._global.restoring or not task.plan.may_read_global_stores
+        """False for a task whose processors may read global tables, from their `init` on, while one of those is not complete."""
+        return self._global is None or self._global.complete(task.plan.subtopology.global_stores)
 
     def _begin(self, tasks: list[ActiveTask]) -> None:
         """Begin processing at the committed offsets."""
         committed = self._reader.committed([partition for task in tasks for partition in task.inputs], OFFSETS_SECONDS)
-        starts: dict[TaskId, dict[Partition, NextOffset]] = {}
+        starts: dict[TaskId, dict[TopicPartition, NextOffset]] = {}
         for task in tasks:  # ask everything before beginning anything, so that a missing answer changes nothing
             self._refuse_lost_state(task, committed)
             starts[task.id] = self._positions.starts(task, committed)
@@ -229,10 +236,19 @@ class TaskManager:
             task.begin({partition: committed[partition] for partition in task.inputs if partition in committed}, starts[task.id])
             self._by_partition.update(dict.fromkeys(task.inputs, task))
             self._positions.add_missed_deletions(task, starts[task.id])
-            if self._operator_pauses.held(task.id):
+            if self._former_owners.held(task.id):
                 self.request_pause(task.id)
+            self._note_hand_over(task)
             logger.info("task %s runs from %s", task.id, _text(starts[task.id]), extra={"task": task.id})
         self._reader.assign({partition: start for of_task in starts.values() for partition, start in of_task.items()})
+
+    def _note_hand_over(self, task: ActiveTask) -> None:
+        taken = self._former_owners.taken_over(task.id)
+        if taken is not None:
+            self._hand_overs.add()
+            self._gaps.record(taken.gap_ms)
+            copied = task.was_a_copy
+            self._events.emit(EventKind.TASK_TAKEN_OVER, {"from": taken.owner, "gap_ms": taken.gap_ms, "copied": copied}, task.id)
 
     # -- input -----------------------------------------------------------------------------------------------------------------
 
@@ -283,11 +299,14 @@ class TaskManager:
                 queue.at_end = True
 
     def process(self, limit: int, now_ms: int) -> int:
-        """Let each task process at most `limit` records, a different one first each time. Return the total."""
+        """Let each task process at most `limit` records, a different one first each time. Return the total.
+
+        If an operator computes many results at once, each task may process as many: those behind it must keep up."""
         if self.halted:
             return 0
         order, search = self._turn or self._reorder(), self._task_factory.incidents.search
         done = 0
+        limit = max(limit, max((task.turn for task in self._tasks.values()), default=0))
         for task_id in order:
             task = self._tasks.get(task_id)
             if task is not None and task.state is TaskState.RUNNING and self._may_process(task_id):
@@ -338,15 +357,16 @@ class TaskManager:
             return
         task.pause(point)
         if point.by_hand:
-            self._operator_pauses.hold(task.id)
+            self._former_owners.hold(task.id)
         self._reader.unassign(task.inputs)
         self.changed = True
         logger.warning(
-            "task %s is paused before %s@%d (%s): %s",
+            "task %s is paused before %s@%d (%s%s): %s",
             task.id,
             point.partition,
             point.offset,
             point.reason,
+            f" at {point.details.location}" if point.details and point.details.location else "",
             point.error,
             extra={"task": task.id},
         )
@@ -359,7 +379,7 @@ class TaskManager:
             raise StreamsError(f"task {task_id} is {'not here' if task is None else task.state.value}: only a running task can be paused")
         if task.pause_wanted is None:  # otherwise it is about to pause before a bad record
             partition = task.inputs[0]
-            task.pause_wanted = PausePoint.command(partition, task.queues[partition].next_offset)
+            task.pause_wanted = PausePoint.command(partition, task.queues[partition].next_offset, task.plan.clock.wall_ms())
 
     def resume(self, task_id: TaskId) -> bool:
         """Read the task's committed offsets again (an operator may have moved them) and continue there. Return True once it has left
@@ -373,7 +393,7 @@ class TaskManager:
         starts = self._positions.starts(task, committed)
         task.resume(committed, starts)
         self._positions.add_missed_deletions(task, starts)
-        self._operator_pauses.release(task_id)
+        self._former_owners.release(task_id)
         self._reader.assign(starts)
         self.changed = True
         offsets = {str(partition): offset for partition, offset in starts.items()}
@@ -395,7 +415,7 @@ class TaskManager:
 
     # -- offsets of the group --------------------------------------------------------------------------------------------------
 
-    def committed(self, partitions: Iterable[Partition]) -> dict[Partition, OffsetAndMetadata]:
+    def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the group's current offsets. Raises StreamsError."""
         return self._reader.committed(partitions, OFFSETS_SECONDS)
 
@@ -409,7 +429,7 @@ class TaskManager:
                 at = found.get(partition)
                 if at is None or at.offset == expected.offset:
                     continue
-                payload = {"topic": partition.topic, "partition": partition.number, "committed": at.offset, "expected": expected.offset}
+                payload = {"topic": partition.topic, "partition": partition.partition, "committed": at.offset, "expected": expected.offset}
                 self._events.emit(EventKind.OFFSET_MOVED, payload, task.id, f"{partition}@{at.offset}")
                 logger.warning(
                     "%s: committed offset is %d, not %d as committed last, while its task runs", partition, at.offset, expected.offset
@@ -426,7 +446,7 @@ class TaskManager:
             gone = ", ".join(f"{topic} was deleted{' and created again' if topic in found else ''}" for topic in sorted(set(lost.values())))
             raise TaskCorruptedError(lost, gone)
 
-    def offsets_to_recommit(self) -> dict[Partition, OffsetAndMetadata]:
+    def offsets_to_recommit(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the offsets of idle and paused partitions, to be committed again before they expire (rules.md, 20): for paused tasks the
         group's current ones, since an operator may have moved them."""
         tasks = self.in_state(TaskState.RUNNING, TaskState.PAUSED)
@@ -514,5 +534,5 @@ class TaskManager:
             raise failed[0]
 
 
-def _text(starts: Mapping[Partition, NextOffset]) -> str:
+def _text(starts: Mapping[TopicPartition, NextOffset]) -> str:
     return ", ".join(f"{partition}@{offset}" for partition, offset in sorted(starts.items()))

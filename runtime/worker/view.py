@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from penstock.runtime.coordination.fleet import Fleet
 from penstock.runtime.kafka.input_reader import Reader
-from penstock.runtime.model.ids import Partition, TaskId
+from penstock.runtime.model.clock import Clock
+from penstock.runtime.model.errors import TaskCorruptedError
+from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition
+from penstock.runtime.model.metrics import THREAD, Metrics
 from penstock.runtime.model.states import State, TaskKind, TaskState
 from penstock.runtime.stores.base import EngineStore
 from penstock.runtime.tasks.active import ActiveTask
@@ -18,8 +22,12 @@ from penstock.runtime.tasks.incidents import PausePoint
 from penstock.runtime.worker.committer import Committer
 from penstock.runtime.worker.followers import Followers
 from penstock.runtime.worker.incarnations import Incarnations
-from penstock.runtime.worker.queries import StoreParts, StoreQueryParameters
+from penstock.runtime.worker.queries import Execute, IsolationLevel, QueryPart, StoreParts, StoreQueryParameters, UncommittedPart
+from penstock.runtime.worker.query_execution import answer
+from penstock.runtime.worker.state_queries import QueryResult, StateQueryRequest
 from penstock.runtime.worker.task_manager import TaskManager
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +38,9 @@ class TaskInfo:
     task_id: TaskId
     kind: TaskKind
     state: TaskState
-    partitions: tuple[Partition, ...]
-    committed: Mapping[Partition, int]
-    ends: Mapping[Partition, int]
+    partitions: tuple[TopicPartition, ...]
+    committed: Mapping[TopicPartition, int]
+    ends: Mapping[TopicPartition, int]
     idle_since_ms: int | None
     paused: PausePoint | None
     checkpoint_ms: int | None
@@ -53,7 +61,13 @@ class WorkerMetadata:
     tasks: tuple[TaskInfo, ...]
 
 
-def task_info(task: ActiveTask, reader: Reader) -> TaskInfo:
+class KnownEnds(Protocol):
+    """Ends of input partitions as far as they are known; -1: not yet."""
+
+    def known_end(self, partition: TopicPartition) -> int: ...
+
+
+def task_info(task: ActiveTask, reader: KnownEnds) -> TaskInfo:
     """Return the task's current metadata. Makes no request to brokers."""
     ends = {partition: end for partition in task.inputs if (end := reader.known_end(partition)) >= 0}
     return TaskInfo(
@@ -117,30 +131,58 @@ class View:
             active = isinstance(task, ActiveTask)
             ready = active and task.state in (TaskState.RUNNING, TaskState.PAUSED)
             for name, store in task.stores.items():
-                parts.setdefault(name, []).append(_Part(task.id, store, ready, active))
+                parts.setdefault(name, []).append(_Part(task, store, ready, active))
         self._parts = {name: tuple(found) for name, found in parts.items()}
         self._global = global_task
         self.metadata = WorkerMetadata(state, (*(task_info(task, reader) for task in tasks), *map(follower_info, followers)))
         self.published_ms = now_ms
 
-    def find(self, wanted: StoreQueryParameters) -> StoreParts:
-        """Return the parts of a store that are here now."""
+    def find(self, wanted: StoreQueryParameters, execute: Execute) -> StoreParts:
+        """Return the parts of a store that are here now. `execute`: for reads of uncommitted data."""
         name, number = wanted.store_name, wanted.partition
         global_part = self._global_part(name)
         parts = [part for part in (*self._parts.get(name, ()), *global_part) if part.is_of(number)]
         may_answer = [part for part in parts if (part.store.is_open if wanted.stale_stores else part.active and part.ready)]
         return StoreParts(
-            parts=tuple(part.store for part in may_answer),
+            parts=tuple(part.read_at(wanted.isolation_level, execute) for part in may_answer),
             restoring=tuple(str(part.task or "global") for part in parts if part.active and not part.ready),
             known=frozenset(self._parts),
             whole=bool(global_part),
         )
+
+    def query(
+        self, request: StateQueryRequest[R], execute: Execute, report: Callable[[TaskCorruptedError], None], clock: Clock
+    ) -> dict[int | None, QueryResult[R]]:
+        """Return the answer of each requested part of a store that is open here, by partition; None is a global store."""
+        parts = [part for part in (*self._parts.get(request.store_name, ()), *self._global_part(request.store_name)) if part.store.is_open]
+        wanted = request.partitions
+        return {
+            part.partition: answer(part, request, execute, report, clock)
+            for part in parts
+            if wanted is None or part.partition is None or part.partition in wanted
+        }
 
     def _global_part(self, name: str) -> list[_Part]:
         store = None if self._global is None else self._global.store(name)
         if store is None or self._global is None:
             return []
         return [_Part(None, store, self._global.phase(name) is Phase.RUNNING, True)]
+
+
+def show_tasks(metrics: Metrics, view: View) -> None:
+    """Register gauges of the worker's tasks, as last published."""
+
+    def number(matches: Callable[[TaskInfo], bool]) -> Callable[[], float]:
+        return lambda: float(sum(map(matches, view.metadata.tasks)))
+
+    def of_kind(kind: TaskKind) -> Callable[[], float]:
+        return number(lambda task: task.kind is kind)
+
+    for kind in TaskKind:
+        metrics.gauge_of(f"{kind.value.lower()}-tasks", THREAD, of_kind(kind))
+    metrics.gauge_of("restoring-tasks", THREAD, number(lambda task: task.state in (TaskState.CREATED, TaskState.RESTORING)))
+    metrics.gauge_of("paused-tasks", THREAD, number(lambda task: task.state is TaskState.PAUSED))
+    metrics.gauge_of("input-lag-records", THREAD, lambda: float(sum(task.lag or 0 for task in view.metadata.tasks)))
 
 
 class Publisher:
@@ -169,13 +211,13 @@ class Publisher:
 
     def current_state(self) -> State:
         """Return what the client's state should be (rules.md, 1)."""
+        if self._global_task is not None and self._global_task.restoring:
+            return State.RESTORING
         if not self._incarnations.current.granted:
             return State.REBALANCING
-        if self._tasks.restoring or (self._global_task is not None and self._global_task.restoring):
+        if self._tasks.restoring:
             return State.RESTORING
-        if self._tasks.starting:
-            return State.REBALANCING
-        return State.RUNNING
+        return State.REBALANCING if self._tasks.starting else State.RUNNING
 
     def publish(self, state: State) -> None:
         """Replace what other threads see, if the state or a task changed or a commit was made."""
@@ -193,13 +235,46 @@ class Publisher:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A task's part of a store; of a global store `task` is None. `ready`: complete, and updated by this worker's own processing. `active`:
-    not a copy."""
+    """A task's part of a store; of a global store `holder` is None. `ready`: complete, and updated by this worker's own processing.
+    `active`: not a copy."""
 
-    task: TaskId | None
+    holder: ActiveTask | FollowerTask | None
     store: EngineStore
     ready: bool
     active: bool
+
+    @property
+    def task(self) -> TaskId | None:
+        return None if self.holder is None else self.holder.id
+
+    @property
+    def partition(self) -> int | None:
+        return None if self.task is None else self.task.partition
+
+    @property
+    def is_running(self) -> bool:
+        return self.active and self.ready
+
+    @property
+    def inputs(self) -> Collection[TopicPartition]:
+        return () if self.holder is None else self.holder.inputs
+
+    @property
+    def description(self) -> str:
+        """The part's kind, state and task, for messages."""
+        if self.holder is None:
+            return "the global task" if self.ready else "the global task, which is being restored,"
+        kind = TaskKind.ACTIVE if isinstance(self.holder, ActiveTask) else self.holder.kind
+        return f"task {self.holder.id} ({kind.value}, {self.holder.state.value})"
+
+    def processed(self) -> Mapping[TopicPartition, NextOffset]:
+        """Return the next offsets of the inputs by processing. Only on the worker's thread."""
+        return self.holder.processed_positions() if isinstance(self.holder, ActiveTask) else {}
+
+    def read_at(self, isolation: IsolationLevel | None, execute: Execute) -> QueryPart:
+        """Return the part as a query with this isolation reads it. Only processing leaves uncommitted data."""
+        uncommitted = isolation is IsolationLevel.READ_UNCOMMITTED and self.ready and self.holder is not None
+        return UncommittedPart(self.store, execute) if uncommitted else self.store
 
     def is_of(self, partition: int | None) -> bool:
         """True if it holds the requested partition."""

@@ -11,7 +11,6 @@ from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.model.clock import Clock
 from penstock.runtime.model.errors import StreamsConfigError
 from penstock.runtime.model.events import EventSink
-from penstock.runtime.model.metrics import Metrics
 from penstock.runtime.model.states import State
 from penstock.runtime.stores.directory import StateDirectory
 from penstock.runtime.topology.topology import Topology
@@ -35,7 +34,6 @@ class WorkerFactory:
         factory: str | None,
         directory: StateDirectory,
         clock: Clock,
-        metrics: Metrics,
         log_path: str | None,
     ) -> None:
         """`factory` is `module:function`, None for a topology object. Raises StreamsConfigError where workers are to be processes but
@@ -45,7 +43,6 @@ class WorkerFactory:
         self._factory = factory
         self._directory = directory
         self._clock = clock
-        self._metrics = metrics
         self._log_path = log_path
         self._count = config.integer("num.stream.threads")
         self.restore_listener: StateRestoreListener | None = None
@@ -86,7 +83,7 @@ class WorkerFactory:
                     directory=self._directory,
                     instance=instance,
                     clock=self._clock,
-                    metrics=self._metrics,
+                    metrics=identity.metrics(self._config, instance),
                     events=EventSink(self._config.application_id, instance, self._clock),
                     on_state=on_state,
                     on_incarnation=on_incarnation,

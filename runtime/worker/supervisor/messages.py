@@ -10,6 +10,7 @@ from penstock.runtime.stores.base import StoreLayout
 from penstock.runtime.worker.queries import StoreQueryParameters
 from penstock.runtime.worker.rpc import Call
 from penstock.runtime.worker.spec import WorkerIdentity
+from penstock.runtime.worker.state_queries import StateQueryRequest
 from penstock.runtime.worker.supervisor.channel import Failure
 
 # -- notifications to a worker, besides `Stop` ---------------------------------------------------------------------------------
@@ -101,6 +102,13 @@ class ReadStore:
     method: str
     arguments: tuple[object, ...]
     options: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class QueryState:
+    """The response is the answers by partition (None: a global store), with `Rows` in place of an iterator."""
+
+    request: StateQueryRequest[object]
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,6 @@ from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.model import logs
 from penstock.runtime.model.clock import SystemClock
 from penstock.runtime.model.events import EventSink
-from penstock.runtime.model.metrics import Metrics
 from penstock.runtime.stores.directory import StateDirectory
 from penstock.runtime.topology.factory import build_topology
 from penstock.runtime.worker.loop import Worker
@@ -138,7 +137,6 @@ def _worker(channel: Channel, begin: Begin) -> Worker:
     directory = StateDirectory(config.state_dir, config.application_id)
     directory.join()
     clock = SystemClock()
-    name = begin.identity.thread_name(begin.instance)
     return Worker(
         WorkerSpec(
             config=config,
@@ -146,7 +144,7 @@ def _worker(channel: Channel, begin: Begin) -> Worker:
             directory=directory,
             instance=begin.instance,
             clock=clock,
-            metrics=Metrics(client_id=config.client_id or config.application_id, thread_id=name),
+            metrics=begin.identity.metrics(config, begin.instance),
             events=EventSink(config.application_id, begin.instance, clock, begin.identity.number),
             on_state=lambda state: channel.notify(StateChanged(state)),
             on_incarnation=lambda incarnation: channel.notify(IncarnationStarted(incarnation)),

@@ -32,6 +32,7 @@ from penstock.runtime.model.states import State
 from penstock.runtime.stores.base import CommittedView, StoreLayout
 from penstock.runtime.worker.queries import QueryPart, StoreParts, StoreQueryParameters
 from penstock.runtime.worker.rpc import Call, Stop
+from penstock.runtime.worker.state_queries import QueryResult, StateQueryRequest
 from penstock.runtime.worker.supervisor.channel import Channel, ChannelClosedError
 from penstock.runtime.worker.supervisor.messages import (
     Begin,
@@ -49,6 +50,7 @@ from penstock.runtime.worker.supervisor.messages import (
     ListenerCall,
     Logged,
     NextRows,
+    QueryState,
     ReadStore,
     Rows,
     StateChanged,
@@ -60,6 +62,7 @@ from penstock.runtime.worker.view import WorkerMetadata
 
 logger = logging.getLogger(__name__)
 
+R = TypeVar("R")
 T = TypeVar("T")
 
 RESPONSE_SECONDS = 5.0
@@ -305,28 +308,70 @@ class ProcessWorker:
             parts = [_RemotePart(self, parameters, found.layouts[0], None)]
         return StoreParts(tuple(parts), found.restoring, found.known, found.whole)
 
+    def query(self, request: StateQueryRequest[R]) -> Callable[[], dict[int | None, QueryResult[R]]]:
+        if self._heard_ms is None:
+            return dict
+        sent = self._channel.request(QueryState(cast(StateQueryRequest[object], request)))
+
+        def answers() -> dict[int | None, QueryResult[R]]:
+            try:
+                found = cast(dict[int | None, QueryResult[R]], self._waited(sent))
+            except InvalidStateStoreError as error:
+                if isinstance(error.__cause__, ChannelClosedError):
+                    return {}  # its partitions are not here any more
+                raise
+            return {
+                partition: replace(each, value=cast(R, RemoteRows(self, each.value))) if isinstance(each.value, Rows) else each
+                for partition, each in found.items()
+            }
+
+        return answers
+
     def read(self, read: ReadStore) -> object:
         """Return the result of a read, which may be an iterator. Raises InvalidStateStoreError, also if the process ends meanwhile."""
         answer = self._read(read)
-        return self._rows(answer) if isinstance(answer, Rows) else answer
+        return RemoteRows(self, answer) if isinstance(answer, Rows) else answer
 
     def _read(self, request: object) -> object:
+        return self._waited(self._channel.request(request))
+
+    def _waited(self, answer: Future[object]) -> object:
         try:
-            return self._channel.request(request).result(READ_SECONDS)
+            return answer.result(READ_SECONDS)
         except ChannelClosedError as error:
             raise InvalidStateStoreError(f"{self.name} has ended meanwhile: ask again") from error
         except FutureTimeoutError as error:
             raise InvalidStateStoreError(f"{self.name} did not answer within {READ_SECONDS:.0f} s") from error
 
-    def _rows(self, rows: Rows) -> Iterator[object]:
-        try:
-            yield from rows.rows
-            while rows.number is not None:
-                rows = cast(Rows, self._read(NextRows(rows.number)))
-                yield from rows.rows
-        finally:
-            if rows.number is not None:
-                self._channel.notify(CloseRows(rows.number))
+    def next_rows(self, number: int) -> Rows:
+        """Return the next rows of an iterator. Raises as `read`."""
+        return cast(Rows, self._read(NextRows(number)))
+
+    def close_rows(self, number: int) -> None:
+        """Let the process close an iterator."""
+        self._channel.notify(CloseRows(number))
+
+
+class RemoteRows(Iterator[object]):
+    """Iterator over rows of which the process has the rest. The process closes its own when this one is dropped, read or not."""
+
+    def __init__(self, worker: ProcessWorker, rows: Rows) -> None:
+        self._worker = worker
+        self._rows = iter(rows.rows)
+        self._number = rows.number
+
+    def __next__(self) -> object:
+        for row in self._rows:
+            return row
+        if self._number is None:
+            raise StopIteration
+        rows = self._worker.next_rows(self._number)
+        self._rows, self._number = iter(rows.rows), rows.number
+        return next(self)
+
+    def __del__(self) -> None:
+        if self._number is not None:
+            self._worker.close_rows(self._number)
 
 
 class _RemotePart:
@@ -339,8 +384,8 @@ class _RemotePart:
         self._parameters = parameters
         self._part = part
 
-    def query_view(self, *, timestamped: bool = False) -> CommittedView:
-        """`timestamped` is in the parameters already."""
+    def query_view(self, *, timestamped: bool = False, headers: bool = False) -> CommittedView:
+        """Both are in the parameters already."""
         return cast(CommittedView, _RemoteView(self._worker, self._parameters, self._part))
 
 

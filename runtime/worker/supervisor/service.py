@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import count, islice
 
 from penstock.runtime.model.errors import InvalidStateStoreError
@@ -16,6 +17,7 @@ from penstock.runtime.model.events import EventKind
 from penstock.runtime.worker.loop import Worker
 from penstock.runtime.worker.queries import StoreQuery, answering_parts
 from penstock.runtime.worker.rpc import Stop
+from penstock.runtime.worker.state_queries import QueryResult, StateQueryRequest
 from penstock.runtime.worker.supervisor.messages import (
     CallRequest,
     ClientState,
@@ -25,6 +27,7 @@ from penstock.runtime.worker.supervisor.messages import (
     GetMetadata,
     GetMetrics,
     NextRows,
+    QueryState,
     ReadStore,
     Rows,
     StoreFound,
@@ -79,6 +82,8 @@ class Service:
                 return StoreFound(tuple(part.layout for part in found.parts), found.restoring, found.known, found.whole)
             case ReadStore():
                 return self._pool.submit(self._read, worker, subject)
+            case QueryState(request):
+                return self._pool.submit(self._query, worker, request)
             case NextRows(rows):
                 return self._pool.submit(self._next, rows)
         raise TypeError(f"a worker does not know {subject!r}")
@@ -86,10 +91,14 @@ class Service:
     def _read(self, worker: Worker, read: ReadStore) -> object:
         query = StoreQuery(read.parameters, lambda: answering_parts([worker.find(read.parameters)], read.parameters), worker.report_damage)
         reader = query if read.part is None else query.views()[read.part]
-        found = getattr(reader, read.method)(*read.arguments, **read.options)
-        if isinstance(found, Iterator):
-            return self._some(found, next(self._numbers), FIRST_ROWS)
-        return found
+        return self._sendable(getattr(reader, read.method)(*read.arguments, **read.options))
+
+    def _query(self, worker: Worker, request: StateQueryRequest[object]) -> dict[int | None, QueryResult[object]]:
+        return {partition: replace(found, value=self._sendable(found.value)) for partition, found in worker.query(request).items()}
+
+    def _sendable(self, found: object) -> object:
+        """Return what was read, the first rows of an iterator."""
+        return self._some(found, next(self._numbers), FIRST_ROWS) if isinstance(found, Iterator) else found
 
     def _next(self, number: int) -> Rows:
         with self._lock:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from penstock.runtime.coordination.fleet import Fleet
 from penstock.runtime.model.metrics import MetricName
 from penstock.runtime.model.states import State
 from penstock.runtime.worker.queries import StoreParts, StoreQueryParameters
 from penstock.runtime.worker.rpc import Call, Stop
+from penstock.runtime.worker.state_queries import QueryResult, StateQueryRequest
 from penstock.runtime.worker.view import WorkerMetadata
+
+R = TypeVar("R")
 
 
 class StreamWorker(Protocol):
@@ -68,12 +71,17 @@ class StreamWorker(Protocol):
         """Start to look for the open parts of a store; the returned function waits for them."""
         ...
 
+    def query(self, request: StateQueryRequest[R]) -> Callable[[], dict[int | None, QueryResult[R]]]:
+        """Start to query the open parts of a store; the returned function waits for the answers by partition (None: a global store). It
+        raises InvalidStateStoreError if the worker does not answer."""
+        ...
+
     def fleet(self) -> Fleet | None:
         """Return the worker's knowledge of the whole application; None before the first record."""
         ...
 
     def metrics(self) -> Mapping[MetricName, float]:
-        """Return metrics that are not in the client's own registry."""
+        """Return the metrics of the worker."""
         ...
 
     def join(self, timeout_s: float | None) -> None:

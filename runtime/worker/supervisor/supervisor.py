@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
+from typing import TypeVar
 
 from penstock.runtime.coordination.fleet import Fleet
 from penstock.runtime.model.clock import Clock
@@ -24,6 +25,7 @@ from penstock.runtime.model.metrics import MetricName
 from penstock.runtime.model.states import State
 from penstock.runtime.worker.queries import QueryPart, StoreQueryParameters, answering_parts
 from penstock.runtime.worker.rpc import Call, Stop
+from penstock.runtime.worker.state_queries import QueryResult, StateQueryRequest
 from penstock.runtime.worker.supervisor.process_worker import ProcessWorker
 from penstock.runtime.worker.supervisor.restarts import MAX_DEATHS, Restarts
 from penstock.runtime.worker.supervisor.stream_worker import StreamWorker
@@ -31,6 +33,8 @@ from penstock.runtime.worker.supervisor.thread_worker import ThreadWorker
 from penstock.runtime.worker.supervisor.watchdog import CHECK_SECONDS, Watchdog
 
 logger = logging.getLogger(__name__)
+
+R = TypeVar("R")
 
 FAILED_STOP_MS = 10_000
 """Time that the other workers have to close when one has failed for good."""
@@ -216,10 +220,8 @@ class Supervisor:
             leaving = worker.number in self._leaving
             replace = replace and not leaving and not self._stopping
             fails = error is not None and not replace and not leaving
-            if fails and self._failure is None:
-                self._failure = error
         if fails and error is not None:
-            self._owner.failing(error)
+            self._fail(error)
         with self._lock:
             self._workers.pop(worker.number, None)
             if leaving:
@@ -273,10 +275,16 @@ class Supervisor:
             self._give_up(error)
 
     def _give_up(self, error: BaseException) -> None:
-        with self._lock:
-            self._failure = self._failure or error
-        self._owner.failing(error)
+        self._fail(error)
         self.request_stop(Stop(FAILED_STOP_MS))
+
+    def _fail(self, error: BaseException) -> None:
+        """Note what ends the client: the first error. Others may be its consequences, as when a sibling hears the request to shut down."""
+        with self._lock:
+            if self._failure is not None:
+                return
+            self._failure = error
+        self._owner.failing(error)
 
     def _end_if_last(self) -> None:
         with self._lock:
@@ -369,13 +377,24 @@ class Supervisor:
         return next((fleet for worker in self.workers if (fleet := worker.fleet()) is not None), None)
 
     def metrics(self) -> Iterable[Mapping[MetricName, float]]:
-        """Return metrics that are not in the client's own registry."""
+        """Return the metrics of each worker."""
         return [worker.metrics() for worker in self.workers]
 
     def parts(self, parameters: StoreQueryParameters) -> list[QueryPart]:
         """Return the parts of a store that answer a query. Raises InvalidStateStoreError."""
         begun = [worker.find(parameters) for worker in self.workers]
         return answering_parts([found() for found in begun], parameters)
+
+    def query(self, request: StateQueryRequest[R]) -> dict[int | None, QueryResult[R]]:
+        """Return the answers of all requested partitions here; of several for one partition, one that is no failure. Raises
+        InvalidStateStoreError if a worker does not answer."""
+        found: dict[int | None, QueryResult[R]] = {}
+        for answers in [worker.query(request) for worker in self.workers]:
+            for partition, answer in answers().items():
+                known = found.get(partition)
+                if known is None or known.is_failure:
+                    found[partition] = answer
+        return found
 
     def report_damage(self, error: TaskCorruptedError) -> None:
         """Report damaged files that a query in this process has found to the worker of this process, which recovers."""

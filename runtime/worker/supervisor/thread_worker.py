@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from typing import TypeVar
 
 from penstock.runtime.coordination.fleet import Fleet
 from penstock.runtime.model import logs
@@ -17,10 +18,13 @@ from penstock.runtime.worker.loop import Worker
 from penstock.runtime.worker.queries import StoreParts, StoreQueryParameters
 from penstock.runtime.worker.rpc import Call, Stop
 from penstock.runtime.worker.spec import WorkerIdentity
+from penstock.runtime.worker.state_queries import QueryResult, StateQueryRequest
 from penstock.runtime.worker.supervisor.stream_worker import WorkerListener
 from penstock.runtime.worker.view import WorkerMetadata
 
 logger = logging.getLogger(__name__)
+
+R = TypeVar("R")
 
 MakeWorker = Callable[[Callable[[State], None], Callable[[int], None]], Worker]
 """Makes the worker, which reports its state and its incarnations to these two functions."""
@@ -101,6 +105,9 @@ class ThreadWorker:
     def find(self, parameters: StoreQueryParameters) -> Callable[[], StoreParts]:
         return lambda: self.worker.find(parameters)
 
+    def query(self, request: StateQueryRequest[R]) -> Callable[[], dict[int | None, QueryResult[R]]]:
+        return lambda: self.worker.query(request)
+
     def report_damage(self, error: TaskCorruptedError) -> None:
         """Report damaged files of this worker, found by a query."""
         self.worker.report_damage(error)
@@ -109,7 +116,7 @@ class ThreadWorker:
         return self.worker.fleet()
 
     def metrics(self) -> Mapping[MetricName, float]:
-        return {}
+        return self.worker.metrics.values()
 
     def join(self, timeout_s: float | None) -> None:
         if self._thread.is_alive() and self._thread is not threading.current_thread():
