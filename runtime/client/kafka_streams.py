@@ -13,45 +13,61 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import replace
 from datetime import timedelta
 from enum import Enum
 from functools import partial
+from queue import Empty, SimpleQueue
+from signal import Signals
 from types import TracebackType
-from typing import Self, TypeAlias, cast
+from typing import Self, TypeAlias, TypeVar, cast
 
 from penstock.runtime.changelog.listeners import StandbyUpdateListener, StateRestoreListener
+from penstock.runtime.client.running import EXIT_CLEAN, end_at_once, end_stalled, log_failure, log_refusal, received_signals
 from penstock.runtime.config.streams_config import StreamsConfig
+from penstock.runtime.coordination.records import Shutdown, encode
 from penstock.runtime.coordination.streams_metadata import KeyChooser, KeyQueryMetadata, StreamsMetadata, StreamsMetadataState
+from penstock.runtime.coordination.topics import coordination_topic
 from penstock.runtime.endpoint import HttpEndpoint, Routes, metrics_server
+from penstock.runtime.kafka.shared_log import RecordWriter
 from penstock.runtime.model.clock import Clock, SystemClock
-from penstock.runtime.model.errors import InvalidStateStoreError, StreamsError
+from penstock.runtime.model.errors import ApplicationShutdownError, InvalidStateStoreError, StreamsError
 from penstock.runtime.model.ids import TaskId
 from penstock.runtime.model.metrics import CLIENT, MetricName, Metrics
 from penstock.runtime.model.states import CLIENT_MOVES
 from penstock.runtime.model.states import State as ClientState
-from penstock.runtime.model.user_errors import pass_ctrl_c
+from penstock.runtime.model.user_errors import described, pass_ctrl_c
 from penstock.runtime.stores.directory import StateDirectory
-from penstock.runtime.topology.factory import build_topology, checked_topology
+from penstock.runtime.tasks.incidents import MOST_TEXT
+from penstock.runtime.topology.factory import build_topology, checked_topology, warn_of_no_effect
 from penstock.runtime.topology.topology import Topology
 from penstock.runtime.worker.metadata import LagInfo, TaskMetadata, ThreadMetadata, thread_metadata
-from penstock.runtime.worker.queries import StoreQuery, StoreQueryParameters
+from penstock.runtime.worker.queries import IsolationLevel, StoreQuery, StoreQueryParameters
 from penstock.runtime.worker.rpc import Call, Positions, Stop
 from penstock.runtime.worker.spec import WorkerIdentity
+from penstock.runtime.worker.state_queries import FailureReason, QueryResult, StateQueryRequest, StateQueryResult
 from penstock.runtime.worker.supervisor.factory import WorkerFactory
 from penstock.runtime.worker.supervisor.stream_worker import StreamWorker
 from penstock.runtime.worker.supervisor.supervisor import Supervisor, SupervisorCallbacks
 
 logger = logging.getLogger(__name__)
 
+R = TypeVar("R")
+
 _ANSWER_TIMEOUT_S = 60.0
 """Time-out of calls to a stream thread, which may be in the middle of a batch or a commit."""
 
 
 class StreamThreadExceptionResponse(Enum):
-    """Decision of an uncaught-exception handler (KIP-671)."""
+    """Decision of an uncaught-exception handler (KIP-671).
+
+    SHUTDOWN_CLIENT ends this client in ERROR; its other workers commit first. SHUTDOWN_APPLICATION ends all running clients of the
+    application so: the request is a record on the coordination topic, which clients that start later ignore.
+    """
 
     REPLACE_THREAD = "REPLACE_THREAD"
     SHUTDOWN_CLIENT = "SHUTDOWN_CLIENT"
+    SHUTDOWN_APPLICATION = "SHUTDOWN_APPLICATION"
 
 
 StateListener = Callable[[ClientState, ClientState], None]
@@ -86,8 +102,10 @@ class KafkaStreams:
                 "(ensure.explicit.internal.resource.naming = true refuses this)",
                 generated,
             )
+        warn_of_no_effect(self._topology)
         self._clock = clock or SystemClock()
         self._application = self._config.application_id
+        self._isolation_level = IsolationLevel(self._config.text("default.state.isolation.level"))
         self._directory = StateDirectory(self._config.state_dir, self._application)
         self._state = ClientState.CREATED
         self._state_changed = threading.Condition(threading.RLock())
@@ -95,6 +113,8 @@ class KafkaStreams:
         self._exception_handler: ExceptionHandler | None = None
         self._servers: list[HttpEndpoint] = []
         self._failure: BaseException | None = None
+        self._wakeups: SimpleQueue[int | None] = SimpleQueue()
+        """For `run()`: the number of a signal, or None at the client's end."""
         self._listening = threading.local()
         """`inside` is True on the thread that runs the state listener."""
         self._metrics = Metrics(client_id=self._config.client_id or self._application)
@@ -106,11 +126,9 @@ class KafkaStreams:
             factory=topology if isinstance(topology, str) else None,
             directory=self._directory,
             clock=self._clock,
-            metrics=self._metrics,
             log_path=log_path,
         )
         self._places = StreamsMetadataState(self._topology, self._config.application_server, self._supervisor.fleet)
-        self._metrics.gauge_of("client-state", CLIENT, lambda: float(list(ClientState).index(self._state)))
         self._metrics.gauge_of("alive-stream-threads", CLIENT, lambda: float(len(self._supervisor.workers)))
 
     # -- life cycle ------------------------------------------------------------------------------------------------------------
@@ -126,7 +144,9 @@ class KafkaStreams:
             if self._state is not ClientState.CREATED:
                 raise StreamsError(f"the client was started before (state {self._state.value}): make a new KafkaStreams to start again")
             self._directory.lock()
-            instance = self._config.client_id or f"{self._application}-{self._directory.process_id[:8]}"
+            of_state = {"process_id": self._directory.process_id, "application_id": self._application}
+            self._metrics.gauge_of("client-state", CLIENT, lambda: float(self._state.number), **of_state)
+            instance = self._instance
             count = self._config.integer("num.stream.threads")
             try:
                 self._directory.remove_global_copies(above=count)
@@ -139,6 +159,48 @@ class KafkaStreams:
                 raise
             self._move(ClientState.REBALANCING)
             self._supervisor.start(self._directory.await_previous_workers)
+
+    def run(self, *, leave_group: bool = False) -> int:
+        """Start, block until the client has ended, and return the exit status of the process: `sys.exit(streams.run())`.
+
+        The first SIGTERM or SIGINT (Ctrl-C) closes the client like `close(leave_group=leave_group)`; the second ends the process at once,
+        without a commit, with status 128 + its number. The previous handlers are restored when this returns. On another thread than the
+        main one Python handles no signals: a warning says so, and `close()` ends it.
+
+        Returns 0 if the client was closed. Otherwise the error is logged, and the status is 1 if the client failed while running, 2 if the
+        topology does not fit the state or the running members, 3 if the state directory cannot be used. If a stream thread makes no
+        progress for `max.poll.interval.ms`, the process ends with status 4 (rules.md, 7). Raises StreamsError if the client was started
+        before.
+        """
+        self._require_created("run")
+        with received_signals(self._wakeups.put):
+            try:
+                self.start()
+            except StreamsError as error:
+                return log_refusal(error)
+            self._wait_until_ended(leave_group)
+            self._supervisor.join(None)
+            if self._state is ClientState.ERROR:
+                return log_failure(self._failure)
+            logger.info("instance %s closed cleanly", self._instance)
+            return EXIT_CLEAN
+
+    def _wait_until_ended(self, leave_group: bool) -> None:
+        limit_ms = self._config.integer("max.poll.interval.ms")
+        closing = False
+        while not self._state.has_completed_shutdown():
+            try:
+                number = self._wakeups.get(timeout=min(1.0, limit_ms / 4000))
+            except Empty:
+                if not closing and self.ms_since_progress > limit_ms:
+                    end_stalled(self._instance, limit_ms)
+                continue
+            if number is not None:
+                if closing:
+                    end_at_once(number)
+                closing = True
+                logger.info("signal %s: closing; a second one ends the process at once, without a commit", Signals(number).name)
+                self._request_close(Stop(None, leave_group))
 
     def add_stream_thread(self) -> str | None:
         """Start one more worker process (KIP-663). Return its name, or None if the client is not running. Raises StreamsConfigError if the
@@ -181,14 +243,32 @@ class KafkaStreams:
         self._request_close(Stop(timeout_ms))
 
     def _shall_replace(self, error: BaseException) -> bool:
-        """Return the handler's decision on a failed worker."""
-        if self._exception_handler is None:
+        """Return the handler's decision on a failed worker. It is not asked about another client's request to shut down."""
+        if self._exception_handler is None or isinstance(error, ApplicationShutdownError):
             return False
         try:
-            return self._exception_handler(error) is StreamThreadExceptionResponse.REPLACE_THREAD
+            answer: object = self._exception_handler(error)  # an application without a type checker may return anything
         except BaseException:
             logger.exception("the uncaught-exception handler itself failed: the client shuts down")
             return False
+        if answer is StreamThreadExceptionResponse.SHUTDOWN_APPLICATION:
+            self._shut_down_application(error)
+        elif not isinstance(answer, StreamThreadExceptionResponse):
+            logger.error("the uncaught-exception handler returned %r, no StreamThreadExceptionResponse: the client shuts down", answer)
+        return answer is StreamThreadExceptionResponse.REPLACE_THREAD
+
+    def _shut_down_application(self, error: BaseException) -> None:
+        """Ask all other clients of the application to close."""
+        config, topic = self._config, coordination_topic(self._application)
+        request = Shutdown(by=self._instance, error=described(error)[:MOST_TEXT], at_ms=self._clock.wall_ms())
+        logger.error("the application is shut down, as its uncaught-exception handler has answered")
+        writer = RecordWriter(config.text("bootstrap.servers"), topic, config.admin_properties())
+        try:
+            writer.write(request.key, encode(request))
+        except StreamsError as unwritten:
+            logger.error("the other clients of %s do not hear of it and keep running: %s", self._application, unwritten)
+        finally:
+            writer.close()
 
     def _failing(self, error: BaseException) -> None:
         """Note the error that ends the client."""
@@ -288,6 +368,8 @@ class KafkaStreams:
                 logger.exception("the state listener failed at the move from %s to %s", old.value, new.value)
             finally:
                 self._listening.inside = False
+        if new.has_completed_shutdown():
+            self._wakeups.put(None)
 
     def wait_for(self, state: ClientState, timeout: timedelta | int) -> bool:
         """Wait until the client is in `state`. Return False if `timeout` (ms or timedelta) passed or the client ended in another state."""
@@ -303,7 +385,8 @@ class KafkaStreams:
         self._listener = listener
 
     def set_uncaught_exception_handler(self, handler: ExceptionHandler) -> None:
-        """`handler(exception)` decides whether a failed stream thread is replaced or the client shuts down. Only before `start()`."""
+        """`handler(exception)` decides whether a failed stream thread is replaced, or the client or the whole application shuts down
+        (KIP-671). Only before `start()`."""
         self._require_created("set_uncaught_exception_handler")
         self._exception_handler = handler
 
@@ -316,6 +399,10 @@ class KafkaStreams:
         """The listener hears of every store of a standby or learner. Only before `start()`."""
         self._require_created("set_standby_update_listener")
         self._worker_factory.standby_listener = listener
+
+    @property
+    def _instance(self) -> str:
+        return self._config.client_id or f"{self._application}-{self._directory.process_id[:8]}"
 
     def _require_created(self, name: str) -> None:
         if self._state is not ClientState.CREATED:
@@ -388,20 +475,45 @@ class KafkaStreams:
     # -- reading ---------------------------------------------------------------------------------------------------------------
 
     def store(self, parameters: str | StoreQueryParameters) -> StoreQuery:
-        """A read-only view of a store's committed content on this client, global tables included (KIP-67). Reading never waits for
-        processing. `parameters` is the store's name, or says more than that.
+        """A read-only view of a store's content on this client, global tables included (KIP-67). `parameters` is the store's name, or says
+        more than that. Committed data, the default, is read without waiting for processing; a read of uncommitted data waits for the
+        stream thread to finish a batch (KIP-892).
 
         Raises InvalidStateStoreError if the store is unknown, or not here, or a part of it is still being restored; parameters with
         `enable_stale_stores()` read that part as it is by now, and copies too (KIP-535). A client that is being closed answers until its
         tasks are closed, which may take until others have learned them.
         """
         wanted = StoreQueryParameters(parameters) if isinstance(parameters, str) else parameters
-        if not (self._state.is_running_or_rebalancing() or self._state is ClientState.PENDING_SHUTDOWN):
-            name, state = wanted.store_name, self._state.value
-            raise InvalidStateStoreError(f"store {name!r}: the client is {state}, stores can be read while it runs")
+        self._require_readable(wanted.store_name)
+        wanted = replace(wanted, isolation_level=wanted.isolation_level or self._isolation_level)
         query = StoreQuery(wanted, lambda: self._supervisor.parts(wanted), self._supervisor.report_damage)
         query.views()
         return query
+
+    def query(self, request: StateQueryRequest[R]) -> StateQueryResult[R]:
+        """Query the partitions of a store on this client; each answers or fails for itself (KIP-796). A global store answers as
+        `global_result`.
+
+        Raises InvalidStateStoreError if the topology has no such store, the client does not run, or a worker does not answer.
+        """
+        self._require_readable(request.store_name)
+        store = self._places.store(request.store_name)
+        found = self._supervisor.query(replace(request, isolation_level=request.isolation_level or self._isolation_level))
+        if store.is_global:
+            absent: QueryResult[R] = QueryResult(None, FailureReason.NOT_PRESENT, f"global store {store.name!r} is not open yet")
+            return StateQueryResult({}, found.get(None, absent))
+        answers = {partition: answer for partition, answer in found.items() if partition is not None}
+        number = self._places.partitions(store)
+        for partition in (request.partitions or frozenset()) - answers.keys():
+            if 0 < number <= partition:
+                answers[partition] = QueryResult(None, FailureReason.DOES_NOT_EXIST, f"the store has partitions 0 to {number - 1}")
+            else:
+                answers[partition] = QueryResult(None, FailureReason.NOT_PRESENT, f"partition {partition} is not on this client")
+        return StateQueryResult(dict(sorted(answers.items())))
+
+    def _require_readable(self, store: str) -> None:
+        if not (self._state.is_running_or_rebalancing() or self._state is ClientState.PENDING_SHUTDOWN):
+            raise InvalidStateStoreError(f"store {store!r}: the client is {self._state.value}, stores can be read while it runs")
 
     def query_metadata_for_key(self, store: str, key: object, serializer_or_partitioner: KeyChooser | None = None) -> KeyQueryMetadata:
         """Return the instances of the application that have a key of a store (KIP-535). The key's partition is computed with the store's
@@ -425,7 +537,7 @@ class KafkaStreams:
         return self._places.for_store(store)
 
     def metrics(self) -> dict[MetricName, float]:
-        """All metrics now, under Kafka Streams' names; those of a worker in a process of its own with its name as `thread-id`."""
+        """All metrics now, under Kafka Streams' names (docs/metrics.md); those of a worker have its name as `thread-id`."""
         found = self._metrics.values()
         for of_worker in self._supervisor.metrics():
             found.update(of_worker)

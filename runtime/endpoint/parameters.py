@@ -7,6 +7,7 @@ from urllib.parse import parse_qsl
 
 from penstock.runtime.endpoint.answers import Refusal
 from penstock.runtime.endpoint.forms import FORMATS
+from penstock.runtime.worker.queries import IsolationLevel
 
 LONGEST_QUERY = 16_384
 """Characters; limits the length of a key."""
@@ -54,6 +55,16 @@ class Parameters:
         if value not in ("true", "false"):
             raise Refusal(400, f"{name} = {value!r} must be true or false")
         return value == "true"
+
+    def isolation(self) -> IsolationLevel | None:
+        """Return the isolation of a read; None for the default."""
+        value = self._values.get("isolation")
+        if value is None:
+            return None
+        try:
+            return IsolationLevel(value.upper())
+        except ValueError as error:
+            raise Refusal(400, f"isolation = {value!r} must be read_committed or read_uncommitted") from error
 
     def form(self) -> str:
         value = self._values.get("format", "text")

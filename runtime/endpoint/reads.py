@@ -21,7 +21,7 @@ from penstock.runtime.model.errors import InvalidStateStoreError
 from penstock.runtime.model.states import TaskKind
 from penstock.runtime.serdes.serde import Serde
 from penstock.runtime.topology.catalogue import KnownStore
-from penstock.runtime.worker.queries import QueryableStoreTypes, StoreQuery, StoreQueryParameters
+from penstock.runtime.worker.queries import IsolationLevel, QueryableStoreTypes, StoreQuery, StoreQueryParameters
 
 Row = tuple[object, object]
 MOST_ROWS = 1_000
@@ -84,19 +84,27 @@ class Scan:
 class StoreReads:
     """Reads of one store. They raise Refusal (503) if the store cannot answer now."""
 
-    def __init__(self, store: KnownStore, topic: str, stale: bool, read: Callable[[StoreQueryParameters], StoreQuery]) -> None:
-        """`topic`: passed to serdes. `read`: `KafkaStreams.store`."""
+    def __init__(
+        self,
+        store: KnownStore,
+        topic: str,
+        stale: bool,
+        isolation: IsolationLevel | None,
+        read: Callable[[StoreQueryParameters], StoreQuery],
+    ) -> None:
+        """`topic`: passed to serdes. `isolation`: None for the client's. `read`: `KafkaStreams.store`."""
         assert store.key_serde is not None and store.value_serde is not None
         self._store = store
         self._key: Serde = store.key_serde
         self._value: Serde = store.value_serde
         self._topic = topic
         self._stale = stale
+        self._isolation = isolation
         self._read = read
 
     def _query(self, partition: int) -> StoreQuery:
         store = self._store
-        wanted = StoreQueryParameters(store.name, None if partition < 0 else partition, self._stale)
+        wanted = StoreQueryParameters(store.name, None if partition < 0 else partition, self._stale, isolation_level=self._isolation)
         try:
             return self._read(replace(wanted, store_type=_TIMED[store.kind]) if store.timestamped else wanted)
         except InvalidStateStoreError as error:

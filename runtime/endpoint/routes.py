@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from penstock.runtime.worker.metadata import TaskMetadata, ThreadMetadata
 
 USUAL_ROWS = 100
-_KEY = ("key", "format", "stale")
-_PAGES = ("partition", "stale", "limit", "page", "reverse", "format")
+_KEY = ("key", "format", "stale", "isolation")
+_PAGES = ("partition", "stale", "limit", "page", "reverse", "format", "isolation")
 
 
 class Client(Protocol):
@@ -227,8 +227,8 @@ class Routes:
             parts = "is global, and has no partitions" if store.is_global else f"has partitions 0 to {number - 1}"
             raise Refusal(400, f"store {store.name!r} {parts}: there is no {partition}")
 
-    def _reads(self, store: KnownStore, stale: bool) -> StoreReads:
-        return StoreReads(store, self._topic(store), stale, self._client.store)
+    def _reads(self, store: KnownStore, parameters: Parameters) -> StoreReads:
+        return StoreReads(store, self._topic(store), parameters.flag("stale"), parameters.isolation(), self._client.store)
 
     def _topic(self, store: KnownStore) -> str:
         """Return the topic that the store passes to serdes."""
@@ -268,8 +268,9 @@ class Routes:
         if as_of is not None and store.kind != "versioned":
             raise Refusal(400, f"store {store.name!r} keeps no versions: leave as_of out")
         key, stale = self._key(store, parameters, parameters.needed("key")), parameters.flag("stale")
+        reads = self._reads(store, parameters)
         part = self._part(store, self._place(store, key), stale, target)
-        return self._one(store, part, self._reads(store, stale).get(part, key, as_of))
+        return self._one(store, part, reads.get(part, key, as_of))
 
     def _one(self, store: KnownStore, part: Part, value: object) -> Answer:
         assert store.value_serde is not None
@@ -303,9 +304,9 @@ class Routes:
             unread = [name for name in ("from", "to", "reverse", "partition", "limit", "page") if parameters.text(name) is not None]
             if unread:
                 raise Refusal(400, f"time means one window: leave {', '.join(unread)} out")
-            stale = parameters.flag("stale")
+            stale, reads = parameters.flag("stale"), self._reads(store, parameters)
             part = self._part(store, place, stale, target)
-            return self._one(store, part, self._reads(store, stale).window(part, key, time))
+            return self._one(store, part, reads.window(part, key, time))
         begin, end = parameters.number("from"), parameters.number("to")
         usual = Scan()
         wanted = Scan(
@@ -318,7 +319,7 @@ class Routes:
 
     def _page(self, store: KnownStore, parameters: Parameters, scan: Scan, place: int | None, target: str) -> Answer:
         """Return rows of all local parts, or of the requested partition or that of the key."""
-        stale, text = parameters.flag("stale"), parameters.text("page")
+        stale, text, reads = parameters.flag("stale"), parameters.text("page"), self._reads(store, parameters)
         limit = parameters.number("limit", 1, MOST_ROWS) or USUAL_ROWS
         page = None if text is None else Page.read(text)
         asked = parameters.number("partition")
@@ -330,7 +331,7 @@ class Routes:
                 f"partition {page.partition}, where the page begins, is not read here any more: begin again",
                 {"elsewhere": self._elsewhere(store, parts)},
             )
-        rows, following = self._reads(store, stale).page(parts, scan, page, limit)
+        rows, following = reads.page(parts, scan, page, limit)
         return json_answer(
             {
                 "store": store.name,

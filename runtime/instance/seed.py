@@ -11,8 +11,9 @@ import argparse
 import sys
 from pathlib import Path
 
+from penstock.runtime.client.running import EXIT_CLEAN, EXIT_FAILED, exit_status
 from penstock.runtime.config.streams_config import StreamsConfig
-from penstock.runtime.instance.settings import EXIT_CLEAN, EXIT_FAILED, InstanceSettings, exit_status
+from penstock.runtime.instance.settings import InstanceSettings
 from penstock.runtime.model import logs
 from penstock.runtime.model.errors import StreamsError
 from penstock.runtime.seeds.install import Installed, install_seed
@@ -48,8 +49,8 @@ def main(arguments: list[str] | None = None) -> int:
     add_seed_options(parser, required=True)
     options = parser.parse_args(arguments)
     try:
-        settings = InstanceSettings.read(options.config)
-        logs.configure(Path(settings.log_path) if settings.log_path else None, fields={"application": settings.application})
+        settings, output = InstanceSettings.read(options.config), logs.Output.of()
+        logs.configure(Path(settings.log_path) if settings.log_path else None, fields={"application": settings.application}, output=output)
         print(seed(settings, options.seed, reset=options.reset_offsets))
     except StreamsError as error:
         print(error)

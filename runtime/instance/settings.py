@@ -1,4 +1,4 @@
-"""Configuration file and exit statuses of an instance's process."""
+"""Configuration file of an instance's process."""
 
 from __future__ import annotations
 
@@ -6,17 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.runtime.config.environment import filled_in, setting
-from penstock.runtime.model.errors import StateDirectoryError, StoreChangedError, StreamsConfigError, StreamsError, TopologyError
-
-EXIT_CLEAN, EXIT_FAILED, EXIT_CONFIGURATION, EXIT_STATE_DIRECTORY, EXIT_STALLED = 0, 1, 2, 3, 4
-
-
-def exit_status(error: StreamsError) -> int:
-    """Return the exit status for an error."""
-    if isinstance(error, StreamsConfigError | TopologyError | StoreChangedError):
-        return EXIT_CONFIGURATION
-    return EXIT_STATE_DIRECTORY if isinstance(error, StateDirectoryError) else EXIT_FAILED
+from penstock.runtime.config.environment import filled_in, resolved
+from penstock.runtime.model.errors import StreamsConfigError
 
 
 class InstanceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -32,11 +23,10 @@ class InstanceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     def read(cls, path: Path) -> InstanceSettings:
         """Read the file and replace variables. Raises StreamsConfigError, naming the file and the wrong field or the unset variable."""
         read = cls.written(path)
-        texts = {key: setting(value, f"{path}, {key}") for key, value in read.config.items() if isinstance(value, str)}
         return msgspec.structs.replace(
             read,
             instance=filled_in(read.instance, f"{path}, instance"),
-            config={**read.config, **texts},
+            config=resolved(read.config, str(path)),
             log_path=None if read.log_path is None else filled_in(read.log_path, f"{path}, log_path"),
         )
 
@@ -54,3 +44,15 @@ class InstanceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     def streams_config(self) -> dict[str, object]:
         return {**self.config, "application.id": self.application, "client.id": self.instance}
+
+
+class ExitStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Content of `exit_path`, JSON. A process that was killed leaves none."""
+
+    pid: int
+    status: int
+
+
+def exit_path(settings: Path) -> Path:
+    """Return the file to which the process with this configuration file writes its exit status."""
+    return settings.with_suffix(".exit.json")

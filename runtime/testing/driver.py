@@ -4,6 +4,9 @@ It runs the engine's own tasks, with their queues, handlers, stores and commit; 
 Topics have one partition. After each record the task commits, so caches hold nothing back; what was written to a topic that the topology
 reads (repartition, an output that is an input elsewhere, a global table's) is processed before `pipe_input` returns. State lives in a
 folder of its own that `close` removes.
+
+If a handler returns PAUSE, the task is PAUSED as in a worker (KIP-990): the records before are committed, `pipe_input` returns, and further
+records of its inputs wait on their topics. `paused_local_tasks`, `shift_offset` and `resume` repair it.
 """
 
 from __future__ import annotations
@@ -20,20 +23,25 @@ from typing import cast
 from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.model.clock import Duration, to_ms
 from penstock.runtime.model.errors import InvalidStateStoreError
+from penstock.runtime.model.ids import TaskId, TopicPartition
 from penstock.runtime.model.metrics import MetricName, Metrics
+from penstock.runtime.model.offsets import OffsetAndMetadata
 from penstock.runtime.model.record import Headers
+from penstock.runtime.model.states import TaskState
 from penstock.runtime.model.type_variables import K, V
 from penstock.runtime.serdes.serde import Serde
 from penstock.runtime.stores.base import EngineStore
 from penstock.runtime.stores.interfaces import KeyValueStore, SessionStore, VersionedKeyValueStore, WindowStore
 from penstock.runtime.testing.clock import ManualClock
 from penstock.runtime.testing.log import LogRecord, MemoryLog
-from penstock.runtime.testing.stores import plain_key_value_store, plain_window_store
+from penstock.runtime.testing.stores import key_value_facade, session_facade, window_facade
 from penstock.runtime.testing.tasks import DriverGlobalStores, DriverTask, Surroundings
 from penstock.runtime.testing.topics import TestInputTopic, TestOutputTopic
 from penstock.runtime.topology.checks import check_serde_pair
-from penstock.runtime.topology.factory import checked_topology
+from penstock.runtime.topology.factory import checked_topology, warn_of_no_effect
 from penstock.runtime.topology.topology import Topology
+from penstock.runtime.worker.metadata import TaskMetadata, task_metadata
+from penstock.runtime.worker.view import task_info
 
 
 class TopologyTestDriver:
@@ -51,15 +59,16 @@ class TopologyTestDriver:
         """Raises TopologyError, StreamsConfigError, and ProcessingError where a processor of the user's fails to start."""
         settings = StreamsConfig({"application.id": "topology-test", "bootstrap.servers": "localhost:9092", **(config or {})})
         resolved = checked_topology(topology).resolved(settings)
+        warn_of_no_effect(resolved)
         self._application_id, self._patterns = settings.application_id, resolved.patterns
         self._clock = ManualClock(_wall_ms(initial_wall_clock_time))
         self._metrics = Metrics()
         self._waiting: deque[LogRecord] = deque()
         self._log = MemoryLog(self._written)
         self._folder = TemporaryDirectory(prefix="topology-test-")
-        around = Surroundings(settings, resolved, self._clock, self._metrics, self._log, Path(self._folder.name))
-        self._globals = DriverGlobalStores(resolved, around)
-        self._tasks = [DriverTask(part, around, self._globals) for part in resolved.sub_topologies()]
+        self._around = Surroundings(settings, resolved, self._clock, self._metrics, self._log, Path(self._folder.name))
+        self._globals = DriverGlobalStores(resolved, self._around)
+        self._tasks = [DriverTask(part, self._around, self._globals) for part in resolved.sub_topologies()]
         self._readers = {topic: task for task in self._tasks for topic in task.topics}
         for task in self._tasks:
             task.start()
@@ -130,6 +139,44 @@ class TopologyTestDriver:
                 waiting.clear()
                 raise
 
+    # -- paused tasks ----------------------------------------------------------------------------------------------------------
+
+    def paused_local_tasks(self) -> set[TaskMetadata]:
+        """The tasks that are PAUSED, as `KafkaStreams.paused_local_tasks` returns them."""
+        return {task_metadata(task_info(task, self._log)) for task in self._tasks if task.state is TaskState.PAUSED}
+
+    def resume(self, task_id: TaskId) -> bool:
+        """Continues a paused task at its committed offsets, with the records that have arrived meanwhile. True once it has left PAUSED (the
+        next bad record may pause it again), False if it was not paused. Raises what `pipe_input` raises."""
+        task = next((task for task in self._tasks if task.id == task_id), None)
+        if task is None or task.state is not TaskState.PAUSED:
+            return False
+        try:
+            task.resume_at_committed()
+        except BaseException:
+            self._waiting.clear()
+            raise
+        self._run()
+        return True
+
+    def committed_offset(self, topic: str) -> int | None:
+        """The committed offset of an input topic: that of the next record to process. None before the first commit."""
+        committed = self._around.transport.committed.get(TopicPartition(topic, 0))
+        return None if committed is None else committed.offset
+
+    def shift_offset(self, topic: str, by: int = 1) -> int:
+        """Moves the committed offset of an input of a paused task, as `kafka-consumer-groups --reset-offsets --shift-by` does; 1 skips the
+        record before which the task is paused. `resume` continues there. Returns the new offset. Raises ValueError if no paused task reads
+        the topic, or the offset is not on it."""
+        task = self._readers.get(topic)
+        if task is None or task.state is not TaskState.PAUSED:
+            raise ValueError(f"no task that is PAUSED reads topic {topic!r}")
+        offset = (self.committed_offset(topic) or 0) + by
+        if not 0 <= offset <= self._log.end(topic):
+            raise ValueError(f"topic {topic} has the offsets 0 to {self._log.end(topic)}, not {offset}")
+        self._around.transport.committed[TopicPartition(topic, 0)] = OffsetAndMetadata(offset, "")  # Kafka's tool writes no metadata either
+        return offset
+
     # -- time ------------------------------------------------------------------------------------------------------------------
 
     def advance_wall_clock_time(self, duration: Duration) -> None:
@@ -147,7 +194,8 @@ class TopologyTestDriver:
         return {name: store.user_store for name, store in self._stores().items()}
 
     def get_state_store(self, name: str) -> object:
-        """The store as processors see it: a timestamped one gives ValueAndTimestamp. Raises InvalidStateStoreError if there is none."""
+        """The store as processors see it: a timestamped one gives ValueAndTimestamp, one with headers ValueTimestampHeaders or
+        AggregationWithHeaders. Raises InvalidStateStoreError if there is none."""
         return self._named(name).user_store
 
     def _stores(self) -> dict[str, EngineStore]:
@@ -168,33 +216,52 @@ class TopologyTestDriver:
             raise InvalidStateStoreError(f"store {name!r} is a {store.layout.kind} store, not a {kind} store")
         return store
 
+    def _with_headers(self, name: str, kind: str) -> EngineStore:
+        store = self._store(name, kind)
+        if not store.layout.headers:
+            raise InvalidStateStoreError(f"store {name!r} keeps no headers")
+        return store
+
     def get_key_value_store(self, name: str) -> KeyValueStore:
         """A key-value store with plain values. Raises InvalidStateStoreError if there is none of that name and kind."""
         store = self._store(name, "key_value")
-        return plain_key_value_store(store, store.layout.timestamped)
+        return key_value_facade(store, store.layout, timestamped=False)
 
     def get_timestamped_key_value_store(self, name: str) -> KeyValueStore:
         """A key-value store with values as ValueAndTimestamp. Raises InvalidStateStoreError if there is none of that name and kind."""
         store = self._store(name, "key_value")
         if not store.layout.timestamped:
             raise InvalidStateStoreError(f"store {name!r} keeps no timestamps")
-        return cast(KeyValueStore, store)
+        return key_value_facade(store, store.layout, timestamped=True)
+
+    def get_timestamped_key_value_store_with_headers(self, name: str) -> KeyValueStore:
+        """A key-value store with values as ValueTimestampHeaders. Raises InvalidStateStoreError if there is none of that name and kind."""
+        return cast(KeyValueStore, self._with_headers(name, "key_value"))
 
     def get_window_store(self, name: str) -> WindowStore:
         """A window store with plain values. Raises InvalidStateStoreError if there is none of that name and kind."""
         store = self._store(name, "window")
-        return plain_window_store(store, store.layout.timestamped)
+        return window_facade(store, store.layout, timestamped=False)
 
     def get_timestamped_window_store(self, name: str) -> WindowStore:
         """A window store with values as ValueAndTimestamp. Raises InvalidStateStoreError if there is none of that name and kind."""
         store = self._store(name, "window")
         if not store.layout.timestamped:
             raise InvalidStateStoreError(f"store {name!r} keeps no timestamps")
-        return cast(WindowStore, store)
+        return window_facade(store, store.layout, timestamped=True)
+
+    def get_timestamped_window_store_with_headers(self, name: str) -> WindowStore:
+        """A window store with values as ValueTimestampHeaders. Raises InvalidStateStoreError if there is none of that name and kind."""
+        return cast(WindowStore, self._with_headers(name, "window"))
 
     def get_session_store(self, name: str) -> SessionStore:
-        """A session store. Raises InvalidStateStoreError if there is none of that name and kind."""
-        return cast(SessionStore, self._store(name, "session"))
+        """A session store with plain values. Raises InvalidStateStoreError if there is none of that name and kind."""
+        store = self._store(name, "session")
+        return session_facade(store, store.layout)
+
+    def get_session_store_with_headers(self, name: str) -> SessionStore:
+        """A session store with values as AggregationWithHeaders. Raises InvalidStateStoreError if there is none of that name and kind."""
+        return cast(SessionStore, self._with_headers(name, "session"))
 
     def get_versioned_key_value_store(self, name: str) -> VersionedKeyValueStore:
         """A versioned key-value store. Raises InvalidStateStoreError if there is none of that name and kind."""

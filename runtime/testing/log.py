@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from penstock.runtime.model.ids import TopicPartition
 from penstock.runtime.model.record import Headers
 
 _CREATE_TIME = 1
@@ -48,7 +49,7 @@ class MemoryLog:
     """Topics of one partition. `on_append` is called for every record that the driver's tasks write."""
 
     def __init__(self, on_append: Callable[[LogRecord], None]) -> None:
-        self._ends: dict[str, int] = {}
+        self._records: dict[str, list[LogRecord]] = {}
         self._unread: dict[str, deque[LogRecord]] = {}
         self._on_append = on_append
 
@@ -62,13 +63,21 @@ class MemoryLog:
 
     def append(self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers | None) -> LogRecord:
         """A record at the end of a topic."""
-        offset = self.end(topic)
-        self._ends[topic] = offset + 1
-        return LogRecord(topic, offset, key, value, timestamp, list(headers) if headers else None)
+        record = LogRecord(topic, self.end(topic), key, value, timestamp, list(headers) if headers else None)
+        self._records.setdefault(topic, []).append(record)
+        return record
 
     def end(self, topic: str) -> int:
         """Return the next offset of a topic."""
-        return self._ends.get(topic, 0)
+        return len(self._records.get(topic, ()))
+
+    def records(self, topic: str, start: int) -> list[LogRecord]:
+        """Return the records of a topic from an offset on."""
+        return self._records.get(topic, [])[start:]
+
+    def known_end(self, partition: TopicPartition) -> int:
+        """Return the next offset of a topic's only partition."""
+        return self.end(partition.topic)
 
     def unread(self, topic: str) -> deque[LogRecord]:
         """Outputs on a topic that were not taken yet, oldest first."""

@@ -8,15 +8,17 @@ from pathlib import Path
 from penstock.runtime.changelog.writer import ChangelogRow
 from penstock.runtime.commit.collector import WorkerCollector
 from penstock.runtime.commit.order import Commit
+from penstock.runtime.commit.refusals import Output
 from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.input.deserialization import Decoder
 from penstock.runtime.input.queues import PartitionQueue, TaskQueues
 from penstock.runtime.model.errors import ProductionError, TransactionAbortedError
 from penstock.runtime.model.events import EventSink
-from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition
 from penstock.runtime.model.metrics import Metrics
 from penstock.runtime.model.offsets import AutoOffsetReset, OffsetAndMetadata
 from penstock.runtime.model.record import Headers
+from penstock.runtime.model.states import TaskState
 from penstock.runtime.operators.context import TaskContext
 from penstock.runtime.stores.base import EngineStore, StoreContext
 from penstock.runtime.stores.budget import StoreMemory
@@ -37,37 +39,56 @@ NO_WAIT = -1
 
 
 class MemoryTransport:
-    """Transport to the log in memory. There is nothing to wait for and nothing to roll back, so most methods do nothing."""
+    """Transport to the log in memory, with transactions: outputs are on the log after the commit."""
 
     pending = True
 
     def __init__(self, log: MemoryLog) -> None:
+        self.committed: dict[TopicPartition, OffsetAndMetadata] = {}
+        """The group's committed offsets."""
         self._log = log
-        self._ends: dict[Partition, NextOffset] = {}
-        self.send = log.send
+        self._outputs: list[Output] = []
+        self._changelogs: set[TopicPartition] = set()
 
-    def send_changelog(self, partition: Partition, rows: list[ChangelogRow], headers: Headers | None) -> None:
-        """Append changelog records; tombstones have no headers."""
+    def send(
+        self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers | None, partition: int | None
+    ) -> None:
+        """Add an output to the transaction."""
+        self._outputs.append(Output(topic, key, value, timestamp, headers, partition))
+
+    def send_changelog(self, partition: TopicPartition, rows: list[ChangelogRow], headers: Headers | None) -> None:
+        """Add changelog records; tombstones have no headers."""
         for key, value, timestamp in rows:
-            self._log.send(partition.topic, key, value, timestamp, None if value is None else headers, partition.number)
-        self._ends[partition] = NextOffset(self._log.end(partition.topic))
+            self.send(partition.topic, key, value, timestamp, None if value is None else headers, partition.partition)
+        self._changelogs.add(partition)
 
     def commit(
-        self, offsets: Mapping[Partition, OffsetAndMetadata], meanwhile: Sequence[Callable[[], None]] = ()
-    ) -> Mapping[Partition, NextOffset]:
-        """Do what is done while a broker works. Return the changelogs' next offsets."""
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], meanwhile: Sequence[Callable[[], None]] = ()
+    ) -> Mapping[TopicPartition, NextOffset]:
+        """Append the outputs to the log. Return the changelogs' next offsets."""
         for step in meanwhile:
             step()
-        ends, self._ends = self._ends, {}
-        return ends
+        self.flush()
+        self.committed.update(offsets)
+        changelogs, self._changelogs = self._changelogs, set()
+        return {partition: NextOffset(self._log.end(partition.topic)) for partition in changelogs}
 
-    def send_offsets(self, offsets: Mapping[Partition, OffsetAndMetadata]) -> None: ...
+    def flush(self) -> None:
+        """Append the outputs to the log without a commit, as a program sees them that reads uncommitted records."""
+        outputs, self._outputs = self._outputs, []
+        for output in outputs:
+            self._log.send(*output)
+
+    def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None: ...
 
     def poll(self) -> None: ...
 
     def watch(self) -> None: ...
 
-    def abort(self) -> None: ...
+    def abort(self) -> None:
+        """Drop the outputs since the last commit."""
+        self._outputs.clear()
+        self._changelogs.clear()
 
     def start(self) -> None: ...
 
@@ -94,12 +115,15 @@ class Surroundings:
         self.metrics = metrics
         self.folder = folder
         self.memory = StoreMemory(config.integer("statestore.cache.max.bytes"))
+        self.memory.set_rocks_options(config)
         self.events = EventSink(config.application_id, "topology-test", clock)
         self.incidents = Incidents(config, self.events, metrics, clock)
         self.incidents.set_topology(topology, None)
-        transport = MemoryTransport(log)
-        self.collector = MemoryCollector(transport, lambda topic: 1, self.incidents, clock, hold=False, patience_ms=0)
-        self.commit = Commit(transport, self.events, config.application_id)
+        self.log = log
+        self.transport = MemoryTransport(log)
+        self.collector = MemoryCollector(self.transport, lambda topic: 1, self.incidents, clock, hold=False, patience_ms=0)
+        self.incidents.attach(self.transport)
+        self.commit = Commit(self.transport, self.events, config.application_id)
 
     def decoder(self, entry: GlobalStoreTopology) -> Decoder:
         """Return a decoder of a global store's topic."""
@@ -137,8 +161,13 @@ class Surroundings:
 class DriverTask(ActiveTask):
     """The task of a sub-topology, with partition 0 of everything. It commits after each record."""
 
+    records_per_commit = 1
+    """More in tests of operators that compute several results at once."""
+
     def __init__(self, part: SubTopology, around: Surroundings, global_stores: DriverGlobalStores) -> None:
         self._around = around
+        self._given: dict[TopicPartition, list[LogRecord]] = {}
+        """Records given to the queues that are not all committed yet."""
         self._sources = {topic: source for source in part.sources for topic in source.topics}
         super().__init__(around.plan(part, self._sources, global_stores), around.incidents)
 
@@ -154,7 +183,7 @@ class DriverTask(ActiveTask):
                 self._sources[topic] = source
                 self.inputs = self.plan.inputs
                 if self.queues is not None and self._pipeline is not None:
-                    queue = PartitionQueue(Partition(topic, 0), self.plan.decoder(topic), NextOffset(0))
+                    queue = PartitionQueue(TopicPartition(topic, 0), self.plan.decoder(topic), NextOffset(0))
                     self.queues = TaskQueues([*self.queues.all, queue], NO_WAIT)
                     self._pipeline.read_also(topic, source.name)
                 return True
@@ -163,46 +192,103 @@ class DriverTask(ActiveTask):
     def start(self) -> None:
         """Open the stores, initialise the processors, and commit what they have done."""
         self.open()
-        self.begin({}, {partition: NextOffset(0) for partition in self.inputs})
+        self._begin()
+        self.commit()
+
+    def _begin(self) -> None:
+        self.begin(*self._positions())
         assert self._pipeline is not None
         for topic, source in self._sources.items():
             if source.pattern is not None:
                 self._pipeline.read_also(topic, source.name)
-        self.commit()
+
+    def _positions(self) -> tuple[dict[TopicPartition, OffsetAndMetadata], dict[TopicPartition, NextOffset]]:
+        """Return the committed offsets of the inputs, and where each begins."""
+        committed = {partition: at for partition, at in self._around.transport.committed.items() if partition in self.inputs}
+        starts = {partition: NextOffset(0) for partition in self.inputs}
+        return committed, starts | {partition: NextOffset(at.offset) for partition, at in committed.items()}
 
     def pipe(self, record: LogRecord) -> None:
-        """Process one record, then commit. Raises DeserializationError, ProcessingError and ProductionError where the handler does not
-        return CONTINUE: a driver has no operator who could resume a paused task, so PAUSE is FAIL."""
+        """Process one record, then commit; if the task is PAUSED, leave it on the log. Raises DeserializationError, ProcessingError and
+        ProductionError where the handler returns FAIL."""
+        if self.state is not TaskState.PAUSED:
+            if self.uncommitted_bytes:
+                self.commit()  # what a test has written is not rolled back with the record
+            self._process({TopicPartition(record.topic_name, 0): [record]})
+
+    def resume_at_committed(self) -> None:
+        """Continue at the committed offsets, with what has arrived while the task was PAUSED. Raises what `pipe` raises."""
+        committed, starts = self._positions()
+        self.resume(committed, starts)
+        self._process({partition: self._around.log.records(partition.topic, start) for partition, start in starts.items()})
+
+    def _process(self, given: dict[TopicPartition, list[LogRecord]]) -> None:
+        """Process records in the order of the task's queues, with a commit after each, until they are done or the task is PAUSED."""
         assert self.queues is not None
-        partition = Partition(record.topic_name, 0)
-        queue = self.queues[partition]
-        self.enqueue(partition, [record])
+        self._given = given
+        self._enqueue_given()
         try:
-            self.process(1, self.plan.clock.monotonic_ms())
-            if self.pause_wanted is not None and queue.failure is not None:
-                raise queue.failure.error
-        except BaseException as error:
-            queue.clear(NextOffset(record.position + 1))  # the next call is not to meet this record again
+            self._process_next()
+            while self.queues.buffered and self.state is TaskState.RUNNING:
+                self._process_next()
+        except BaseException:
+            for partition, records in given.items():  # the next call is not to meet these records again
+                if records:
+                    self.queues[partition].clear(NextOffset(records[-1].position + 1))
             self.pause_wanted = self._stop_before = None
-            if isinstance(error, ReplayBeforePauseError) and error.__cause__ is not None:
-                raise error.__cause__ from error.__cause__.__cause__
-            if isinstance(error, TransactionAbortedError):
-                raise ProductionError(str(error)) from error
+            self._around.transport.flush()
             raise
-        self.commit()
+        finally:
+            self._given = {}
+
+    def _enqueue_given(self) -> None:
+        assert self.queues is not None
+        for partition, records in self._given.items():
+            start = self.queues[partition].next_offset
+            if coming := [record for record in records if record.position >= start]:
+                self.enqueue(partition, coming)
+
+    def _process_next(self) -> None:
+        """Process one record and commit. If an output of it is refused or it is to be paused before, roll back, as a worker does."""
+        search = self._around.incidents.search
+        steps = search.steps
+        try:
+            search.count_records(self.process(self.records_per_commit, self.plan.clock.monotonic_ms()))
+            self.commit()
+        except TransactionAbortedError as error:
+            if search.steps == steps and not isinstance(error, ReplayBeforePauseError):
+                raise ProductionError(str(error)) from error
+            reached = self.offsets_to_commit()
+            self._around.transport.abort()
+            search.rolled_back(reached)
+            self.rollback()
+            self._begin()
+            self._enqueue_given()
 
     def punctuate(self, now_ms: int) -> int:
-        """Run the punctuators that are due, then commit."""
+        """Run the punctuators that are due, then commit. Raises ProductionError if an output of theirs is refused: it has no record at
+        which the task could pause."""
         ran = super().punctuate(now_ms)
         if ran:
-            self.commit()
+            try:
+                self.commit()
+            except TransactionAbortedError as error:
+                raise ProductionError(str(error)) from error
         return ran
 
     def commit(self) -> None:
-        """Commit this task, whether it has processed a record or a test has written to its stores."""
+        """Commit this task, whether it has processed a record or a test has written to its stores, and pause it if its handler said so."""
         self._dirty = True
         self._around.events.drain()  # nothing reads them
         self._around.commit([self])
+        self._around.incidents.search.committed(self.inputs)
+        if self.pause_wanted is not None:
+            self.pause(self.pause_wanted)
+
+    def close(self, *, clean: bool) -> None:
+        """Close processors and stores, with the outputs of their last commit."""
+        super().close(clean=clean)
+        self._around.transport.flush()
 
     def _save(self) -> None:
         """Write nothing: the state is removed with the driver."""
@@ -250,7 +336,7 @@ class DriverGlobalStores:
     def process(self, record: LogRecord) -> None:
         """Applies a record to the stores of its topic."""
         for feed in self._feeds[record.topic_name]:
-            feed.apply(Partition(record.topic_name, 0), [record], NextOffset(record.position + 1))
+            feed.apply(TopicPartition(record.topic_name, 0), [record], NextOffset(record.position + 1))
 
     def punctuate(self, now_ms: int) -> None:
         """Runs the punctuators of global processors that are due."""

@@ -51,8 +51,8 @@ class TestInputTopic(Generic[K, V]):
     def pipe_input(self, key: object, value: object = _NOT_GIVEN, timestamp: int | None = None, *, headers: Headers | None = None) -> None:
         """`pipe_input(key, value)`, `pipe_input(value)` (a null key), or `pipe_input(record)`. `timestamp` is in ms since the epoch.
 
-        Raises SerializationError where the topic's own serdes cannot write it, and what the topology raises: DeserializationError and
-        ProcessingError where the handlers do not go on.
+        Raises SerializationError where the topic's own serdes cannot write it, and what the topology raises: DeserializationError,
+        ProcessingError and ProductionError where a handler returns FAIL.
         """
         if value is _NOT_GIVEN:
             if isinstance(key, Record):

@@ -1,0 +1,54 @@
+"""The process of an instance, whichever command line has started it: logging, an optional seed, and the client until its end."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+from penstock.runtime.client.kafka_streams import KafkaStreams
+from penstock.runtime.client.running import EXIT_CLEAN, EXIT_FAILED, log_refusal
+from penstock.runtime.config.environment import BUILD
+from penstock.runtime.instance.build import build_of
+from penstock.runtime.instance.seed import INTERRUPTED, seed
+from penstock.runtime.instance.settings import InstanceSettings
+from penstock.runtime.model import logs
+from penstock.runtime.model.errors import BrokerUnavailableError, StreamsConfigError, StreamsError, TopologyError
+
+logger = logging.getLogger(__name__)
+
+
+def run_instance(settings: InstanceSettings, logging_to: logs.Output, where: str | None = None, *, reset_offsets: bool = False) -> int:
+    """Configure logging, install the seed or snapshot at `where` if it is given, run the instance until a signal or an error stops it, and
+    return the exit status (`KafkaStreams.run`)."""
+    fields = {"application": settings.application, **({"instance": settings.instance} if settings.instance else {})}
+    logs.configure(Path(settings.log_path) if settings.log_path else None, fields=fields, output=logging_to)
+    logger.info("instance %s starts, process %d", settings.instance or f"of {settings.application}", os.getpid())
+    if where is not None and (status := _seeded(settings, where, reset_offsets)) != EXIT_CLEAN:
+        return status
+    try:
+        streams = KafkaStreams(settings.factory, settings.streams_config(), log_path=settings.log_path)
+    except (StreamsConfigError, TopologyError) as error:
+        return log_refusal(error)
+    except KeyboardInterrupt:  # a KeyboardInterrupt of the factory is a TopologyError
+        logger.error("interrupted before the start")
+        return EXIT_FAILED
+    os.environ[BUILD] = build_of(settings.config, settings.factory)  # for this process and its workers'
+    return streams.run()
+
+
+def _seeded(settings: InstanceSettings, where: str, reset: bool) -> int:
+    """Install the seed. Returns the exit status, `EXIT_CLEAN` if the instance may run."""
+    try:
+        while True:
+            try:
+                logger.info("%s", seed(settings, where, reset=reset))
+                break
+            except BrokerUnavailableError as error:
+                logger.warning("%s; the seed waits for a broker, and goes on from where it is", error)
+    except StreamsError as error:
+        return log_refusal(error)
+    except KeyboardInterrupt:
+        logger.error(INTERRUPTED)
+        return EXIT_FAILED
+    return EXIT_CLEAN
