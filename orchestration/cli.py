@@ -1,17 +1,19 @@
-"""`penstock`: the command line. Each group of commands is a module in `orchestration/commands/`."""
+"""`penstock`: the command line. Each group of commands is a module in `orchestration/commands/`.
+
+With the core's packages alone, those commands run that read Kafka or the project; the others say which extra they need.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import importlib
+from collections.abc import Callable, Sequence
+from types import ModuleType
 
 import typer
 
-from penstock.orchestration.commands import alerts, broker, inspection, instances, run_book, snapshot, trail
-from penstock.orchestration.commands.dev import dev
-from penstock.orchestration.commands.query import query
-from penstock.orchestration.commands.reset import reset
-from penstock.orchestration.commands.tables import tables
-from penstock.orchestration.commands.topology import topology
+from penstock.runtime.instance import run_command
+from penstock.runtime.model.errors import MissingExtraError
+from penstock.runtime.model.extras import extra
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -21,9 +23,12 @@ app = typer.Typer(
 
 **Where to begin**
 
-`make demo` runs the example application from end to end; `make dev` opens Dagster's UI on the declared applications.
+`penstock dev` starts a Kafka and opens Dagster's UI on the applications that `streams.toml` declares; `penstock where` shows
+which file that is.
 
 **Examples**
+
+`penstock init shop` makes a project.
 
 `penstock broker start` starts a real Kafka on 127.0.0.1:9092, with nothing to install.
 
@@ -33,29 +38,78 @@ app = typer.Typer(
 
 `penstock reset flight-board --dry-run` shows what a start without state would delete.
 
-Files are kept in `.penstock/` in the project's folder, or in the folder that the environment variable `PENSTOCK_HOME` names.
+Files are kept in `.penstock/` in the project's folder, the nearest upwards with a `streams.toml`, or in the folder that
+`PENSTOCK_HOME` names.
 """,
 )
 _INSTANCES, _INSPECT, _REPAIR, _STATE, _MACHINE = "Instances", "Inspect", "Repair", "State", "This machine"
-_PANELS: Mapping[str, Sequence[Callable[..., None]]] = {
-    _INSTANCES: (instances.start, instances.stop, instances.restart, instances.deploy, instances.scale, instances.drain),
-    _INSPECT: (inspection.status, inspection.tasks, inspection.events, inspection.describe, topology, trail.audit, trail.run_books),
-    _REPAIR: (instances.pause, instances.resume),
-    _STATE: (query, tables, reset),
-    _MACHINE: (dev,),
+_COMMANDS: Sequence[tuple[str, str, Sequence[str]]] = (
+    (_INSTANCES, "instances", ("start", "stop", "restart", "deploy", "scale", "drain")),
+    (_INSPECT, "inspection", ("status", "tasks", "events", "describe")),
+    (_INSPECT, "topology", ("topology",)),
+    (_INSPECT, "trail", ("audit", "run_books")),
+    (_REPAIR, "instances", ("pause", "resume")),
+    (_STATE, "query", ("query",)),
+    (_STATE, "tables", ("tables",)),
+    (_STATE, "reset", ("reset",)),
+    (_MACHINE, "init", ("init",)),
+    (_MACHINE, "dev", ("dev",)),
+    (_MACHINE, "where", ("where",)),
+    (_REPAIR, "run_book", ("skip_record",)),
+)
+"""Panel of the help, module in `orchestration/commands/`, its functions."""
+_ANYTHING = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+"""Settings of a command that parses its arguments itself."""
+_RENAMED = {"skip_record": "skip"}
+_GROUPS = {
+    "alerts": (_REPAIR, "List, acknowledge, comment and resolve alerts."),
+    "run_book": (_REPAIR, "Repairs, step by step: skip a record, resume, replay, rebuild, restart; approve one."),
+    "snapshot": (_STATE, ""),
+    "broker": (_MACHINE, "The embedded Kafka: start it, stop it, run Kafka's own tools on it."),
 }
-for panel, commands in _PANELS.items():
-    for command in commands:
-        app.command(rich_help_panel=panel)(command)
-app.command("skip", rich_help_panel=_REPAIR)(run_book.skip_record)
-app.add_typer(alerts.app, name="alerts", rich_help_panel=_REPAIR, help="List, acknowledge, comment and resolve alerts.")
-app.add_typer(
-    run_book.app,
-    name="run-book",
-    rich_help_panel=_REPAIR,
-    help="Repairs, step by step: skip a record, resume, replay, rebuild, restart; approve one.",
-)
-app.add_typer(snapshot.app, name="snapshot", rich_help_panel=_STATE)
-app.add_typer(
-    broker.app, name="broker", rich_help_panel=_MACHINE, help="The embedded Kafka: start it, stop it, run Kafka's own tools on it."
-)
+"""Modules whose `app` is a group of commands: panel, and help where the group has none of its own."""
+
+
+def _load(module: str) -> ModuleType | MissingExtraError:
+    """Import a module of commands. Return the error if it is one of the control plane's, whose packages are not installed."""
+    try:
+        with extra("dagster", "the control plane"):
+            return importlib.import_module(f"penstock.orchestration.commands.{module}")
+    except MissingExtraError as error:
+        return error
+
+
+def _refusal(name: str, missing: MissingExtraError) -> Callable[[], None]:
+    """Return what stands for a command, or a group of them, that cannot be imported."""
+
+    def refuse() -> None:
+        typer.secho(f"penstock {name}: {missing}", fg="red", err=True)
+        raise typer.Exit(1)
+
+    refuse.__doc__ = f"Not installed: {missing}"
+    return refuse
+
+
+def _add(panel: str, name: str, loaded: ModuleType | MissingExtraError, function: str) -> None:
+    if isinstance(loaded, MissingExtraError):
+        app.command(name, rich_help_panel=panel, context_settings=_ANYTHING)(_refusal(name, loaded))
+    else:
+        app.command(name, rich_help_panel=panel)(getattr(loaded, function))
+
+
+for panel, module, functions in _COMMANDS:
+    for function in functions:
+        _add(panel, _RENAMED.get(function, function.replace("_", "-")), _load(module), function)
+for module, (panel, described) in _GROUPS.items():
+    loaded, name = _load(module), module.replace("_", "-")
+    if isinstance(loaded, MissingExtraError):
+        _add(panel, name, loaded, "")
+    else:
+        app.add_typer(loaded.app, name=name, rich_help_panel=panel, help=described or loaded.app.info.help)
+
+
+def run(context: typer.Context) -> None:
+    raise typer.Exit(run_command.main(context.args))
+
+
+app.command(rich_help_panel=_INSTANCES, help=run_command.SUMMARY, context_settings=_ANYTHING)(run)

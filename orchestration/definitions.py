@@ -1,4 +1,4 @@
-"""The Dagster code location with all definitions. Nothing imports it.
+"""All Dagster definitions. Only the public modules import it.
 
 `streams.toml` is read once, when the location is loaded: reload it after a change. A mistake in the file fails the load with the file, the
 line and the key.
@@ -6,22 +6,58 @@ line and the key.
 
 from __future__ import annotations
 
+import importlib.util
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
 import dagster as dg
 
 from penstock.assets.checks import instance_checks, instance_checks_schedule, instances_health
 from penstock.assets.instances import instances_asset
-from penstock.assets.tables import source_keys, table_definitions, topics_of_all
+from penstock.assets.tables.lineage import Topics, source_keys, topics_of_all
 from penstock.orchestration.dagster.jobs import JOBS, snapshot_schedules, take_snapshot_job
 from penstock.orchestration.dagster.resources import PenstockResource
 from penstock.orchestration.declarations.applications import Applications
-from penstock.orchestration.declarations.project_paths import ProjectPaths
+from penstock.orchestration.declarations.project_paths import STREAMS_TOML, ProjectPaths
+from penstock.orchestration.declarations.toml_table import WrongDeclarationError
+from penstock.runtime.model.extras import extra
 from penstock.sensors.alerts import global_recoveries, open_alerts, paused_tasks
 from penstock.sensors.instances import START_JOB, instances_no_longer_declared, instances_that_should_run
 from penstock.sensors.tables import refresh_sensors
 
 
-def definitions(applications: Applications) -> dg.Definitions:
-    """Return all definitions for the declared applications."""
+def definitions(declared: Applications | Path | str = STREAMS_TOML) -> dg.Definitions:
+    """Return all definitions for the declared applications, to merge with those of a project (`dg.Definitions.merge`).
+
+    A relative path, as in `definitions("streams.toml")`, is looked up in the folder of the calling module and above it, so it does not
+    depend on the current folder. The file's folder becomes the project of this process, unless PENSTOCK_STREAMS names another file. Raises
+    WrongDeclarationError.
+
+    The jobs have their own executor; assets that are materialised otherwise run with the project's default one.
+    """
+    if isinstance(declared, Applications):
+        return _definitions(declared)
+    path = Path(declared).expanduser()
+    return definitions_of(path if path.is_absolute() else _beside(sys._getframe(1).f_globals.get("__file__"), path))
+
+
+def definitions_of(streams_toml: Path) -> dg.Definitions:
+    """Return all definitions for a file, whose folder becomes the project of this process. Raises WrongDeclarationError."""
+    ProjectPaths.choose(streams_toml)
+    return _definitions(Applications.of(ProjectPaths.find()))
+
+
+def _beside(module: object, path: Path) -> Path:
+    """Return the nearest file with this relative path, from the folder of a module (without a file: the current one) upwards."""
+    folder = Path(module).resolve().parent if isinstance(module, str) else Path.cwd()
+    found = next((place / path for place in (folder, *folder.parents) if (place / path).is_file()), None)
+    if found is None:
+        raise WrongDeclarationError(f"{path} is not in {folder} or a folder above it: it declares what runs (penstock init NAME makes one)")
+    return found
+
+
+def _definitions(applications: Applications) -> dg.Definitions:
     topics = topics_of_all(applications)
     instances = instances_asset(source_keys(topics))
     start_instances = dg.define_asset_job(
@@ -44,9 +80,14 @@ def definitions(applications: Applications) -> dg.Definitions:
             *refresh_sensors(applications),
         ],
         resources={"penstock": PenstockResource()},
-        executor=dg.in_process_executor,
     )
-    return dg.Definitions.merge(own, table_definitions(applications, topics))
+    return dg.Definitions.merge(own, _tables(applications, topics))
 
 
-defs = definitions(Applications.read(ProjectPaths.find().streams_toml))
+def _tables(applications: Applications, topics: Mapping[str, Topics]) -> dg.Definitions:
+    """Return the declared tables, and the resources by which users' assets read them. Without Spark there are none."""
+    if not applications.tables and importlib.util.find_spec("pyspark") is None:
+        return dg.Definitions()
+    with extra("spark", f"[[tables]] of {applications.source}"):
+        from penstock.assets.tables.definitions import table_definitions
+    return table_definitions(applications, topics)

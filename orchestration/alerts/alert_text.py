@@ -64,6 +64,11 @@ def next_commands(alert: Alert) -> list[str]:
             ]
         case "INSTANCE_DIED":
             return [f"penstock status {shlex.quote(alert.instance or '')}", f"penstock start {shlex.quote(alert.instance or '')}"]
+        case "GLOBAL_RECOVERY" if alert.detail.get("lost"):
+            run = waits_for_approval(alert)
+            topic = shlex.quote(str(alert.detail.get("topic")))
+            restore = f"penstock run-book restore-global-topic {application} {topic} --dry-run"
+            return [restore, *([] if run is None else ["# its rows are to come back", f"penstock run-book approve {run}"])]
         case "GLOBAL_TOPIC_NOT_COMPACTED":
             alter = f"--alter --entity-type topics --entity-name {shlex.quote(alert.subject)} --add-config cleanup.policy=compact"
             return [f"penstock broker tool kafka-configs -- {alter}"]

@@ -18,12 +18,13 @@ from sqlalchemy.orm import Session
 from penstock.orchestration.database import audit
 from penstock.orchestration.database.models import Alert, AlertSighting, AlertState
 from penstock.orchestration.declarations.applications import Severity
+from penstock.orchestration.declarations.errors import ExpectedError
 
 MOST_TITLE = 400
 """Maximum length of a title; the details contain the full text."""
 
 
-class UnknownAlertError(Exception):
+class UnknownAlertError(ExpectedError):
     """There is no alert with that number."""
 
 

@@ -4,7 +4,7 @@
     TASK_PAUSED, BAD_DEPLOY      see `pauses`                     the run-book; the tasks run again; it pauses elsewhere (a new alert)
     TASK_CORRUPTED               the event                        the task runs again
     OFFSET_MOVED, OFFSET_RESET   the event                        a person
-    GLOBAL_RECOVERY              GLOBAL_RECOVERY_STARTED          the instance is RUNNING
+    GLOBAL_RECOVERY              GLOBAL_RECOVERY_STARTED          the instance is RUNNING, and no run-book waits for an approval
     GLOBAL_TOPIC_NOT_COMPACTED   the event, once per topic        the topic is compacted (`health`); a person
     INPUT_PARTITIONS_ADDED       the event, where no task reads   all partitions have a task (`health`); a person
                                  them; once per topic
@@ -18,7 +18,7 @@ check's, and counts once.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from sqlalchemy import select
@@ -26,9 +26,9 @@ from sqlalchemy.orm import Session
 
 from penstock.orchestration.alerts import alerts, pauses
 from penstock.orchestration.alerts.alerts import NewAlert
-from penstock.orchestration.database.models import Alert, Event, Instance, RunBookRun
+from penstock.orchestration.database.models import Alert, AlertState, Event, Instance, RunBookRun, RunBookState, from_ms
 from penstock.orchestration.declarations.applications import Application
-from penstock.orchestration.declarations.policies import Severity
+from penstock.orchestration.declarations.policies import GlobalRecoveryPolicy, RunBook, Severity, Start
 from penstock.runtime.model.events import EventKind
 from penstock.runtime.model.states import State
 
@@ -42,6 +42,8 @@ GLOBAL_KINDS = (
 INPUT_PARTITIONS = EventKind.INPUT_PARTITIONS_ADDED.value
 GLOBAL_RECOVERY = "GLOBAL_RECOVERY"
 INSTANCE_DIED = "INSTANCE_DIED"
+_RUN = ("run-book", "run_book_run", "waits_for_approval")
+"""Details of an alert about the run-book that the policy proposed or started."""
 _MENDED_BY_RUNNING = (EventKind.TASK_PAUSED.value, EventKind.TASK_CORRUPTED.value)
 ACTOR = pauses.ACTOR
 
@@ -60,22 +62,27 @@ def of_tasks(session: Session, application: Application, events: Sequence[Event]
     return runs
 
 
-def of_globals(session: Session, application: Application, events: Sequence[Event], at: datetime) -> None:
-    """Open the alerts of these events, and resolve those on recoveries of instances that are RUNNING again."""
+def of_globals(session: Session, application: Application, events: Sequence[Event], at: datetime) -> list[RunBookRun]:
+    """Open the alerts of these events, and resolve those on recoveries of instances that are RUNNING again. Return the run-books that the
+    policy starts, each reserved and in the database."""
+    runs: list[RunBookRun] = []
     for event in events:
         if event.kind == EventKind.GLOBAL_RECOVERY_STARTED.value:
-            new = _recovery_alert(event)
+            new = _recovery_alert(event, application.global_recovery)
             alert, opened = alerts.open_alert(session, new, actor=ACTOR, at=at)
             if not opened and alert.last_seen_at == event.at:
-                alert.title, alert.detail = alerts.printable(new.title, alerts.MOST_TITLE), dict(new.detail)  # from the last recovery
+                run = {name: value for name, value in alert.detail.items() if name in _RUN}
+                alert.title, alert.detail = alerts.printable(new.title, alerts.MOST_TITLE), {**new.detail, **run}  # from the last recovery
+            runs += _restore(session, application, alert, event, at)
         elif event.kind == EventKind.GLOBAL_TOPIC_NOT_COMPACTED.value:
             alerts.open_alert(session, _compaction_alert(event), actor=ACTOR, at=at)
         elif event.kind == INPUT_PARTITIONS and event.payload.get("reason"):
             alerts.open_or_update(session, _partitions_alert(event), actor=ACTOR, at=at)
     for alert in alerts.unresolved(session, application=application.id, kinds=[GLOBAL_RECOVERY]):
         ended = _recovery_ended(session, application, alert)
-        if ended is not None:
+        if ended is not None and not _is_undecided(session, alert):
             alerts.resolve(session, alert, actor=ACTOR, at=at, resolution=ended)
+    return runs
 
 
 def resolve_instance_alerts(session: Session, instance: Instance, at: datetime) -> None:
@@ -121,13 +128,73 @@ def _because(payload: Mapping[str, object]) -> str:
     return f"; {reason}" if reason else ""
 
 
-def _recovery_alert(event: Event) -> NewAlert:
+def _recovery_alert(event: Event, policy: GlobalRecoveryPolicy) -> NewAlert:
+    """Return the alert of a recovery: its title says which records were deleted before they were read, and when at the earliest."""
     payload = event.payload
-    attempt, wait = payload.get("attempt"), payload.get("wait_seconds")
-    again = f" (the {attempt}. time in a row, after {wait} s)" if isinstance(attempt, int) and attempt > 1 else ""
+    attempt, wait, current_ms = (payload.get(name) for name in ("attempt", "wait_seconds", "current_ms"))
+    number = attempt if isinstance(attempt, int) else 1
+    again = f" (the {number}. time in a row, after {wait} s)" if number > 1 else ""
     store = f"{payload.get('store')} on {event.instance}"
-    title = f"global store {store} is rebuilt from {payload.get('topic')}{again}: {payload.get('reason')}; tasks that read it wait"
-    return _event_alert(event, store, title, kind=GLOBAL_RECOVERY)
+    current = f"{from_ms(current_ms):%Y-%m-%d %H:%M:%S} UTC" if isinstance(current_ms, int) else None
+    lost = {log: _records(offsets) for log, offsets in lost_offsets(event).items()}
+    gone = "".join(f"; lost: {records} of {log}" for log, records in lost.items())
+    since = f", written after {current}" if gone and current else ""
+    title = (
+        f"global store {store} is rebuilt from {payload.get('topic')}{again}: {payload.get('reason')}{gone}{since}; tasks that read it wait"
+    )
+    new = _event_alert(event, store, title, kind=GLOBAL_RECOVERY, severity=policy.severity(number))
+    shown = {name: value for name, value in payload.items() if name != "current_ms"}
+    return replace(new, detail={**shown, "lost": lost, "complete until": current})
+
+
+def _restore(session: Session, application: Application, alert: Alert, event: Event, at: datetime) -> list[RunBookRun]:
+    """Reserve the policy's run-book for the topic of a recovery that lost records: the run to start now, none if it waits for an approval.
+    Instances that lost the same records share one run."""
+    policy, topic = application.global_recovery, str(event.payload.get("topic"))
+    if policy.run_book is RunBook.NONE or not lost_offsets(event) or alert.state == AlertState.RESOLVED.value:
+        return []
+    begun = [RunBookState.PROPOSED.value, RunBookState.REQUESTED.value, RunBookState.RUNNING.value]
+    waiting = select(RunBookRun).where(RunBookRun.run_book == policy.run_book.value, RunBookRun.topic == topic, RunBookRun.state.in_(begun))
+    answered = select(RunBookRun).where(RunBookRun.run_book == policy.run_book.value, RunBookRun.occurrence == event.id)
+    run = next((found for query in (answered, waiting) if (found := session.scalar(query.limit(1))) is not None), None)
+    if run is None:
+        proposed = policy.start is Start.AFTER_APPROVAL
+        run = RunBookRun(
+            run_book=policy.run_book.value,
+            application=application.id,
+            subject=f"global topic {topic}",
+            topic=topic,
+            occurrence=event.id,
+            by_policy=True,
+            attempts=1,
+            requested_by="policy",
+            requested_at=at,
+            state=(RunBookState.PROPOSED if proposed else RunBookState.REQUESTED).value,
+        )
+        session.add(run)
+        session.flush()
+    waits = run.state == RunBookState.PROPOSED.value
+    how = "waits for approval" if waits else "is started by the policy"
+    alert.detail = {**alert.detail, "run-book": f"{run.run_book} {how}: run {run.id}", "run_book_run": run.id, "waits_for_approval": waits}
+    return [run] if run.state == RunBookState.REQUESTED.value else []
+
+
+def _is_undecided(session: Session, alert: Alert) -> bool:
+    """Return True if the policy's run-book for this alert waits for an approval."""
+    number = alert.detail.get("run_book_run")
+    run = session.get(RunBookRun, number) if isinstance(number, int) else None
+    return run is not None and run.state == RunBookState.PROPOSED.value
+
+
+def lost_offsets(event: Event) -> dict[str, range]:
+    """Return the offsets that were deleted before a global store had read them, by topic and partition; empty if none are known."""
+    lost = event.payload.get("lost")
+    found = lost.items() if isinstance(lost, dict) else ()
+    return {str(log): range(offsets["from"], offsets["to"]) for log, offsets in found}
+
+
+def _records(offsets: range) -> str:
+    return f"{len(offsets)} records (offsets {offsets.start} to {offsets.stop - 1})"
 
 
 def _compaction_alert(event: Event) -> NewAlert:

@@ -1,7 +1,7 @@
 """Notifications of alerts: messages sent through apprise, by the rules in `streams.toml`.
 
 An alert is recorded first and sent afterwards, at least once. A failed message is retried at later ticks, five times in all; the alert's
-history shows the result. An alert whose severity rises is sent again.
+history shows the result. An alert whose severity rises is sent again. One that is resolved before it could be sent is not sent.
 
 A message leaves the company's own systems, so it contains coordinates and errors, but no content of records. An error may quote its record.
 If the alert contains the whole record, everything that the error's text has in common with it is replaced by `…`; otherwise the text ends
@@ -12,22 +12,28 @@ prints it.
 from __future__ import annotations
 
 import logging
-import os
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from datetime import datetime
 
 from sqlalchemy import select
 
 from penstock.orchestration.alerts import alert_text, alerts, raw_bytes
 from penstock.orchestration.database import ControlPlane
-from penstock.orchestration.database.models import Alert
+from penstock.orchestration.database.models import Alert, AlertState
 from penstock.orchestration.declarations.applications import NotificationRule, Severity
+from penstock.runtime.config.environment import filled_in
+from penstock.runtime.model.error_details import ErrorDetails
+from penstock.runtime.model.errors import StreamsConfigError
 
 _LEFT_OUT = "…"
-_OF_RECORDS = ("key", "value", "headers", "differences")
-"""Facts with content of records."""
-_AFTER_COORDINATES = re.compile(r"(\S+-\d+@\d+[^:]*:)(\s*[A-Za-z_][\w.]*:(?=\s))?.*", re.DOTALL)
+_OF_RECORDS = ("key", "value", "headers", "differences", "stack", "log_end")
+"""Facts with content of records; a stack has lines of the program, which may be confidential too, as may a log."""
+_OF_NO_RECORD = ("topic", "partition", "offset", "timestamp_ms", "error_type", "tasks", "value_bytes", "left_out_bytes", "since_ms")
+"""Facts without content of records. So are all of `ErrorDetails`."""
+_AFTER_COORDINATES = re.compile(r"(\S+-\d+@\d+(?:, at .+?:\d+ in [^\s:]+)?[^:]*:)(\s*[A-Za-z_][\w.]*:(?=\s))?.*", re.DOTALL)
+_DETAILS = frozenset(field.name for field in fields(ErrorDetails))
 _SHORTEST_QUOTE = 5
 """Length from which a quote is removed inside words too; shorter quotes are removed only as whole words."""
 _WORD = re.compile(r"\w+")
@@ -53,12 +59,13 @@ def message_body(alert: Alert, *, include_record: bool) -> str:
 def _title(alert: Alert) -> str:
     error = str(alert.detail.get("error") or "")
     error_type = str(alert.detail.get("error_type") or "")
+    at = f", at {alert.detail['location']}" if alert.detail.get("location") else ""
     match alert.kind:
         case "TASK_PAUSED" if error_type:
-            return f"task {alert.task} is paused at {alert.subject}: {error_type}: {_without_record(alert, 'error', error)}"
+            return f"task {alert.task} is paused at {alert.subject}{at}: {error_type}: {_without_record(alert, 'error', error)}"
         case "BAD_DEPLOY":
             why = alert.detail.get("why")
-            return f"it looks like a bad deploy: {why}. Nothing is skipped until this is resolved. Last error: {error_type}"
+            return f"it looks like a bad deploy: {why}. Nothing is skipped until this is resolved. Last error{at}: {error_type}"
         case "TABLE_DIFFERS":
             counts = alert.detail.get("counts")
             numbers = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count) if isinstance(counts, dict) else _LEFT_OUT
@@ -68,7 +75,7 @@ def _title(alert: Alert) -> str:
 
 
 def _without_record(alert: Alert, name: str, text: str) -> str:
-    if name in ("topic", "partition", "offset", "timestamp_ms", "error_type", "tasks", "value_bytes", "left_out_bytes"):
+    if name in _OF_NO_RECORD or name in _DETAILS:
         return text
     record = _record(alert)
     if record is not None:
@@ -141,21 +148,14 @@ def send(urls: Sequence[str], title: str, body: str, severity: Severity) -> None
     }
     messenger = apprise.Apprise()
     for url in urls:
-        address = _with_environment(url)
+        try:
+            address = filled_in(url, "a notification in streams.toml")
+        except StreamsConfigError as error:
+            raise NotificationError(str(error)) from error
         if not messenger.add(address):
             raise NotificationError(f"{address.split('://', 1)[0]}://… is not an address that apprise knows")
     if not messenger.notify(title=title, body=body, notify_type=kinds[severity]):
         raise NotificationError("at least one address did not take the message; the log says which")
-
-
-def _with_environment(url: str) -> str:
-    def value(match: re.Match[str]) -> str:
-        name = match[1]
-        if name not in os.environ:
-            raise NotificationError(f"the environment has no {name}, which a notification in streams.toml reads")
-        return os.environ[name]
-
-    return re.sub(r"\$\{(\w+)\}", value, url)
 
 
 def notify_pending(control_plane: ControlPlane, rules: Sequence[NotificationRule], deliver: Send, *, at: datetime) -> int:
@@ -163,8 +163,8 @@ def notify_pending(control_plane: ControlPlane, rules: Sequence[NotificationRule
     if not rules:
         return 0
     with control_plane.reading() as session:
-        query = select(Alert).where(Alert.notified_at.is_(None), Alert.notify_attempts < NOTIFY_ATTEMPTS).order_by(Alert.id)
-        waiting = list(session.scalars(query))
+        unsent = (Alert.notified_at.is_(None), Alert.notify_attempts < NOTIFY_ATTEMPTS, Alert.state != AlertState.RESOLVED.value)
+        waiting = list(session.scalars(select(Alert).where(*unsent).order_by(Alert.id)))
     return sum(_notify(control_plane, alert, rules, deliver, at) for alert in waiting)
 
 

@@ -13,6 +13,7 @@ the same alert and the same run. The injected time (`at`) is the only clock here
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from datetime import datetime, timedelta
 
 from sqlalchemy import func, select
@@ -23,6 +24,7 @@ from penstock.orchestration.alerts.alerts import NewAlert
 from penstock.orchestration.database.models import Alert, AlertSighting, AlertState, Event, RunBookRun, RunBookState, Task
 from penstock.orchestration.declarations.applications import Application
 from penstock.orchestration.declarations.policies import RunBook, Severity, Start
+from penstock.runtime.model.error_details import ErrorDetails
 from penstock.runtime.model.events import EventKind
 from penstock.runtime.model.states import TaskKind, TaskState
 
@@ -35,6 +37,7 @@ MOST_ATTEMPTS = 3
 ACTOR = "sensor"
 _WAITING = (RunBookState.PROPOSED.value, RunBookState.REQUESTED.value)
 _BY_HAND = "command"
+_DETAILS = ("since_ms", *(field.name for field in fields(ErrorDetails)))
 
 
 def of_pause(session: Session, application: Application, event: Event, at: datetime) -> RunBookRun | None:
@@ -72,13 +75,14 @@ def resolve_running(session: Session, application: Application, at: datetime, ki
             alerts.resolve(session, alert, actor=ACTOR, at=at, resolution="all of its tasks run again")
 
 
-def unfinished(session: Session, application: Application, at: datetime) -> list[RunBookRun]:
-    """Return the policy's runs to start again: killed or failed before their end while the task is still paused, at most `MOST_ATTEMPTS`
-    times in all. Each is returned once per attempt."""
+def unfinished(session: Session, application: Application, at: datetime, book: RunBook = RunBook.SKIP_RECORD) -> list[RunBookRun]:
+    """Return the policy's runs of a run-book to start again: killed or failed before their end, and, for a pause, still needed; at most
+    `MOST_ATTEMPTS` times in all. Each is returned once per attempt."""
     states = [RunBookState.REQUESTED.value, RunBookState.RUNNING.value, RunBookState.FAILED.value]
     query = select(RunBookRun).where(
         RunBookRun.application == application.id,
         RunBookRun.by_policy,
+        RunBookRun.run_book == book.value,
         RunBookRun.state.in_(states),
         RunBookRun.attempts < MOST_ATTEMPTS,
         RunBookRun.requested_at > at - BUDGET_PERIOD,
@@ -87,7 +91,7 @@ def unfinished(session: Session, application: Application, at: datetime) -> list
     for run in session.scalars(query.order_by(RunBookRun.id).with_for_update()):
         times = [run.requested_at, run.started_at, run.ended_at, *(step.ended_at or step.started_at for step in run.steps)]
         paused = alerts.unresolved(session, application=application.id, kinds=[TASK_PAUSED], subject=run.subject)
-        if paused and at - max(time for time in times if time is not None) >= PATIENCE:
+        if (paused or book is not RunBook.SKIP_RECORD) and at - max(time for time in times if time is not None) >= PATIENCE:
             run.attempts, run.requested_at = run.attempts + 1, at
             again.append(run)
     return again
@@ -125,6 +129,7 @@ def used_up(session: Session, application: Application, at: datetime) -> bool:
     counted = select(func.count()).where(
         RunBookRun.application == application.id,
         RunBookRun.by_policy,
+        RunBookRun.run_book == RunBook.SKIP_RECORD.value,
         RunBookRun.requested_at > at - BUDGET_PERIOD,
         RunBookRun.state.not_in([RunBookState.REFUSED.value, RunBookState.PROPOSED.value]),
     )
@@ -181,8 +186,9 @@ def _open_bad_deploy(session: Session, application: Application, event: Event, r
         severity=Severity.ERROR,
         application=application.id,
         subject=application.id,
-        title=f"it looks like a bad deploy: {reason}. Nothing is skipped until this is resolved. Last error: {payload.get('error')}",
-        detail={"why": reason, "error_type": payload.get("error_type"), "error": payload.get("error"), "tasks": {}},
+        title=f"it looks like a bad deploy: {reason}. Nothing is skipped until this is resolved. "
+        f"Last error{_at(payload)}: {payload.get('error')}",
+        detail={"why": reason, **{name: payload.get(name) for name in ("error_type", "error", "location")}, "tasks": {}},
         seen_at=event.at,
     )
     deploy, _ = alerts.open_alert(session, new, actor=ACTOR, at=at)
@@ -193,8 +199,8 @@ def _open_bad_deploy(session: Session, application: Application, event: Event, r
             alerts.resolve(session, alert, actor=ACTOR, at=at, resolution=f"part of alert {deploy.id}: it looks like a bad deploy")
     deploy.detail = {**deploy.detail, "tasks": tasks}
     deploy.count = max(1, len(tasks))
-    called_off = select(RunBookRun).where(RunBookRun.application == application.id, RunBookRun.by_policy, RunBookRun.state.in_(_WAITING))
-    for run in session.scalars(called_off.with_for_update()):
+    of_policy = select(RunBookRun).where(RunBookRun.application == application.id, RunBookRun.by_policy, RunBookRun.state.in_(_WAITING))
+    for run in session.scalars(of_policy.where(RunBookRun.run_book == RunBook.SKIP_RECORD.value).with_for_update()):
         run.state, run.ended_at, run.reason = RunBookState.REFUSED.value, at, f"called off by alert {deploy.id}: it looks like a bad deploy"
 
 
@@ -242,6 +248,11 @@ def _place(event: Event) -> str:
     return f"{event.payload.get('topic')}-{event.payload.get('partition')}@{event.payload.get('offset')}"
 
 
+def _at(payload: Mapping[str, object]) -> str:
+    """Return the line of the application that failed, for a title."""
+    return f", at {payload['location']}" if payload.get("location") else ""
+
+
 def pause_alert(event: Event) -> NewAlert:
     """Return the alert of a pause, with the beginning of the bad record."""
     payload, place = event.payload, _place(event)
@@ -249,7 +260,8 @@ def pause_alert(event: Event) -> NewAlert:
     key, value = (raw_bytes.from_base64(payload.get(name)) for name in ("key_base64", "value_base64"))
     shown: dict[str, object] = {
         name: payload.get(name)
-        for name in ("topic", "partition", "offset", "timestamp_ms", "error_type", "error", "reason", "left_out_bytes")
+        for name in ("topic", "partition", "offset", "timestamp_ms", "error_type", "error", "reason", "left_out_bytes", *_DETAILS)
+        if name in payload or name not in _DETAILS
     }
     if not by_hand:
         shown |= {
@@ -265,7 +277,9 @@ def pause_alert(event: Event) -> NewAlert:
         subject=place,
         instance=event.instance,
         task=event.task,
-        title=f"task {event.task} was paused by hand" if by_hand else f"task {event.task} is paused at {place}: {payload.get('error')}",
+        title=f"task {event.task} was paused by hand"
+        if by_hand
+        else f"task {event.task} is paused at {place}{_at(payload)}: {payload.get('error')}",
         detail=shown,
         seen_at=event.at,
     )

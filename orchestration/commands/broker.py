@@ -11,19 +11,24 @@ from penstock.orchestration.commands.common import err, fail, out
 from penstock.orchestration.declarations.project_paths import ProjectPaths
 from penstock.orchestration.embedded import tools
 from penstock.orchestration.embedded.jars import JarsError
-from penstock.orchestration.embedded.kafka import DEFAULT_PORT, BrokerError, BrokerStatus, EmbeddedBroker
+from penstock.orchestration.embedded.kafka import BrokerError, BrokerStatus, EmbeddedBroker
+from penstock.runtime.model.errors import MissingExtraError
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
 
-Port = Annotated[int, typer.Option("--port", "-p", min=1, max=65535, help="Port of 127.0.0.1 to listen on.")]
+Port = Annotated[
+    int | None,
+    typer.Option("--port", "-p", min=1, max=65535, help="Port of 127.0.0.1 to listen on. Default: as last time, or 9092."),
+]
 
 
-def _broker(port: int = DEFAULT_PORT) -> EmbeddedBroker:
-    return EmbeddedBroker(ProjectPaths.find().broker_dir, port)
+def _broker(port: int | None = None) -> EmbeddedBroker:
+    paths = ProjectPaths.find()
+    return EmbeddedBroker(paths.broker_dir, port or paths.broker_port)
 
 
 @app.command()
-def start(port: Port = DEFAULT_PORT) -> None:
+def start(port: Port = None) -> None:
     """Start Kafka on this machine's loopback interface, and return when it answers.
 
     It keeps running when this command, Dagster or the shell ends. Its data is kept for the next start. The first start downloads Kafka's
@@ -34,7 +39,7 @@ def start(port: Port = DEFAULT_PORT) -> None:
     try:
         with err.status("Starting Kafka …"):
             status = broker.start()
-    except (BrokerError, JarsError) as error:
+    except (BrokerError, JarsError, MissingExtraError) as error:
         fail(str(error))
     out.print(f"Kafka {'runs already' if running else 'is ready'} at [bold]{status.bootstrap_servers}[/bold]")
     _describe(status)
@@ -86,7 +91,7 @@ def tool(
         arguments += ["--bootstrap-server", running.bootstrap_servers]
     try:
         raise typer.Exit(subprocess.run(tools.command(name, arguments), check=False).returncode)
-    except JarsError as error:
+    except (JarsError, MissingExtraError) as error:
         fail(str(error))
 
 

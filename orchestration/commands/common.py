@@ -7,29 +7,27 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Annotated, NoReturn
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from confluent_kafka import KafkaException
 from rich.console import Console, RenderableType
 from rich.table import Table
 
-from penstock.orchestration.alerts.alerts import UnknownAlertError
-from penstock.orchestration.database import ControlPlane, ControlPlaneError
-from penstock.orchestration.database.audit import now
-from penstock.orchestration.database.models import from_ms
-from penstock.orchestration.dead_letters.topic import DeadLetterError
 from penstock.orchestration.declarations.applications import Application, Applications, WrongDeclarationError
+from penstock.orchestration.declarations.errors import ExpectedError
 from penstock.orchestration.declarations.project_paths import ProjectPaths
 from penstock.orchestration.drawing.console import stdout_console
-from penstock.orchestration.instances.launcher import Launcher, LaunchError
-from penstock.orchestration.instances.operations import Operations
+from penstock.orchestration.instances.launcher import Launcher
 from penstock.orchestration.kafka.observer import Observer
-from penstock.orchestration.kafka.task_commands import RefusedError
-from penstock.orchestration.run_books import RunBookError
+from penstock.runtime.model.clock import from_ms
 from penstock.runtime.model.errors import BrokerUnavailableError, StreamsError
+from penstock.runtime.model.extras import extra
 from penstock.runtime.model.ids import TaskId
+
+if TYPE_CHECKING:
+    from penstock.orchestration.instances.operations import Operations
 
 JsonValue = Mapping[str, object] | Sequence[Mapping[str, object]]
 """Output of a command with --json."""
@@ -42,18 +40,6 @@ _WHOLE = ("alert", "application", "table", "store", "snapshot", "task", "instanc
 
 out = stdout_console()
 err = Console(stderr=True, highlight=False, soft_wrap=True)
-
-_EXPECTED = (
-    WrongDeclarationError,
-    ControlPlaneError,
-    LaunchError,
-    RefusedError,
-    RunBookError,
-    DeadLetterError,
-    UnknownAlertError,
-    StreamsError,
-    KafkaException,
-)
 
 
 def fail(message: str, status: int = 1) -> NoReturn:
@@ -90,6 +76,9 @@ def project(*, undeclared: bool = False) -> Iterator[Operations]:
 
 
 def _find(undeclared: bool) -> Operations:
+    with extra("dagster", "This command uses the control plane, which"):
+        from penstock.orchestration.database import ControlPlane
+        from penstock.orchestration.instances.operations import Operations
     try:
         return Operations.find()
     except WrongDeclarationError as error:
@@ -137,7 +126,7 @@ def targets(application: str | None, bootstrap_servers: str | None) -> list[Targ
             raise typer.BadParameter("--bootstrap-servers needs to know which application: add --application")
         return [Target(Observer(application, bootstrap_servers))]
     paths = ProjectPaths.find()
-    declared = Applications.read(paths.streams_toml)
+    declared = Applications.of(paths)
     found = [declared.named(application)] if application is not None else declared.applications
     return [Target(Observer(each.id, each.bootstrap_servers), each.instances, Launcher(paths)) for each in found]
 
@@ -146,7 +135,7 @@ def named(application: str, bootstrap_servers: str | None) -> Application:
     """Return the application as declared; with --bootstrap-servers, one of which only the name is known."""
     if bootstrap_servers is not None:
         return Application(application, "", (), {"bootstrap.servers": bootstrap_servers})
-    return Applications.read(ProjectPaths.find().streams_toml).named(application)
+    return Applications.of(ProjectPaths.find()).named(application)
 
 
 @contextmanager
@@ -156,7 +145,7 @@ def explained() -> Iterator[None]:
         yield
     except KafkaException as error:
         fail(f"Kafka: {error.args[0].str()}")
-    except _EXPECTED as error:
+    except (ExpectedError, StreamsError) as error:
         fail(str(error))
 
 
@@ -214,7 +203,7 @@ def ago(at: datetime | None) -> str:
     """Format a time as its age, in the largest fitting unit."""
     if at is None:
         return ""
-    seconds = max(0.0, (now() - at).total_seconds())
+    seconds = max(0.0, (datetime.now(UTC) - at).total_seconds())
     for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit} ago"
@@ -235,5 +224,6 @@ def table(*columns: str) -> Table:
 
 
 def brief(detail: dict[str, object]) -> str:
-    """Format an entry's details as one line, without the bytes of records."""
-    return ", ".join(f"{key} {value}" for key, value in detail.items() if value not in (None, "") and not key.endswith("_base64"))
+    """Format an entry's details as one line, without the bytes of records and without stacks."""
+    shown = {key: value for key, value in detail.items() if value not in (None, "") and key != "stack" and not key.endswith("_base64")}
+    return ", ".join(f"{key} {value}" for key, value in shown.items())

@@ -33,13 +33,14 @@ from penstock.orchestration.commands.common import (
     table,
     targets,
 )
-from penstock.orchestration.database.models import from_ms
 from penstock.orchestration.declarations.unknown_names import unknown
-from penstock.orchestration.drawing.live import newest_text
+from penstock.orchestration.drawing import with_call_sites
+from penstock.orchestration.drawing.live import newest_call_sites, newest_text
 from penstock.orchestration.instances.launcher import CLOCK_WOBBLE_SECONDS, Launcher
 from penstock.orchestration.kafka.idle_tasks import idle_tasks
 from penstock.orchestration.kafka.observer import Observer, Picture
-from penstock.runtime.coordination.records import SILENT_MS, Member, TaskReport
+from penstock.runtime.coordination.records import SILENT_MS, GlobalStoreReport, Member, TaskReport
+from penstock.runtime.model.clock import from_ms
 from penstock.runtime.model.errors import StreamsError
 from penstock.runtime.model.events import Event, EventKind
 from penstock.runtime.model.states import TaskKind, TaskState
@@ -85,7 +86,8 @@ def status(
 def tasks(
     application: Application = None, named: Named = None, bootstrap_servers: Servers = None, as_json: Json = False, watch: Watch = None
 ) -> None:
-    """List tasks with state, lag, age of the last checkpoint, and the record that a paused one waits at. Read from Kafka alone."""
+    """List tasks and global stores with state, lag, age of the last checkpoint, the progress of a restore, and the record that a paused
+    task waits at. Read from Kafka alone."""
 
     def make() -> RenderableType | JsonValue:
         rows = [row for target in targets(application or named, bootstrap_servers) for row in _tasks(_picture(target))]
@@ -285,7 +287,8 @@ def _unread_text(application: str, topic: str, read: int, partitions: int) -> st
 
 
 def _tasks(picture: Picture) -> list[Row]:
-    return [_task_row(picture.application, task, instance, report) for task, instance, report in picture.reports()]
+    rows = [_task_row(picture.application, task, instance, report) for task, instance, report in picture.reports()]
+    return rows + [_global_row(picture.application, *copy) for copy in picture.global_stores()]
 
 
 def _task_row(application: str, task: str, instance: str, report: TaskReport) -> Row:
@@ -301,7 +304,34 @@ def _task_row(application: str, task: str, instance: str, report: TaskReport) ->
         "restore": None if report.restore is None else msgspec.structs.asdict(report.restore),
         "checkpoint_ms": report.checkpoint_ms,
         "paused_at": None if paused is None else f"{paused.topic}-{paused.partition}@{paused.offset}",
+        "paused_since_ms": None if paused is None else paused.since_ms,
         "error": None if paused is None else paused.error,
+        "location": None if paused is None else paused.location,
+        "store": None,
+        "worker": None,
+        "recovery": None,
+    }
+
+
+def _global_row(application: str, store: str, instance: str, worker: int, report: GlobalStoreReport) -> Row:
+    """Return the row of a worker's copy of a global store. `recovery`: why it is rebuilt."""
+    return {
+        "application": application,
+        "task": "global",
+        "instance": instance,
+        "kind": "GLOBAL",
+        "state": report.state.value,
+        "lag": report.lag,
+        "position": report.position,
+        "restore": None if report.restore is None else msgspec.structs.asdict(report.restore),
+        "checkpoint_ms": report.checkpoint_ms,
+        "paused_at": None,
+        "paused_since_ms": None,
+        "error": None,
+        "location": None,
+        "store": store,
+        "worker": worker,
+        "recovery": report.reason,
     }
 
 
@@ -313,7 +343,7 @@ def _tasks_table(rows: Sequence[Row]) -> RenderableType:
         checkpoint = row["checkpoint_ms"]
         shown.add_row(
             str(row["application"]),
-            str(row["task"]),
+            _task_name(row),
             str(row["instance"]),
             str(row["kind"]),
             Text(str(row["state"]), style="red" if row["state"] == TaskState.PAUSED.value else ""),
@@ -322,8 +352,24 @@ def _tasks_table(rows: Sequence[Row]) -> RenderableType:
             Text(str(row["paused_at"] or "")),
             *([_progress(row["restore"])] if restoring else []),
         )
-    errors = [Text(f"task {row['task']} is paused at {row['paused_at']}: {row['error']}", style="red") for row in rows if row["error"]]
-    return Group(shown, *errors)
+    errors = [Text(_pause(row), style="red") for row in rows if row["error"]]
+    rebuilt = [
+        Text(f"{_task_name(row)} on {row['instance']} is rebuilt: {row['recovery']}", style="yellow") for row in rows if row["recovery"]
+    ]
+    return Group(shown, *errors, *rebuilt)
+
+
+def _task_name(row: Row) -> str:
+    """Return the id of a task, or the name of a global store, with the worker's number beyond the first."""
+    worker = row["worker"]
+    number = f" (worker {worker})" if isinstance(worker, int) and worker > 1 else ""
+    return str(row["task"]) if row["store"] is None else f"global {row['store']}{number}"
+
+
+def _pause(row: Row) -> str:
+    since, location = row["paused_since_ms"], row["location"]
+    ago = f", {ago_ms(since)}" if isinstance(since, int) else ""
+    return f"task {row['task']} is paused at {row['paused_at']}{ago}: {row['error']}{f' ({location})' if location else ''}"
 
 
 def _progress(restore: object) -> str:
@@ -362,6 +408,7 @@ def _describe(target: Target) -> Row:
     return {
         "application": picture.application,
         "topology": newest_text(picture),
+        "call_sites": newest_call_sites(picture),
         "leader": None if picture.assignment is None else picture.assignment.leader,
         "instances": _status(target),
         "tasks": _tasks(picture),
@@ -375,11 +422,12 @@ def _description(described: Row) -> list[RenderableType]:
         found = described[name]
         return found if isinstance(found, list) else []
 
+    sites = described["call_sites"] if isinstance(described["call_sites"], dict) else {}
     leader = f" (leader: {described['leader']})" if described["leader"] else ""
     last = [f"{clock(from_ms(int(str(row['at_ms']))))}  {row['instance']} {row['task'] or ''}  {row['kind']}" for row in rows("events")]
     return [
         Text(f"{described['application']}{leader}", style="bold"),
-        Text(str(described["topology"] or "it was never started here")),
+        Text(with_call_sites(str(described["topology"]), sites) if described["topology"] else "it was never started here"),
         _status_table(rows("instances")),
         _tasks_table(rows("tasks")),
         *(Text(f"{row['severity']} {row['kind']} {row['what']}", style="red") for row in rows("wrong")),

@@ -13,8 +13,8 @@ import msgspec
 import typer
 
 from penstock.orchestration.commands.common import Json, Servers, err, explained, hint, named, out, print_json, table
+from penstock.orchestration.declarations.applications import Application
 from penstock.orchestration.kafka.observer import Observer
-from penstock.runtime.config.environment import filled_in
 from penstock.runtime.model.errors import StreamsError
 
 _SECONDS = 10.0
@@ -30,6 +30,7 @@ def query(
     key: Annotated[str, typer.Argument(help="The key; a number or UUID is parsed if the store's keys have that type.")],
     form: Annotated[str, typer.Option("--format", help="Format of the key: text, json, or base64 of its bytes.")] = "text",
     stale: Annotated[bool, typer.Option("--stale", help="Also read from a copy, or from a part that is being restored.")] = False,
+    uncommitted: Annotated[bool, typer.Option("--uncommitted", help="Also read updates that are not committed yet.")] = False,
     url: Annotated[
         str | None, typer.Option(help="Address of an instance, for example http://10.0.0.5:8080. Default: one that Kafka knows.")
     ] = None,
@@ -42,7 +43,8 @@ def query(
     """Read a key of a store from the instance that has it, over the instances' HTTP endpoints (`http.port`)."""
     with explained():
         asked, token = _instances(application, bootstrap_servers, url, token)
-        described, found = _answer(asked, store, {"key": key, "format": form, **({"stale": "true"} if stale else {})}, token)
+        more = {**({"stale": "true"} if stale else {}), **({"isolation": "read_uncommitted"} if uncommitted else {})}
+        described, found = _answer(asked, store, {"key": key, "format": form, **more}, token)
     _print(found, store, as_json=as_json)
     if not described.get("global") and (found["rows"] == [] if "rows" in found else found["value"] is None):
         hint(_nothing_text(store, key, described, found))
@@ -86,13 +88,17 @@ def _instances(application: str, servers: str | None, url: str | None, token: st
     if url is not None:
         return [(url if "://" in url else f"http://{url}").rstrip("/")], token
     declared = named(application, servers)
-    own = declared.config.get("http.token")
     members = Observer(application, declared.bootstrap_servers).observe().members.values()
     newest = sorted(members, key=lambda member: -member.heartbeat_ms)
     addresses = list(dict.fromkeys(f"http://{member.application_server}" for member in newest if member.application_server))
     if not addresses:
         raise StreamsError(f"no instance of {application} has a known address: set http.port (and application.server) and restart them")
-    return addresses, token or (None if own is None else filled_in(str(own), "http.token"))
+    return addresses, token or _declared_token(declared)
+
+
+def _declared_token(application: Application) -> str | None:
+    own = application.value("http.token")
+    return None if own is None else str(own)
 
 
 def _answer(asked: Sequence[str], store: str, parameters: dict[str, str], token: str | None) -> tuple[dict[str, object], dict[str, object]]:

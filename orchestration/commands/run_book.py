@@ -21,6 +21,7 @@ from penstock.orchestration.run_books.inputs import (
     RebuildGlobalStoreInputs,
     ReplayDeadLettersInputs,
     RestartInstanceInputs,
+    RestoreGlobalTopicInputs,
     ResumeTaskInputs,
 )
 from penstock.orchestration.run_books.tasks import paused_at
@@ -59,6 +60,10 @@ def skip_record(
         _carry_out(SkipRecord(declared, operations.control_plane, found, _request(reason), _print), dry_run)
 
 
+_NOT_OPTIONS = ("reason", "dry_run", "run_book_run", "occurrence")
+"""Inputs that are no options of their own: two that every command has, and those of the policies."""
+
+
 def _command(declared: type[RunBookInputs]) -> Callable[..., None]:
     """Return the command of a run-book, generated from its declaration."""
 
@@ -75,7 +80,7 @@ def _command(declared: type[RunBookInputs]) -> Callable[..., None]:
                 typer.confirm(question, abort=True, err=True)
             _carry_out(book, inputs.dry_run)
 
-    parameters = [_parameter(name, field) for name, field in declared.model_fields.items() if name not in ("reason", "dry_run")]
+    parameters = [_parameter(name, field) for name, field in declared.model_fields.items() if name not in _NOT_OPTIONS]
     parameters += [_option("reason", "", Reason), _option("dry_run", False, DryRun)]
     if declared.question is not RunBookInputs.question:
         parameters.append(_option("yes", False, Yes))
@@ -97,7 +102,7 @@ def _option(name: str, default: object, annotation: object) -> inspect.Parameter
 
 
 # `skip-record` finds the record itself, and `penstock reset` shows the plan first: these two commands are not generated.
-for each in (ResumeTaskInputs, ReplayDeadLettersInputs, RebuildGlobalStoreInputs, RestartInstanceInputs):
+for each in (ResumeTaskInputs, ReplayDeadLettersInputs, RebuildGlobalStoreInputs, RestoreGlobalTopicInputs, RestartInstanceInputs):
     app.command(each.BOOK.NAME)(_command(each))
 
 

@@ -11,11 +11,11 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from penstock.orchestration.commands.common import Json, JsonValue, ago, explained, fail, show, table, warn
-from penstock.orchestration.database.models import from_ms
 from penstock.orchestration.declarations.applications import Applications
 from penstock.orchestration.declarations.project_paths import ProjectPaths
 from penstock.orchestration.declarations.state_tables import StateTable
 from penstock.orchestration.tables import TableVersion, WrongTableError, newest_version
+from penstock.runtime.model.clock import from_ms
 from penstock.runtime.snapshots.manifest import time_of_id
 
 Row = dict[str, object]
@@ -33,7 +33,7 @@ def tables(name: Annotated[str | None, typer.Argument(help="Show one table, with
     """
     with explained():
         paths = ProjectPaths.find()
-        declared = Applications.read(paths.streams_toml)
+        declared = Applications.of(paths)
         try:
             if name is not None:
                 one = declared.table(name)

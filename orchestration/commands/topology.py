@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -11,10 +12,10 @@ import typer
 
 from penstock.orchestration.commands.common import Servers, err, explained, fail, hint, named, warn
 from penstock.orchestration.commands.inspection import picture_of
-from penstock.orchestration.drawing import mermaid, parse, svg
-from penstock.orchestration.drawing.live import have_reported_again, newest_text, notes
+from penstock.orchestration.declarations.project_paths import ProjectPaths
+from penstock.orchestration.drawing import mermaid, parse, svg, with_call_sites
+from penstock.orchestration.drawing.live import have_reported_again, newest_call_sites, newest_text, notes
 from penstock.orchestration.kafka.observer import Observer, Picture
-from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.model.errors import BrokerUnavailableError
 from penstock.runtime.topology.factory import build_topology
 
@@ -31,7 +32,9 @@ class Form(StrEnum):
 
 def topology(
     application: Annotated[str, typer.Argument(help="The application.id.")],
-    form: Annotated[Form, typer.Option("--format", "-f", help="mermaid, svg, or text as describe() prints it.")] = Form.MERMAID,
+    form: Annotated[
+        Form, typer.Option("--format", "-f", help="mermaid, svg, or text: that of describe(), and the lines of unnamed nodes.")
+    ] = Form.MERMAID,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="A file to write, for example topology.svg.")] = None,
     rates: Annotated[
         bool, typer.Option("--rates/--no-rates", help="Measure the running instances' records per second (takes some seconds).")
@@ -46,8 +49,11 @@ def topology(
     `penstock topology flight-board --format svg --output flight-board.svg`
     """
     with explained():
-        text, found = _found(application, bootstrap_servers, rates and form is not Form.TEXT)
-    drawn = text if form is Form.TEXT else {Form.MERMAID: mermaid, Form.SVG: svg}[form](parse(text, found))
+        text, found, sites = _found(application, bootstrap_servers, rates and form is not Form.TEXT)
+    if form is Form.TEXT:
+        drawn = with_call_sites(text, sites)
+    else:
+        drawn = {Form.MERMAID: mermaid, Form.SVG: svg}[form](parse(text, found, sites))
     if output is None:
         typer.echo(drawn, nl=not drawn.endswith("\n"))
         return
@@ -58,8 +64,8 @@ def topology(
     hint(f"{output} is written")
 
 
-def _found(application: str, servers: str | None, rates: bool) -> tuple[str, dict[int, str]]:
-    """Return the text of the topology, and notes on its running sub-topologies."""
+def _found(application: str, servers: str | None, rates: bool) -> tuple[str, dict[int, str], Mapping[str, str]]:
+    """Return the text of the topology, notes on its running sub-topologies, and the lines that made its unnamed nodes."""
     known = named(application, servers)
     observer = Observer(application, known.bootstrap_servers)
     try:
@@ -71,11 +77,12 @@ def _found(application: str, servers: str | None, rates: bool) -> tuple[str, dic
         picture = Picture(application, {}, {}, {}, None)
     text = newest_text(picture)
     if text is not None:
-        return text, _notes(observer, picture, rates)
+        return text, _notes(observer, picture, rates), newest_call_sites(picture)
     if not known.factory:
         fail(f"{application} has no recorded topology on {servers}: has it ever been started there?")
-    config = StreamsConfig({**known.config, "application.id": application})
-    return str(build_topology(known.factory).resolved(config).describe()), {}
+    ProjectPaths.find().make_importable()
+    described = build_topology(known.factory).resolved(known.streams_config()).describe()
+    return str(described), {}, described.call_sites
 
 
 def _notes(observer: Observer, first: Picture, rates: bool) -> dict[int, str]:

@@ -13,6 +13,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from penstock.orchestration.alerts import alert_text, alerts
+from penstock.orchestration.alerts.incidents import GLOBAL_RECOVERY
 from penstock.orchestration.database.models import Alert, AlertState
 from penstock.orchestration.declarations.policies import Severity
 from penstock.orchestration.instances.operations import Operations
@@ -94,11 +95,13 @@ def metadata(alert: Alert) -> Mapping[str, dg.MetadataValue]:
 
 def launchpad(alert: Alert) -> str | None:
     """Return the path, within Dagster's UI, of the launchpad with the run-book for this alert filled in; None if no run-book fits."""
+    if (run := alert_text.waits_for_approval(alert)) is not None:
+        return _launchpad("approve_run_book", "decide", {"run_book_run": run})
+    if alert.kind == GLOBAL_RECOVERY and alert.detail.get("lost"):
+        return _launchpad("restore_global_topic", "restore", {"application": alert.application, "topic": alert.detail.get("topic")})
     if alert.kind != EventKind.TASK_PAUSED.value:
         return None
     task = {"application": alert.application, "task": alert.task}
-    if (run := alert_text.waits_for_approval(alert)) is not None:
-        return _launchpad("approve_run_book", "decide", {"run_book_run": run})
     if alert.detail.get("reason") == "command":
         return _launchpad("resume_task", "resume", task)
     return _launchpad("skip_record", "skip", {**task, **{name: alert.detail.get(name) for name in ("topic", "partition", "offset")}})

@@ -19,16 +19,12 @@ def instance_names(operations: Operations) -> list[str]:
     return [name for application in operations.applications.applications for name in operations.instances(application)]
 
 
-def differences(instance: dg.DagsterInstance, operations: Operations) -> tuple[list[str], list[str]]:
-    """Return the missing partitions, and the surplus ones."""
-    wanted, there = instance_names(operations), instance.get_dynamic_partitions(PARTITIONS)
-    return [name for name in wanted if name not in there], [name for name in there if name not in wanted]
-
-
 def follow_instances(instance: dg.DagsterInstance, operations: Operations) -> None:
     """Add missing partitions and delete surplus ones."""
-    missing, surplus = differences(instance, operations)
+    wanted, there = instance_names(operations), instance.get_dynamic_partitions(PARTITIONS)
+    missing = [name for name in wanted if name not in there]
     if missing:
         instance.add_dynamic_partitions(PARTITIONS, missing)
-    for name in surplus:
-        instance.delete_dynamic_partition(PARTITIONS, name)
+    for name in there:
+        if name not in wanted:
+            instance.delete_dynamic_partition(PARTITIONS, name)

@@ -10,6 +10,8 @@ from sqlalchemy import JSON, BigInteger, Boolean, DateTime, Dialect, ForeignKey,
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 from sqlalchemy.types import TypeDecorator
 
+from penstock.runtime.model.clock import from_ms as from_ms
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -30,14 +32,23 @@ class UtcDateTime(TypeDecorator[datetime]):
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
-def from_ms(milliseconds: int) -> datetime:
-    """Convert milliseconds since the epoch, as the engine writes them, to a time of the database."""
-    return _EPOCH + timedelta(milliseconds=milliseconds)
-
-
 def to_ms(at: datetime) -> int:
     """Convert a time to milliseconds since the epoch; fractions of a millisecond are dropped."""
     return (at - _EPOCH) // timedelta(milliseconds=1)
+
+
+GLOBAL_KIND = "GLOBAL"
+"""`Task.kind` of a worker's copy of a global store."""
+
+
+def global_task(store: str, worker: int = 1) -> str:
+    """Return `Task.task` of a worker's copy of a global store."""
+    return f"global {store}" + (f" (worker {worker})" if worker > 1 else "")
+
+
+def is_global(task: str) -> bool:
+    """Return True for a name by `global_task`."""
+    return task.startswith("global ")
 
 
 class Base(DeclarativeBase):
@@ -90,7 +101,8 @@ class Instance(Base):
 
 
 class Task(Base):
-    """Task as its owner last reported it. One row for each instance that has it (active, standby)."""
+    """Task as its owner last reported it. One row for each instance that has it (active, standby), and for each worker's copy of a global
+    store (`global_task`)."""
 
     __tablename__ = "tasks"
 
@@ -118,7 +130,7 @@ class Task(Base):
 
 
 class Checkpoint(Base):
-    """Last checkpoint of a task's stores on one instance: next offsets by store."""
+    """Last checkpoint of a task's stores, or of a copy of a global store, on one instance: next offsets by store."""
 
     __tablename__ = "checkpoints"
 
@@ -280,9 +292,9 @@ class Sample(Base):
 
     application: Mapped[str] = mapped_column(primary_key=True)
     kind: Mapped[str] = mapped_column(primary_key=True)
-    """`lag` or `dead-letters`."""
+    """`lag`."""
     subject: Mapped[str] = mapped_column(primary_key=True)
-    """A task, or a topic."""
+    """A task."""
     at: Mapped[datetime] = mapped_column(primary_key=True)
     value: Mapped[int] = mapped_column(BigInteger)
 

@@ -26,13 +26,14 @@ from sqlalchemy.exc import ArgumentError, DatabaseError, OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 
 from penstock.orchestration.database import migrate
+from penstock.orchestration.declarations.errors import ExpectedError
 
 _BUSY_SECONDS = 15
 _READING = "penstock_reading"
 _ADVISORY_LOCK = 0x50454E53  # any number that is not used for another lock in this database
 
 
-class ControlPlaneError(Exception):
+class ControlPlaneError(ExpectedError):
     """The database cannot be reached, used or migrated; the message names it (without password) and a remedy."""
 
 

@@ -73,7 +73,7 @@ def replayed_topic(application_id: str) -> str:
 
 def dead_letter_topics(application: Application) -> tuple[str, ...]:
     """Return the run-book's topic, and the one that the engine writes to, if the configuration names one."""
-    named = application.config.get("errors.dead.letter.queue.topic.name")
+    named = application.value("errors.dead.letter.queue.topic.name")
     return tuple(dict.fromkeys((dead_letter_topic(application.id), *([str(named)] if named else []))))
 
 

@@ -18,6 +18,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer, Topic
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from penstock.orchestration.declarations.errors import ExpectedError
 from penstock.orchestration.kafka.log import FROM_START, reader, to_end
 
 ERROR_PREFIX = "__streams.errors."
@@ -26,7 +27,7 @@ FOREVER: Mapping[str, str] = {"retention.ms": "-1", "cleanup.policy": "delete"}
 _SECONDS = 30.0
 
 
-class DeadLetterError(Exception):
+class DeadLetterError(ExpectedError):
     """A record could not be stored; nothing was written."""
 
 
@@ -71,7 +72,9 @@ def read_record(bootstrap_servers: str, topic: str, partition: int, offset: int,
     return None if message is None or message.offset() != offset else raw_record(message)
 
 
-def store_dead_letter(bootstrap_servers: str, application_id: str, record: RawRecord, error_type: str, error: str) -> DeadLetter:
+def store_dead_letter(
+    bootstrap_servers: str, application_id: str, record: RawRecord, error_type: str, error: str, stack: str = ""
+) -> DeadLetter:
     """Write a record to the dead-letter topic, unless it is there already. Raises DeadLetterError; KafkaException if no broker answers."""
     topic = dead_letter_topic(application_id)
     ensure_topic(bootstrap_servers, topic, FOREVER)
@@ -80,7 +83,7 @@ def store_dead_letter(bootstrap_servers: str, application_id: str, record: RawRe
     if found is not None:
         return DeadLetter(topic, found, already=True)
     try:
-        return DeadLetter(topic, _write(producer, topic, record, error_type, error), already=False)
+        return DeadLetter(topic, _write(producer, topic, record, _error_headers(record, error_type, error, stack)), already=False)
     except KafkaException as problem:
         if not problem.args[0].fatal():
             raise DeadLetterError(f"{record} could not be written to {topic}: {problem.args[0].str()}") from problem
@@ -95,8 +98,9 @@ def fencing_producer(bootstrap_servers: str, transactional_id: str) -> Producer:
     return producer
 
 
-def _write(producer: Producer, topic: str, record: RawRecord, error_type: str, error: str) -> int:
-    """Write the record in a transaction; return its offset. Raises KafkaException, which is fatal if another writer has fenced this one."""
+def _write(producer: Producer, topic: str, record: RawRecord, about: list[tuple[str, bytes]]) -> int:
+    """Write the record, with headers about its error, in a transaction; return its offset. Raises KafkaException, which is fatal if another
+    writer has fenced this one."""
     delivered: list[int] = []
 
     def report(problem: KafkaError | None, message: Message) -> None:
@@ -110,7 +114,7 @@ def _write(producer: Producer, topic: str, record: RawRecord, error_type: str, e
         value=record.value,
         partition=0,
         timestamp=record.timestamp_ms or 0,  # 0: the broker's time
-        headers=[*record.headers, *_error_headers(record, error_type, error)],
+        headers=[*record.headers, *about],
         on_delivery=report,
     )
     producer.commit_transaction(_SECONDS)
@@ -151,9 +155,10 @@ def find(bootstrap_servers: str, dead_letters: str, topic: str, partition: int, 
     return None
 
 
-def _error_headers(record: RawRecord, error_type: str, error: str) -> list[tuple[str, bytes]]:
+def _error_headers(record: RawRecord, error_type: str, error: str, stack: str) -> list[tuple[str, bytes]]:
     coordinates = {"topic": record.topic, "partition": str(record.partition), "offset": str(record.offset)}
-    fields = {"exception": error_type, "message": error, **coordinates}
+    trace = {"stacktrace": f"{stack}: {error}"} if stack else {}  # the stack's last line is the exception's type
+    fields = {"exception": error_type, "message": error, **trace, **coordinates}
     return [(ERROR_PREFIX + name, text.encode()) for name, text in fields.items()]
 
 

@@ -7,6 +7,7 @@
 
     [applications.flight-board.config]                   # keys of StreamsConfig; quoted, since they hold dots
     "bootstrap.servers" = "127.0.0.1:9092"               # the default: the embedded broker
+    "sasl.password" = "${KAFKA_PASSWORD}"                # ${NAME} is from the environment, of instances and commands alike
 
     [applications.flight-board.paused]                   # reaction to a pause, after the alert
     run-book = "skip-record"                             # or "none", the default: a person decides
@@ -15,6 +16,11 @@
     skip-errors = ["JSONDecodeError: .*"]                # only errors ("type: message") that one of these matches; default: all
     bad-deploy-tasks = 3                                 # this many tasks that pause on the same type of error …
     bad-deploy-seconds = 60                              # … within this time are a bad deploy: one alert, nothing is skipped
+
+    [applications.flight-board.global-recovery]          # reaction to a recovery of a global table, after the alert
+    run-book = "restore-global-topic"                    # where its topic lost records; or "none", the default
+    start = "after-approval"                             # the default; or "automatic"
+    error-attempts = 3                                   # from this recovery in a row on, the alert is an error
 
     [applications.flight-board.checkpoint-freshness]
     warn-seconds = 600                                   # age of work that is in no checkpoint
@@ -62,6 +68,7 @@ from pathlib import Path
 
 from penstock.orchestration.declarations.policies import (
     Freshness,
+    GlobalRecoveryPolicy,
     HealthLimits,
     NotificationRule,
     PausedPolicy,
@@ -69,10 +76,13 @@ from penstock.orchestration.declarations.policies import (
     Severity,
     SnapshotPolicy,
 )
+from penstock.orchestration.declarations.project_paths import PYPROJECT, ProjectPaths
 from penstock.orchestration.declarations.spark_settings import SparkSettings
 from penstock.orchestration.declarations.state_tables import StateTable, read_tables, reject_old_form
 from penstock.orchestration.declarations.toml_table import Table, WrongDeclarationError
 from penstock.orchestration.declarations.unknown_names import unknown
+from penstock.orchestration.embedded.ports import KAFKA_PORT, LOOPBACK
+from penstock.runtime.config.environment import Value, client_config, resolved
 from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.model.errors import StreamsConfigError
 from penstock.runtime.model.ids import HostInfo
@@ -91,7 +101,7 @@ __all__ = [
     "WrongDeclarationError",
 ]
 
-EMBEDDED_BROKER = "127.0.0.1:9092"
+EMBEDDED_BROKER = f"{LOOPBACK}:{KAFKA_PORT}"
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"  # valid as the name of a topic, of a folder and of a partition key
 _PORTS = ("metrics.port", "http.port")
 _MOST_INSTANCES = 1_000
@@ -105,8 +115,9 @@ class Application:
     id: str
     factory: str
     instances: tuple[str, ...]
-    config: Mapping[str, str | int | float | bool] = field(repr=False)
+    config: Mapping[str, Value] = field(repr=False)
     paused: PausedPolicy = field(default_factory=PausedPolicy)
+    global_recovery: GlobalRecoveryPolicy = field(default_factory=GlobalRecoveryPolicy)
     freshness: Freshness = field(default_factory=Freshness)
     health: HealthLimits = field(default_factory=HealthLimits)
     snapshots: SnapshotPolicy = field(default_factory=SnapshotPolicy)
@@ -115,7 +126,20 @@ class Application:
 
     @property
     def bootstrap_servers(self) -> str:
-        return str(self.config["bootstrap.servers"])
+        """The brokers' addresses. Raises StreamsConfigError if a variable in them is not set."""
+        return str(self.value("bootstrap.servers"))
+
+    def value(self, key: str) -> Value | None:
+        """Return a value of the configuration, with its variables replaced; None if the key is not set. Raises StreamsConfigError."""
+        return resolved({key: self.config[key]}, self.id)[key] if key in self.config else None
+
+    def client_config(self) -> dict[str, Value]:
+        """Return the configuration with variables replaced, for commands, checks and jobs. Raises StreamsConfigError."""
+        return client_config(self.config, self.id)
+
+    def streams_config(self) -> StreamsConfig:
+        """Return `client_config()` as the checked configuration of the application. Raises StreamsConfigError."""
+        return StreamsConfig({**self.client_config(), "application.id": self.id})
 
     def number(self, instance: str) -> int | None:
         """Return the number in an instance's name, from 1, for declared instances and those that `scale` added; None for others."""
@@ -124,13 +148,13 @@ class Application:
         digits = instance.removeprefix(f"{self.id}-")
         return int(digits) if self.counted and digits != instance and digits.isdecimal() and digits[:1] != "0" else None
 
-    def config_of(self, instance: str) -> Mapping[str, str | int | float | bool]:
+    def config_of(self, instance: str) -> Mapping[str, Value]:
         """Return the configuration of one instance. All instances of a machine share it, so each listens on the port after the previous
-        one's."""
+        one's. Variables are left for the instance to replace, except in ports and addresses."""
         behind = (self.number(instance) or 1) - 1
-        ports = {key: int(self.config[key]) + behind for key in _PORTS if int(self.config.get(key, 0))}
+        ports = {key: int(port) + behind for key in _PORTS if int(port := self.value(key) or 0)}
         config = {**self.config, **ports}
-        server = self.config.get("application.server")
+        server = self.value("application.server")
         if server is not None:
             first = HostInfo.build_from_endpoint(str(server))
             config["application.server"] = str(HostInfo(first.host, first.port + behind))
@@ -148,8 +172,19 @@ class Applications:
     source: Path | None = None
 
     @classmethod
-    def read(cls, path: Path) -> Applications:
-        """Read the file. Raises WrongDeclarationError: there is no such file, it is not TOML, or its content is wrong."""
+    def of(cls, paths: ProjectPaths) -> Applications:
+        """Read a project's declaration. Applications that name no broker use the project's embedded one. Raises WrongDeclarationError."""
+        if not paths.declared:
+            raise WrongDeclarationError(
+                f"There is no project here: neither a streams.toml nor a pyproject.toml with [tool.penstock] in {paths.root} or a folder "
+                "above it. To make one: penstock init NAME. PENSTOCK_STREAMS names a file elsewhere; penstock where shows what holds here."
+            )
+        return cls.read(paths.streams_toml, paths.embedded_broker)
+
+    @classmethod
+    def read(cls, path: Path, broker: str = EMBEDDED_BROKER) -> Applications:
+        """Read the file: a `streams.toml`, or a `pyproject.toml` with the same below `[tool.penstock]`. `broker`: of applications that name
+        none. Raises WrongDeclarationError: there is no such file, it is not TOML, or its content is wrong."""
         try:
             text = path.read_text(encoding="utf-8")
         except OSError as error:
@@ -158,17 +193,19 @@ class Applications:
             ) from error
         except UnicodeDecodeError as error:
             raise WrongDeclarationError(f"{path}: not TOML: byte {error.start} is not UTF-8 ({error.reason})") from error
-        return cls.parse(text, path)
+        return cls.parse(text, path, broker)
 
     @classmethod
-    def parse(cls, text: str, path: Path) -> Applications:
+    def parse(cls, text: str, path: Path, broker: str = EMBEDDED_BROKER) -> Applications:
         """Read the declaration from a string, like `read`."""
         try:
             content = tomllib.loads(text)
         except (ValueError, RecursionError) as error:  # a number with too many digits, tables nested too deeply
             raise WrongDeclarationError(f"{path}: not TOML: {error}") from error
         top = Table(content, (), path, text)
-        declared = tuple(_application(table) for table in top.tables("applications"))
+        if path.name == PYPROJECT:
+            top = top.table("tool").table("penstock")
+        declared = tuple(_application(table, broker) for table in top.tables("applications"))
         owners: dict[str, str] = {}
         for application in declared:
             for instance in application.instances:
@@ -247,15 +284,16 @@ def numbered(application_id: str, count: int) -> tuple[str, ...]:
     return tuple(f"{application_id}-{number}" for number in range(1, count + 1))
 
 
-def _application(table: Table) -> Application:
+def _application(table: Table, broker: str) -> Application:
     application_id = table.own_name(_NAME)
     application = Application(
         id=application_id,
         factory=table.text("factory", pattern=_FACTORY, example="examples.flight_board.topology:build"),
         instances=_instances(table, application_id),
         counted=table.is_whole("instances"),
-        config=_config(table, application_id),
+        config=_config(table, application_id, broker),
         paused=PausedPolicy.read(table.table("paused")),
+        global_recovery=GlobalRecoveryPolicy.read(table.table("global-recovery")),
         freshness=Freshness.read(table.table("checkpoint-freshness")),
         health=HealthLimits.read(table.table("health")),
         snapshots=SnapshotPolicy.read(table.table("snapshots")),
@@ -272,16 +310,17 @@ def _instances(table: Table, application_id: str) -> tuple[str, ...]:
     return table.texts("instances", pattern=_NAME, example=f"{application_id}-1")
 
 
-def _config(table: Table, application_id: str) -> Mapping[str, str | int | float | bool]:
+def _config(table: Table, application_id: str, broker: str) -> Mapping[str, Value]:
     settings = table.table("config")
-    config = {"bootstrap.servers": EMBEDDED_BROKER, **settings.scalars()}
+    config = {"bootstrap.servers": broker, **settings.scalars()}
     for key, why in (("application.id", "it is the name of the table"), ("client.id", "it is the name of the instance")):
         if key in config:
             raise settings.wrong((key,), f"cannot be set here: {why}")
     if "state.dir" in config:
         raise settings.wrong(("state.dir",), "cannot be set here: each instance has its own, under PENSTOCK_HOME")
-    try:
-        StreamsConfig({**config, "application.id": application_id})
+    try:  # a value whose variable is not set here is checked where it is
+        known = resolved(config, optional=config)
+        StreamsConfig({"bootstrap.servers": config["bootstrap.servers"], **known, "application.id": application_id})
     except StreamsConfigError as error:
         named = next((key for key in sorted(config, key=len, reverse=True) if key in str(error)), None)
         raise settings.wrong((named,) if named else (), str(error)) from error

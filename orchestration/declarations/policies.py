@@ -1,10 +1,10 @@
-"""Policies in `streams.toml`: the reaction to a pause, the limits of the checks, notifications."""
+"""Policies in `streams.toml`: the reaction to a pause and to a global recovery, the limits of the checks, notifications."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
 
 from penstock.orchestration.declarations.toml_table import Table
@@ -15,10 +15,11 @@ EXPORT = r"(\$\{|/|[A-Za-z][A-Za-z0-9+.-]*://).+"
 
 
 class RunBook(Enum):
-    """Run-book that the policy starts for a paused task."""
+    """Run-book that a policy starts: for a paused task, or for a global table whose topic has lost records."""
 
     NONE = "none"
     SKIP_RECORD = "skip-record"
+    RESTORE_GLOBAL_TOPIC = "restore-global-topic"
 
 
 class Start(Enum):
@@ -58,7 +59,7 @@ class PausedPolicy:
     def read(cls, table: Table) -> PausedPolicy:
         default = cls()
         policy = cls(
-            run_book=RunBook(table.choice("run-book", [book.value for book in RunBook], default.run_book.value)),
+            run_book=_run_book(table, RunBook.SKIP_RECORD),
             start=Start(table.choice("start", [start.value for start in Start], default.start.value)),
             budget_per_hour=table.whole("budget-per-hour", default=default.budget_per_hour, least=0),
             skip_errors=table.texts("skip-errors", default=()),
@@ -78,6 +79,40 @@ class PausedPolicy:
         return not self.skip_errors or any(re.fullmatch(pattern, f"{error_type}: {error}", re.DOTALL) for pattern in self.skip_errors)
 
 
+def _numbers(table: Table, default: object, **least: int) -> dict[str, int]:
+    """Read whole numbers by field, given the smallest allowed value of each. Their keys are the fields' names with hyphens."""
+    return {name: table.whole(name.replace("_", "-"), default=getattr(default, name), least=at) for name, at in least.items()}
+
+
+def _run_book(table: Table, possible: RunBook) -> RunBook:
+    return RunBook(table.choice("run-book", [RunBook.NONE.value, possible.value], RunBook.NONE.value))
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalRecoveryPolicy:
+    """Policy for recoveries of global stores: the run-book for a topic that has lost records unread, how it starts, and from which recovery
+    in a row (within ten minutes of each other) the alert is an error."""
+
+    run_book: RunBook = RunBook.NONE
+    start: Start = Start.AFTER_APPROVAL
+    error_attempts: int = 3
+
+    @classmethod
+    def read(cls, table: Table) -> GlobalRecoveryPolicy:
+        default = cls()
+        policy = cls(
+            run_book=_run_book(table, RunBook.RESTORE_GLOBAL_TOPIC),
+            start=Start(table.choice("start", [start.value for start in Start], default.start.value)),
+            error_attempts=table.whole("error-attempts", default=default.error_attempts, least=1),
+        )
+        table.reject_unknown()
+        return policy
+
+    def severity(self, attempt: int) -> Severity:
+        """Return the severity of a recovery, by its number in a row from 1."""
+        return Severity.ERROR if attempt >= self.error_attempts else Severity.WARN
+
+
 @dataclass(frozen=True, slots=True)
 class Freshness:
     """Limits of the age (seconds) of unsaved work, and of the records of restore debt (0: no limit), for a warning and for an error."""
@@ -89,13 +124,7 @@ class Freshness:
 
     @classmethod
     def read(cls, table: Table) -> Freshness:
-        default = cls()
-        freshness = cls(
-            warn_seconds=table.whole("warn-seconds", default=default.warn_seconds, least=1),
-            error_seconds=table.whole("error-seconds", default=default.error_seconds, least=1),
-            warn_records=table.whole("warn-records", default=default.warn_records, least=0),
-            error_records=table.whole("error-records", default=default.error_records, least=0),
-        )
+        freshness = cls(**_numbers(table, cls(), warn_seconds=1, error_seconds=1, warn_records=0, error_records=0))
         table.reject_unknown()
         if freshness.error_seconds < freshness.warn_seconds:
             raise table.wrong(("error-seconds",), f"must be at least warn-seconds ({freshness.warn_seconds})")
@@ -116,14 +145,7 @@ class HealthLimits:
 
     @classmethod
     def read(cls, table: Table) -> HealthLimits:
-        default = cls()
-        limits = cls(
-            lag_warn_records=table.whole("lag-warn-records", default=default.lag_warn_records, least=0),
-            lag_error_records=table.whole("lag-error-records", default=default.lag_error_records, least=0),
-            lag_grows_minutes=table.whole("lag-grows-minutes", default=default.lag_grows_minutes, least=0),
-            dead_letters_per_hour=table.whole("dead-letters-per-hour", default=default.dead_letters_per_hour, least=0),
-            offset_expiry_percent=table.whole("offset-expiry-percent", default=default.offset_expiry_percent, least=0),
-        )
+        limits = cls(**_numbers(table, cls(), **dict.fromkeys((each.name for each in fields(cls)), 0)))
         table.reject_unknown()
         if 0 < limits.lag_error_records < limits.lag_warn_records:
             raise table.wrong(("lag-error-records",), f"must be at least lag-warn-records ({limits.lag_warn_records})")

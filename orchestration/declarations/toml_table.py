@@ -14,10 +14,11 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from penstock.orchestration.declarations.errors import ExpectedError
 from penstock.runtime.model.secrets import is_secret, kind, shown
 
 
-class WrongDeclarationError(Exception):
+class WrongDeclarationError(ExpectedError):
     """`streams.toml` is missing or wrong, or names something that does not exist. The message says where, what, and what is expected."""
 
 

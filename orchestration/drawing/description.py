@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 _PART = re.compile(r"Sub-topology: (\d+)( for global store)?")
 _NODE = re.compile(r"(Source|Processor|Sink): (\S+) \((topics?|pattern|stores|extractor class): (.*)\)")
@@ -20,6 +20,13 @@ class Node:
     topics: tuple[str, ...]
     stores: tuple[str, ...]
     children: tuple[str, ...]
+    call_site: str = ""
+    """The call and line that made it, if its name was generated."""
+
+    @property
+    def title(self) -> str:
+        """Its name, and the line that made it."""
+        return f"{self.name} ({self.call_site})" if self.call_site else self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +52,15 @@ class Drawing:
     parts: tuple[Part, ...] = field(default=())
 
 
-def parse(text: str, notes: Mapping[int, str] | None = None) -> Drawing:
-    """Parse the description of a topology; `notes` by the number of the sub-topology. Raises ValueError for other text."""
+def with_call_sites(text: str, call_sites: Mapping[str, str]) -> str:
+    """Return the description followed by the call and line that made each node with a generated name."""
+    lines = "".join(f"  {node}: {site}\n" for node, site in call_sites.items())
+    return f"{text.rstrip()}\n\nLines:\n{lines}" if lines else text
+
+
+def parse(text: str, notes: Mapping[int, str] | None = None, call_sites: Mapping[str, str] | None = None) -> Drawing:
+    """Parse the description of a topology; `notes` by the number of the sub-topology, `call_sites` by the name of the node. Raises
+    ValueError for other text."""
     parts: list[Part] = []
     nodes: list[Node] = []
     for line in text.splitlines():
@@ -58,11 +72,11 @@ def parse(text: str, notes: Mapping[int, str] | None = None) -> Drawing:
             kind, name, what, listed = found.groups()
             names = tuple(listed.strip("[]").split(", ")) if listed.strip("[]") else ()
             topics = (f"[{listed}]",) if what == "extractor class" else () if what == "stores" else names
-            nodes.append(Node(kind.lower(), name, topics, names if what == "stores" else (), ()))
+            nodes.append(Node(kind.lower(), name, topics, names if what == "stores" else (), (), (call_sites or {}).get(name, "")))
         elif "-->" in line and nodes:
             children = tuple(name for name in line.split("-->")[1].strip().split(", ") if name != "none")
             last = nodes[-1]
-            nodes[-1] = Node(last.kind, last.name, last.topics, last.stores, children)
+            nodes[-1] = replace(last, children=children)
         if parts:
             parts[-1] = Part(parts[-1].number, parts[-1].is_global, tuple(nodes), parts[-1].note)
     if not parts or not all(part.nodes for part in parts):

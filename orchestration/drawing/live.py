@@ -15,6 +15,13 @@ def newest_text(picture: Picture) -> str | None:
     return None if newest is None else picture.topologies.get(newest.topology_hash)
 
 
+def newest_call_sites(picture: Picture) -> dict[str, str]:
+    """Return the call and line that made each node with a generated name, of the topology that the application runs."""
+    newest = max(picture.members.values(), key=lambda member: member.heartbeat_ms, default=None)
+    version = None if newest is None else picture.versions.get(newest.topology)
+    return {} if version is None else version.call_sites
+
+
 def notes(now: Picture, before: Picture | None = None) -> dict[int, str]:
     """Return for each sub-topology with tasks: their number, the number of paused ones, their lag; and the records per second since
     `before`, according to the committed offsets (which count transaction markers too).

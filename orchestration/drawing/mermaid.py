@@ -39,7 +39,7 @@ def _frame(part: Part) -> Iterator[str]:
     keys = _keys(part)
     yield f"  subgraph p{part.number}[{_text(part.title)}]"
     for node in part.nodes:
-        yield f"    {keys[node.name]}[{_text(node.name)}]"
+        yield f"    {keys[node.name]}[{_text(node.title)}]"
     stores = dict.fromkeys(store for node in part.nodes for store in node.stores)
     for number, store in enumerate(stores):
         yield f"    p{part.number}s{number}[({_text(store)})]:::store"

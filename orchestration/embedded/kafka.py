@@ -26,7 +26,7 @@ from confluent_kafka.admin import AdminClient
 from penstock.orchestration.embedded import jars, ports
 from penstock.orchestration.embedded.java import java_home
 
-DEFAULT_PORT = 9092
+DEFAULT_PORT = ports.KAFKA_PORT
 START_SECONDS = 60.0
 STOP_SECONDS = 30.0
 _POLL_SECONDS = 0.05

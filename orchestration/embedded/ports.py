@@ -7,6 +7,8 @@ import socket
 import psutil
 
 LOOPBACK = "127.0.0.1"
+KAFKA_PORT = 9092
+"""Port of the embedded broker, unless another one is chosen."""
 
 
 def is_free(port: int) -> bool:

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 
 from penstock.orchestration.declarations.applications import Application
-from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.kafka.topic_admin import TopicAdmin
-from penstock.runtime.model.errors import BrokerUnavailableError
-from penstock.runtime.model.ids import Partition
+from penstock.runtime.model.errors import BrokerUnavailableError, StreamsError
+from penstock.runtime.model.ids import TopicPartition
 
 _SECONDS = 10.0
 
@@ -22,30 +21,32 @@ _SECONDS = 10.0
 class BrokerFacts:
     """Facts as of one moment. Offsets are next offsets; unavailable facts are missing."""
 
-    committed: Mapping[Partition, int] = field(default_factory=dict)
-    starts: Mapping[Partition, int] = field(default_factory=dict)
-    ends: Mapping[Partition, int] = field(default_factory=dict)
+    committed: Mapping[TopicPartition, int] = field(default_factory=dict)
+    starts: Mapping[TopicPartition, int] = field(default_factory=dict)
+    ends: Mapping[TopicPartition, int] = field(default_factory=dict)
     cleanup_policies: Mapping[str, str] = field(default_factory=dict)
     offsets_retention_minutes: int | None = None
 
 
-def ask_broker(application: Application, changelogs: Iterable[Partition], global_topics: Iterable[str]) -> BrokerFacts:
+def ask_broker(application: Application, changelogs: Iterable[TopicPartition], global_topics: Iterable[str]) -> BrokerFacts:
     """Request the application's committed offsets, the bounds of its input partitions and changelogs, and configurations.
 
     Raises BrokerUnavailableError.
     """
-    topics = TopicAdmin(StreamsConfig({**application.config, "application.id": application.id}))
+    topics = TopicAdmin(application.streams_config())
     admin = AdminClient({"bootstrap.servers": application.bootstrap_servers, "log_level": 2})
     try:
         retention = _offsets_retention(
             admin
         )  # first: the requests below are safe only if a broker answers (see `penstock.orchestration.kafka.task_commands`)
-        committed = _committed(admin, application.id)
+        committed = topics.committed_offsets(application.id, stable=False)
     except KafkaException as error:
         raise BrokerUnavailableError(f"{application.id}: {application.bootstrap_servers}: {error.args[0].str()}") from error
+    except StreamsError as error:
+        raise BrokerUnavailableError(f"{application.id}: {error}") from error
     partitions = {*committed, *changelogs}
     known = topics.describe([*(partition.topic for partition in partitions), *global_topics])
-    there = [each for each in partitions if each.topic in known and each.number < known[each.topic].partitions]
+    there = [each for each in partitions if each.topic in known and each.partition < known[each.topic].partitions]
     return BrokerFacts(
         committed=committed,
         starts=topics.start_offsets(there),
@@ -53,12 +54,6 @@ def ask_broker(application: Application, changelogs: Iterable[Partition], global
         cleanup_policies={topic: known[topic].config.get("cleanup.policy", "") for topic in global_topics if topic in known},
         offsets_retention_minutes=retention,
     )
-
-
-def _committed(admin: AdminClient, group: str) -> dict[Partition, int]:
-    asked = [ConsumerGroupTopicPartitions(group)]
-    answer = admin.list_consumer_group_offsets(asked, request_timeout=_SECONDS)[group].result(_SECONDS)
-    return {Partition(str(each.topic), int(each.partition)): each.offset for each in answer.topic_partitions if each.offset >= 0}
 
 
 def _offsets_retention(admin: AdminClient) -> int | None:

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import pairwise
 
-from penstock.orchestration.database.models import Checkpoint, Instance, Task
+from penstock.orchestration.database.models import Checkpoint, Instance, Task, is_global
 from penstock.orchestration.declarations.applications import Application
 from penstock.orchestration.declarations.policies import Severity
 from penstock.orchestration.health.broker_facts import BrokerFacts
-from penstock.runtime.model.ids import Partition
+from penstock.runtime.model.ids import TopicPartition
 from penstock.runtime.model.states import TaskKind, TaskState
 
 Cell = str | int | float | bool | None
@@ -128,24 +128,29 @@ class Known:
         row = self.instances.get(instance)
         return row is not None and row.heartbeat_at is not None and (self.at - row.heartbeat_at).total_seconds() <= HEARTBEAT_SECONDS
 
-    def changelogs(self, task: str) -> dict[Partition, int | None]:
-        """Return the task's changelogs, as named in any checkpoint of it or of its sub-topology, without offsets."""
+    def changelogs(self, task: str) -> dict[TopicPartition, int | None]:
+        """Return the task's changelogs, as named in any checkpoint of it or of its sub-topology, without offsets; of a global store, its
+        topic's partitions."""
+        if is_global(task):
+            store = task.partition(" (worker ")[0]
+            copies = [checkpoint for (of, _), checkpoint in self.checkpoints.items() if of.partition(" (worker ")[0] == store]
+            return {log: None for checkpoint in copies for log in saved_offsets(checkpoint)}
         subtopology, _, number = task.partition("_")
-        found: dict[Partition, int | None] = {}
+        found: dict[TopicPartition, int | None] = {}
         for (of, _), checkpoint in self.checkpoints.items():
             if of.partition("_")[0] == subtopology:
-                found |= dict.fromkeys((Partition(each.topic, int(number)) for each in saved_offsets(checkpoint)), None)
+                found |= dict.fromkeys((TopicPartition(each.topic, int(number)) for each in saved_offsets(checkpoint)), None)
         return found
 
 
-def saved_offsets(checkpoint: Checkpoint) -> dict[Partition, int]:
+def saved_offsets(checkpoint: Checkpoint) -> dict[TopicPartition, int]:
     """Return the next offsets in a checkpoint, by changelog."""
-    found: dict[Partition, int] = {}
+    found: dict[TopicPartition, int] = {}
     for offsets in checkpoint.stores.values():
         for name, offset in offsets.items() if isinstance(offsets, dict) else ():
             topic, _, number = str(name).rpartition("-")
             if number.isdigit() and isinstance(offset, int):
-                found[Partition(topic, int(number))] = offset
+                found[TopicPartition(topic, int(number))] = offset
     return found
 
 
@@ -190,7 +195,7 @@ def _restore_debt(known: Known, task: Task) -> int | None:
     if known.broker is None:
         return None
     checkpoint = known.checkpoints.get((task.task, task.instance))
-    saved: Mapping[Partition, int | None] = saved_offsets(checkpoint) if checkpoint is not None else known.changelogs(task.task)
+    saved: Mapping[TopicPartition, int | None] = saved_offsets(checkpoint) if checkpoint is not None else known.changelogs(task.task)
     ends, starts = known.broker.ends, known.broker.starts
     logs = [(ends[log], starts.get(log, 0), offset) for log, offset in saved.items() if log in ends]
     return sum(max(0, end - max(start, offset or 0)) for end, start, offset in logs) if logs else None
@@ -212,7 +217,7 @@ def _alive(known: Known, name: str) -> Row:
     waiting = silent if silent is not None else 0.0 if since is None else max(0.0, (known.at - since).total_seconds())
     problem = f"{name}: wanted, and silent for {waiting:.0f} s" if wanted and waiting > HEARTBEAT_SECONDS else ""
     state = (row.state if row is not None else None) or "never started"
-    tasks = sum(task.instance == name and task.state != TaskState.CLOSED.value for task in known.tasks)
+    tasks = sum(task.instance == name and task.state != TaskState.CLOSED.value and not is_global(task.task) for task in known.tasks)
     cells: dict[str, Cell] = {"instance": name, "wanted": wanted, "state": state, "silent_s": round(waiting, 1), "tasks": tasks}
     return Row(cells, Severity.ERROR if problem else Severity.INFO, problem)
 
@@ -280,7 +285,7 @@ def _per_minute(samples: Sequence[tuple[datetime, int]]) -> float:
 
 
 def standbys(known: Known) -> CheckResult:
-    wanted = int(known.application.config.get("num.standby.replicas", 0))
+    wanted = int(known.application.value("num.standby.replicas") or 0)
     rows = tuple(_standby_row(known, task, wanted) for task in known.active() if wanted and known.changelogs(task.task))
     return CheckResult(
         STANDBYS, known.application.id, rows, {"under_replicated_tasks": sum(bool(row.problem) for row in rows)}, alert="UNDER_REPLICATED"
@@ -342,7 +347,7 @@ def _expiry_row(known: Known, task: Task, retention_minutes: int) -> Row:
 
 
 def compaction(known: Known) -> CheckResult:
-    checked = str(known.application.config.get("global.topic.compaction.check", "warn")) != "off"
+    checked = str(known.application.value("global.topic.compaction.check") or "warn") != "off"
     policies = {} if known.broker is None else known.broker.cleanup_policies
     rows = []
     for topic in sorted(known.global_topics & policies.keys()):

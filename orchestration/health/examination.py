@@ -11,7 +11,7 @@ from penstock.orchestration.alerts import alerts
 from penstock.orchestration.alerts.alerts import NewAlert
 from penstock.orchestration.alerts.incidents import INPUT_PARTITIONS
 from penstock.orchestration.database import ControlPlane
-from penstock.orchestration.database.models import Checkpoint, Event, Instance, RunBookRun, RunBookState, Sample, Task
+from penstock.orchestration.database.models import Checkpoint, Event, Instance, RunBookRun, RunBookState, Sample, Task, is_global
 from penstock.orchestration.declarations.applications import Application, Applications
 from penstock.orchestration.declarations.policies import Severity
 from penstock.orchestration.health import checks
@@ -154,18 +154,9 @@ def _skipped(session: Session, application: str, since: datetime) -> int:
 
 
 def _global_topics(session: Session, application: str) -> frozenset[str]:
-    """Return the topics of the global stores, as named in their last checkpoint, in warnings and in recoveries."""
+    """Return the topics of the global stores, as named in their last checkpoints, in warnings and in recoveries."""
     of_globals = [_NOT_COMPACTED, EventKind.GLOBAL_RECOVERY_STARTED.value]
     query = select(Event).where(Event.application == application, Event.kind.in_(of_globals))
     topics = {str(event.payload.get("topic")) for event in session.scalars(query)}
-    last = (
-        select(Event)
-        .where(Event.application == application, Event.kind == EventKind.CHECKPOINT.value, Event.task.is_(None))
-        .order_by(Event.sequence.desc())
-        .limit(1)
-    )
-    checkpoint = session.scalar(last)
-    stores = checkpoint.payload.get("stores") if checkpoint is not None else None
-    for offsets in stores.values() if isinstance(stores, dict) else ():
-        topics |= {str(partition).rpartition("-")[0] for partition in offsets}
-    return frozenset(topics)
+    checkpoints = session.scalars(select(Checkpoint).where(Checkpoint.application == application))
+    return frozenset(topics.union(*({log.topic for log in checks.saved_offsets(each)} for each in checkpoints if is_global(each.task))))

@@ -26,8 +26,10 @@ from filelock import FileLock, Timeout
 
 import penstock
 from penstock.orchestration.declarations.applications import Application
+from penstock.orchestration.declarations.errors import ExpectedError
 from penstock.orchestration.declarations.project_paths import ProjectPaths
 from penstock.runtime.instance.precheck import Findings
+from penstock.runtime.instance.settings import ExitStatus, exit_path
 
 _LOCK_SECONDS = 30
 _CHECK_SECONDS = 300.0
@@ -37,10 +39,12 @@ _PACKAGE_ROOT = Path(penstock.__file__).resolve().parents[1]  # the clone, or si
 
 
 _children: list[subprocess.Popen[bytes]] = []
-"""Children of this process that have not ended: they stay zombies until their parent waits for them."""
+"""Children of this process: they stay zombies until their parent waits for them."""
+_KERNEL_LOG = Path("/dev/kmsg")
+_KERNEL_LINE_BYTES = 8_192
 
 
-class LaunchError(Exception):
+class LaunchError(ExpectedError):
     """An instance could not be started or stopped; the message says why and where its log is."""
 
 
@@ -88,7 +92,8 @@ class Launcher:
 
     def running(self, instance: str) -> Process | None:
         """Return the process of the instance, if it is alive."""
-        _children[:] = [child for child in _children if child.poll() is None]
+        for child in _children:
+            child.poll()
         process = self.last(instance)
         return process if process is not None and process.alive else None
 
@@ -156,7 +161,8 @@ class Launcher:
         try:
             return msgspec.json.decode(lines[-1] if lines else "", type=Findings)
         except msgspec.DecodeError as error:
-            raise LaunchError(f"{application.factory} cannot be checked: {(done.stderr or done.stdout).strip()[-2000:]}") from error
+            said = (done.stderr or done.stdout).strip()[-2000:] or f"the process ended with status {done.returncode} and without a word"
+            raise LaunchError(f"{application.factory} cannot be checked: {said}") from error
 
     @contextmanager
     def _alone_with(self, instance: str) -> Iterator[None]:
@@ -195,11 +201,8 @@ class Launcher:
 
     def last_words(self, instance: str) -> str:
         """Return the last meaningful line of the instance's log: the message of a JSON line, or the line itself."""
-        try:
-            with self._paths.log_path(instance).open("rb") as log:
-                log.seek(max(0, log.seek(0, os.SEEK_END) - _TAIL_BYTES))
-                lines = [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]
-        except OSError:
+        lines = self.log_end(instance, 1)
+        if lines is None:
             return "no log was written"
         if not lines:
             return "its log is empty"
@@ -207,6 +210,32 @@ class Launcher:
             return str(msgspec.json.decode(lines[-1].encode(), type=dict[str, object]).get("message", lines[-1]))
         except msgspec.DecodeError:
             return lines[-1]
+
+    def log_end(self, instance: str, most: int = 10) -> list[str] | None:
+        """Return the last lines of the instance's log that are not blank; None without a log."""
+        try:
+            with self._paths.log_path(instance).open("rb") as log:
+                log.seek(max(0, log.seek(0, os.SEEK_END) - _TAIL_BYTES))
+                return [line for line in log.read().decode(errors="replace").splitlines() if line.strip()][-most:]
+        except OSError:
+            return None
+
+    def end_of(self, process: Process) -> str | None:
+        """Return how a process of an instance ended: its exit status or signal, or that the kernel killed it for lack of memory. None if
+        nothing is known: the process wrote no exit status, its parent is gone, and the kernel's log cannot be read or does not name it."""
+        status = next((child.poll() for child in _children if child.pid == process.pid), None)
+        if status is not None and status >= 0:
+            return f"with exit status {status}"
+        path = exit_path(self._paths.settings_path(process.instance))
+        try:
+            left = msgspec.json.decode(path.read_bytes(), type=ExitStatus)
+            if left.pid == process.pid and path.stat().st_mtime > process.created - CLOCK_WOBBLE_SECONDS:
+                return f"with exit status {left.status}"
+        except (OSError, msgspec.DecodeError):
+            pass  # it had no time to write it, or not all of it
+        if _killed_for_memory(process.pid):
+            return "killed by the kernel for lack of memory"
+        return None if status is None else f"by {signal.Signals(-status).name}"
 
     def _launch(self, application: Application, instance: str) -> Process:
         paths = self._paths
@@ -282,3 +311,21 @@ def _wait_until_dead(process: Process, timeout_s: float) -> bool:
             return False
         time.sleep(0.05)
     return True
+
+
+def _killed_for_memory(pid: int) -> bool:
+    """Return True if the kernel's log says that this process was killed for lack of memory. Often only root may read it."""
+    named = f"Killed process {pid} ".encode()
+    try:
+        log = os.open(_KERNEL_LOG, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        while line := os.read(log, _KERNEL_LINE_BYTES):  # /dev/kmsg returns one record at a time
+            if named in line:
+                return True
+    except OSError:  # BlockingIOError: the end of the log
+        pass
+    finally:
+        os.close(log)
+    return False

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from sqlalchemy import select
 
 from penstock.orchestration.database import ControlPlane, audit
-from penstock.orchestration.database.models import Instance, Task, from_ms, to_ms
+from penstock.orchestration.database.models import GLOBAL_KIND, Instance, Task, from_ms, to_ms
 from penstock.orchestration.declarations.applications import Application, Applications, WrongDeclarationError, numbered
 from penstock.orchestration.declarations.project_paths import ProjectPaths
 from penstock.orchestration.declarations.unknown_names import did_you_mean
@@ -65,7 +65,7 @@ class Operations:
     def find(cls) -> Operations:
         """Return the project selected by the environment (see `ProjectPaths.find`). Raises WrongDeclarationError, ControlPlaneError."""
         paths = ProjectPaths.find()
-        return cls(paths, Applications.read(paths.streams_toml), ControlPlane(paths.database_url))
+        return cls(paths, Applications.of(paths), ControlPlane(paths.database_url))
 
     def feed(self, application: Application) -> Feed:
         return Feed(application, self.control_plane)
@@ -266,13 +266,14 @@ class Operations:
         return True
 
     def rows(self, name: str) -> tuple[Instance, tuple[Task, ...]]:
-        """Return the row of an instance (a new one, if it never ran) and those of its open tasks."""
+        """Return the row of an instance (a new one, if it never ran) and those of its open tasks, without global stores."""
         application = self.applications.of_instance(name)
         with self.control_plane.reading() as session:
             row = session.get(Instance, (application.id, name))
             query = (
                 select(Task)
                 .where(Task.application == application.id, Task.instance == name, Task.state != TaskState.CLOSED.value)
+                .where(Task.kind != GLOBAL_KIND)
                 .order_by(Task.task)
             )
             tasks = tuple(session.scalars(query))
@@ -340,7 +341,7 @@ class Operations:
             if time.monotonic() > deadline:
                 raise LaunchError(
                     f"instance {name} (process {process.pid}) is {state or 'silent'} after {timeout_s:g} s, not RUNNING; it goes on. "
-                    f"It said last: {self.launcher.last_words(name)} (its log: {self.paths.log_path(name)}). penstock status shows how "
+                    f"It said last: {self.launcher.last_words(name)} (its log: {self.paths.log_path(name)}). penstock tasks shows how "
                     "far its restore has come"
                 )
             time.sleep(0.1)

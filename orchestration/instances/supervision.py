@@ -54,9 +54,12 @@ def examine_instance(session: Session, application: Application, name: str, laun
     """
     row = writer.instance_row(session, application.id, name)
     if not row.wanted:
+        row.deaths = 0  # a stop on purpose ends the series
         return Verdict(False, "not wanted")
     last = launcher.last(name)
     if last is not None and last.alive:
+        if row.deaths and at - datetime.fromtimestamp(last.created, UTC) > HEALTHY:
+            row.deaths = 0
         incidents.resolve_instance_alerts(session, row, at)
         return Verdict(False, f"runs as process {last.pid}")
     if last is None and row.host not in (None, socket.gethostname()):
@@ -93,10 +96,20 @@ def _count_death(session: Session, row: Instance, dead: Process, launcher: Launc
     lived = at - datetime.fromtimestamp(dead.created, UTC)
     row.deaths = 1 if lived > HEALTHY else row.deaths + 1
     row.died_at, row.dead_process = at, dead.key
-    last_words = launcher.last_words(row.name)
-    detail = {"pid": dead.pid, "deaths": row.deaths, "lived_s": round(lived.total_seconds()), "last words": last_words}
+    how, last_words = launcher.end_of(dead), launcher.last_words(row.name)
+    detail: dict[str, object] = {
+        "pid": dead.pid,
+        "ended": how or "nothing is known: a signal such as SIGKILL, or a crash",
+        "deaths": row.deaths,
+        "lived_s": round(lived.total_seconds()),
+        "log_end": "\n".join(launcher.log_end(row.name) or [last_words]),
+    }
     audit.record(session, incidents.ACTOR, "instance died", at=at, application=row.application, instance=row.name, detail=detail)
     times = f" ({row.deaths} times in a row)" if row.deaths > 1 else ""
+    if how is None:
+        why = ", and nothing is known of how"
+    else:  # an instance that ends by itself says why in its last line
+        why = f" {how}" + (f": {last_words}" if how.startswith("with exit status") else "")
     new = NewAlert(
         occurrence=f"{row.application}/{row.name}/{incidents.INSTANCE_DIED}/{dead.key}",
         kind=incidents.INSTANCE_DIED,
@@ -105,7 +118,7 @@ def _count_death(session: Session, row: Instance, dead: Process, launcher: Launc
         instance=row.name,
         subject=row.name,
         seen_at=at,
-        title=f"instance {row.name} (process {dead.pid}) died{times}: {last_words}",
+        title=f"instance {row.name} (process {dead.pid}) died{times}{why}",
         detail={**detail, "log": row.log_path},
     )
     alerts.open_or_update(session, new, actor=incidents.ACTOR, at=at)

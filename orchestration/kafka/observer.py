@@ -18,7 +18,16 @@ from confluent_kafka.admin import AdminClient
 
 from penstock.orchestration.kafka.log import FROM_START, reader, to_end
 from penstock.runtime.coordination import records
-from penstock.runtime.coordination.records import SILENT_MS, Assignment, Death, Desired, Member, TaskReport, TopologyText
+from penstock.runtime.coordination.records import (
+    SILENT_MS,
+    Assignment,
+    Death,
+    Desired,
+    GlobalStoreReport,
+    Member,
+    TaskReport,
+    TopologyText,
+)
 from penstock.runtime.coordination.topics import coordination_topic
 from penstock.runtime.model.errors import BrokerUnavailableError, StreamsError
 from penstock.runtime.model.events import Event, EventKind, events_topic
@@ -91,6 +100,16 @@ class Picture:
             for task, report in member.tasks.items()
         ]
         return sorted(found, key=lambda entry: (_task_order(entry[0]), entry[2].kind is not TaskKind.ACTIVE, entry[1]))
+
+    def global_stores(self) -> list[tuple[str, str, int, GlobalStoreReport]]:
+        """Return store, instance, number of the worker, and report of each copy of a global store."""
+        found = [
+            (store, instance, member.worker, report)
+            for instance in self.instances()
+            for member in self.workers(instance)
+            for store, report in member.global_stores.items()
+        ]
+        return sorted(found, key=lambda entry: entry[:3])
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +273,9 @@ def _paused(picture: Picture, events: Sequence[Event]) -> Iterator[Condition]:
             continue
         place = f"{at.topic}-{at.partition}@{at.offset}"
         what = (
-            f"task {task} on {instance} is paused at {place}: {at.error}" if at.error else f"task {task} on {instance} was paused by hand"
+            f"task {task} on {instance} is paused at {place}{f', at {at.location}' if at.location else ''}: {at.error}"
+            if at.error
+            else f"task {task} on {instance} was paused by hand"
         )
         yield Condition("TASK_PAUSED", "ERROR" if at.error else "INFO", place, what, paused_ms.get(task))
 
@@ -270,12 +291,13 @@ def _silent(picture: Picture, now_ms: int) -> Iterator[Condition]:
 
 
 def _recoveries(events: Sequence[Event]) -> list[Condition]:
-    under_way: dict[tuple[str, object], Condition] = {}
+    under_way: dict[tuple[str, object, object], Condition] = {}
     for event in events:
-        key = (event.instance, event.payload.get("store"))
+        store = event.payload.get("store")
+        key = (event.instance, event.payload.get("worker"), store)
         if event.kind is EventKind.GLOBAL_RECOVERY_STARTED:
-            what = f"global store {key[1]} on {event.instance} is rebuilt: {event.payload.get('reason')}"
-            under_way[key] = Condition("GLOBAL_RECOVERY", "WARN", f"{key[1]} on {event.instance}", what, event.at_ms)
+            what = f"global store {store} on {event.instance} is rebuilt: {event.payload.get('reason')}"
+            under_way[key] = Condition("GLOBAL_RECOVERY", "WARN", f"{store} on {event.instance}", what, event.at_ms)
         elif event.kind is EventKind.GLOBAL_RECOVERY_ENDED:
             under_way.pop(key, None)
     return list(under_way.values())

@@ -17,6 +17,7 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaExcepti
 from confluent_kafka.admin import AdminClient
 
 from penstock.orchestration.declarations.applications import Application
+from penstock.orchestration.declarations.errors import ExpectedError
 from penstock.runtime.coordination.commands import CommandClient
 from penstock.runtime.coordination.records import CommandResult
 from penstock.runtime.model.errors import BrokerUnavailableError, StreamsError
@@ -26,7 +27,7 @@ _SECONDS = 10.0
 _AGAIN_SECONDS = 0.5
 
 
-class RefusedError(Exception):
+class RefusedError(ExpectedError):
     """A request was refused because its subject is not in the required state; the message names the state."""
 
 

@@ -16,7 +16,7 @@ import msgspec
 from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
 
-from penstock.orchestration.database.models import Checkpoint, Instance, Task, from_ms
+from penstock.orchestration.database.models import GLOBAL_KIND, Checkpoint, Instance, Task, from_ms, global_task
 from penstock.orchestration.database.models import Event as EventRow
 from penstock.runtime.coordination import records
 from penstock.runtime.model.errors import StreamsError
@@ -65,17 +65,17 @@ def _apply_event(session: Session, application: str, event: Event) -> None:
     at = from_ms(event.at_ms)
     if event.kind is EventKind.INSTANCE_STATE:
         _apply_state(session, application, event, at)
+    elif event.kind is EventKind.CHECKPOINT:
+        stores, worker = _mapping(event.payload.get("stores")), event.payload.get("worker")
+        number = worker if isinstance(worker, int) else 1
+        parts = {event.task: stores} if event.task is not None else {global_task(store, number): {store: stores[store]} for store in stores}
+        for of, offsets in parts.items():
+            session.merge(Checkpoint(application=application, task=of, instance=event.instance, at=at, stores=offsets))
+            task = session.get(Task, (application, of, event.instance))
+            if task is not None and (task.checkpoint_at is None or task.checkpoint_at < at):
+                task.checkpoint_at = at
     elif event.task is None:
         return
-    elif event.kind is EventKind.CHECKPOINT:
-        session.merge(
-            Checkpoint(
-                application=application, task=event.task, instance=event.instance, at=at, stores=dict(_mapping(event.payload.get("stores")))
-            )
-        )
-        task = session.get(Task, (application, event.task, event.instance))
-        if task is not None and (task.checkpoint_at is None or task.checkpoint_at < at):
-            task.checkpoint_at = at
     elif event.kind is EventKind.TASK_PAUSED:
         _apply_pause(session, application, event, at, TaskState.PAUSED)
     elif event.kind is EventKind.TASK_RESUMED:
@@ -137,9 +137,19 @@ def _apply_member(session: Session, application: str, member: records.Member) ->
     if row.heartbeat_at is None or row.heartbeat_at <= at:
         _apply_process(row, member, at)
     # Each worker of an instance reports its own tasks, and their reports of the same moment arrive in any order.
-    _close_tasks(session, application, member.instance, at, Task.worker == member.worker, Task.task.not_in(list(member.tasks)))
-    for task, report in member.tasks.items():
-        _apply_report(session, _task_row(session, application, task, member.instance, at), report, member, at)
+    reports: dict[str, records.TaskReport | records.GlobalStoreReport] = {**member.tasks}
+    reports |= {global_task(store, member.worker): copy for store, copy in member.global_stores.items()}
+    _close_tasks(session, application, member.instance, at, Task.worker == member.worker, Task.task.not_in(list(reports)))
+    for task, report in reports.items():
+        opened = _task_row(session, application, task, member.instance, at)
+        if opened.updated_at > at:
+            continue
+        if isinstance(report, records.GlobalStoreReport):
+            opened.kind, opened.state, opened.lag = GLOBAL_KIND, report.state.value, report.lag
+            _apply_position(opened, report.position, report.end, report.checkpoint_ms, at)
+        else:
+            _apply_report(opened, report, at)
+        opened.worker, opened.incarnation, opened.updated_at = member.worker, member.incarnation, at
 
 
 def _apply_process(row: Instance, member: records.Member, at: datetime) -> None:
@@ -179,22 +189,23 @@ def _close_tasks(session: Session, application: str, instance: str, at: datetime
         task.state, task.updated_at = TaskState.CLOSED.value, at
 
 
-def _apply_report(session: Session, task: Task, report: records.TaskReport, member: records.Member, at: datetime) -> None:
-    if task.updated_at > at:
-        return
-    first_seen = task.offset_sum is None and report.checkpoint_ms is not None  # new database: the time of the move is unknown
-    if report.stateful and task.offset_sum != report.offset_sum and not first_seen:
-        task.moved_at = at
-        task.first_moved_at = task.first_moved_at or at
-    task.worker, task.incarnation = member.worker, member.incarnation
+def _apply_report(task: Task, report: records.TaskReport, at: datetime) -> None:
     task.kind, task.state, task.lag = report.kind.value, report.state.value, report.lag
-    task.offset_sum, task.end_sum, task.updated_at = report.offset_sum, report.end_sum, at
-    if report.checkpoint_ms is not None:
-        task.checkpoint_at = from_ms(report.checkpoint_ms)
+    _apply_position(task, report.offset_sum, report.end_sum, report.checkpoint_ms, at, stateful=report.stateful)
     paused = report.paused
     task.paused_topic = None if paused is None else paused.topic
     task.paused_partition = None if paused is None else paused.partition
     task.paused_offset = None if paused is None else paused.offset
+
+
+def _apply_position(task: Task, offsets: int, ends: int, checkpoint_ms: int | None, at: datetime, *, stateful: bool = True) -> None:
+    first_seen = task.offset_sum is None and checkpoint_ms is not None  # new database: the time of the move is unknown
+    if stateful and task.offset_sum != offsets and not first_seen:
+        task.moved_at = at
+        task.first_moved_at = task.first_moved_at or at
+    task.offset_sum, task.end_sum = offsets, ends
+    if checkpoint_ms is not None:
+        task.checkpoint_at = from_ms(checkpoint_ms)
 
 
 def instance_row(session: Session, application: str, instance: str) -> Instance:

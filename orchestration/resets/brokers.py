@@ -8,7 +8,8 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import TypeVar
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
+from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin._resource import ResourceType
@@ -23,7 +24,7 @@ from penstock.runtime.kafka.topic_admin import ANSWER_SECONDS, TopicAdmin
 from penstock.runtime.kafka.transactions import TransactionalProducer, fence
 from penstock.runtime.model.errors import BrokerUnavailableError, StreamsError, TaskMigratedError, TransactionAbortedError
 from penstock.runtime.model.events import events_topic
-from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.model.ids import NextOffset, TopicPartition
 
 Answer = TypeVar("Answer")
 
@@ -131,7 +132,7 @@ class Brokers:
         if _is_compacted_only(policy):
             self._set_policy(topic, "compact,delete")
         try:
-            partitions = [Partition(topic, number) for number in range(found.partitions)]
+            partitions = [TopicPartition(topic, number) for number in range(found.partitions)]
             self._topics.delete_records(self._topics.high_watermarks(partitions))
         finally:
             self.restore_policy(topic, policy)
@@ -146,13 +147,13 @@ class Brokers:
         """Delete all records of the events topic. Raises BrokerUnavailableError, StreamsError."""
         topic = events_topic(self._config.application_id)
         if topic in self._topics.describe([topic]):
-            self._topics.delete_records(self._topics.high_watermarks([Partition(topic, 0)]))
+            self._topics.delete_records(self._topics.high_watermarks([TopicPartition(topic, 0)]))
 
     def policies(self, topics: Collection[str]) -> dict[str, str]:
         """Return the cleanup.policy of each topic. Raises BrokerUnavailableError, StreamsError."""
         return {name: found.config.get(_POLICY, "delete") for name, found in self._topics.describe(topics).items()}
 
-    def set_offsets(self, offsets: Mapping[Partition, NextOffset], groups: Iterable[str]) -> None:
+    def set_offsets(self, offsets: Mapping[TopicPartition, NextOffset], groups: Iterable[str]) -> None:
         """Delete the groups with their committed offsets, and commit these offsets to the first one. Raises RefusedError if one has
         members, BrokerUnavailableError, StreamsError."""
         group, *others = groups
@@ -164,8 +165,8 @@ class Brokers:
         if offsets:
             self._commit(admin, group, offsets)
 
-    def _commit(self, admin: AdminClient, group: str, offsets: Mapping[Partition, NextOffset]) -> None:
-        wanted = ConsumerGroupTopicPartitions(group, [TopicPartition(*partition, offset) for partition, offset in offsets.items()])
+    def _commit(self, admin: AdminClient, group: str, offsets: Mapping[TopicPartition, NextOffset]) -> None:
+        wanted = ConsumerGroupTopicPartitions(group, [ClientPartition(*partition, offset) for partition, offset in offsets.items()])
         answer = admin.alter_consumer_group_offsets([wanted], request_timeout=ANSWER_SECONDS)[group]
         done = self._wait(f"set offsets of group {group}", answer)
         for at in done.topic_partitions if done is not None else ():

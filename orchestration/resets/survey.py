@@ -8,7 +8,6 @@ application's but is in none of its topologies is shown and not deleted, unless 
 from __future__ import annotations
 
 import socket
-import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,7 +39,7 @@ from penstock.runtime.coordination.resets import reset_command
 from penstock.runtime.coordination.topics import coordination_topic, guard_topic
 from penstock.runtime.kafka.topic_admin import TopicAdmin
 from penstock.runtime.model.errors import StateDirectoryLockedError, TopologyError
-from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.model.ids import NextOffset, TopicPartition
 from penstock.runtime.stores.directory import StateDirectory
 from penstock.runtime.topology.factory import build_topology
 from penstock.runtime.topology.shape import TopologyShape
@@ -125,8 +124,8 @@ class Survey:
     topics: Sequence[str]
     strangers: Sequence[str]
     outputs: Sequence[str]
-    offsets: Mapping[Partition, NextOffset]
-    committed: Mapping[Partition, NextOffset]
+    offsets: Mapping[TopicPartition, NextOffset]
+    committed: Mapping[TopicPartition, NextOffset]
     folders: Sequence[Path]
     elsewhere: Mapping[str, str]
     transactional_ids: Sequence[str]
@@ -203,7 +202,9 @@ def survey(subject: Subject, topics: TopicAdmin, past: Past) -> Survey:
         raise RefusedError(f"{', '.join(unknown)}: no topic of that name looks like one of {subject.id}'s own ({subject.id}-…-changelog)")
     deleted = internal | set(subject.named)
     partitions = [
-        Partition(name, number) for name, found in topics.describe((inputs & names) - deleted).items() for number in range(found.partitions)
+        TopicPartition(name, number)
+        for name, found in topics.describe((inputs & names) - deleted).items()
+        for number in range(found.partitions)
     ]
     host = socket.gethostname()
     return Survey(
@@ -252,11 +253,10 @@ def refuse_living(subject: Subject, topics: TopicAdmin, past: Past, folders: Seq
 
 def _declared(subject: Subject, names: Collection[str]) -> Topology | None:
     """Return the declared topology; None if the application is not declared. Raises RefusedError."""
-    factory, root = subject.application.factory, str(subject.paths.root)
+    factory = subject.application.factory
     if not factory:
         return None
-    if root not in sys.path:
-        sys.path.append(root)  # the launcher adds it for instances too
+    subject.paths.make_importable()
     try:
         return build_topology(factory).resolved(subject.config).matched(names)
     except TopologyError as error:

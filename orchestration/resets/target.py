@@ -14,10 +14,12 @@ from penstock.orchestration.database.models import from_ms, to_ms
 from penstock.orchestration.kafka.task_commands import RefusedError
 from penstock.runtime.coordination.records import Reset
 from penstock.runtime.kafka.topic_admin import TopicAdmin
-from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.model.ids import NextOffset, TopicPartition
 
 _DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?")
 _OFFSET = re.compile(r"(?P<topic>[\w.-]+):(?P<partition>\d+)=(?P<offset>\d+)")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+"""Earlier times become this one, which stands for the first record: as timestamps they are negative, and -1 means the end to brokers."""
 _EXPECTED = (
     "expected earliest, latest, a time (2026-01-31T12:00:00, in UTC unless it says otherwise), a duration back from now (PT1H, P1D), "
     "offsets (flights:0=100,flights:1=200), or a file of lines topic,partition,offset"
@@ -36,7 +38,7 @@ class Target:
     """Value of `--to`: an edge, a time, or an offset for each partition. `text`: the value as given."""
 
     text: str
-    to: Edge | datetime | Mapping[Partition, int]
+    to: Edge | datetime | Mapping[TopicPartition, int]
 
     def __str__(self) -> str:
         if isinstance(self.to, datetime):
@@ -51,16 +53,19 @@ class Target:
         duration = _DURATION.fullmatch(text)
         if duration is not None and any(duration.groups()):
             days, hours, minutes, seconds = (float(part or 0) for part in duration.groups())
-            return cls(text, now - timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds))
+            try:
+                return cls(text, max(_EPOCH, now - timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)))
+            except OverflowError:
+                return cls(text, _EPOCH)
         if "=" in text:
             return cls(text, _offsets(text))
         if Path(text).is_file():
             return cls(text, _from_file(Path(text)))
         try:
             at = datetime.fromisoformat(text)
-        except ValueError as error:
+            return cls(text, max(_EPOCH, at.replace(tzinfo=UTC) if at.tzinfo is None else at).astimezone(UTC))
+        except (ValueError, OverflowError) as error:
             raise ValueError(f"{text!r} says nowhere to begin: {_EXPECTED}") from error
-        return cls(text, at if at.tzinfo is not None else at.replace(tzinfo=UTC))
 
     @property
     def back(self) -> str:
@@ -73,11 +78,11 @@ class Target:
             return self
         return Target(self.text, from_ms(unfinished.to_ms))
 
-    def offsets(self, topics: TopicAdmin, inputs: Iterable[Partition]) -> dict[Partition, NextOffset]:
+    def offsets(self, topics: TopicAdmin, inputs: Iterable[TopicPartition]) -> dict[TopicPartition, NextOffset]:
         """Return the first offset of each input partition. Raises RefusedError for offsets that do not exist, or if one is missing;
         BrokerUnavailableError, StreamsError."""
         wanted = sorted(inputs)
-        if self.to is Edge.EARLIEST:
+        if self.to is Edge.EARLIEST or self.to == _EPOCH:
             return topics.start_offsets(wanted)
         if self.to is Edge.LATEST:
             return topics.end_offsets(wanted)
@@ -92,7 +97,7 @@ def _is_duration(text: str) -> bool:
     return duration is not None and any(duration.groups())
 
 
-def _checked(given: Mapping[Partition, int], topics: TopicAdmin, inputs: list[Partition]) -> dict[Partition, NextOffset]:
+def _checked(given: Mapping[TopicPartition, int], topics: TopicAdmin, inputs: list[TopicPartition]) -> dict[TopicPartition, NextOffset]:
     starts, ends = topics.start_offsets(inputs), topics.end_offsets(inputs)
     problems = [f"{partition} is no input of the application" for partition in sorted(given.keys() - set(inputs))]
     problems += [f"{partition} has no offset, and the application reads it" for partition in inputs if partition not in given]
@@ -106,19 +111,19 @@ def _checked(given: Mapping[Partition, int], topics: TopicAdmin, inputs: list[Pa
     return {partition: NextOffset(offset) for partition, offset in given.items()}
 
 
-def _offsets(text: str) -> dict[Partition, int]:
-    offsets: dict[Partition, int] = {}
+def _offsets(text: str) -> dict[TopicPartition, int]:
+    offsets: dict[TopicPartition, int] = {}
     for entry in text.split(","):
         match = _OFFSET.fullmatch(entry.strip())
         if match is None:
             raise ValueError(f"{entry.strip()!r} is not TOPIC:PARTITION=OFFSET, for example flights:0=100")
-        _add(offsets, Partition(match["topic"], int(match["partition"])), int(match["offset"]))
+        _add(offsets, TopicPartition(match["topic"], int(match["partition"])), int(match["offset"]))
     return offsets
 
 
-def _from_file(path: Path) -> dict[Partition, int]:
+def _from_file(path: Path) -> dict[TopicPartition, int]:
     """Read a file in the format of `kafka-consumer-groups --reset-offsets --from-file`."""
-    offsets: dict[Partition, int] = {}
+    offsets: dict[TopicPartition, int] = {}
     with path.open(newline="", encoding="utf-8") as file:
         for number, row in enumerate(csv.reader(file), 1):
             fields = [field.strip() for field in row]
@@ -126,10 +131,10 @@ def _from_file(path: Path) -> dict[Partition, int]:
                 continue
             if len(fields) != 3 or not fields[1].isdecimal() or not fields[2].isdecimal():
                 raise ValueError(f"{path}, line {number}: expected topic,partition,offset")
-            _add(offsets, Partition(fields[0], int(fields[1])), int(fields[2]))
+            _add(offsets, TopicPartition(fields[0], int(fields[1])), int(fields[2]))
     return offsets
 
 
-def _add(offsets: dict[Partition, int], partition: Partition, offset: int) -> None:
+def _add(offsets: dict[TopicPartition, int], partition: TopicPartition, offset: int) -> None:
     if offsets.setdefault(partition, offset) != offset:
         raise ValueError(f"{partition} has two offsets: {offsets[partition]} and {offset}")

@@ -23,6 +23,7 @@ from penstock.orchestration.alerts import alerts
 from penstock.orchestration.database import ControlPlane, audit
 from penstock.orchestration.database.models import RunBookRun, RunBookState, RunBookStep, StepState
 from penstock.orchestration.declarations.applications import Application
+from penstock.orchestration.declarations.errors import ExpectedError
 from penstock.orchestration.kafka.task_commands import RefusedError, TaskCommands
 from penstock.orchestration.projection.feed import Feed
 
@@ -32,7 +33,7 @@ Findings = dict[str, object]
 """Findings of a step, recorded with it."""
 
 
-class RunBookError(Exception):
+class RunBookError(ExpectedError):
     """A run-book has started and could not complete; it may be started again."""
 
 

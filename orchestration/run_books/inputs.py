@@ -20,6 +20,7 @@ from penstock.orchestration.run_books.rebuild_global_store import RebuildGlobalS
 from penstock.orchestration.run_books.replay_dead_letters import ReplayDeadLetters
 from penstock.orchestration.run_books.reset_application import ResetApplication
 from penstock.orchestration.run_books.restart_instance import RestartInstance
+from penstock.orchestration.run_books.restore_global_topic import RestoreGlobalTopic
 from penstock.orchestration.run_books.skip_record import SkipRecord
 from penstock.orchestration.run_books.tasks import PausedRecord, ResumeTask
 from penstock.runtime.model.ids import TaskId
@@ -85,8 +86,7 @@ class SkipRecordInputs(TaskInputs):
     occurrence: str | None = Field(default=None, description="The event that this answers; leave it empty")
 
     def request(self, actor: str, dagster_run_id: str | None = None) -> Request:
-        by = actor if self.run_book_run is None else f"policy ({actor})"
-        return Request(by, self.reason, self.run_book_run, self.occurrence, dagster_run_id)
+        return _by_policy(self, actor, dagster_run_id)
 
     def run_book(self, operations: Operations, request: Request, progress: Progress) -> RunBook:
         record = PausedRecord(TaskId.parse(self.task), self.topic, self.partition, self.offset)
@@ -140,6 +140,28 @@ class RebuildGlobalStoreInputs(RunBookInputs):
         return f"Wipe and rebuild {self.store} on {self.instance or f'all instances of {self.application}'}?"
 
 
+class RestoreGlobalTopicInputs(RunBookInputs):
+    """Write rows back to the topic of a global table that has lost them, from the newest snapshot.
+
+    Only keys without any record on the topic are written. One that was deleted since the snapshot comes back if its deletion was lost."""
+
+    BOOK, JOB, OP = RestoreGlobalTopic, "restore_global_topic", "restore"
+
+    application: str = Field(description=_APPLICATION)
+    topic: str = Field(description="The topic of the global table")
+    run_book_run: int | None = Field(default=None, description="A run that the policy has reserved; leave it empty")
+    occurrence: str | None = Field(default=None, description="The event that this answers; leave it empty")
+
+    def request(self, actor: str, dagster_run_id: str | None = None) -> Request:
+        return _by_policy(self, actor, dagster_run_id)
+
+    def run_book(self, operations: Operations, request: Request, progress: Progress) -> RunBook:
+        return RestoreGlobalTopic(operations, operations.applications.named(self.application), self.topic, request, progress)
+
+    def question(self) -> str:
+        return f"Write rows of the newest snapshot of {self.application} to {self.topic}?"
+
+
 class RestartInstanceInputs(RunBookInputs):
     """Close an instance cleanly and start it with the current code and configuration. Its tasks stay reserved for it meanwhile."""
 
@@ -178,11 +200,18 @@ class ResetApplicationInputs(RunBookInputs):
         )
 
 
+def _by_policy(inputs: SkipRecordInputs | RestoreGlobalTopicInputs, actor: str, dagster_run_id: str | None) -> Request:
+    """Return the request of a run that a policy may have reserved."""
+    by = actor if inputs.run_book_run is None else f"policy ({actor})"
+    return Request(by, inputs.reason, inputs.run_book_run, inputs.occurrence, dagster_run_id)
+
+
 DECLARED: tuple[type[RunBookInputs], ...] = (
     RestartInstanceInputs,
     ResumeTaskInputs,
     SkipRecordInputs,
     ReplayDeadLettersInputs,
     RebuildGlobalStoreInputs,
+    RestoreGlobalTopicInputs,
     ResetApplicationInputs,
 )

@@ -19,6 +19,15 @@ HEARTBEAT = timedelta(seconds=30)
 _REBUILD_SECONDS = 600.0
 
 
+def living(control_plane: ControlPlane, application: Application) -> tuple[str, ...]:
+    """Return the instances that reported lately, from the projection."""
+    query = select(Instance.name).where(
+        Instance.application == application.id, Instance.member_id.is_not(None), Instance.heartbeat_at > audit.now() - HEARTBEAT
+    )
+    with control_plane.reading() as session:
+        return tuple(sorted(session.scalars(query)))
+
+
 class RebuildGlobalStore(RunBook):
     """One run. Tasks that read the store wait meanwhile, others keep processing. Without `instance` it applies to all living instances.
 
@@ -53,7 +62,7 @@ class RebuildGlobalStore(RunBook):
 
     def inspect(self, findings: Findings) -> None:
         self.feed.step()
-        self._instances = self._living()
+        self._instances = tuple(name for name in living(self.control_plane, self.application) if self._instance in (None, name))
         if not self._instances:
             raise RefusedError(
                 f"{self._instance or f'no instance of {self.application.id}'} {'does not run' if self._instance else 'runs'}"
@@ -73,14 +82,6 @@ class RebuildGlobalStore(RunBook):
 
     def outcome(self) -> str:
         return f"global store {self._store} is rebuilt on {', '.join(self._instances)}"
-
-    def _living(self) -> tuple[str, ...]:
-        query = select(Instance).where(
-            Instance.application == self.application.id, Instance.member_id.is_not(None), Instance.heartbeat_at > audit.now() - HEARTBEAT
-        )
-        with self.control_plane.reading() as session:
-            names = sorted(row.name for row in session.scalars(query))
-        return tuple(name for name in names if self._instance in (None, name))
 
     def _ask(self, instance: str, *, dry_run: bool) -> str:
         args: dict[str, object] = {"store": self._store, "reason": f"asked for by {self.request.requested_by}", "dry_run": dry_run}

@@ -32,7 +32,6 @@ from penstock.orchestration.resets.survey import Subject as ToReset
 from penstock.orchestration.resets.target import Edge, Target
 from penstock.orchestration.run_books import base
 from penstock.orchestration.run_books.base import DryRun, Findings, Progress, Request, RunBook, Step
-from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.coordination.group import members_group
 from penstock.runtime.coordination.records import Reset
 from penstock.runtime.coordination.resets import know_reset
@@ -80,7 +79,7 @@ class ResetApplication(RunBook):
         self._operations = operations
         self._delete_outputs = delete_outputs
         self._show_plan = show_plan
-        config = StreamsConfig({**application.config, "application.id": application.id})
+        config = application.streams_config()
         self._reset = ToReset(application, config, operations.paths, target, tuple(internal_topics), force)
         self._topics = TopicAdmin(config)
         self._brokers = Brokers(config, self._topics)

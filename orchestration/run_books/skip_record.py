@@ -3,8 +3,6 @@
 Refused, with a reason, if the task is not paused, is paused at another record, or was paused manually. A record that was skipped before
 counts as done, and nothing changes. A run never skips two records instead of one: the committed offset moves only from the bad record's to
 the one after it (compare-and-set), even with concurrent or repeated runs.
-
-A policy may only propose such a run (`start = "after-approval"`): an approved run is executed, a rejected one is not.
 """
 
 from __future__ import annotations
@@ -13,15 +11,13 @@ import time
 from typing import ClassVar
 
 from penstock.orchestration.alerts import raw_bytes
-from penstock.orchestration.database import ControlPlane, audit
-from penstock.orchestration.database.models import Event, RunBookRun, RunBookState, Task
+from penstock.orchestration.database import ControlPlane
+from penstock.orchestration.database.models import Event, Task
 from penstock.orchestration.dead_letters import topic
 from penstock.orchestration.declarations.applications import Application
-from penstock.orchestration.instances.operations import Operations
 from penstock.orchestration.kafka.task_commands import RefusedError
-from penstock.orchestration.run_books.base import Findings, Progress, Request, RunBook, RunBookError, Step, Subject
+from penstock.orchestration.run_books.base import Findings, Progress, Request, RunBookError, Step, Subject
 from penstock.orchestration.run_books.tasks import SETTLE_SECONDS, PausedRecord, TaskRunBook, paused_at
-from penstock.runtime.model.ids import TaskId
 from penstock.runtime.model.states import TaskState
 
 
@@ -136,7 +132,7 @@ class SkipRecord(TaskRunBook):
             raw = self._from_event(event)
         payload = {} if event is None else event.payload
         error_type, error = str(payload.get("error_type", "unknown")), str(payload.get("error", "unknown"))
-        return topic.store_dead_letter(servers, self.application.id, raw, error_type, error)
+        return topic.store_dead_letter(servers, self.application.id, raw, error_type, error, str(payload.get("stack") or ""))
 
     def _from_event(self, event: Event | None) -> topic.RawRecord:
         if event is None or event.payload.get("left_out_bytes"):
@@ -166,42 +162,3 @@ def _headers_of(listed: object) -> tuple[tuple[str, bytes | None], ...]:
     """Return the headers in an event's payload: a list of name and base64."""
     pairs = listed if isinstance(listed, list) else []
     return tuple((str(pair[0]), raw_bytes.from_base64(pair[1])) for pair in pairs if isinstance(pair, list) and len(pair) == 2)
-
-
-def approve(control_plane: ControlPlane, run_id: int, actor: str) -> RunBookRun:
-    """Approve a run, and return it; if it was approved before, nothing changes. Raises RefusedError if it does not wait for an approval."""
-    return _decide(control_plane, run_id, RunBookState.REQUESTED, actor, "run-book approved", "")
-
-
-def reject(control_plane: ControlPlane, run_id: int, actor: str, reason: str) -> RunBookRun:
-    """Reject a run, and return it. Raises RefusedError if it does not wait for an approval."""
-    return _decide(control_plane, run_id, RunBookState.REFUSED, actor, "run-book rejected", f"rejected by {actor}: {reason}")
-
-
-def approved_run_book(
-    operations: Operations, run: RunBookRun, actor: str, progress: Progress, dagster_run_id: str | None = None
-) -> RunBook:
-    """Return the run-book of an approved run."""
-    assert run.task is not None and run.topic is not None and run.partition is not None and run.offset is not None  # a skip-record
-    record = PausedRecord(TaskId.parse(run.task), run.topic, run.partition, run.offset)
-    request = Request(requested_by=actor, reason="approved", run_id=run.id, occurrence=run.occurrence, dagster_run_id=dagster_run_id)
-    return SkipRecord(operations.applications.named(run.application), operations.control_plane, record, request, progress)
-
-
-def _decide(control_plane: ControlPlane, run_id: int, state: RunBookState, actor: str, action: str, reason: str) -> RunBookRun:
-    at = audit.now()
-    with control_plane.writing() as session:
-        run = session.get(RunBookRun, run_id, with_for_update=True)
-        if run is None:
-            raise RefusedError(f"there is no run {run_id}; `penstock run-books` lists them")
-        if run.state == state.value:
-            return run
-        if run.state != RunBookState.PROPOSED.value:
-            raise RefusedError(f"run {run_id} waits for no approval: it is {run.state}" + (f" ({run.reason})" if run.reason else ""))
-        run.state = state.value
-        if state is RunBookState.REFUSED:
-            run.ended_at, run.reason = at, reason
-        audit.record(
-            session, actor, action, at=at, application=run.application, task=run.task, run_book_run_id=run.id, detail={"reason": reason}
-        )
-        return run

@@ -36,7 +36,7 @@ from penstock.runtime.coordination.records import Member
 from penstock.runtime.coordination.unread_records import with_records
 from penstock.runtime.kafka.topic_admin import TopicAdmin
 from penstock.runtime.model.errors import BrokerUnavailableError, StateDirectoryError, StreamsError
-from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.model.ids import NextOffset, TopicPartition
 from penstock.runtime.model.states import State, TaskKind
 from penstock.runtime.snapshots.catalogue import Snapshot, complete_ids, find, require_complete
 from penstock.runtime.snapshots.manifest import (
@@ -268,12 +268,12 @@ def _send_retention(client: CommandClient, instances: Sequence[str], args: dict[
 def settled_offsets(application: Application, parts: Iterable[TaskSummary]) -> list[PartitionOffset]:
     """Return the next offset of every input partition, including tasks without stores, if no record has been in transit between tasks since
     the first of these parts was written; otherwise nothing. Raises BrokerUnavailableError, StreamsError."""
-    config = StreamsConfig({**application.config, "application.id": application.id})
+    config = application.streams_config()
     topics = TopicAdmin(config)
     committed = topics.committed_offsets(application.id, stable=False)
     read = {topic for version in _newest_reads(application) for topic in version} | {partition.topic for partition in committed}
     counts = topics.partition_counts(read)
-    partitions = [Partition(topic, number) for topic, count in counts.items() for number in range(count)]
+    partitions = [TopicPartition(topic, number) for topic, count in counts.items() for number in range(count)]
     starts, ends = topics.start_offsets(partitions), topics.high_watermarks(partitions)
     empty = {each: starts[each] for each in partitions if starts[each] == ends[each]}  # nothing to commit: their tasks start there
     offsets = {**empty, **{each: committed[each] for each in partitions if each in committed}}
@@ -294,13 +294,15 @@ def _is_repartition(topic: str, application_id: str) -> bool:
     return topic.startswith(f"{application_id}-") and topic.endswith("-repartition")
 
 
-def _as_committed(parts: Iterable[TaskSummary], offsets: Mapping[Partition, NextOffset]) -> bool:
+def _as_committed(parts: Iterable[TaskSummary], offsets: Mapping[TopicPartition, NextOffset]) -> bool:
     """Return True if no task has committed since its part was written."""
-    inputs = [(Partition(at.topic, at.partition), at.next_offset) for part in parts if part.task != GLOBAL for at in part.inputs]
+    inputs = [(TopicPartition(at.topic, at.partition), at.next_offset) for part in parts if part.task != GLOBAL for at in part.inputs]
     return all(offsets.get(partition, offset) == offset for partition, offset in inputs)
 
 
-def _all_read(config: StreamsConfig, topics: TopicAdmin, between: Collection[Partition], offsets: Mapping[Partition, NextOffset]) -> bool:
+def _all_read(
+    config: StreamsConfig, topics: TopicAdmin, between: Collection[TopicPartition], offsets: Mapping[TopicPartition, NextOffset]
+) -> bool:
     """Return True if these partitions contain no record beyond their offsets, committed or not."""
     stable, ends = topics.end_offsets(between), topics.high_watermarks(between)
     if stable != ends or not offsets.keys() >= set(between):
