@@ -15,10 +15,10 @@ from penstock.orchestration.dagster.alert_check import INSTANCES
 from penstock.orchestration.dagster.instance_partitions import PARTITIONS
 from penstock.orchestration.dagster.resources import PenstockResource
 from penstock.orchestration.database.audit import now
-from penstock.orchestration.database.models import Instance, Task
+from penstock.orchestration.database.models import Instance, Task, to_ms
 from penstock.orchestration.declarations.project_paths import ProjectPaths
 from penstock.orchestration.drawing import parse, svg
-from penstock.orchestration.drawing.live import newest_text, notes
+from penstock.orchestration.drawing.live import newest_call_sites, newest_text, notes
 from penstock.orchestration.instances.operations import Started
 from penstock.orchestration.kafka.observer import Observer, Picture
 from penstock.runtime.model.errors import StreamsError
@@ -46,9 +46,10 @@ def instances_asset(topics: Iterable[dg.AssetKey] = ()) -> dg.AssetsDefinition:
         metadata = instance_metadata(operations.paths, started)
         application = operations.applications.of_instance(context.partition_key)
         try:
-            metadata |= topology_metadata(Observer(application.id, application.bootstrap_servers).observe())
+            picture = Observer(application.id, application.bootstrap_servers).observe()
+            metadata |= topology_metadata(picture) | global_stores_metadata(picture, context.partition_key)
         except StreamsError as error:
-            context.log.warning(f"the instance runs, but its topology cannot be shown: {error}")
+            context.log.warning(f"the instance runs, but its topology and its global stores cannot be shown: {error}")
         return dg.MaterializeResult(metadata=metadata)
 
     return instances
@@ -84,8 +85,30 @@ def topology_metadata(picture: Picture) -> dict[str, dg.MetadataValue]:
     text = newest_text(picture)
     if text is None:
         return {}
-    drawn = base64.b64encode(svg(parse(text, notes(picture))).encode()).decode()
+    drawn = base64.b64encode(svg(parse(text, notes(picture), newest_call_sites(picture))).encode()).decode()
     return {"topology": dg.MetadataValue.md(f"![topology of {picture.application}](data:image/svg+xml;base64,{drawn})")}
+
+
+def global_stores_metadata(picture: Picture, instance: str) -> dict[str, dg.MetadataValue]:
+    """Return a row per global store and worker of the instance; nothing without global stores."""
+    columns = {"store": "string", "worker": "int", "topic": "string", "state": "string", "lag": "int", "checkpoint_age_s": "float"}
+    at_ms = to_ms(now())
+    records = [
+        dg.TableRecord(
+            {
+                "store": store,
+                "worker": worker,
+                "topic": report.topic,
+                "state": report.state.value,
+                "lag": report.lag,
+                "checkpoint_age_s": None if report.checkpoint_ms is None else round((at_ms - report.checkpoint_ms) / 1000, 1),
+            }
+        )
+        for store, of, worker, report in picture.global_stores()
+        if of == instance
+    ]
+    schema = dg.TableSchema(columns=[dg.TableColumn(name, kind) for name, kind in columns.items()])
+    return {"global_stores": dg.MetadataValue.table(records=records, schema=schema)} if records else {}
 
 
 def tasks_table(tasks: tuple[Task, ...], row: Instance) -> dg.TableMetadataValue:

@@ -1,6 +1,8 @@
 """Sensors on events and alerts: they open alerts, start the run-books that the policy and its budget allow, resolve alerts when the cause
 is gone, and report them in Dagster and by notifications."""
 
+from collections.abc import Mapping
+
 import dagster as dg
 import msgspec
 
@@ -11,9 +13,12 @@ from penstock.orchestration.dagster.resources import PenstockResource
 from penstock.orchestration.database import audit
 from penstock.orchestration.database.models import RunBookRun
 from penstock.orchestration.declarations.applications import Application
-from penstock.orchestration.run_books.inputs import SkipRecordInputs
+from penstock.orchestration.declarations.policies import RunBook
+from penstock.orchestration.run_books.inputs import RestoreGlobalTopicInputs, SkipRecordInputs
 from penstock.sensors.event_cursor import Cursor
 from penstock.sensors.ticks import INTERVAL_SECONDS, for_each_application, skip_message
+
+_POLICY = "the policy in streams.toml"
 
 
 @dg.sensor(
@@ -39,7 +44,8 @@ def paused_tasks(context: dg.SensorEvaluationContext, penstock: PenstockResource
         requests.extend(_request(run) for run in runs)
 
     away = for_each_application(operations, act)
-    reason = None if requests else skip_message(away, f"{seen} new events, none needs a run-book" if seen else "nothing new")
+    found = f"{seen} new events of tasks, none needs a run-book" if seen else "no task was paused, resumed or damaged since the last tick"
+    reason = None if requests else skip_message(operations, away, found)
     return dg.SensorResult(run_requests=requests, cursor=str(cursor), skip_reason=reason)
 
 
@@ -51,37 +57,57 @@ def _request(run: RunBookRun) -> dg.RunRequest:
         topic=run.topic,
         partition=run.partition,
         offset=run.offset,
-        reason="the policy in streams.toml",
+        reason=_POLICY,
         run_book_run=run.id,
         occurrence=run.occurrence,
     )
+    return _run_request(run, inputs, {"penstock/application": run.application, "penstock/task": run.task})
+
+
+def _run_request(run: RunBookRun, inputs: SkipRecordInputs | RestoreGlobalTopicInputs, tags: Mapping[str, str]) -> dg.RunRequest:
     return dg.RunRequest(
         run_key=run.occurrence if run.attempts == 1 else f"{run.occurrence}#{run.attempts}",
-        run_config={"ops": {SkipRecordInputs.OP: {"config": inputs.model_dump()}}},
-        tags={"penstock/application": run.application, "penstock/task": run.task},
+        run_config={"ops": {inputs.OP: {"config": inputs.model_dump()}}},
+        tags=tags,
     )
 
 
 @dg.sensor(
+    job=RUN_BOOK_JOBS[RestoreGlobalTopicInputs],
     minimum_interval_seconds=INTERVAL_SECONDS,
     default_status=dg.DefaultSensorStatus.RUNNING,
-    description="Opens an alert when an instance rebuilds a global store, and resolves it when the instance is RUNNING.",
+    description="Opens an alert when an instance rebuilds a global store, and resolves it when the instance is RUNNING. Starts the "
+    "run-book for a topic that has lost records, where the policy in `streams.toml` says so.",
 )
 def global_recoveries(context: dg.SensorEvaluationContext, penstock: PenstockResource) -> dg.SensorResult:
-    """Start no runs: an instance rebuilds the store by itself; the alert only informs operators."""
+    """An instance rebuilds the store by itself. Request one run per loss of records, like `paused_tasks`."""
     operations = penstock.operations
     cursor = Cursor.parse(context.cursor)
+    requests: list[dg.RunRequest] = []
     seen = 0
 
     def act(application: Application) -> None:
         nonlocal cursor, seen
         with operations.control_plane.writing() as session:
             events, cursor = cursor.read(session, application.id, incidents.GLOBAL_KINDS)
-            incidents.of_globals(session, application, events, audit.now())
+            at = audit.now()
+            runs = incidents.of_globals(session, application, events, at)
+            runs += pauses.unfinished(session, application, at, RunBook.RESTORE_GLOBAL_TOPIC)
         seen += len(events)
+        requests.extend(_request_restore(run) for run in runs)
 
     away = for_each_application(operations, act)
-    return dg.SensorResult(cursor=str(cursor), skip_reason=skip_message(away, f"{seen} new events" if seen else "nothing new"))
+    found = f"{seen} new events of global stores, none needs a run-book" if seen else "no global store was rebuilt since the last tick"
+    reason = None if requests else skip_message(operations, away, found)
+    return dg.SensorResult(run_requests=requests, cursor=str(cursor), skip_reason=reason)
+
+
+def _request_restore(run: RunBookRun) -> dg.RunRequest:
+    assert run.topic is not None  # set for restore-global-topic
+    inputs = RestoreGlobalTopicInputs(
+        application=run.application, topic=run.topic, reason=_POLICY, run_book_run=run.id, occurrence=run.occurrence
+    )
+    return _run_request(run, inputs, {"penstock/application": run.application})
 
 
 @dg.sensor(
@@ -97,7 +123,7 @@ def open_alerts(context: dg.SensorEvaluationContext, penstock: PenstockResource)
         news, now = alert_check.changed(session, seen or {})
     notifications.notify_pending(operations.control_plane, operations.applications.notifications, notifications.send, at=audit.now())
     if not news and seen is not None:
-        return dg.SensorResult(skip_reason="nothing new")
+        return dg.SensorResult(skip_reason=f"{len(now)} alerts are open or acknowledged, as at the last tick")
     events: list[dg.AssetObservation | dg.AssetMaterialization | dg.AssetCheckEvaluation] = []
     events.extend(alert_check.observation(operations, alert) for alert in news)
     events.append(alert_check.evaluation(operations))

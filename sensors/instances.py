@@ -2,10 +2,10 @@
 
 import dagster as dg
 
-from penstock.orchestration.dagster.instance_partitions import PARTITIONS, differences
+from penstock.orchestration.dagster.instance_partitions import follow_instances
 from penstock.orchestration.dagster.resources import PenstockResource
 from penstock.orchestration.database import audit
-from penstock.orchestration.declarations.applications import Application, Applications
+from penstock.orchestration.declarations.applications import Application
 from penstock.orchestration.instances.operations import Operations
 from penstock.orchestration.instances.supervision import examine_instance
 from penstock.runtime.model.errors import BrokerUnavailableError
@@ -43,15 +43,12 @@ def instances_that_should_run(context: dg.SensorEvaluationContext, penstock: Pen
             else:
                 reasons.append(f"{name}: {verdict.reason}")
 
-    away = for_each_application(operations, act)
-    reason = None if requests else skip_message(away, "; ".join(reasons) or _nothing_declared(operations.applications))
-    missing, surplus = differences(context.instance, operations)
-    changes: list[dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest] = []
-    if missing:
-        changes.append(dg.AddDynamicPartitionsRequest(PARTITIONS, missing))
-    if surplus:
-        changes.append(dg.DeleteDynamicPartitionsRequest(PARTITIONS, surplus))
-    return dg.SensorResult(run_requests=requests, skip_reason=reason, dynamic_partitions_requests=changes)
+    try:
+        away = for_each_application(operations, act)
+    finally:  # also if no broker answers
+        follow_instances(context.instance, operations)
+    reason = None if requests else skip_message(operations, away, "; ".join(reasons) or "no instance is declared")
+    return dg.SensorResult(run_requests=requests, skip_reason=reason)
 
 
 @dg.sensor(
@@ -71,9 +68,8 @@ def instances_no_longer_declared(context: dg.SensorEvaluationContext, penstock: 
             config = dg.RunConfig(ops={"drain": {"config": {"instance": name, "application": application.id}}})
             tags = {"penstock/instance": name}
             requests.append(dg.RunRequest(run_key=f"drain/{name}/{slot}", run_config=config, tags=tags))
-    return dg.SensorResult(
-        run_requests=requests, skip_reason=None if requests else "every instance that is wanted is declared, or was asked for"
-    )
+    reason = skip_message(operations, [], "every instance that is wanted is declared, or was added by hand")
+    return dg.SensorResult(run_requests=requests, skip_reason=None if requests else reason)
 
 
 def _publish(operations: Operations, application: Application, context: dg.SensorEvaluationContext) -> None:
@@ -81,7 +77,3 @@ def _publish(operations: Operations, application: Application, context: dg.Senso
         operations.publish_wanted(application)
     except BrokerUnavailableError as error:
         context.log.warning(str(error))
-
-
-def _nothing_declared(applications: Applications) -> str:
-    return f"no instance is declared in {applications.source}"

@@ -125,7 +125,7 @@ def evaluate(context: dg.SensorEvaluationContext, operations: Operations) -> dg.
                 reasons.append(f"{table.name}: {reason}")
 
     away = for_each_application(operations, act)
-    message = None if requests else skip_message(away, "; ".join(reasons))
+    message = None if requests else skip_message(operations, away, "; ".join(reasons))
     return dg.SensorResult(run_requests=requests, skip_reason=message, cursor=msgspec.json.encode(seen, order="sorted").decode())
 
 

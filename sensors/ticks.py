@@ -10,13 +10,18 @@ INTERVAL_SECONDS = 5
 FEED_SECONDS = 10.0
 
 
+class NothingSeenError(Exception):
+    """No application could be looked at, for the reasons that the message lists. It fails the tick: a skipped one would look healthy."""
+
+
 def for_each_application(operations: Operations, act: Callable[[Application], None]) -> list[str]:
     """Update the control plane's tables for each application, and call `act` for it.
 
-    Return, for each application whose broker does not answer, why it was skipped.
+    Return, for each application whose broker does not answer, why it was skipped. Raises NothingSeenError if that is true of all.
     """
     away: list[str] = []
-    for application in operations.applications.applications:
+    applications = operations.applications.applications
+    for application in applications:
         try:
             with operations.feed(application) as feed:
                 feed.step(FEED_SECONDS)
@@ -24,9 +29,16 @@ def for_each_application(operations: Operations, act: Callable[[Application], No
             away.append(str(error))
             continue
         act(application)
+    if applications and len(away) == len(applications):
+        raise NothingSeenError("; ".join(away))
     return away
 
 
-def skip_message(away: list[str], otherwise: str) -> str:
-    """Return the reason why a tick does nothing."""
-    return "; ".join(away) if away else otherwise
+def skip_message(operations: Operations, away: list[str], otherwise: str) -> str:
+    """Return the reason why a tick does nothing: what could not be looked at, what was, and what was found there."""
+    applications = operations.applications
+    if not applications.applications:
+        return f"no application is declared in {applications.source}"
+    seen = len(applications.applications) - len(away)
+    looked = applications.applications[0].id if len(applications.applications) == 1 else f"{seen} applications"
+    return "; ".join([*away, f"looked at {looked}: {otherwise}"])

@@ -3,9 +3,3 @@
 Materialising a table takes a snapshot of its application (or reads the changelog), runs Spark in a child process to make the table, and
 shows the result. Your own assets can take a table as a DataFrame: see `io_manager`.
 """
-
-from penstock.assets.tables.definitions import JOB, table_definitions
-from penstock.assets.tables.io_manager import TablesIOManager
-from penstock.assets.tables.lineage import source_keys, topics_of_all
-
-__all__ = ["JOB", "TablesIOManager", "source_keys", "table_definitions", "topics_of_all"]

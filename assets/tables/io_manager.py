@@ -38,7 +38,7 @@ class TablesIOManager(dg.ConfigurableIOManager):
 
     def load_input(self, context: dg.InputContext) -> DataFrame:
         """Read a table as an input. Raises WrongTableError if it was not made yet."""
-        declared = Applications.read(ProjectPaths.find().streams_toml)
+        declared = Applications.of(ProjectPaths.find())
         upstream = context.upstream_output
         form = _format({} if upstream is None else upstream.definition_metadata)
         frame = _files(declared, context.asset_key, form).read(_session(declared))
@@ -51,7 +51,7 @@ class TablesIOManager(dg.ConfigurableIOManager):
         """Write an output. Raises WrongTableError if it is not a DataFrame, lacks `day` for daily partitions, or cannot be written."""
         if not isinstance(obj, DataFrame):
             raise WrongTableError(f"{context.asset_key.to_user_string()} returned {type(obj).__name__}: a table is a DataFrame of Spark")
-        declared = Applications.read(ProjectPaths.find().streams_toml)
+        declared = Applications.of(ProjectPaths.find())
         files = _files(declared, context.asset_key, _format(context.definition_metadata))
         version = TableVersion(table=context.asset_key.to_user_string(), version=new_version(), schema=obj.schema.json(), source="asset")
         if context.has_asset_partitions:

@@ -16,7 +16,6 @@ import dagster as dg
 
 from penstock.orchestration.dagster.alert_check import INSTANCES
 from penstock.orchestration.declarations.applications import Application, Applications
-from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.model.errors import StreamsError
 from penstock.runtime.model.ids import TaskId
 from penstock.runtime.topology.factory import build_topology
@@ -46,7 +45,7 @@ def topic_key(topic: str) -> dg.AssetKey:
 def topics_of(application: Application) -> Topics:
     """Return the topics by the application's own code; none if it cannot be imported."""
     try:
-        config = StreamsConfig({**application.config, "application.id": application.id})
+        config = application.streams_config()
         return _topics(build_topology(application.factory).resolved(config), application.id)
     except StreamsError as error:
         logger.warning("the topics of %s are not shown in the lineage of its tables: %s", application.id, error)

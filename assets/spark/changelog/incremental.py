@@ -34,22 +34,7 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from penstock.assets.spark.changelog.fold import (
-    SINCE,
-    STORE_KEY,
-    alive,
-    entry_columns,
-    horizons,
-    kept_rows,
-    latest,
-    read_once,
-    read_records,
-    stream_times,
-    table_rows,
-    typed,
-    unexpired,
-    untyped,
-)
+from penstock.assets.spark.changelog import fold
 from penstock.assets.spark.changelog.kafka_options import connector_options
 from penstock.assets.spark.changelog.log_range import LogRange, log_range, require_whole
 from penstock.assets.spark.changelog.store_log import StoreLog
@@ -183,7 +168,7 @@ def rebuild_reason(before: KeptState | None, log: StoreLog, found: LogRange, now
 
 
 def _has_no_type(before: KeptState) -> bool:
-    keys, values = untyped(before.log)
+    keys, values = fold.untyped(before.log)
     return (keys and before.schemas.key is None) or (values and before.schemas.value is None)
 
 
@@ -194,15 +179,15 @@ class _Run:
         self._spark, self._log, self._found = spark, log, found
         self._version, self._at_ms = version, at_ms
         options = connector_options(StreamsConfig({**config, "application.id": log.application}))
-        self._entries = latest(read_records(spark, options, found), log)
+        self._entries = fold.latest(fold.read_records(spark, options, found), log)
 
     def full(self, reason: str) -> ChangelogRun:
-        if not read_once(self._log, None):
+        if not fold.read_once(self._log, None):
             self._entries.persist()
         try:
-            times = stream_times(self._entries, self._log)
-            log = typed(self._log, self._entries)
-            return self._made("full", reason, kept_rows(alive(self._entries, log, horizons(log, times)), log), times, log)
+            times = fold.stream_times(self._entries, self._log)
+            log = fold.typed(self._log, self._entries)
+            return self._made("full", reason, fold.kept_rows(fold.alive(self._entries, log, fold.horizons(log, times)), log), times, log)
         finally:
             self._entries.unpersist()
 
@@ -213,9 +198,9 @@ class _Run:
             came = self._entries.count()
             if not came:
                 return self._unchanged(before, previous)
-            times = _latest_of(before.stream_times, stream_times(self._entries, self._log))
+            times = _latest_of(before.stream_times, fold.stream_times(self._entries, self._log))
             old, log = self._spark.read.parquet(str(previous / FOLDER / _ROWS)), _as_before(self._log, before)
-            came_rows = kept_rows(alive(self._entries, log, horizons(log, times)), log)
+            came_rows = fold.kept_rows(fold.alive(self._entries, log, fold.horizons(log, times)), log)
             if before.schemas != self._log.schemas and not came_rows.where(F.col(MALFORMED).isNotNull()).isEmpty():
                 return None
             kept = old.join(_keys(self._entries, log), _keys_of(log), "left_anti").unionByName(came_rows)
@@ -235,13 +220,13 @@ class _Run:
         )
         place = self._version.with_name(f".{self._version.name}{FOLDER}")
         _remove_left(place)
-        unexpired(kept, log, horizons(log, times)).write.mode("overwrite").parquet(str(place / _ROWS))
+        fold.unexpired(kept, log, fold.horizons(log, times)).write.mode("overwrite").parquet(str(place / _ROWS))
         _write(place, state)
-        rows = table_rows(self._spark.read.parquet(str(place / _ROWS)), log)
+        rows = fold.table_rows(self._spark.read.parquet(str(place / _ROWS)), log)
         return ChangelogRun(kind, reason, rows, state.offsets, times, found.notes, state, place, self._version)
 
     def _unchanged(self, before: KeptState, previous: Path) -> ChangelogRun:
-        rows = table_rows(self._spark.read.parquet(str(previous / FOLDER / _ROWS)), _as_before(self._log, before))
+        rows = fold.table_rows(self._spark.read.parquet(str(previous / FOLDER / _ROWS)), _as_before(self._log, before))
         state = msgspec.structs.replace(before, offsets=dict(self._found.end), at_ms=self._at_ms)
         reason = "nothing came since the last run"
         return ChangelogRun("unchanged", reason, rows, state.offsets, before.stream_times, (), state, None, previous)
@@ -254,12 +239,12 @@ def _as_before(log: StoreLog, before: KeptState) -> StoreLog:
 
 def _keys_of(log: StoreLog) -> list[str]:
     """Return the columns of kept rows that identify an entry."""
-    return ["partition", STORE_KEY, *([SINCE] if log.layout.kind == "versioned" else [])]
+    return ["partition", fold.STORE_KEY, *([fold.SINCE] if log.layout.kind == "versioned" else [])]
 
 
 def _keys(entries: DataFrame, log: StoreLog) -> DataFrame:
     """Select the kept rows that these entries replace."""
-    return entries.select(*[F.col(name).alias(to) for name, to in zip(entry_columns(log), _keys_of(log), strict=True)])
+    return entries.select(*[F.col(name).alias(to) for name, to in zip(fold.entry_columns(log), _keys_of(log), strict=True)])
 
 
 def _latest_of(before: Mapping[int, int], now: Mapping[int, int]) -> dict[int, int]:

@@ -23,7 +23,7 @@ from penstock.assets.spark.changelog.store_log import StoreLog
 from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.kafka.topic_admin import TopicAdmin, TopicDescription
 from penstock.runtime.model.errors import StreamsError, WrongPartitionsError
-from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.model.ids import NextOffset, TopicPartition
 
 _MARKERS_SECONDS = 10.0
 """Time to wait for the markers of a committed transaction."""
@@ -67,8 +67,8 @@ def log_range(log: StoreLog, config: Mapping[str, object], upto: Mapping[int, in
     if topic is None:
         raise ChangelogError(f"topic {log.topic}, the changelog of store {log.store}, does not exist (bootstrap.servers = {servers})")
     _check_partitions(log, topic, upto)
-    partitions = [Partition(log.topic, number) for number in (range(topic.partitions) if upto is None else sorted(upto))]
-    start = {partition.number: int(offset) for partition, offset in topics.start_offsets(partitions).items()}
+    partitions = [TopicPartition(log.topic, number) for number in (range(topic.partitions) if upto is None else sorted(upto))]
+    start = {partition.partition: int(offset) for partition, offset in topics.start_offsets(partitions).items()}
     stable = _stable(topics, partitions, upto or {})
     end = stable
     if upto is not None:
@@ -76,7 +76,7 @@ def log_range(log: StoreLog, config: Mapping[str, object], upto: Mapping[int, in
         end = dict(upto)
     elif log.of_source:
         committed = topics.committed_offsets(log.application)
-        end = {number: min(offset, committed.get(Partition(log.topic, number), NextOffset(0))) for number, offset in stable.items()}
+        end = {number: min(offset, committed.get(TopicPartition(log.topic, number), NextOffset(0))) for number, offset in stable.items()}
     return LogRange(
         topic=log.topic,
         topic_id=topic.topic_id,
@@ -88,14 +88,14 @@ def log_range(log: StoreLog, config: Mapping[str, object], upto: Mapping[int, in
     )
 
 
-def _stable(topics: TopicAdmin, partitions: Sequence[Partition], wanted: Mapping[int, int]) -> dict[int, int]:
+def _stable(topics: TopicAdmin, partitions: Sequence[TopicPartition], wanted: Mapping[int, int]) -> dict[int, int]:
     """Return the last stable offsets. A writer's commit may precede its transaction markers for a moment: wait for them."""
     until = time.monotonic() + _MARKERS_SECONDS
     while True:
-        found = {partition.number: int(offset) for partition, offset in topics.end_offsets(partitions).items()}
-        late = [partition for partition in partitions if found[partition.number] < wanted.get(partition.number, 0)]
+        found = {partition.partition: int(offset) for partition, offset in topics.end_offsets(partitions).items()}
+        late = [partition for partition in partitions if found[partition.partition] < wanted.get(partition.partition, 0)]
         written = topics.high_watermarks(late)
-        coming = any(written[partition] >= wanted[partition.number] for partition in late)
+        coming = any(written[partition] >= wanted[partition.partition] for partition in late)
         if not coming or time.monotonic() > until:
             return found
         time.sleep(0.1)

@@ -18,18 +18,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.assets.spark.changelog.fold import (
-    alive,
-    horizons,
-    kept_rows,
-    latest,
-    read_once,
-    read_records,
-    stream_times,
-    table_rows,
-    typed,
-    unexpired,
-)
+from penstock.assets.spark.changelog import fold
 from penstock.assets.spark.changelog.kafka_options import connector_options
 from penstock.assets.spark.changelog.log_range import log_range, require_whole
 from penstock.assets.spark.changelog.store_log import StoreLog
@@ -69,11 +58,11 @@ def read_changelog(
     """
     found = require_whole(log, log_range(log, config, upto))
     options = connector_options(StreamsConfig({**config, "application.id": log.application}))
-    entries = latest(read_records(spark, options, found), log)
-    if not read_once(log, times):
+    entries = fold.latest(fold.read_records(spark, options, found), log)
+    if not fold.read_once(log, times):
         entries = entries.persist()
     if times is None:
-        times = stream_times(entries, log)
-    log, first = typed(log, entries), horizons(log, times)
-    rows = table_rows(unexpired(kept_rows(alive(entries, log, first), log), log, first), log)
+        times = fold.stream_times(entries, log)
+    log, first = fold.typed(log, entries), fold.horizons(log, times)
+    rows = fold.table_rows(fold.unexpired(fold.kept_rows(fold.alive(entries, log, first), log), log, first), log)
     return ChangelogTable(rows, found.end, times, found.notes, entries)

@@ -20,18 +20,7 @@ import msgspec
 from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F
 
-from penstock.assets.spark.changelog.fold import (
-    alive,
-    decoded,
-    horizons,
-    kept_rows,
-    latest_below,
-    read_records,
-    stream_times,
-    table_rows,
-    typed,
-    unexpired,
-)
+from penstock.assets.spark.changelog import fold
 from penstock.assets.spark.changelog.kafka_options import connector_options
 from penstock.assets.spark.changelog.log_range import LogRange, log_range, require_whole
 from penstock.assets.spark.changelog.store_log import StoreLog
@@ -113,10 +102,10 @@ def _held(
     where: str | None,
 ) -> Reconciliation:
     options = connector_options(StreamsConfig({**config, "application.id": log.application}))
-    entries = latest_below(read_records(spark, options, found.to_now()), log, found.end).persist()  # used three times
+    entries = fold.latest_below(fold.read_records(spark, options, found.to_now()), log, found.end).persist()  # used three times
     known = entries.where(~F.col("moved_on"))
-    log, first = typed(log, known), horizons(log, times or stream_times(known, log))
-    expected = table_rows(unexpired(kept_rows(alive(known, log, first), log), log, first), log)
+    log, first = fold.typed(log, known), fold.horizons(log, times or fold.stream_times(known, log))
+    expected = fold.table_rows(fold.unexpired(fold.kept_rows(fold.alive(known, log, first), log), log, first), log)
     moved = _moved_keys(entries, log)
     actual = actual.select(*expected.columns)
     if log.of_source:
@@ -151,8 +140,8 @@ def _held(
 
 
 def _without_time(rows: DataFrame) -> DataFrame:
-    """Set timestamps to null, where store and topic may differ: a record that repeats a table's value is not stored (KIP-557), but it is
-    the last one on its topic."""
+    """Set timestamps to null, where store and topic may differ: with `emit_on_change` a record that repeats a table's value is not stored,
+    but it is the last one on its topic."""
     return rows.withColumn("timestamp", F.lit(None).cast("timestamp")) if "timestamp" in rows.columns else rows
 
 
@@ -169,7 +158,7 @@ def _moved_keys(entries: DataFrame, log: StoreLog) -> DataFrame:
         entries = entries.groupBy("partition", "key").agg(
             F.min("moved_on").alias("moved_on"), F.lit(None).cast("binary").alias("value"), F.max("timestamp").alias("timestamp")
         )
-    return decoded(entries.where("moved_on"), log).select(*_names_of(log), MALFORMED)
+    return fold.decoded(entries.where("moved_on"), log).select(*_names_of(log), MALFORMED)
 
 
 def _names_of(log: StoreLog) -> list[str]:

@@ -52,7 +52,7 @@ class SparkJobs(dg.ConfigurableResource["SparkJobs"]):
         For input that must not grow old while other jobs run: a snapshot taken before the wait may be pruned by the time Spark begins.
         """
         paths = ProjectPaths.find()
-        settings = Applications.read(paths.streams_toml).spark
+        settings = Applications.of(paths).spark
         with _turn(paths.home, settings.resolved(), context.log.info):
             yield
 
@@ -74,7 +74,7 @@ class SparkJobs(dg.ConfigurableResource["SparkJobs"]):
         if "<" in job.__qualname__ or job.__module__ == "__main__":
             raise ValueError(f"{job.__qualname__} of {job.__module__} is not a job: the child imports the function from its module")
         paths = ProjectPaths.find()
-        settings = Applications.read(paths.streams_toml).spark
+        settings = Applications.of(paths).spark
         order = Order(
             job=f"{job.__module__}:{job.__qualname__}",
             request=msgspec.Raw(msgspec.json.encode(request)),

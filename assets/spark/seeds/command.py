@@ -32,7 +32,7 @@ from penstock.orchestration.declarations.spark_settings import WrongSparkError
 from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.kafka.topic_admin import TopicAdmin
 from penstock.runtime.model.errors import MissingSourceTopicError
-from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.model.ids import NextOffset, TopicPartition
 
 __all__ = ["SeedError", "SeedResult", "offsets_as_of", "offsets_at_end", "write_seed"]
 
@@ -58,7 +58,7 @@ def _asked(
     application: str,
     factory: str,
     config: Mapping[str, object],
-    ask: Callable[[TopicAdmin, Iterable[Partition]], Mapping[Partition, NextOffset]],
+    ask: Callable[[TopicAdmin, Iterable[TopicPartition]], Mapping[TopicPartition, NextOffset]],
 ) -> Offsets:
     settings = StreamsConfig({**config, "application.id": application})
     admin = TopicAdmin(settings)
@@ -72,9 +72,9 @@ def _asked(
             f"source topic {missing[0]} does not exist on {settings['bootstrap.servers']}: where would the stream go on?"
         )
     offsets: Offsets = {topic: {} for topic in topics}
-    partitions = [Partition(topic, number) for topic in topics for number in range(found[topic].partitions)]
+    partitions = [TopicPartition(topic, number) for topic in topics for number in range(found[topic].partitions)]
     for partition, offset in ask(admin, partitions).items():
-        offsets[partition.topic][partition.number] = offset
+        offsets[partition.topic][partition.partition] = offset
     return offsets
 
 
@@ -107,14 +107,14 @@ def main(
         raise typer.BadParameter("say where the stream goes on: one of --as-of, --ends and --offsets")
     tables = dict(_named(each) for each in store)
     with explained():
-        declared = Applications.read(ProjectPaths.find().streams_toml)
+        declared = Applications.of(ProjectPaths.find())
         found = declared.named(application)
         if offsets is not None:
             start = _read_offsets(offsets)
         elif as_of is not None:
-            start = offsets_as_of(application, found.factory, found.config, as_of)
+            start = offsets_as_of(application, found.factory, found.client_config(), as_of)
         else:
-            start = offsets_at_end(application, found.factory, found.config)
+            start = offsets_at_end(application, found.factory, found.client_config())
         try:
             spark = spark_session(declared.spark)
             with closing(follow(spark, declared.spark, err.print)) as progress:
@@ -122,7 +122,7 @@ def main(
                     {name: _table(spark, table_format, path) for name, path in tables.items()},
                     application=application,
                     factory=found.factory,
-                    config=found.config,
+                    config=found.client_config(),
                     root=root,
                     offsets=start,
                     stream_time=stream_time,

@@ -308,7 +308,7 @@ def _task_manifests(
                 at_ms=at_ms,
                 stream_time=time,
                 input_offsets=PartitionOffset.of(plan.inputs[task]),
-                partition_times=[PartitionTime(each.topic, each.number, time) for each in sorted(plan.inputs[task])],
+                partition_times=[PartitionTime(each.topic, each.partition, time) for each in sorted(plan.inputs[task])],
                 stores=[
                     store_manifest(builders[name], part.directory, None, stream_time=_store_time(stores[name], part), schemas=schemas[name])
                     for name, part in sorted(of_task.items())

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.model.errors import StateDirectoryError, TopologyError, WrongPartitionsError
-from penstock.runtime.model.ids import NextOffset, Partition, TaskId, changelog_topic
+from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition, changelog_topic
 from penstock.runtime.operators.event_time import EMITTED_TIME, OBSERVED_TIME, encoded_time
 from penstock.runtime.operators.session import SessionAggregate
 from penstock.runtime.operators.sliding import SlidingAggregate
@@ -121,7 +121,7 @@ class SeedPlan:
     application: SeedApplication
     topology_hash: str
     stores: Mapping[str, StorePlan]
-    inputs: Mapping[TaskId, Mapping[Partition, NextOffset]]
+    inputs: Mapping[TaskId, Mapping[TopicPartition, NextOffset]]
     left_empty: tuple[str, ...]
 
 
@@ -155,7 +155,7 @@ def plan_seed(application: SeedApplication, stores: tuple[str, ...], offsets: Ma
         found[name] = StorePlan(application, name, part.id, next(iter(numbers), task_count(part, planned)))
     inputs = {
         TaskId(part.id, number): {
-            Partition(topic, number): NextOffset(offsets[topic][number])
+            TopicPartition(topic, number): NextOffset(offsets[topic][number])
             for topic in part.source_topics
             if topic in offsets and number in offsets[topic]
         }

@@ -41,6 +41,7 @@ from penstock.runtime.model.record import Window, Windowed
 from penstock.runtime.serdes.keys import pack_session_suffix, pack_timestamp, pack_window_suffix
 from penstock.runtime.serdes.serde import Serde
 from penstock.runtime.serdes.windowed import window_bytes
+from penstock.runtime.stores.headers import NO_HEADERS
 from penstock.runtime.stores.settings import WindowSettings
 
 LATEST = 2**62
@@ -108,7 +109,7 @@ class SeedEncoder:
         settings = plan.settings
         self._plan = plan
         self._kind = settings.kind
-        self._timestamped = settings.timestamped
+        self._timestamped, self._headers = settings.timestamped, settings.headers
         self._key, self._value = settings.key_serde, settings.value_serde
         self._segment_ms = settings.times.segments.segment_ms if settings.times is not None else None
         self._window_ms = settings.times.size_ms if isinstance(settings.times, WindowSettings) else None
@@ -140,6 +141,8 @@ class SeedEncoder:
             time, found = times["window_end"], [key + pack_session_suffix(end, start) for key, end, start in spans]
         if self._timestamped:
             kept = [pack_timestamp(at) + value for at, value in zip(times["timestamp"], kept, strict=True)]
+        if self._headers:
+            kept = [NO_HEADERS + value for value in kept]
         if not observed or not self._timestamped:
             observed = [max(pair) for pair in zip(observed or time, time, strict=True)]
         segments = np.array(time, np.int64) // self._segment_ms if self._segment_ms else np.zeros(count, np.int64)

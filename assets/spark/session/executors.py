@@ -48,5 +48,5 @@ def require_executors(session: SparkSession, settings: SparkSettings) -> None:
         if row.missing:
             raise WrongSparkError(
                 f"the executor on {row.host} cannot run the state source: {row.missing} (Python {row.python}, {row.executable}). "
-                "Packages with compiled parts do not travel: install requirements.txt there, or name another Python with [spark] python"
+                "Packages with compiled parts do not travel: install 'penstock[spark]' there, or name another Python with [spark] python"
             )

@@ -41,7 +41,7 @@ _KNOWN = [
     (
         r"(?:ModuleNotFoundError|ImportError): (No module named '[^']*')",
         "the executors' Python lacks a module ({0}). Modules of yours travel with [spark] packages; what has compiled parts must be "
-        "installed there, from requirements.txt",
+        "installed there: pip install 'penstock[spark]'",
     ),
     (
         r"InvalidClassException: ([\w.$]+); local class incompatible",

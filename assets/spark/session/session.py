@@ -155,7 +155,7 @@ def _connected(settings: SparkSettings) -> SparkSession:
     missing = [name for name in ("grpc", "grpc_status", "google.rpc", "pandas") if importlib.util.find_spec(name) is None]
     if missing:
         raise WrongSparkError(
-            f"the client of Spark Connect needs packages that are not here ({', '.join(missing)}): pip install pyspark[connect]"
+            f"the client of Spark Connect needs packages that are not here ({', '.join(missing)}): pip install 'penstock[spark]'"
         )
     _require_reachable(settings)
     builder = SparkSession.builder.remote(settings.connect)

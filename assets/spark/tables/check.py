@@ -19,6 +19,7 @@ from penstock.assets.spark.tables.request import TableRequest
 from penstock.assets.spark.tables.shape import Shape
 from penstock.assets.spark.types.formats import MALFORMED, MALFORMED_TYPE, row_columns
 from penstock.orchestration.tables import TableVersion, WrongTableError
+from penstock.runtime.config.environment import client_config
 
 DIFFERENCES = "__differences"
 
@@ -44,14 +45,15 @@ def check(request: TableRequest, spark: SparkSession, report: Callable[[str], No
     version = files.version(spark)
     if version is None:
         raise WrongTableError(f"there is no table {request.table} yet: materialise it first")
-    log = store_log(request.application, request.factory, request.store, request.config, version.value_schema)
+    config = client_config(request.config, request.application)
+    log = store_log(request.application, request.factory, request.store, config, version.value_schema)
     columns = [name for name in row_columns(log.layout) if name != MALFORMED]
     value = None if version.value_type is None else StructType.fromJson(msgspec.json.decode(version.value_type))
     shape = Shape(version.key_column, version.value_column, version.by_day, columns, value)
     where = None if version.first_day is None or version.last_day is None else _within(version.first_day, version.last_day)
     report(f"holding {request.location} against topic {log.topic}")
     actual = _with_malformed(request, spark, shape.store(files.read(spark)))
-    found = reconcile(spark, actual, log, request.config, version.offsets, version.stream_times, where=where)
+    found = reconcile(spark, actual, log, config, version.offsets, version.stream_times, where=where)
     try:
         place = request.location + DIFFERENCES
         differences = table_files(request.format, place, Path(request.versions + DIFFERENCES))

@@ -26,6 +26,7 @@ from penstock.assets.spark.tables.request import TableRequest, TableResult
 from penstock.assets.spark.tables.shape import Shape, column_texts, ddl, preview
 from penstock.assets.spark.types.formats import GLOBAL_PARTITION, MALFORMED, is_json
 from penstock.orchestration.tables import TableVersion, WrongTableError
+from penstock.runtime.config.environment import client_config
 from penstock.runtime.snapshots.catalogue import find
 from penstock.runtime.snapshots.manifest import PartitionOffset
 
@@ -89,11 +90,12 @@ def _of_snapshot(request: TableRequest, spark: SparkSession, files: TableFiles, 
 
 
 def _of_changelog(request: TableRequest, spark: SparkSession, files: TableFiles, report: Report) -> TableResult:
-    log = store_log(request.application, request.factory, request.store, request.config, request.value_schema)
+    config = client_config(request.config, request.application)
+    log = store_log(request.application, request.factory, request.store, config, request.value_schema)
     before = files.version(spark)
     previous = None if before is None or before.source != "changelog" else files.versions / before.version
     report(f"reading topic {log.topic}" + ("" if previous is None else ", from where the last run ended"))
-    with incremental.run(spark, log, request.config, previous, files.versions / request.version) as run:
+    with incremental.run(spark, log, config, previous, files.versions / request.version) as run:
         content = _Content(
             rows=run.rows,
             changelogs=_vector(log.topic, run.offsets),
