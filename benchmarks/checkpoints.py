@@ -1,14 +1,18 @@
 """`python -m benchmarks checkpoints`: cost and benefit of the checkpoint interval (KIP-116).
 
-For each interval, in turn: a count per key to the end of its input (throughput), and the same again, killed with SIGKILL in the middle.
-Then
+For each interval, in turn: a count per key of records that arrive at a steady rate, for several intervals of 30 s, killed with SIGKILL in
+the middle of an interval. Measured are
 
+    rate           records per second that were committed: lower than the rate of arrival if the interval costs too much
+    commits        durations in ms of all commits, each with its checkpoint if one was due: records wait for them
+    CPU s/M        processor seconds of the process per million records
     restart        seconds from the restart of the process, after its group has noticed the death, to RUNNING
     to replay      changelog records between the last checkpoint and the kill: what a power loss would lose. The kill itself
                    loses none of them: the operating system has the write-ahead log
     from nothing   seconds to RUNNING with an empty state folder: the total benefit of kept state
 
-A run is shorter than the default interval, so the default's cost is measured separately: the time of one checkpoint per five minutes.
+An interval is in the table only if a run contains at least two of it: `--interval 300` runs for 12.5 minutes per repeat. The time of one
+checkpoint of many updates is measured separately.
 
 `--write` puts the table and the plot into `docs/`.
 """
@@ -23,38 +27,50 @@ import sys
 import tempfile
 import time
 import uuid
+from array import array
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
+import psutil
 import typer
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient
 
 from benchmarks.brokers import broker_for
-from benchmarks.data import PARTITIONS, create_topic, load
-from benchmarks.measure import POLL_SECONDS, ROOT, MeasurementError, measure
-from benchmarks.run import TIMEOUT_SECONDS
+from benchmarks.data import PARTITIONS, create_topic, feed
+from benchmarks.measure import POLL_SECONDS, ROOT, MeasurementError
 from benchmarks.run_tables import COMMIT_MS
-from benchmarks.truth import Truth, counts
-from benchmarks.workloads import Run
+from benchmarks.workloads import COMMITS_FILE, Run
 from penstock import serdes
 from penstock.orchestration.drawing.bars import Bars, bars
 from penstock.orchestration.drawing.console import stdout_console
 from penstock.runtime.changelog.checkpoint import read_checkpoint, write_checkpoint
-from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition
 from penstock.runtime.stores.base import EngineStore, StoreContext
 from penstock.runtime.stores.budget import StoreMemory
 from penstock.runtime.stores.suppliers import Stores
 
-INTERVALS = {"every commit": 0, "1 s": 1_000, "30 s": 30_000, "5 min": 300_000}
-DEFAULT = "5 min"
+DEFAULT_SECONDS = 300
 PAGE, PLOT = ROOT / "docs" / "checkpoints.md", ROOT / "docs" / "checkpoints.svg"
+LEAST_SECONDS, INTERVALS_PER_RUN = 75.0, 2.5
 NOTICED_SECONDS = 60.0
 CHECKPOINTS, UPDATES = 5, 100_000
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+
+
+@dataclass(frozen=True, slots=True)
+class Steady:
+    """A run at a steady rate: records per second, durations of commits in ms, processor seconds per million records."""
+
+    rate: float
+    median: float
+    p99: float
+    cpu: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,82 +84,78 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Medians over the repeats of one interval."""
+    """The runs of one interval, in seconds; 0: every commit."""
 
-    name: str
-    rate: float
-    restart: float
-    replay: float
-    from_nothing: float
+    interval: float
+    steady: tuple[Steady, ...]
+    restarts: tuple[Restart, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.interval:g} s" if self.interval else "every commit"
 
 
 def main(
-    records: Annotated[int, typer.Option(min=10_000, help="Records in the input.")] = 1_000_000,
-    repeats: Annotated[int, typer.Option(min=1, help="Turns over all intervals; the table shows medians.")] = 3,
+    interval: Annotated[list[float], typer.Option(min=0, help="Interval in seconds, 0 for each commit; repeat for several.")] = [0, 1, 30],  # noqa: B006
+    rate: Annotated[int, typer.Option(min=1_000, help="Records per second that arrive.")] = 20_000,
+    repeats: Annotated[int, typer.Option(min=1, help="Turns over all intervals; the table shows medians and ranges.")] = 3,
     bootstrap: Annotated[str | None, typer.Option(help="A broker to use in place of one started for this.")] = None,
     write: Annotated[bool, typer.Option("--write", help=f"Put table and plot into {PAGE.name} and {PLOT.name}.")] = False,
 ) -> None:
-    """Measure throughput and restart over checkpoint intervals. Exit status 1 if a result is wrong or a program fails."""
+    """Measure commits, throughput and restart over checkpoint intervals. Exit status 1 if a program fails."""
     console = stdout_console()
-    rates: dict[str, list[float]] = {name: [] for name in INTERVALS}
-    restarts: dict[str, list[Restart]] = {name: [] for name in INTERVALS}
+    runs: dict[float, list[tuple[Steady, Restart]]] = {each: [] for each in interval}
     try:
         with broker_for(bootstrap, console) as servers:
-            topic = f"bench-input-{uuid.uuid4().hex[:8]}"
-            create_topic(servers, topic)
-            with console.status("loading the input"):
-                truth = load(servers, topic, records, lambda done: None)
             for turn in range(repeats):
-                for name, interval_ms in INTERVALS.items():
-                    with console.status(f"{name}, {turn + 1} of {repeats}"):
-                        rates[name].append(_throughput(servers, topic, interval_ms, counts(truth)))
-                        restarts[name].append(_restart(servers, topic, interval_ms, truth.total()))
+                for each, found in runs.items():
+                    seconds = run_seconds(each)
+                    with console.status(f"{each:g} s, {turn + 1} of {repeats}, for {seconds:.0f} s"):
+                        found.append(_measured(servers, each, rate, seconds))
     except MeasurementError as error:
         console.print(f"[red]{error}[/red]", soft_wrap=True)
         raise typer.Exit(1) from error
-    rows = [_row(name, rates[name], restarts[name]) for name in INTERVALS]
-    text = table(rows, records, repeats) + "\n" + _one_checkpoint() + "\n"
+    rows = [Row(each, tuple(steady for steady, _ in found), tuple(restart for _, restart in found)) for each, found in runs.items()]
+    text = table(rows, rate) + "\n" + _one_checkpoint() + "\n"
     console.print(text, soft_wrap=True)
     if write:
         _write(text, rows)
         console.print(f"written: {PAGE}, {PLOT}")
 
 
-def _run(servers: str, topic: str, interval_ms: int, state: str) -> Run:
-    app = f"{topic}-{interval_ms}-{uuid.uuid4().hex[:6]}"
-    create_topic(servers, f"{app}-output")
-    return Run("count", True, COMMIT_MS[True], True, app, servers, state, topic, f"{app}-output", checkpoint_ms=interval_ms)
+def run_seconds(interval: float) -> float:
+    """Return the length of a run: it contains two checkpoints of the interval, and ends in the middle of another."""
+    return max(LEAST_SECONDS, INTERVALS_PER_RUN * interval)
 
 
-def _throughput(servers: str, topic: str, interval_ms: int, truth: Truth) -> float:
+def _measured(servers: str, interval: float, rate: int, seconds: float) -> tuple[Steady, Restart]:
     with tempfile.TemporaryDirectory(prefix="penstock-bench-state-") as state:
-        run = _run(servers, topic, interval_ms, state)
-        found = measure([sys.executable, "-m", "benchmarks.peer"], run, truth, TIMEOUT_SECONDS, lambda done: None)
-    if found.wrong:
-        raise MeasurementError(f"interval {interval_ms} ms: the counts of {found.wrong} keys are wrong")
-    return found.rate
-
-
-def _restart(servers: str, topic: str, interval_ms: int, total: int) -> Restart:
-    with tempfile.TemporaryDirectory(prefix="penstock-bench-state-") as state:
-        run = _run(servers, topic, interval_ms, state)
+        app = f"bench-checkpoints-{uuid.uuid4().hex[:8]}"
+        for topic in (f"{app}-input", f"{app}-output"):
+            create_topic(servers, topic)
+        run = Run(
+            "count", True, COMMIT_MS[True], True, app, servers, state, f"{app}-input", f"{app}-output", checkpoint_ms=int(interval * 1000)
+        )
         process, _ = _started(run)
+        watched = psutil.Process(process.pid)
+        begun, cpu = time.monotonic(), sum(watched.cpu_times()[:2])
+        feed(servers, run.input, rate, seconds)
         with closing(Consumer({"bootstrap.servers": servers, "group.id": run.app})) as consumer:
-            inputs = [TopicPartition(topic, number) for number in range(PARTITIONS)]
-            deadline = time.monotonic() + TIMEOUT_SECONDS
-            while sum(max(0, at.offset) for at in consumer.committed(inputs, timeout=30)) * 2 < total:
-                if process.poll() is not None or time.monotonic() > deadline:
-                    process.kill()
-                    raise MeasurementError(f"{run.app} ended, or did not come to the middle of its input")
-                time.sleep(POLL_SECONDS)
+            inputs = [ClientPartition(run.input, number) for number in range(PARTITIONS)]
+            done = sum(max(0, at.offset) for at in consumer.committed(inputs, timeout=30))
+            took, cpu = time.monotonic() - begun, sum(watched.cpu_times()[:2]) - cpu
             _kill(process, run)
             replay = _behind(consumer, run)
-        process, seconds = _started(run)
+        if not done:
+            raise MeasurementError(f"{run.app} committed nothing")
+        commits = array("d", (Path(state) / COMMITS_FILE).read_bytes())
+        steady = Steady(done / took, statistics.median(commits), statistics.quantiles(commits, n=100)[98], cpu / done * 1_000_000)
+        process, restart = _started(run)
         _kill(process, run)
         shutil.rmtree(Path(state) / run.app)
         process, from_nothing = _started(run)
         _kill(process, run)
-    return Restart(seconds, replay, from_nothing)
+    return steady, Restart(restart, replay, from_nothing)
 
 
 def _started(run: Run) -> tuple[subprocess.Popen[str], float]:
@@ -178,37 +190,41 @@ def _behind(consumer: Consumer, run: Run) -> int:
     behind = 0
     for number in range(PARTITIONS):
         kept = sum(offset or 0 for offset in read_checkpoint(Path(run.state) / run.app / f"0_{number}").values())
-        _, end = consumer.get_watermark_offsets(TopicPartition(f"{run.app}-counts-changelog", number), timeout=30)
+        _, end = consumer.get_watermark_offsets(ClientPartition(f"{run.app}-counts-changelog", number), timeout=30)
         behind += max(0, end - kept)
     return behind
 
 
-def _row(name: str, rates: list[float], restarts: list[Restart]) -> Row:
-    return Row(
-        name,
-        statistics.median(rates),
-        statistics.median(each.seconds for each in restarts),
-        statistics.median(each.replay for each in restarts),
-        statistics.median(each.from_nothing for each in restarts),
-    )
-
-
-def table(rows: list[Row], records: int, repeats: int) -> str:
-    """Return the table for the page."""
-    by_name = {row.name: row for row in rows}
-    best = by_name[DEFAULT].rate
+def table(rows: Sequence[Row], rate: int) -> str:
+    """Return the table for the page: medians, with the range of the repeats."""
     lines = [
-        "| interval | thousand records/s | of the default's | restart after kill -9 | to replay after a power loss | from nothing |",
-        "|---|---|---|---|---|---|",
+        "| interval | records/s | commit p50 | commit p99 | CPU s/M | restart after kill -9 | replay after a power loss | from nothing |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
-        lines.append(
-            f"| {row.name} | {row.rate / 1000:.0f} | {row.rate / best:.0%} | {row.restart:.1f} s | {row.replay:,.0f} records | "
-            f"{row.from_nothing:.1f} s |"
-        )
+        cells = [
+            row.name,
+            _range([each.rate for each in row.steady], "{:,.0f}"),
+            _range([each.median for each in row.steady], "{:.0f}") + " ms",
+            _range([each.p99 for each in row.steady], "{:.0f}") + " ms",
+            _range([each.cpu for each in row.steady], "{:.1f}"),
+            _range([each.seconds for each in row.restarts], "{:.1f}") + " s",
+            _range([each.replay for each in row.restarts], "{:,.0f}") + " records",
+            _range([each.from_nothing for each in row.restarts], "{:.1f}") + " s",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
     lines.append("")
-    lines.append(f"{records:,} records, commits every {COMMIT_MS[True]} ms, exactly once; medians of {repeats}.")
+    runs = " and ".join(sorted({f"{run_seconds(row.interval):.0f} s" for row in rows}))
+    lines.append(
+        f"{rate:,} records/s arrive for {runs}; commits every {COMMIT_MS[True]} ms, exactly once; medians of {len(rows[0].steady)} "
+        "(least–most)."
+    )
     return "\n".join(lines) + "\n"
+
+
+def _range(values: Sequence[float], form: str) -> str:
+    middle, least, most = (form.format(value) for value in (statistics.median(values), min(values), max(values)))
+    return middle if least == most else f"{middle} ({least}–{most})"
 
 
 def _one_checkpoint() -> str:
@@ -218,10 +234,10 @@ def _one_checkpoint() -> str:
     builder = Stores.timestamped_key_value_store_builder(supplier, serdes.STRING, serdes.LONG)
     times = []
     with tempfile.TemporaryDirectory(prefix="penstock-bench-state-") as state, ExitStack() as opened:
-        stores: dict[Partition, EngineStore] = {}
+        stores: dict[TopicPartition, EngineStore] = {}
         for number in range(PARTITIONS):
             folder = Path(state) / f"0_{number}"
-            partition = Partition("counts-changelog", number)
+            partition = TopicPartition("counts-changelog", number)
             store = stores[partition] = builder.build()
             store.open(folder, StoreContext("bench", folder, TaskId(0, number), partition, memory))
             opened.callback(store.close)
@@ -232,24 +248,28 @@ def _one_checkpoint() -> str:
             begin = time.perf_counter()
             for partition, each in stores.items():
                 each.flush()
-                write_checkpoint(Path(state) / f"0_{partition.number}", {partition: each.committed_offset(partition)})
+                write_checkpoint(Path(state) / f"0_{partition.partition}", {partition: each.committed_offset(partition)})
             times.append(time.perf_counter() - begin)
     taken = statistics.median(times)
     return (
         f"One checkpoint of {PARTITIONS} tasks with {UPDATES:,} updates each since the last one takes {taken * 1000:.0f} ms: "
-        f"{taken / (INTERVALS[DEFAULT] / 1000):.3%} of {DEFAULT}, which is what the default costs."
+        f"{taken / DEFAULT_SECONDS:.3%} of the default's {DEFAULT_SECONDS // 60} minutes."
     )
 
 
-def _write(text: str, rows: list[Row]) -> None:
+def _write(text: str, rows: Sequence[Row]) -> None:
     page = PAGE.read_text(encoding="utf-8")
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     PAGE.write_text(f"{before}{BEGIN}\n{text}{END}{after}", encoding="utf-8")
     names = [row.name for row in rows]
+
+    def medians(value: Callable[[Row], list[float]]) -> list[float]:
+        return [statistics.median(value(row)) for row in rows]
+
     panels = [
-        Bars("throughput, thousand records/s", names, [row.rate / 1000 for row in rows]),
-        Bars("restart after kill -9, s", names, [row.restart for row in rows]),
-        Bars("to replay after a power loss, thousand records", names, [row.replay / 1000 for row in rows]),
+        Bars("99th percentile of commits, ms", names, medians(lambda row: [each.p99 for each in row.steady])),
+        Bars("restart after kill -9, s", names, medians(lambda row: [each.seconds for each in row.restarts])),
+        Bars("to replay after a power loss, thousand records", names, medians(lambda row: [each.replay / 1000 for each in row.restarts])),
     ]
     PLOT.write_text(bars(panels), encoding="utf-8")

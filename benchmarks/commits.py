@@ -34,7 +34,7 @@ from penstock.runtime.client.kafka_streams import KafkaStreams
 from penstock.runtime.dsl.builder import StreamsBuilder
 from penstock.runtime.dsl.options import Consumed
 from penstock.runtime.model.errors import StreamsError
-from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition
 from penstock.runtime.model.record import Record
 from penstock.runtime.model.states import State
 from penstock.runtime.operators.processor import Processor, ProcessorContext
@@ -49,7 +49,7 @@ ALL_KEYS = 100_000
 COMMITS = 25
 READY_MS = 60_000
 POLL_SECONDS = 0.005
-_CHANGELOG = Partition("bench-counts-changelog", 0)
+_CHANGELOG = TopicPartition("bench-counts-changelog", 0)
 
 
 def main(

@@ -6,9 +6,10 @@ About 100,000 keys, some much more frequent than others, JSON values of about 12
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from itertools import accumulate
+from itertools import accumulate, islice
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
@@ -21,6 +22,7 @@ TABLE_SEED = 11
 """Of the other stream of a join."""
 _SEED = 7
 _CHUNK = 10_000
+_STEP_SECONDS = 0.05
 
 
 def records(count: int, seed: int = _SEED) -> Iterator[tuple[str, str, int]]:
@@ -74,6 +76,29 @@ def load(bootstrap: str, topic: str, count: int, progress: Callable[[int], objec
     return write(bootstrap, topic, records(count), count, progress)
 
 
+def produce(producer: Producer, topic: str, value: str | bytes, key: bytes, timestamp: int = 0) -> None:
+    """Produce a record; wait while the client's queue is full. `timestamp` 0: the current time."""
+    while True:
+        try:
+            producer.produce(topic, value, key, timestamp=timestamp)
+            return
+        except BufferError:
+            producer.poll(0.1)
+
+
+def feed(bootstrap: str, topic: str, rate: int, seconds: float) -> None:
+    """Write `rate` records per second for so many seconds, in steps of `_STEP_SECONDS`, with the time of writing."""
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20, "partitioner": "murmur2_random", "enable.idempotence": True})
+    steps, step = int(seconds / _STEP_SECONDS), int(rate * _STEP_SECONDS)
+    rows, begun = records(steps * step), time.monotonic()
+    for number in range(steps):
+        for key, value, _ in islice(rows, step):
+            produce(producer, topic, value, key.encode())
+        producer.poll(0)
+        time.sleep(max(0.0, begun + (number + 1) * _STEP_SECONDS - time.monotonic()))
+    producer.flush()
+
+
 def write(
     bootstrap: str, topic: str, rows: Iterable[tuple[str, str, int]], count: int, progress: Callable[[int], object]
 ) -> Counter[bytes]:
@@ -92,12 +117,7 @@ def write(
     for number, (key, value, at) in enumerate(rows):
         raw = key.encode()
         truth[raw] += 1
-        while True:
-            try:
-                producer.produce(topic, value, raw, timestamp=at)
-                break
-            except BufferError:
-                producer.poll(0.1)
+        produce(producer, topic, value, raw, at)
         if number % _CHUNK == 0:
             producer.poll(0)
             progress(number)

@@ -10,17 +10,25 @@ from penstock.runtime.topology.topology import Topology
 from penstock.serdes import BYTES, LONG
 
 
-def copy() -> Topology:
-    """Return a topology without state: it copies each record."""
+def copying(source: str, output: str) -> StreamsBuilder:
+    """Return the builder of a topology without state, which copies each record."""
     builder = StreamsBuilder()
-    builder.stream(os.environ["GAPS_INPUT"], Consumed(BYTES, value=BYTES)).to(os.environ["GAPS_OUTPUT"], Produced(BYTES, value=BYTES))
-    return builder.build()
+    builder.stream(source, Consumed(BYTES, value=BYTES)).to(output, Produced(BYTES, value=BYTES))
+    return builder
+
+
+def counting(source: str, output: str) -> StreamsBuilder:
+    """Return the builder of a topology that counts per key and writes every update."""
+    builder = StreamsBuilder()
+    records = builder.stream(source, Consumed(BYTES, value=BYTES))
+    counts = records.group_by_key(Grouped(BYTES, value=BYTES)).count(Materialized("counts", caching=False))
+    counts.to_stream().to(output, Produced(BYTES, value=LONG))
+    return builder
+
+
+def copy() -> Topology:
+    return copying(os.environ["GAPS_INPUT"], os.environ["GAPS_OUTPUT"]).build()
 
 
 def count() -> Topology:
-    """Return a topology that counts per key and writes every update."""
-    builder = StreamsBuilder()
-    records = builder.stream(os.environ["GAPS_INPUT"], Consumed(BYTES, value=BYTES))
-    counts = records.group_by_key(Grouped(BYTES, value=BYTES)).count(Materialized("counts", caching=False))
-    counts.to_stream().to(os.environ["GAPS_OUTPUT"], Produced(BYTES, value=LONG))
-    return builder.build()
+    return counting(os.environ["GAPS_INPUT"], os.environ["GAPS_OUTPUT"]).build()

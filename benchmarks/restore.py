@@ -27,7 +27,7 @@ from rich import box
 from rich.table import Table
 
 from benchmarks.brokers import broker_for
-from benchmarks.data import FIRST_EVENT_MS, PARTITIONS
+from benchmarks.data import FIRST_EVENT_MS, PARTITIONS, produce
 from benchmarks.measure import ROOT, MeasurementError
 from benchmarks.restore_programs import BY_HAND, Job, Restored
 from penstock.orchestration.drawing.console import stdout_console
@@ -97,12 +97,7 @@ def _prepare(servers: str, app: str, keys: int, rounds: int) -> None:
         value = turn.to_bytes(8, "big")
         for name in names:
             at += 1
-            while True:
-                try:
-                    producer.produce(changelog, value, name, timestamp=at)
-                    break
-                except BufferError:
-                    producer.poll(0.1)
+            produce(producer, changelog, value, name, at)
     producer.flush()
     _commit_nothing(admin, app, source)
 

@@ -21,13 +21,14 @@ from itertools import compress
 from pathlib import Path
 
 import msgspec
-from confluent_kafka import Consumer, Message, TopicPartition
+from confluent_kafka import Consumer, Message
+from confluent_kafka import TopicPartition as ClientPartition
 from rocksdict import Options, Rdict, SstFileWriter, WriteBatch, WriteOptions
 
 from benchmarks.data import PARTITIONS
 from benchmarks.workloads import Run, build
 from penstock.runtime.client.kafka_streams import KafkaStreams
-from penstock.runtime.model.ids import Partition
+from penstock.runtime.model.ids import TopicPartition
 from penstock.runtime.model.states import State
 
 POLL = 5_000
@@ -69,15 +70,15 @@ class _Timing:
         self.begun: float | None = None
         self.ended = 0.0
 
-    def on_restore_start(self, partition: Partition, store: str, start: int, end: int) -> None:
+    def on_restore_start(self, partition: TopicPartition, store: str, start: int, end: int) -> None:
         self.begun = self.begun or time.time()
 
-    def on_batch_restored(self, partition: Partition, store: str, batch_end: int, records: int) -> None: ...
+    def on_batch_restored(self, partition: TopicPartition, store: str, batch_end: int, records: int) -> None: ...
 
-    def on_restore_end(self, partition: Partition, store: str, total: int) -> None:
+    def on_restore_end(self, partition: TopicPartition, store: str, total: int) -> None:
         self.ended = time.time()
 
-    def on_restore_suspended(self, partition: Partition, store: str, total: int) -> None: ...
+    def on_restore_suspended(self, partition: TopicPartition, store: str, total: int) -> None: ...
 
 
 def _engine(job: Job) -> Restored:
@@ -141,7 +142,7 @@ def _read(job: Job, take: Callable[[int, list[Message]], object]) -> None:
         "queued.max.messages.kbytes": 65_536,
     }
     with closing(Consumer(dict(settings))) as consumer:
-        places = [TopicPartition(job.changelog, number, 0) for number in range(PARTITIONS)]
+        places = [ClientPartition(job.changelog, number, 0) for number in range(PARTITIONS)]
         consumer.assign(places)
         left = sum(consumer.get_watermark_offsets(place, timeout=30)[1] for place in places)
         while left > 0:

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
-from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, Message, Producer
+from confluent_kafka import TopicPartition as ClientPartition
 from rich.console import Console
 from rich.table import Table
 
@@ -26,7 +27,7 @@ from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.input.deserialization import Decoder, RawMessage
 from penstock.runtime.model.clock import SystemClock
 from penstock.runtime.model.errors import SerializationError
-from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition
 from penstock.runtime.model.metrics import Metrics
 from penstock.runtime.model.record import Headers
 from penstock.runtime.operators.context import TaskContext
@@ -39,7 +40,7 @@ from penstock.serdes import BYTES, STRING
 RECORDS = 400_000
 RUN = 2_000
 COMMIT_RECORDS = 20_000
-INPUT = Partition("input", 0)
+INPUT = TopicPartition("input", 0)
 
 
 @dataclass(slots=True)
@@ -98,7 +99,7 @@ def engine(cache: bool, messages: list[Message]) -> tuple[Times, int]:
         task = TaskId(0, 0)
         for builder in part.stores:
             store = stores[builder.name] = build_store(builder)
-            changelog = Partition(f"steps-{builder.name}-changelog", 0)
+            changelog = TopicPartition(f"steps-{builder.name}-changelog", 0)
             store.open(Path(folder), StoreContext("steps", Path(folder), task, changelog, memory, lambda: 0))
         context = TaskContext(
             task_id=task,
@@ -150,7 +151,7 @@ def client(servers: str) -> Times:
     with closing(
         Consumer({"bootstrap.servers": servers, "group.id": topic, "fetch.queue.backoff.ms": 5, "enable.auto.commit": False})
     ) as consumer:
-        consumer.assign([TopicPartition(topic, 0, 0)])
+        consumer.assign([ClientPartition(topic, 0, 0)])
         left = RECORDS - len(consumer.consume(1, 30))
         with times.step("consume"):
             while left:

@@ -18,16 +18,38 @@ from typing import Self
 
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
+from benchmarks.data import produce
+
 BATCH_SECONDS = 0.005
 STRIDE = 7919
 """A prime: keys are visited in a scattered order, each equally often."""
 MOST_AT_ONCE = 2_000
 
 
-class Load:
+class InBackground:
+    """A thread that runs `_run` until the block ends, which sets `_over`."""
+
+    def __init__(self, name: str) -> None:
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def _run(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._over.set()
+        self._thread.join()
+
+
+class Load(InBackground):
     """Writes to `topic`: `preload()` each key once, then `rate` records a second until the block ends."""
 
     def __init__(self, bootstrap: str, topic: str, keys: int, rate: int) -> None:
+        super().__init__("load")
         self._producer = Producer(
             {
                 "bootstrap.servers": bootstrap,
@@ -40,8 +62,6 @@ class Load:
         )
         self._topic = topic
         self._rate = rate
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="load", daemon=True)
         self.written = array("q", bytes(8 * keys))
         """Number of records written, by key."""
         self.records = 0
@@ -54,12 +74,7 @@ class Load:
 
     def _write(self, number: int) -> None:
         self.written[number] += 1
-        while True:
-            try:
-                self._producer.produce(self._topic, self.written[number].to_bytes(8, "big"), b"k%08d" % number)
-                break
-            except BufferError:
-                self._producer.poll(0.1)
+        produce(self._producer, self._topic, self.written[number].to_bytes(8, "big"), b"k%08d" % number)
         self.records += 1
 
     def _run(self) -> None:
@@ -70,21 +85,17 @@ class Load:
                 self._write(self.records * STRIDE % len(self.written))
             self._producer.poll(0)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._over.set()
-        self._thread.join()
+        super().__exit__(kind, error, trace)
         self._producer.flush(60)
 
 
-class Watch:
+class Watch(InBackground):
     """Reads the committed records of `topic` until the block ends, and notes when records of each partition arrived."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int, note: Callable[[Message], object] = lambda message: None) -> None:
         """`note` is called with each record, on the consumer's thread."""
+        super().__init__("watch")
         self._settings = {
             "bootstrap.servers": bootstrap,
             "group.id": f"{topic}-watch",
@@ -97,8 +108,6 @@ class Watch:
         }
         self._topic = topic
         self._note = note
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
         self.times: list[list[float]] = [[] for _ in range(partitions)]
         """Monotonic seconds, by partition."""
         self.records = 0
@@ -124,14 +133,6 @@ class Watch:
             marks = [since, *times[bisect_right(times, since) : bisect_left(times, until)], until]
             found.append(max(later - earlier for earlier, later in pairwise(marks)))
         return found
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._over.set()
-        self._thread.join()
 
 
 class EachOnce:

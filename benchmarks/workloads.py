@@ -18,6 +18,8 @@ from penstock.serdes import BYTES, DOUBLE, LONG, STRING, json
 LARGE_AMOUNT = 50.0
 WINDOW_MS = 60_000
 JOIN_WITHIN_MS = 2_000
+COMMITS_FILE = "commits"
+"""File in `state` to which the engine's process writes the duration of each commit: float64, ms."""
 
 
 class Run(msgspec.Struct, frozen=True):

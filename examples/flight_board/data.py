@@ -158,6 +158,23 @@ def create_topics(bootstrap_servers: str) -> None:
         future.result(_SECONDS)
 
 
+def recreate_airlines(bootstrap_servers: str) -> int:
+    """Delete the topic of the airlines, create it again and send its records; return how many. Raises KafkaException."""
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    admin.delete_topics([topology.AIRLINES])[topology.AIRLINES].result(_SECONDS)
+    deadline = time.monotonic() + _SECONDS
+    while True:
+        wanted = NewTopic(topology.AIRLINES, PARTITIONS, 1, config=TOPICS[topology.AIRLINES])
+        try:
+            admin.create_topics([wanted])[topology.AIRLINES].result(_SECONDS)
+            break
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS or time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)  # the broker is still deleting it
+    return send(bootstrap_servers, (record for record in table_records() if record.topic == topology.AIRLINES))
+
+
 def send(bootstrap_servers: str, records: Iterable[InputRecord], on_records: OnRecords = lambda _: None) -> int:
     """Send records in order and wait until the broker has all of them; return how many. Raises KafkaException if one was refused."""
     settings: dict[str, str | int | float | bool] = {

@@ -1,8 +1,8 @@
 """`make demo`: the example from end to end, on real input. `python -m examples.flight_board.demo --help` lists the options.
 
-Kafka, Dagster, the flight board as a process of its own; a year of flights; a record that cannot be read, and what becomes of it; the
-state as Spark tables; and the proof that the answers are those that pandas finds in the same files. It plays in a home of its own
-(`.penstock/demo`), from the beginning each time, and leaves no process behind.
+Kafka, Dagster, the flight board as a process of its own; a year of flights; a record that cannot be read, and what becomes of it; a
+global table whose topic is recreated; the state as Spark tables; and the proof that the answers are those that pandas finds in the same
+files. It plays in a home of its own (`.penstock/demo`), from the beginning each time, and leaves no process behind.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from examples.flight_board.data import FLIGHTS_IN_ALL, LoadError
 from examples.flight_board.report import report
 from examples.flight_board.stage import APPLICATION, Stage, StageError
 from examples.flight_board.truth import Truth
-from examples.flight_board.watch import Progress, StuckError, watch
+from examples.flight_board.watch import Progress, StuckError, watch, watch_recovery
+from penstock.orchestration.alerts.incidents import GLOBAL_RECOVERY
 from penstock.orchestration.commands.common import fail
 from penstock.orchestration.database import ControlPlaneError
 from penstock.orchestration.database.models import Alert, Event, RunBookRun, RunBookState, StepState
@@ -63,6 +64,7 @@ class Demo:
         application = operations.applications.named(APPLICATION)
         self._start_instances(application, operations)
         progress = self._replay(operations, application)
+        self._recover(operations, application)
         self._make_tables()
         result = self._prove(operations, application)
         report(self._out, self._stage, operations, result, progress)
@@ -114,9 +116,16 @@ class Demo:
                 out.print(line)
         return latest
 
+    def _recover(self, operations: Operations, application: Application) -> None:
+        out, servers = self._out, application.bootstrap_servers
+        out.rule("[bold]4. A global table whose topic is deleted and created again")
+        out.print(f"Deleting the topic [bold]{topology.AIRLINES}[/bold] and loading it again, under the running instance")
+        for line in watch_recovery(operations, application, lambda: data.recreate_airlines(servers)):
+            out.print(line)
+
     def _make_tables(self) -> None:
         out, dagster = self._out, self._stage.dagster
-        out.rule("[bold]4. The state as tables")
+        out.rule("[bold]5. The state as tables")
         run = dagster.launch("state_tables")
         out.print(f"Materialising [bold]hourly_delay[/bold] and [bold]carriers[/bold] with Spark: {dagster.run_url(run)}")
         with out.status("Spark is reading the stores …"):
@@ -133,7 +142,7 @@ class Demo:
     def _prove(self, operations: Operations, application: Application) -> Truth:
         """Return the results after checking them. Raises NotProvenError."""
         out = self._out
-        out.rule("[bold]5. The proof")
+        out.rule("[bold]6. The proof")
         with out.status("Counting again with pandas …"):
             expected = truth.compute(self._flights)
             result = truth.read_results(application.bootstrap_servers)
@@ -152,7 +161,8 @@ class Demo:
 
 
 def repaired_as_promised(operations: Operations, application: Application) -> list[str]:
-    """Problems with the repair of the bad record; empty if it paused one task once, was kept unchanged, and everything was closed."""
+    """Problems with the repairs; empty if the bad record paused one task once and was kept unchanged, and one other alert was on the global
+    table."""
     with operations.control_plane.reading() as session:
         kinds = [EventKind.TASK_PAUSED.value, EventKind.TASK_RESUMED.value]
         events = session.scalars(select(Event).where(Event.kind.in_(kinds)).order_by(Event.sequence)).all()
@@ -161,8 +171,8 @@ def repaired_as_promised(operations: Operations, application: Application) -> li
     wrong: list[str] = []
     if [event.kind for event in events] != kinds:
         wrong.append(f"events of pauses are {[event.kind for event in events]}, not one pause and one resume")
-    if [alert.kind for alert in alerts] != [EventKind.TASK_PAUSED.value]:
-        wrong.append(f"alerts are {[alert.title for alert in alerts]}, not one on the pause")
+    if sorted(alert.kind for alert in alerts) != [GLOBAL_RECOVERY, EventKind.TASK_PAUSED.value]:
+        wrong.append(f"alerts are {[alert.title for alert in alerts]}, not one on the pause and one on the global table")
     if len(runs) != 1 or runs[0].state != RunBookState.DONE.value or any(step.state != StepState.DONE.value for step in runs[0].steps):
         return [*wrong, f"run-books ended as {[(run.state, run.reason) for run in runs]}, not once as DONE"]
     kept = read_record(application.bootstrap_servers, dead_letter_topic(application.id), 0, 0)
@@ -181,7 +191,7 @@ def main(
     ] = FLIGHTS_IN_ALL,
     clear: Annotated[bool, typer.Option("--clear", help="Only stop the processes of an earlier demo, and delete its data.")] = False,
 ) -> None:
-    """Run the flight board from end to end: Kafka, Dagster, a year of flights, a bad record and its repair, Spark tables, the proof.
+    """Run the flight board from end to end: Kafka, Dagster, a year of flights, repairs, Spark tables, the proof.
 
     It keeps its files in `.penstock/demo`, and deletes those of the previous demo first. Ctrl-C stops it and everything that it started.
     """

@@ -17,6 +17,7 @@ from sqlalchemy import select
 
 from examples.flight_board import topology
 from examples.flight_board.data import PARTITIONS
+from penstock.orchestration.alerts.incidents import GLOBAL_RECOVERY
 from penstock.orchestration.database.audit import now
 from penstock.orchestration.database.models import Alert, AlertState, AuditEntry, Event, Instance, RunBookRun, RunBookState, Task
 from penstock.orchestration.declarations.applications import Application
@@ -32,6 +33,7 @@ _SHOWN = (
     EventKind.TASK_RESUMED.value,
     EventKind.TASK_CORRUPTED.value,
     EventKind.GLOBAL_RECOVERY_STARTED.value,
+    EventKind.GLOBAL_RECOVERY_ENDED.value,
 )
 
 
@@ -84,6 +86,22 @@ def watch(operations: Operations, application: Application, flights: int, on_pro
             time.sleep(_POLL_SECONDS)
 
 
+def watch_recovery(operations: Operations, application: Application, lose: Callable[[], object]) -> Iterator[str]:
+    """Call `lose`, which takes records away from a global table. Yield a line for each event until the alert about it is resolved. Raises
+    StuckError."""
+    trail = Trail(application.id)
+    trail.news(operations)
+    lose()
+    with operations.feed(application) as feed:
+        while not _recovered(operations, application):
+            feed.step(_POLL_SECONDS)
+            yield from trail.news(operations)
+            if time.monotonic() - trail.last_at > STUCK_SECONDS:
+                raise StuckError(f"no global table of {application.id} has recovered after {STUCK_SECONDS:.0f} s; see its log")
+            time.sleep(_POLL_SECONDS)
+    yield from trail.news(operations)
+
+
 class Trail:
     """New entries of the audit trail, and new events, as lines."""
 
@@ -118,6 +136,9 @@ def entry_line(entry: AuditEntry) -> str:
 
 def event_line(event: Event) -> str:
     """Return an event as one line of rich markup."""
+    if event.kind in (EventKind.GLOBAL_RECOVERY_STARTED.value, EventKind.GLOBAL_RECOVERY_ENDED.value):
+        told = event.payload.get("reason") or f"{event.payload.get('records')} records in {event.payload.get('seconds')} s"
+        return f"[bold]{event.kind}[/bold]  global table {event.payload.get('store')} of {event.instance}: {_escaped(str(told))}"
     comments = {
         EventKind.TASK_PAUSED.value: "; it keeps its place, all other tasks run on",
         EventKind.TASK_RESUMED.value: " goes on after it",
@@ -169,6 +190,13 @@ def _settled(operations: Operations, application: Application, since: datetime) 
         and all(run.state in ended for run in runs)
         and all(alert.state == AlertState.RESOLVED.value for alert in alerts)
     )
+
+
+def _recovered(operations: Operations, application: Application) -> bool:
+    """Return True if there are alerts on global recoveries, all of them resolved."""
+    query = select(Alert.state).where(Alert.application == application.id, Alert.kind == GLOBAL_RECOVERY)
+    with operations.control_plane.reading() as session:
+        return set(session.scalars(query)) == {AlertState.RESOLVED.value}
 
 
 def _where(operations: Operations, application: Application, progress: Progress, feed: Feed) -> str:

@@ -1,0 +1,1 @@
+"""Bills of a shop's orders, and sales per city."""

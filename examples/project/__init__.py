@@ -1,0 +1,1 @@
+"""Summaries of a building's rooms, from the readings of their sensors."""
