@@ -16,7 +16,7 @@ from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.kafka.topic_admin import TopicAdmin
 from penstock.runtime.model.clock import SystemClock
 from penstock.runtime.model.events import EventSink
-from penstock.runtime.model.ids import Partition, TaskId
+from penstock.runtime.model.ids import TaskId, TopicPartition
 from penstock.runtime.model.metrics import Metrics
 from penstock.runtime.stores import Stores
 from penstock.runtime.stores.base import StoreContext
@@ -29,7 +29,7 @@ def main(servers: str, topic: str, partitions: int, folder: Path) -> None:
     clock, memory = SystemClock(), StoreMemory(MIB, 16 * MIB, 16 * MIB, 16 * MIB)
     config = StreamsConfig({"application.id": "app", "bootstrap.servers": servers})
     topics = TopicAdmin(config)
-    logs = [Partition(topic, number) for number in range(partitions)]
+    logs = [TopicPartition(topic, number) for number in range(partitions)]
     facts, ends = topics.describe([topic])[topic], topics.high_watermarks(logs)
     process = psutil.Process()
     before = process.memory_info().rss
@@ -37,7 +37,7 @@ def main(servers: str, topic: str, partitions: int, folder: Path) -> None:
         config.consumer_properties("restore"), clock, Metrics(), EventSink("app", "i", clock), most_bytes=memory.restore_bytes
     )
     for log in logs:
-        task = TaskId(0, log.number)
+        task = TaskId(0, log.partition)
         store = Stores.key_value_store_builder(Stores.persistent_key_value_store("counts"), STRING, STRING).build()
         store.open(folder / str(task), StoreContext("app", folder / str(task), task, log, memory))
         restorer.add(task, [(store, Changelog(log, ends[log], facts.topic_id, facts.delete_retention_ms))])

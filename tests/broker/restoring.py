@@ -19,7 +19,7 @@ from penstock.runtime.kafka import log_reader
 from penstock.runtime.kafka.topic_admin import TopicAdmin
 from penstock.runtime.model.clock import SystemClock
 from penstock.runtime.model.events import EventSink
-from penstock.runtime.model.ids import Partition, TaskId
+from penstock.runtime.model.ids import TaskId, TopicPartition
 from penstock.runtime.model.metrics import Metrics
 from penstock.runtime.stores import Stores
 from penstock.runtime.stores.base import EngineStore, StoreContext
@@ -31,21 +31,21 @@ AT_ONCE = 500
 class Teller:
     """A `StateRestoreListener` that prints, and waits."""
 
-    def on_restore_start(self, partition: Partition, store: str, start: int, end: int) -> None:
-        print("start", partition.number, start, flush=True)
+    def on_restore_start(self, partition: TopicPartition, store: str, start: int, end: int) -> None:
+        print("start", partition.partition, start, flush=True)
 
-    def on_batch_restored(self, partition: Partition, store: str, batch_end: int, records: int) -> None:
-        print("batch", partition.number, batch_end, flush=True)
+    def on_batch_restored(self, partition: TopicPartition, store: str, batch_end: int, records: int) -> None:
+        print("batch", partition.partition, batch_end, flush=True)
         sys.stdin.readline()
 
-    def on_restore_end(self, partition: Partition, store: str, total: int) -> None: ...
+    def on_restore_end(self, partition: TopicPartition, store: str, total: int) -> None: ...
 
-    def on_restore_suspended(self, partition: Partition, store: str, total: int) -> None: ...
+    def on_restore_suspended(self, partition: TopicPartition, store: str, total: int) -> None: ...
 
 
-def open_store(folder: Path, partition: Partition) -> EngineStore:
+def open_store(folder: Path, partition: TopicPartition) -> EngineStore:
     """Open the store of a partition, under `folder`."""
-    task = TaskId(0, partition.number)
+    task = TaskId(0, partition.partition)
     store = Stores.key_value_store_builder(Stores.persistent_key_value_store("counts"), STRING, STRING).build()
     store.open(folder / str(task), StoreContext("app", folder / str(task), task, partition))
     return store
@@ -57,13 +57,13 @@ def main(servers: str, topic: str, folder: Path) -> None:
     restore._STEP_MS = 0
     clock = SystemClock()
     topics = TopicAdmin(StreamsConfig({"application.id": "app", "bootstrap.servers": servers}))
-    partitions = [Partition(topic, number) for number in range(2)]
+    partitions = [TopicPartition(topic, number) for number in range(2)]
     facts, ends = topics.describe([topic])[topic], topics.high_watermarks(partitions)
     restorer = Restorer({"bootstrap.servers": servers}, clock, Metrics(), EventSink("app", "instance", clock), [Teller()])
     stores = [open_store(folder, partition) for partition in partitions]
     for store, partition in zip(stores, partitions, strict=True):
         changelog = Changelog(partition, ends[partition], facts.topic_id, facts.delete_retention_ms)
-        restorer.add(TaskId(0, partition.number), [(store, changelog)])
+        restorer.add(TaskId(0, partition.partition), [(store, changelog)])
     while restorer.restoring:
         restorer.step(0.1)
     restorer.close()

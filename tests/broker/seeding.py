@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from penstock.runtime.model.ids import Partition
+from penstock.runtime.model.ids import TopicPartition
 from penstock.runtime.model.offsets import OffsetAndMetadata
 from penstock.runtime.seeds import install
 from penstock.runtime.seeds.journal import Mark
@@ -21,7 +21,7 @@ from tests.support.seeds import config_of, topology_of
 class WaitingWriter(SeedWriter):
     """Prints what it is about to commit."""
 
-    def commit(self, marks: Mapping[Partition, Mark], inputs: Mapping[Partition, OffsetAndMetadata] | None = None) -> None:
+    def commit(self, marks: Mapping[TopicPartition, Mark], inputs: Mapping[TopicPartition, OffsetAndMetadata] | None = None) -> None:
         self._transactions.flush()  # uncommitted records are on the logs too
         print("offsets" if inputs else "commit", flush=True)
         sys.stdin.readline()

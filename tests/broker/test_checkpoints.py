@@ -20,7 +20,7 @@ from penstock.runtime.dsl.options import Consumed, Materialized, Produced
 from penstock.runtime.kafka import log_reader
 from penstock.runtime.model.clock import SystemClock
 from penstock.runtime.model.errors import StateDirectoryError
-from penstock.runtime.model.ids import Partition, TaskId
+from penstock.runtime.model.ids import TaskId, TopicPartition
 from penstock.runtime.model.metrics import STATE
 from penstock.runtime.model.states import State
 from penstock.runtime.stores.budget import MIB
@@ -91,7 +91,7 @@ def test_active_and_global_stores_are_flushed_at_the_interval_and_not_before(
     words, counted, airports = topic("words"), topic("counted"), topic("airports", config={"cleanup.policy": "compact"})
     broker.produce(airports, [("EWR", "Newark")], partition=0)
     task, everywhere = state_dir / application_id / "0_0", state_dir / application_id / "global"
-    changelog = Partition(f"{application_id}-counts-changelog", 0)
+    changelog = TopicPartition(f"{application_id}-counts-changelog", 0)
     clock = ShiftedClock()
     made = topology(words, airports, counted)
     with shifted(broker, made, application_id, state_dir, clock) as streams:
@@ -107,7 +107,7 @@ def test_active_and_global_stores_are_flushed_at_the_interval_and_not_before(
         wait_until(lambda: flushes["counts"] and flushes["airports"], 20, "the flush")
         wait_until((everywhere / ".checkpoint").exists, 20, "the file")
         first = read_checkpoint(task)[changelog]
-        assert first is not None and read_checkpoint(everywhere) == {Partition(airports, 0): 1}
+        assert first is not None and read_checkpoint(everywhere) == {TopicPartition(airports, 0): 1}
         broker.produce(words, [("a", "1")], partition=0)
         counts_become(broker, counted, {"a": 6})
         assert flushes == {"counts": 1, "airports": 1}
@@ -137,7 +137,7 @@ def test_a_task_that_is_being_restored_is_flushed_at_the_interval_too(
     broker.produce(words, [(f"k{n}", "1") for n in range(1_000)], partition=0)
     with running(broker, made, application_id, state_dir):
         wait_until(lambda: broker.committed_offsets(application_id, words).get(0) == 1_000, what="the commit")
-    changelog = Partition(f"{application_id}-counts-changelog", 0)
+    changelog = TopicPartition(f"{application_id}-counts-changelog", 0)
     end = read_checkpoint(task)[changelog]
     shutil.rmtree(task)
     go_on = hold_restores(monkeypatch)

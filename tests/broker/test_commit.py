@@ -22,7 +22,7 @@ from penstock.runtime.kafka.transactions import CallThread
 from penstock.runtime.model.errors import TaskMigratedError, TransactionAbortedError
 from penstock.runtime.model.events import EventKind
 from penstock.runtime.model.handlers import ErrorHandlerContext, ProcessingExceptionHandler, ProcessingHandlerResponse
-from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.model.ids import NextOffset, TopicPartition
 from penstock.runtime.model.offsets import OffsetAndMetadata
 from penstock.runtime.model.states import State
 from penstock.runtime.model.timestamps import ConsumerRecord
@@ -42,7 +42,7 @@ from tests.support.engine import (
 )
 
 Topic = Callable[..., str]
-Offsets = Mapping[Partition, OffsetAndMetadata]
+Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
 
 def fail_some_commits(
@@ -52,7 +52,7 @@ def fail_some_commits(
     real = transport.commit
     seen = {"commits": 0}
 
-    def commit(self: ExactlyOnce, offsets: Offsets, *others: object) -> Mapping[Partition, NextOffset]:
+    def commit(self: ExactlyOnce, offsets: Offsets, *others: object) -> Mapping[TopicPartition, NextOffset]:
         if offsets:
             seen["commits"] += 1
             if seen["commits"] % every == 0:
@@ -125,7 +125,7 @@ def test_kip_116_a_checkpoint_is_written_when_its_interval_has_passed(
     source, output = topic("in"), topic("out")
     with running(broker, count_topology(source, output), application_id, state_dir, **{"statestore.checkpoint.interval.ms": 0}):
         broker.produce(source, [("a", "v")])
-        changelog = Partition(f"{application_id}-counts-changelog", 0)
+        changelog = TopicPartition(f"{application_id}-counts-changelog", 0)
         task = state_dir / application_id / "0_0"
         wait_until(lambda: (read_checkpoint(task).get(changelog) or 0) > 0, what="the checkpoint")
         [told, *_] = wait_until(

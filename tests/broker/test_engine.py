@@ -28,7 +28,9 @@ from tests.support.engine import (
     latest,
     reaches,
     running,
+    set_offset,
 )
+from tests.support.logs import recreate_topic
 
 Topic = Callable[..., str]
 GUARANTEES = ("exactly_once_v2", "at_least_once")
@@ -170,9 +172,31 @@ def test_rule_14_state_without_committed_offsets_is_refused(
         streams.start()
         wait_until(lambda: streams.state is State.ERROR, what="the refusal")
         assert isinstance(streams.failure, StateLostError)
-        assert "--reset-offsets --to-offset 2" in str(streams.failure) or disk == "gone"
+        assert f"--topic {source}:0 --to-offset 2" in str(streams.failure) or disk == "gone"
         assert f"penstock reset {application_id}" in str(streams.failure)
         assert f"group {application_id} has no committed offset" in str(streams.failure)
+
+
+def test_rule_14_a_topic_is_recreated_while_nothing_runs(broker: Kafka, topic: Topic, application_id: str, state_dir: Path) -> None:
+    """Without state the policy applies; with state the start is refused, and the message's command lets the new topic be read."""
+    source, output, settings = topic("in"), topic("out"), {"auto.offset.reset": "latest"}
+    broker.produce(source, [("a", "old"), ("a", "old")])
+    with running(broker, count_topology(source, output), application_id, state_dir, **settings):
+        wait_until(lambda: broker.committed_offsets(application_id, source) == {0: 2}, what="the position of the start")
+    recreate_topic(broker, source)
+    with running(broker, count_topology(source, output), application_id, state_dir, **settings):
+        broker.produce(source, [("a", "1"), ("a", "2")])
+        counts_become(broker, output, {"a": 2})
+    recreate_topic(broker, source)
+    broker.produce(source, [("a", "3"), ("a", "4"), ("a", "5")])
+    with client(broker, count_topology(source, output), application_id, state_dir, **settings) as streams:
+        streams.start()
+        wait_until(lambda: streams.state is State.ERROR, what="the refusal")
+        assert isinstance(streams.failure, StateLostError)
+        assert f"--topic {source}:0 --to-earliest" in str(streams.failure)
+    set_offset(broker, application_id, source, 0)
+    with running(broker, count_topology(source, output), application_id, state_dir, **settings):
+        counts_become(broker, output, {"a": 5})
 
 
 def test_rule_19_an_offset_moved_while_its_task_runs_is_reported(

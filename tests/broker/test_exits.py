@@ -29,7 +29,7 @@ from penstock.runtime.model.handlers import (
     ProductionExceptionHandlerResponse,
     SerializationExceptionOrigin,
 )
-from penstock.runtime.model.ids import Partition
+from penstock.runtime.model.ids import TopicPartition
 from penstock.runtime.model.record import Record
 from penstock.runtime.model.states import State, TaskState
 from penstock.runtime.model.timestamps import ConsumerRecord
@@ -228,7 +228,7 @@ def test_a_handler_that_exits_ends_the_client_and_is_named(
 
 
 class ExitsOnRestore:
-    def on_restore_start(self, partition: Partition, store: str, start: int, end: int) -> None:
+    def on_restore_start(self, partition: TopicPartition, store: str, start: int, end: int) -> None:
         raise SystemExit(0)
 
 
@@ -285,7 +285,7 @@ def test_a_processor_that_exits_in_close_at_a_clean_stop_ends_the_client_in_erro
         wait_until(lambda: [value for name, value in streams.metrics().items() if name.name == "process-total"] == [1.0], what="the record")
         streams.close()
         assert streams.state is State.ERROR
-        assert "in close: SystemExit: 0" in str(streams.failure)
+        assert "in close, at " in str(streams.failure) and ": SystemExit: 0" in str(streams.failure)
     assert broker.committed_offsets(application_id, source) == {0: 1}
 
 

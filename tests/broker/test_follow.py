@@ -19,7 +19,7 @@ from penstock.runtime.kafka.topic_watch import TopicWatch
 from penstock.runtime.model.clock import SystemClock
 from penstock.runtime.model.errors import MissingSourceTopicError, TaskCorruptedError
 from penstock.runtime.model.events import EventSink
-from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition
 from penstock.runtime.model.metrics import Metrics
 from penstock.runtime.stores import Stores
 from penstock.runtime.stores.base import EngineStore, StoreContext
@@ -39,13 +39,13 @@ class Listener:
 
     calls: list[tuple[object, ...]] = field(default_factory=list)
 
-    def on_update_start(self, partition: Partition, store: str, start: int) -> None:
+    def on_update_start(self, partition: TopicPartition, store: str, start: int) -> None:
         self.calls.append(("start", store, start))
 
-    def on_batch_loaded(self, partition: Partition, store: str, task: TaskId, batch_end: int, records: int, end: int) -> None:
+    def on_batch_loaded(self, partition: TopicPartition, store: str, task: TaskId, batch_end: int, records: int, end: int) -> None:
         self.calls.append(("batch", store, task, batch_end, records))
 
-    def on_update_suspended(self, partition: Partition, store: str, offset: int, end: int, reason: SuspendReason) -> None:
+    def on_update_suspended(self, partition: TopicPartition, store: str, offset: int, end: int, reason: SuspendReason) -> None:
         self.calls.append(("suspended", store, offset, end, reason))
 
 
@@ -82,7 +82,7 @@ class Copies:
         )
 
     def changelog(self, topic: str) -> Changelog:
-        partition = Partition(topic, 0)
+        partition = TopicPartition(topic, 0)
         facts = self._topics.describe([topic]).get(topic)
         if facts is None:
             raise MissingSourceTopicError(topic)
@@ -95,7 +95,7 @@ class Copies:
         builder = Stores.key_value_store_builder(Stores.persistent_key_value_store("counts"), STRING, STRING)
         store = builder.build()
         folder = self.folder / str(task)
-        store.open(folder, StoreContext("app", folder, task, Partition(topic, 0)))
+        store.open(folder, StoreContext("app", folder, task, TopicPartition(topic, 0)))
         self._stores.append(store)
         return store
 
@@ -142,7 +142,7 @@ def test_a_follower_applies_what_is_written_and_is_never_complete(copies: Copies
     copies.kafka.produce(name, [("a", "2"), ("b", None), ("c", "1")], partition=0)
     done += copies.until(lambda: content(store) == {"a": "2", "c": "1"}, "the next records")
     assert done == []
-    assert store.committed_offset(Partition(name, 0)) == 5
+    assert store.committed_offset(TopicPartition(name, 0)) == 5
     copies.restorer.remove(TASK, promoted=True)
     assert copies.restorer.following == frozenset()
     calls = copies.listener.calls
@@ -163,7 +163,7 @@ def test_a_follower_that_becomes_active_is_read_on_to_the_end_as_it_was_then(cop
     done = copies.until(lambda: not copies.restorer.restoring, "its end")
     assert done == [TASK]
     assert content(store) == {"a": "2", "b": "1"}
-    assert store.committed_offset(Partition(name, 0)) == 3
+    assert store.committed_offset(TopicPartition(name, 0)) == 3
     copies.kafka.produce(name, [("a", "3")], partition=0)
     copies.kafka.produce(other, [("x", "1")], partition=0)
     copies.until(lambda: content(beside) == {"x": "1"}, "the other, which goes on")
@@ -180,11 +180,11 @@ def test_a_follower_of_a_source_topic_goes_as_far_as_is_committed(copies: Copies
     copies.committed = 2
     store = copies.follow(name)
     copies.until(lambda: content(other) == {"x": "1"} and content(store) == {"a": "1"}, "what is committed")
-    assert store.committed_offset(Partition(name, 0)) == 2
+    assert store.committed_offset(TopicPartition(name, 0)) == 2
     assert copies.restorer.lag(TASK) == 0
     copies.committed = 4
     copies.until(lambda: content(store) == {"a": "2", "b": "1"}, "what was committed since")
-    assert store.committed_offset(Partition(name, 0)) == 4
+    assert store.committed_offset(TopicPartition(name, 0)) == 4
     copies.committed = 5
     copies.restorer.promote(TASK, [(store, copies.changelog(name))])
     assert copies.until(lambda: not copies.restorer.restoring, "its end") == [TASK]
@@ -216,7 +216,7 @@ def test_a_follower_goes_on_where_its_store_was(copies: Copies, topic: Callable[
     name = topic("changelog", config=COMPACT)
     copies.kafka.produce(name, [("a", "1"), ("b", "1")], partition=0)
     store = copies.open(TASK, name)
-    store.restore([(b"a", b"kept", 1)], {Partition(name, 0): NextOffset(1)})
+    store.restore([(b"a", b"kept", 1)], {TopicPartition(name, 0): NextOffset(1)})
     copies.restorer.follow(TASK, [(store, copies.changelog(name))])
     copies.until(lambda: content(store) == {"a": "kept", "b": "1"}, "the second record alone")
     assert copies.listener.calls[0] == ("start", "counts", 1)
@@ -241,7 +241,7 @@ def test_markers_and_an_aborted_tail_leave_no_lag(copies: Copies, topic: Callabl
     store = copies.follow(name)
     copies.until(lambda: copies.restorer.lag(TASK) == 0, "the marker")
     transaction(copies.kafka, name, [("a", "aborted")], commit=False)
-    copies.until(lambda: store.committed_offset(Partition(name, 0)) == 4, "the end of the aborted tail")
+    copies.until(lambda: store.committed_offset(TopicPartition(name, 0)) == 4, "the end of the aborted tail")
     assert content(store) == {"a": "1"} and copies.restorer.lag(TASK) == 0
 
 
@@ -327,7 +327,7 @@ def test_a_log_that_is_cut_past_a_follower_is_a_corrupted_task(copies: Copies, t
     copies.kafka.produce(name, [("a", str(n)) for n in range(10)], partition=0)
     cut(copies.kafka, name, 8)
     store = copies.open(TASK, name)
-    store.commit({Partition(name, 0): NextOffset(4)})
+    store.commit({TopicPartition(name, 0): NextOffset(4)})
     copies.restorer.follow(TASK, [(store, copies.changelog(name))])
     with pytest.raises(TaskCorruptedError, match=r"offset 4 of .* no longer there") as raised:
         copies.until(lambda: False, "the error")

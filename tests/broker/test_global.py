@@ -24,7 +24,7 @@ from penstock.runtime.model.handlers import (
     LogAndFailExceptionHandler,
     LogAndPauseExceptionHandler,
 )
-from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition
 from penstock.runtime.model.metrics import Metrics
 from penstock.runtime.model.record import Record
 from penstock.runtime.operators.processor import Processor, ProcessorContext
@@ -74,16 +74,16 @@ class Listener:
 
     calls: list[tuple[str, int, int]] = field(default_factory=list)
 
-    def on_restore_start(self, partition: Partition, store: str, start: int, end: int) -> None:
-        self.calls.append(("start", partition.number, end - start))
+    def on_restore_start(self, partition: TopicPartition, store: str, start: int, end: int) -> None:
+        self.calls.append(("start", partition.partition, end - start))
 
-    def on_batch_restored(self, partition: Partition, store: str, batch_end: int, records: int) -> None: ...
+    def on_batch_restored(self, partition: TopicPartition, store: str, batch_end: int, records: int) -> None: ...
 
-    def on_restore_end(self, partition: Partition, store: str, total: int) -> None:
-        self.calls.append(("end", partition.number, total))
+    def on_restore_end(self, partition: TopicPartition, store: str, total: int) -> None:
+        self.calls.append(("end", partition.partition, total))
 
-    def on_restore_suspended(self, partition: Partition, store: str, total: int) -> None:
-        self.calls.append(("suspended", partition.number, total))
+    def on_restore_suspended(self, partition: TopicPartition, store: str, total: int) -> None:
+        self.calls.append(("suspended", partition.partition, total))
 
 
 @dataclass
@@ -111,7 +111,7 @@ class Global:
         self.store: EngineStore = Stores.timestamped_key_value_store_builder(supplier, serdes.STRING, serdes.LONG).build()
         decoder = Decoder(self.topic, serdes.STRING, serdes.LONG)
         applier = TableCopy(self.store, GlobalDecoder(decoder, self.handler, self.metrics, self.events))
-        self.checkpoints: list[Mapping[Partition, NextOffset]] = []
+        self.checkpoints: list[Mapping[TopicPartition, NextOffset]] = []
         self.task = GlobalTask(
             [GlobalStore(self.store, self.topic, applier, own_processor)],
             open_store=lambda store: store.open(self.folder, StoreContext("app", self.folder)),
@@ -258,7 +258,7 @@ def test_a_restart_goes_on_from_its_offset(make: Callable[..., Global]) -> None:
     table.restart()
     table.put(("EWR", 2))
     table.start()
-    assert table.store.committed_offset(Partition(table.topic, 0)) == 3
+    assert table.store.committed_offset(TopicPartition(table.topic, 0)) == 3
     assert table.content() == {"EWR": 2, "JFK": 1}
     assert "GLOBAL_RECOVERY_STARTED" not in table.kinds()
 
@@ -466,7 +466,7 @@ def test_an_interrupted_rebuild_goes_on(make: Callable[..., Global]) -> None:
     table = make()
     table.put(*[(f"k{n}", n) for n in range(20_000)])
     table.task.start()
-    table.until(lambda: table.store.committed_offset(Partition(table.topic, 0)) or False, "the first batch")
+    table.until(lambda: table.store.committed_offset(TopicPartition(table.topic, 0)) or False, "the first batch")
     table.restart()
     table.start()
     assert len(table.content()) == 20_000
@@ -566,9 +566,9 @@ def test_kip_116_a_checkpoint_is_written_when_the_worker_says_so_and_at_a_clean_
     table.start()
     assert table.checkpoints == []
     table.task.checkpoint()
-    assert table.checkpoints == [{Partition(table.topic, 0): 1}]
+    assert table.checkpoints == [{TopicPartition(table.topic, 0): 1}]
     table.close()
-    assert table.checkpoints == [{Partition(table.topic, 0): 1}] * 2
+    assert table.checkpoints == [{TopicPartition(table.topic, 0): 1}] * 2
 
 
 def test_a_checkpoint_is_reported_when_it_has_changed(make: Callable[..., Global]) -> None:
@@ -590,7 +590,7 @@ def test_offset_of_the_end_is_kept_when_the_tail_holds_no_record(make: Callable[
     table.put(("EWR", 1))
     transaction(broker, table.topic, [("EWR", "aborted")], commit=False)
     table.start()
-    assert table.store.committed_offset(Partition(table.topic, 0)) == 3
+    assert table.store.committed_offset(TopicPartition(table.topic, 0)) == 3
 
 
 # --- add_global_store ----------------------------------------------------------------------------------------------------------------
@@ -674,7 +674,7 @@ def test_what_a_failing_processor_wrote_is_not_kept(broker: Kafka, topic: Callab
     assert store is not None
     store.open(tmp_path / "app" / "global", StoreContext("app", tmp_path / "app" / "global"))
     assert dict(store.query_view().all()) == {"a": 2, "seen": 1}
-    assert store.committed_offset(Partition(name, 0)) == 1
+    assert store.committed_offset(TopicPartition(name, 0)) == 1
     store.close()
     again.close()
 

@@ -2,28 +2,49 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from penstock import serdes
+from penstock.orchestration.cli import app
+from penstock.orchestration.kafka.observer import Observer
+from penstock.runtime.changelog import progress
 from penstock.runtime.commit.compare_and_set import Offsets
 from penstock.runtime.commit.exactly_once import ExactlyOnce
+from penstock.runtime.coordination.records import Member
 from penstock.runtime.dsl.builder import StreamsBuilder
 from penstock.runtime.dsl.options import Consumed, Materialized, Produced
 from penstock.runtime.kafka import log_reader
+from penstock.runtime.kafka.log_reader import LogReader, Poll
 from penstock.runtime.model.errors import InvalidStateStoreError, TransactionAbortedError
-from penstock.runtime.model.events import EventKind
-from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.model.events import Event, EventKind
+from penstock.runtime.model.ids import NextOffset, TopicPartition
 from penstock.runtime.model.record import Record
 from penstock.runtime.model.states import State
 from penstock.runtime.operators.processor import Processor, ProcessorContext
 from penstock.runtime.stores.key_value import StagedKeyValueStore
 from penstock.runtime.topology.topology import Topology
 from tests.support import Kafka, wait_until
-from tests.support.engine import BAD, airport_names, client, events_of_kind, on_worker, reaches, running, texts, texts_become, worker_of
+from tests.support.engine import (
+    BAD,
+    active_tasks,
+    airport_names,
+    client,
+    counts_become,
+    events_of_kind,
+    on_worker,
+    reaches,
+    running,
+    texts,
+    texts_become,
+    worker_of,
+)
 
 Topic = Callable[..., str]
 COMPACT = {"cleanup.policy": "compact"}
@@ -155,7 +176,7 @@ def test_a_record_of_a_global_topic_that_is_skipped_is_kept_as_a_dead_letter_als
     aborted: list[int] = []
     real = ExactlyOnce.commit
 
-    def commit(self: ExactlyOnce, offsets: Offsets, *others: object) -> Mapping[Partition, NextOffset]:
+    def commit(self: ExactlyOnce, offsets: Offsets, *others: object) -> Mapping[TopicPartition, NextOffset]:
         if len(aborted) < 2:
             aborted.append(len(offsets))
             raise TransactionAbortedError("a test wants it")
@@ -256,3 +277,117 @@ def test_rule_27_no_record_and_no_processors_init_ever_sees_half_a_table(
     assert set(texts(broker, output)) == {str(rows)}
     assert set(Lookups.at_init) == {rows}
     assert len(Lookups.at_init) == 1 + rounds
+
+
+# -- the first build, and a recovery at the start --------------------------------------------------------------------------------------
+
+
+class Gate:
+    """Holds back the reader of the global topics as if they were long: it reads while the gate is open."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.opened = threading.Event()
+        real = LogReader.poll
+
+        def poll(reader: LogReader, timeout: float) -> Poll:
+            if reader._name == "global" and not self.opened.wait(timeout):
+                return Poll()
+            return real(reader, timeout)
+
+        monkeypatch.setattr(LogReader, "poll", poll)
+
+
+def test_the_first_build_and_a_recovery_at_the_start_are_visible_and_hold_up_only_the_readers(
+    broker: Kafka, topic: Topic, application_id: str, state_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """KIP-406: a client may process while a global store is restored; it is a member, and says what it does."""
+    gate = Gate(monkeypatch)
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(progress, "REPORT_MS", 0)  # each measurement is reported
+    flights, airports, joined = topic("flights"), topic("airports", config=COMPACT), topic("joined")
+    others, counted = topic("others"), topic("counted")
+    builder = StreamsBuilder()
+    table = builder.global_table(airports, TEXT, Materialized("airports"))
+    names = builder.stream(flights, TEXT).left_join(table, lambda _, airport: airport, lambda airport, name: f"{airport}={name}")
+    names.to(joined, Produced(serdes.STRING, value=serdes.STRING))
+    counts = builder.stream(others, TEXT).group_by_key().count(Materialized("counts"))
+    counts.to_stream().to(counted, Produced(serdes.STRING, value=serdes.LONG))
+    topology = builder.build()
+    fill(broker, airports)
+    observer, runner = Observer(application_id, broker.bootstrap_servers), CliRunner()
+
+    def published(kind: EventKind) -> list[Event]:
+        return [event for event in events_of_kind(broker, application_id, kind) if event.payload.get("store") == "airports"]
+
+    def is_built(count: int) -> Member:
+        """Check that the client lives, counts, and reports the store, while flights wait."""
+        states: list[State] = []
+        with client(broker, topology, application_id, state_dir, **{"statestore.checkpoint.interval.ms": 0}) as streams:
+            streams.set_state_listener(lambda new, old: states.append(new))
+            streams.start()
+            broker.produce(others, [("a", "1")], partition=0)
+            broker.produce(flights, [("f", "A0007")], partition=0)
+            counts_become(broker, counted, {"a": count})
+            assert states == [State.REBALANCING, State.RESTORING]
+            assert len(broker.consume(joined)) == count - 1
+            with pytest.raises(InvalidStateStoreError, match="airports"):
+                streams.store("airports")
+            wait_until(lambda: len(published(EventKind.RESTORE_STARTED)) == count, what="the event of the start")
+            seen = len(published(EventKind.RESTORE_PROGRESS))
+            wait_until(lambda: len(published(EventKind.RESTORE_PROGRESS)) > seen, what="the progress")
+            [member] = observer.observe().members.values()
+            tasks = runner.invoke(
+                app, ["tasks", "--application", application_id, "--bootstrap-servers", broker.bootstrap_servers, "--json"]
+            )
+            [row] = [row for row in json.loads(tasks.stdout) if row["store"] == "airports"]
+            assert (row["kind"], row["state"], row["lag"], row["restore"]["remaining"]) == ("GLOBAL", "RESTORING", 2000, 2000)
+            metrics = {key.name: value for key, value in streams.metrics().items() if ("store", "airports") in key.tags}
+            assert metrics["restore-remaining-records-total"] == 2000
+            gate.opened.set()
+            reaches(streams, State.RUNNING)
+            texts_become(broker, joined, ["A0007=name 7 " + "x" * 200] * count)
+            metrics = {key.name: value for key, value in streams.metrics().items() if ("store", "airports") in key.tags}
+            assert (metrics["restore-remaining-records-total"], metrics["restore-total"]) == (0, 2000)
+            wait_until(lambda: len(published(EventKind.RESTORE_ENDED)) == count, what="the event of the end")
+        gate.opened.clear()
+        return member
+
+    member = is_built(1)
+    assert member.state is State.RESTORING and member.global_stores["airports"].reason is None
+    assert published(EventKind.GLOBAL_RECOVERY_STARTED) == []
+    [at_end] = published(EventKind.RESTORE_ENDED)
+    assert at_end.payload["records"] == 2000 and at_end.payload["topic"] == airports
+    assert "global store airports restores: 0 records so far, 0 a second, 2000 offsets to go, time left: unknown" in caplog.messages
+    checkpoints = [event for event in events_of_kind(broker, application_id, EventKind.CHECKPOINT) if event.task is None]
+    assert checkpoints[-1].payload == {"stores": {"airports": {f"{airports}-0": 2000}}, "worker": 1}
+
+    for manifest in state_dir.glob("*/global/rocksdb/airports/MANIFEST-*"):
+        manifest.write_bytes(b"torn")
+    member = is_built(2)
+    [started] = published(EventKind.GLOBAL_RECOVERY_STARTED)
+    assert started.incarnation == member.incarnation  # so that the next recovery at a start has another id
+    report = member.global_stores["airports"]
+    assert report.reason == started.payload["reason"] and "damaged" in str(report.reason)
+    assert len(published(EventKind.GLOBAL_RECOVERY_ENDED)) == 1
+
+
+def test_a_new_instance_takes_over_tasks_that_read_a_table_once_it_has_built_it(
+    broker: Kafka, topic: Topic, application_id: str, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(monkeypatch)
+    flights, airports, output = topic("flights", 2), topic("airports", config=COMPACT), topic("out")
+    broker.produce(airports, [("EWR", "Newark")], partition=0)
+    topology, none = airport_names(flights, airports, output), {"acceptable.recovery.lag": 0}
+    gate.opened.set()
+    with running(broker, topology, application_id, state_dir / "a", **none) as first:
+        gate.opened.clear()
+        with client(broker, topology, application_id, state_dir / "b", **none) as second:
+            second.start()
+            joined = events_of_kind(broker, application_id, EventKind.TASKS_ASSIGNED)
+            wait_until(lambda: events_of_kind(broker, application_id, EventKind.TASKS_ASSIGNED) != joined, what="an assignment")
+            for partition in (0, 1):
+                broker.produce(flights, [("f", "EWR")], partition=partition)
+            texts_become(broker, output, ["EWR=Newark"] * 2)
+            assert (second.state, len(active_tasks(first))) == (State.RESTORING, 2)
+            gate.opened.set()
+            wait_until(lambda: {len(active_tasks(each)) for each in (first, second)} == {1}, what="a task at each")

@@ -21,10 +21,11 @@ from penstock.orchestration.embedded.kafka import EmbeddedBroker
 from penstock.orchestration.embedded.ports import free_port
 from penstock.runtime.client.kafka_streams import KafkaStreams
 from penstock.runtime.coordination.commands import CommandClient
-from penstock.runtime.coordination.records import Assignment, Member
+from penstock.runtime.coordination.records import PROTOCOL, Assignment, Member
 from penstock.runtime.coordination.topics import coordination_topic
 from penstock.runtime.model.clock import SystemClock
 from penstock.runtime.model.events import EventKind
+from penstock.runtime.model.states import State
 from tests.broker.network import Proxy, TwoSidedBroker
 from tests.support import ROOT, Kafka, wait_until
 from tests.support.engine import count_topology, events
@@ -79,7 +80,9 @@ def newcomer_learns(fleet: Fleet) -> None:
 # -- restarts ------------------------------------------------------------------------------------------------------------------
 
 
-def test_rule_4_in_a_rolling_restart_no_task_moves_and_nothing_is_restored(broker: Kafka, application_id: str, tmp_path: Path) -> None:
+def test_rule_4_in_a_rolling_restart_no_task_moves_nothing_is_restored_and_another_topology_is_refused(
+    broker: Kafka, application_id: str, tmp_path: Path
+) -> None:
     with fleet(broker, application_id, tmp_path, {"restart.grace.ms": 60_000}, partitions=6) as found:
         before = three_running(found)
         began = found.log()[-1][0]
@@ -98,25 +101,34 @@ def test_rule_4_in_a_rolling_restart_no_task_moves_and_nothing_is_restored(broke
             told = re.findall(r"(\d+) records restored", found.app.log(name))[times:]
             assert set(told) <= {"0"}, f"{name} restored {told} records"
 
-
-def test_in_a_rolling_deploy_a_topology_that_means_another_thing_is_refused_and_the_others_go_on(
-    broker: Kafka, application_id: str, tmp_path: Path
-) -> None:
-    with fleet(broker, application_id, tmp_path, {"restart.grace.ms": 60_000}, partitions=6) as found:
-        before = three_running(found)
         assert found.app.stop("c") == 0
         found.app.factory = "tests.support.fleets:without_count"
-        refused = found.app.start("c")
-        assert refused.wait(30) == 2
+        assert found.app.start("c").wait(30) == 2
         log = found.app.log("c")
         assert (
             "runs another topology" in log and "store counts of sub-topology 0 is left out" in log and "Ways: stop all its instances" in log
         )
-        assert set(found.app.reports()["a"]) == before["a"] and set(found.app.reports()["b"]) == before["b"]
+        assert set(found.app.reports()["a"]) == before["a"] and set(found.app.reports()["b"]) == before["b"], "the others go on"
         found.app.factory = "tests.support.fleets:count"
         found.app.start("c")
         found.app.becomes({"a": 2, "b": 2, "c": 2})
         assert set(found.app.reports()["c"]) == before["c"], "the old version finds its tasks again"
+
+
+def test_a_fleet_of_the_former_protocol_is_rolled_to_this_one(broker: Kafka, application_id: str, tmp_path: Path) -> None:
+    """Members of protocol 1.0 announce no shape of their topology. Both protocols share the tasks meanwhile, under either's lead."""
+    with fleet(broker, application_id, tmp_path, {"restart.grace.ms": 60_000}) as found:
+        found.app.factory = "tests.support.fleets:count_of_protocol_1_0"
+        two_running(found)
+        found.goes_on()
+        found.app.factory = "tests.support.fleets:count"
+        for name in "ba":
+            assert found.app.stop(name) == 0
+            found.app.start(name)
+            found.app.becomes({"a": 2, "b": 2})
+            found.goes_on()
+        protocols = [record.protocol for _, record in found.log() if isinstance(record, Member) and record.state is State.RUNNING]
+        assert (protocols[0], set(protocols[-2:])) == ("1.0", {PROTOCOL})
 
 
 def test_two_versions_run_side_by_side_and_a_store_that_was_left_behind_is_refused(
@@ -185,28 +197,30 @@ class WrongClock(SystemClock):
         return super().wall_ms() + self._off_ms
 
 
-@pytest.mark.parametrize("minutes", [-20, 20], ids=["slow", "fast"])
-def test_rule_4_a_restart_is_waited_for_by_the_brokers_clock(broker: Kafka, application_id: str, tmp_path: Path, minutes: int) -> None:
+def test_rule_4_a_restart_is_waited_for_by_the_brokers_clock(broker: Kafka, application_id: str, tmp_path: Path) -> None:
     """With a slow clock it would have been given up at once; with a fast one, the wait would have been twenty minutes longer."""
-    source, output = broker.create_topic("in", 4), broker.create_topic("out", 4)
-    settings = {"bootstrap.servers": broker.bootstrap_servers, "application.id": application_id, **SESSION, "restart.grace.ms": 6_000}
+    source, output = broker.create_topic("in", 6), broker.create_topic("out", 6)
+    settings = {"bootstrap.servers": broker.bootstrap_servers, "application.id": application_id, **SESSION, "restart.grace.ms": 8_000}
     topology = count_topology(source, output)
-    stays = KafkaStreams(topology, {**settings, "client.id": "a", "state.dir": str(tmp_path / "a")})
-    goes = KafkaStreams(topology, {**settings, "client.id": "b", "state.dir": str(tmp_path / "b")}, clock=WrongClock(minutes))
+    stays, slow, fast = (
+        KafkaStreams(topology, {**settings, "client.id": name, "state.dir": str(tmp_path / name)}, clock=clock)
+        for name, clock in {"a": SystemClock(), "b": WrongClock(-20), "c": WrongClock(20)}.items()
+    )
 
     def shares() -> dict[str, int]:
         return {name: len(tasks) for name, tasks in members(broker, application_id).items()}
 
-    with stays, goes:
+    with stays, slow, fast:
         stays.start()
-        wait_until(lambda: shares() == {"a": 4}, what="four tasks")
-        goes.start()
-        wait_until(lambda: shares() == {"a": 2, "b": 2}, what="two tasks each")
-        assert goes.close(20_000, leave_group=False)
-        wait_until(lambda: "b" not in shares(), what="the end of b")
+        wait_until(lambda: shares() == {"a": 6}, what="six tasks")
+        slow.start()
+        fast.start()
+        wait_until(lambda: shares() == {"a": 2, "b": 2, "c": 2}, what="two tasks each")
+        assert slow.close(20_000, leave_group=False) and fast.close(20_000, leave_group=False)
+        wait_until(lambda: set(shares()) == {"a"}, what="the end of b and c")
         time.sleep(1)  # rounds of the leader, in any of which it could reassign the tasks
         assert shares() == {"a": 2}
-        wait_until(lambda: shares() == {"a": 4}, 20, "the end of the grace")
+        wait_until(lambda: shares() == {"a": 6}, 20, "the end of the grace")
 
 
 def test_all_are_killed_at_once_and_started_again(running: Fleet) -> None:
@@ -253,22 +267,10 @@ def test_the_leader_is_killed_while_a_newcomer_learns(broker: Kafka, application
         found.goes_on()
 
 
-@pytest.mark.parametrize("frozen", ["a", "b"], ids=["the leader", "a follower"])
-def test_rule_6_of_coordination_a_member_that_was_frozen_cannot_commit_when_it_wakes(running: Fleet, frozen: str) -> None:
-    """It wakes with records that it has polled and processed but not committed, after its tasks were granted to others."""
-    running.app.settings["commit.interval.ms"] = 1_500  # the suspended member is in the middle of a transaction
-    two_running(running)
-    running.goes_on()
-    running.app.freeze(frozen)
-    other = "b" if frozen == "a" else "a"
-    wait_until(lambda: len(running.app.reports().get(other, {})) == 4, 45, f"all tasks at {other}")
-    running.goes_on()
-    running.app.thaw(frozen)
-    running.app.becomes({"a": 2, "b": 2})
-    running.goes_on()
-
-
-def test_a_freeze_shorter_than_the_session_moves_nothing(running: Fleet) -> None:
+def test_rule_6_of_coordination_a_member_that_was_frozen_cannot_commit_when_it_wakes(running: Fleet) -> None:
+    """A follower, then the leader. Each wakes with records that it has polled and processed but not committed, after its tasks were granted
+    to others. A freeze shorter than the session moves nothing."""
+    running.app.settings["commit.interval.ms"] = 1_500  # a suspended member is in the middle of a transaction
     two_running(running)
     before = running.app.reports()
     assignments = sum(isinstance(record, Assignment) for _, record in running.log())
@@ -279,6 +281,13 @@ def test_a_freeze_shorter_than_the_session_moves_nothing(running: Fleet) -> None
         running.goes_on()
     assert running.app.reports() == before
     assert sum(isinstance(record, Assignment) for _, record in running.log()) == assignments
+    for frozen, other in ("ba", "ab"):
+        running.app.freeze(frozen)
+        wait_until(lambda other=other: len(running.app.reports().get(other, {})) == 4, 45, f"all tasks at {other}")  # type: ignore[misc]
+        running.goes_on()
+        running.app.thaw(frozen)
+        running.app.becomes({"a": 2, "b": 2})
+        running.goes_on()
 
 
 # -- the network ---------------------------------------------------------------------------------------------------------------
@@ -302,7 +311,8 @@ def behind(tmp_path: Path) -> Iterator[tuple[Kafka, Proxy]]:
 def test_who_is_split_from_the_broker_is_taken_over_from_and_returns(
     behind: tuple[Kafka, Proxy], application_id: str, tmp_path: Path, far: str, way: str
 ) -> None:
-    """It cannot know that others have its tasks, and must not write anything when its network is restored."""
+    """It cannot know that others have its tasks, and must not write anything when its network is restored. A split shorter than the session
+    moves nothing."""
     broker, proxy = behind
     with fleet(broker, application_id, tmp_path) as found:
         for number, name in enumerate("ab"):
@@ -310,27 +320,19 @@ def test_who_is_split_from_the_broker_is_taken_over_from_and_returns(
             found.app.becomes({"a": 4} if number == 0 else {"a": 2, "b": 2})
         found.goes_on()
         other = "b" if far == "a" else "a"
+        if far == "b":
+            before = found.app.reports()
+            proxy.split()
+            time.sleep(SESSION_SECONDS / 3)
+            proxy.heal()
+            found.goes_on()
+            assert found.app.reports() == before
         proxy.split() if way == "split" else proxy.cut()
         wait_until(lambda: len(found.app.reports().get(other, {})) == 4, 45, f"all tasks at {other}")
         found.goes_on()
         proxy.heal()
         found.app.becomes({"a": 2, "b": 2}, 60)
         found.goes_on()
-
-
-def test_a_split_shorter_than_the_session_moves_nothing(behind: tuple[Kafka, Proxy], application_id: str, tmp_path: Path) -> None:
-    broker, proxy = behind
-    with fleet(broker, application_id, tmp_path) as found:
-        found.app.start("a")
-        found.app.becomes({"a": 4})
-        found.app.start("b", **{"bootstrap.servers": proxy.bootstrap_servers})
-        found.app.becomes({"a": 2, "b": 2})
-        before = found.app.reports()
-        proxy.split()
-        time.sleep(SESSION_SECONDS / 3)
-        proxy.heal()
-        found.goes_on()
-        assert found.app.reports() == before
 
 
 # -- the broker ----------------------------------------------------------------------------------------------------------------

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions
+from confluent_kafka import TopicPartition as ClientPartition
 
 from penstock import serdes
 from penstock.runtime.dsl.builder import StreamsBuilder
@@ -18,7 +19,7 @@ from penstock.runtime.kafka.topic_admin import TopicAdmin
 from penstock.runtime.kafka.transactions import TransactionalProducer
 from penstock.runtime.model.errors import BrokerUnavailableError
 from penstock.runtime.model.events import EventKind
-from penstock.runtime.model.ids import Partition, TaskId
+from penstock.runtime.model.ids import TaskId, TopicPartition
 from penstock.runtime.model.record import Record
 from penstock.runtime.model.states import State
 from penstock.runtime.operators.processor import Processor
@@ -95,7 +96,7 @@ def test_a_position_that_is_gone_is_asked_for_again_when_the_broker_did_not_answ
 ) -> None:
     source, output = topic("in"), topic("out")
     broker.produce(source, [("a", "1")] * 10)
-    place = ConsumerGroupTopicPartitions(application_id, [TopicPartition(source, 0, 3)])
+    place = ConsumerGroupTopicPartitions(application_id, [ClientPartition(source, 0, 3)])
     admin = broker.admin  # the client must outlive its requests
     admin.alter_consumer_group_offsets([place])[application_id].result(30)
     cut(broker, source, before=6)
@@ -183,10 +184,10 @@ def test_rule_15_under_at_least_once_offsets_are_committed_after_what_they_stand
     broker: Kafka, topic: Topic, application_id: str, state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, output = topic("in"), topic("out")
-    seen: list[tuple[Sequence[Partition], int, int]] = []
+    seen: list[tuple[Sequence[TopicPartition], int, int]] = []
     real = TransactionalProducer.send_offsets
 
-    def look(self: TransactionalProducer, offsets: dict[Partition, object], *others: object, **named: object) -> None:
+    def look(self: TransactionalProducer, offsets: dict[TopicPartition, object], *others: object, **named: object) -> None:
         if any(partition.topic == source for partition in offsets):
             written = len(broker.consume(output)), len(broker.consume(f"{application_id}-counts-changelog"))
             seen.append((list(offsets), *written))
@@ -201,7 +202,7 @@ def test_rule_15_under_at_least_once_offsets_are_committed_after_what_they_stand
     broker.produce(source, [("a", "1"), ("b", "1")])
     with running(broker, count_topology(source, output, caching=False), application_id, state_dir, **settings):
         wait_until(lambda: broker.committed_offsets(application_id, source) == {0: 2}, what="the commit")
-    assert seen[-1] == ([Partition(source, 0)], 2, 2)
+    assert seen[-1] == ([TopicPartition(source, 0)], 2, 2)
 
 
 def test_rule_2_resume_is_done_when_it_returns_and_a_task_whose_offsets_cannot_be_read_stays_paused(
@@ -221,7 +222,7 @@ def test_rule_2_resume_is_done_when_it_returns_and_a_task_whose_offsets_cannot_b
                 streams.resume(TaskId(0, 0))
         assert paused(streams) == {"0_0"}
         admin = broker.admin  # the client must outlive its requests
-        place = ConsumerGroupTopicPartitions(application_id, [TopicPartition(source, 0, 1)])
+        place = ConsumerGroupTopicPartitions(application_id, [ClientPartition(source, 0, 1)])
         admin.alter_consumer_group_offsets([place])[application_id].result(30)
         assert streams.resume(TaskId(0, 0)) is True
         counts_become(broker, output, {"a": 1})

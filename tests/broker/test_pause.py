@@ -6,9 +6,11 @@ import base64
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
 
+import msgspec
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
@@ -17,8 +19,9 @@ from penstock.orchestration.embedded.tools import run_tool
 from penstock.runtime.coordination.commands import CommandClient
 from penstock.runtime.dsl.builder import StreamsBuilder
 from penstock.runtime.dsl.options import Consumed, Materialized, Produced
+from penstock.runtime.model.error_details import ErrorDetails
 from penstock.runtime.model.errors import StreamsError
-from penstock.runtime.model.events import EventKind
+from penstock.runtime.model.events import Event, EventKind
 from penstock.runtime.model.handlers import (
     DeserializationExceptionHandler,
     DeserializationHandlerResponse,
@@ -53,6 +56,15 @@ def test_rule_16_the_bad_records_own_offset_is_committed_and_the_other_tasks_run
         assert (told.task, told.payload["topic"], told.payload["partition"], told.payload["offset"]) == ("0_0", source, 0, 2)
         assert told.payload["value_base64"] == base64.b64encode(BAD).decode()
         assert told.payload["error_type"] == "UnicodeDecodeError"
+        assert [told.payload[name] for name in ("node", "part", "serde", "byte")] == ["KSTREAM-SOURCE-0000000000", "value", "STRING", 0]
+        assert str(told.payload["stack"]).endswith("UnicodeDecodeError")
+        [task] = streams.paused_local_tasks()
+        assert task.paused is not None
+        assert (task.paused.details, task.paused.since_ms) == (details_of_event(told), told.payload["since_ms"])
+
+
+def details_of_event(event: Event) -> ErrorDetails:
+    return msgspec.convert({field.name: event.payload[field.name] for field in fields(ErrorDetails)}, ErrorDetails)
 
 
 def test_rule_16_the_offset_is_committed_when_the_bad_record_is_the_first(

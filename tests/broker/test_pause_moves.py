@@ -15,7 +15,7 @@ from penstock.runtime.kafka.transactions import TransactionalProducer
 from penstock.runtime.model.clock import SystemClock
 from penstock.runtime.model.errors import StreamsError
 from penstock.runtime.model.events import EventKind
-from penstock.runtime.model.ids import Partition, TaskId
+from penstock.runtime.model.ids import TaskId, TopicPartition
 from penstock.runtime.model.states import State
 from penstock.runtime.worker.periodic_jobs import RECOMMIT_MS
 from tests.support import Kafka, wait_until
@@ -140,7 +140,7 @@ def test_rule_20_offsets_of_a_paused_task_are_committed_again_every_six_hours(
     real = TransactionalProducer.send_offsets
 
     def send(self: TransactionalProducer, offsets: Offsets, *others: object, **named: object) -> None:
-        written.extend(at.offset for partition, at in offsets.items() if partition == Partition(source, 0))
+        written.extend(at.offset for partition, at in offsets.items() if partition == TopicPartition(source, 0))
         real(self, offsets, *others, **named)  # type: ignore[arg-type]  # passed on unchanged
 
     with KafkaStreams(count_topology(source, output), config, clock=clock) as streams:

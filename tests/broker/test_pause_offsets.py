@@ -14,7 +14,7 @@ from penstock.runtime.dsl.builder import StreamsBuilder
 from penstock.runtime.dsl.options import Consumed, Materialized, Produced
 from penstock.runtime.kafka.transactions import TransactionalProducer
 from penstock.runtime.model.events import EventKind
-from penstock.runtime.model.ids import Partition, TaskId
+from penstock.runtime.model.ids import TaskId, TopicPartition
 from penstock.runtime.model.states import State
 from penstock.runtime.model.timestamps import ConsumerRecord
 from tests.support import Kafka, wait_until
@@ -261,8 +261,8 @@ def test_rule_20_what_an_operator_sets_while_idle_offsets_are_committed_again_st
     shifted: list[int] = []
     real = TransactionalProducer.send_offsets
 
-    def send(self: TransactionalProducer, offsets: dict[Partition, object], *others: object, **named: object) -> None:
-        if paused(streams) and Partition(source, 0) in offsets and not shifted:
+    def send(self: TransactionalProducer, offsets: dict[TopicPartition, object], *others: object, **named: object) -> None:
+        if paused(streams) and TopicPartition(source, 0) in offsets and not shifted:
             set_offset(broker, application_id, source, 2)
             shifted.append(2)
         real(self, offsets, *others, **named)  # type: ignore[arg-type]  # passed on unchanged

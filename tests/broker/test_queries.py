@@ -33,7 +33,7 @@ from penstock.runtime.commit.exactly_once import ExactlyOnce
 from penstock.runtime.kafka import log_reader
 from penstock.runtime.kafka.log_reader import LogReader, Poll
 from penstock.runtime.model.errors import InvalidStateStoreError, TransactionAbortedError
-from penstock.runtime.model.ids import Partition, TaskId
+from penstock.runtime.model.ids import TaskId, TopicPartition
 from penstock.runtime.model.states import State
 from tests.broker.test_commit import fail_some_commits
 from tests.support import Kafka, wait_until
@@ -171,7 +171,7 @@ def test_a_store_that_is_restored_is_refused_unless_stale_parts_were_asked_for(
 
 def hold_partition(monkeypatch: pytest.MonkeyPatch, number: int) -> threading.Event:
     """Restore only the first few records of changelog partitions with this number until the event is set; the others continue."""
-    go_on, begun, held, real = threading.Event(), set[Partition](), Poll(), LogReader.poll
+    go_on, begun, held, real = threading.Event(), set[TopicPartition](), Poll(), LogReader.poll
 
     def poll(self: LogReader, timeout: float) -> Poll:
         found = real(self, timeout)
@@ -180,11 +180,11 @@ def hold_partition(monkeypatch: pytest.MonkeyPatch, number: int) -> threading.Ev
             found.ends = {**held.ends, **found.ends}
             held.runs, held.ends = {}, {}
             return found
-        for each in [each for each in found.runs if each.number == number]:
+        for each in [each for each in found.runs if each.partition == number]:
             if each in begun:
                 held.runs[each] = held.runs.get(each, []) + found.runs.pop(each)
             begun.add(each)
-        for each in [each for each in found.ends if each.number == number]:
+        for each in [each for each in found.ends if each.partition == number]:
             held.ends[each] = found.ends.pop(each)
         return found
 

@@ -16,7 +16,7 @@ from penstock.runtime.kafka.log_reader import LogReader, Poll
 from penstock.runtime.model.clock import SystemClock
 from penstock.runtime.model.errors import TaskCorruptedError
 from penstock.runtime.model.events import EventKind, EventSink
-from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition
 from penstock.runtime.model.metrics import Metrics
 from penstock.runtime.model.record import ValueAndTimestamp
 from penstock.runtime.stores import Stores
@@ -35,16 +35,16 @@ class Listener:
 
     calls: list[tuple[str, str, int]] = field(default_factory=list)
 
-    def on_restore_start(self, partition: Partition, store: str, start: int, end: int) -> None:
+    def on_restore_start(self, partition: TopicPartition, store: str, start: int, end: int) -> None:
         self.calls.append(("start", store, start))
 
-    def on_batch_restored(self, partition: Partition, store: str, batch_end: int, records: int) -> None:
+    def on_batch_restored(self, partition: TopicPartition, store: str, batch_end: int, records: int) -> None:
         self.calls.append(("batch", store, batch_end))
 
-    def on_restore_end(self, partition: Partition, store: str, total: int) -> None:
+    def on_restore_end(self, partition: TopicPartition, store: str, total: int) -> None:
         self.calls.append(("end", store, total))
 
-    def on_restore_suspended(self, partition: Partition, store: str, total: int) -> None:
+    def on_restore_suspended(self, partition: TopicPartition, store: str, total: int) -> None:
         self.calls.append(("suspended", store, total))
 
 
@@ -59,8 +59,8 @@ class Bench:
     events: EventSink = field(default_factory=lambda: EventSink("app", "instance", SystemClock()))
 
     @property
-    def partition(self) -> Partition:
-        return Partition(self.topic, 0)
+    def partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, 0)
 
     def open(self, name: str = "counts") -> EngineStore:
         supplier = Stores.persistent_timestamped_key_value_store(name)
@@ -194,11 +194,11 @@ def test_out_of_range_is_a_corrupted_task_and_the_others_go_on(bench: Bench, top
     other_topic = topic("changelog", config={"cleanup.policy": "compact"})
     bench.kafka.produce(other_topic, [("b", "1")], partition=0)
     other = Stores.key_value_store_builder(Stores.in_memory_key_value_store("other"), serdes.STRING, serdes.STRING).build()
-    other.open(bench.folder, StoreContext("app", bench.folder, TaskId(0, 1), Partition(other_topic, 0)))
+    other.open(bench.folder, StoreContext("app", bench.folder, TaskId(0, 1), TopicPartition(other_topic, 0)))
 
     restorer = bench.restorer()
     restorer.add(TASK, [(store, bench.changelog())])
-    restorer.add(TaskId(0, 1), [(other, Changelog(Partition(other_topic, 0), NextOffset(1), "id", None))])
+    restorer.add(TaskId(0, 1), [(other, Changelog(TopicPartition(other_topic, 0), NextOffset(1), "id", None))])
     done: list[TaskId] = []
 
     def step() -> bool:

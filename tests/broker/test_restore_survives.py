@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, Producer
 from penstock.runtime.changelog.staleness import Changelog
 from penstock.runtime.kafka import clients, log_reader
 from penstock.runtime.model.errors import TaskCorruptedError
-from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition
 from penstock.runtime.model.states import State, TaskState
 from tests.broker.restoring import open_store
 from tests.broker.test_restore import Bench, content, finish
@@ -92,9 +92,9 @@ def test_after_each_kill_it_goes_on_from_what_it_had_written(broker: Kafka, topi
     assert complete and all(starts[partition] >= offset for partition, offset in reached.items())
     assert 0 < sum(starts.values()) < 60_000
     for partition in range(2):
-        store = open_store(tmp_path, Partition(name, partition))
+        store = open_store(tmp_path, TopicPartition(name, partition))
         assert content(store) == {f"k{n % 15_000}": str(n) for n in range(15_000, 30_000)}
-        assert store.committed_offset(Partition(name, partition)) == 30_000
+        assert store.committed_offset(TopicPartition(name, partition)) == 30_000
         store.close()
 
 
@@ -201,11 +201,11 @@ def test_many_tasks_are_restored_side_by_side(bench: Bench) -> None:
     sizes = [20_000, 1, 200, 1, 5_000, 10, 1, 3]
     for number, size in enumerate(sizes):
         bench.kafka.produce(bench.topic, [(f"k{n}", str(number)) for n in range(size)], partition=number)
-    partitions = [Partition(bench.topic, number) for number in range(8)]
+    partitions = [TopicPartition(bench.topic, number) for number in range(8)]
     stores = [open_store(bench.folder, partition) for partition in partitions]
     restorer = bench.restorer()
     for store, partition, size in zip(stores, partitions, sizes, strict=True):
-        restorer.add(TaskId(0, partition.number), [(store, Changelog(partition, NextOffset(size), "id", None))])
+        restorer.add(TaskId(0, partition.partition), [(store, Changelog(partition, NextOffset(size), "id", None))])
     done: list[TaskId] = []
 
     def stepped() -> bool:

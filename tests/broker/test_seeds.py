@@ -27,7 +27,7 @@ from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.dsl.builder import StreamsBuilder
 from penstock.runtime.dsl.options import Consumed, Grouped, Materialized
 from penstock.runtime.model.errors import SeedRefusedError, StateDirectoryError, TaskCorruptedError
-from penstock.runtime.model.ids import Partition, TaskId
+from penstock.runtime.model.ids import TaskId, TopicPartition
 from penstock.runtime.model.states import State
 from penstock.runtime.seeds.install import install_seed
 from penstock.runtime.snapshots.manifest import read_manifest
@@ -70,9 +70,11 @@ class World:
         return config_of(application_id, self.broker.bootstrap_servers, self.folder / disk, settings or {})
 
     @property
-    def ends(self) -> dict[Partition, int]:
+    def ends(self) -> dict[TopicPartition, int]:
         return {
-            Partition(topic, number): end for topic in (self.source, self.table) for number, end in self.broker.end_offsets(topic).items()
+            TopicPartition(topic, number): end
+            for topic in (self.source, self.table)
+            for number, end in self.broker.end_offsets(topic).items()
         }
 
     def runs_to_the_end(self, config: StreamsConfig) -> None:
@@ -83,7 +85,7 @@ class World:
 
             def caught_up() -> bool:
                 done = {
-                    Partition(topic, number): offset
+                    TopicPartition(topic, number): offset
                     for topic in (self.source, self.table)
                     for number, offset in self.broker.committed_offsets(config.application_id, topic).items()
                 }
@@ -221,34 +223,34 @@ class Counter:
     """A `StateRestoreListener` that counts, by changelog partition."""
 
     def __init__(self) -> None:
-        self.started: dict[Partition, tuple[int, int]] = {}
-        self.restored: dict[Partition, int] = {}
-        self.ended: set[Partition] = set()
+        self.started: dict[TopicPartition, tuple[int, int]] = {}
+        self.restored: dict[TopicPartition, int] = {}
+        self.ended: set[TopicPartition] = set()
 
-    def on_restore_start(self, partition: Partition, store: str, start: int, end: int) -> None:
+    def on_restore_start(self, partition: TopicPartition, store: str, start: int, end: int) -> None:
         self.started[partition] = start, end
 
-    def on_batch_restored(self, partition: Partition, store: str, batch_end: int, records: int) -> None:
+    def on_batch_restored(self, partition: TopicPartition, store: str, batch_end: int, records: int) -> None:
         self.restored[partition] = self.restored.get(partition, 0) + records
 
-    def on_restore_end(self, partition: Partition, store: str, total: int) -> None:
+    def on_restore_end(self, partition: TopicPartition, store: str, total: int) -> None:
         self.ended.add(partition)
 
-    def on_restore_suspended(self, partition: Partition, store: str, total: int) -> None: ...
+    def on_restore_suspended(self, partition: TopicPartition, store: str, total: int) -> None: ...
 
 
 class Follower:
     """A `StandbyUpdateListener` that keeps the start offsets of copies."""
 
     def __init__(self) -> None:
-        self.started: dict[Partition, int] = {}
+        self.started: dict[TopicPartition, int] = {}
 
-    def on_update_start(self, partition: Partition, store: str, start: int) -> None:
+    def on_update_start(self, partition: TopicPartition, store: str, start: int) -> None:
         self.started[partition] = start
 
-    def on_batch_loaded(self, partition: Partition, store: str, task: TaskId, batch_end: int, records: int, end: int) -> None: ...
+    def on_batch_loaded(self, partition: TopicPartition, store: str, task: TaskId, batch_end: int, records: int, end: int) -> None: ...
 
-    def on_update_suspended(self, partition: Partition, store: str, offset: int, end: int, reason: SuspendReason) -> None: ...
+    def on_update_suspended(self, partition: TopicPartition, store: str, offset: int, end: int, reason: SuspendReason) -> None: ...
 
 
 def restores(world: World, config: StreamsConfig) -> Counter:
@@ -273,18 +275,18 @@ def test_a_lost_disk_begins_with_the_newest_snapshot_and_reads_the_rest(world: W
     world.runs_to_the_end(app)
     state = world.state(app)
     logs = {
-        Partition(f"{app.application_id}-{store}-changelog", number): (store, f"{int(store == 'versions')}_{number}")
+        TopicPartition(f"{app.application_id}-{store}-changelog", number): (store, f"{int(store == 'versions')}_{number}")
         for store in STORES
         for number in (0, 1)
     }
     at = {
-        Partition(found.changelog.topic, found.changelog.partition): found.changelog.next_offset
+        TopicPartition(found.changelog.topic, found.changelog.partition): found.changelog.next_offset
         for task in TASKS
         for found in read_manifest(snapshot / task).stores
         if found.changelog is not None
     }
     tail = {
-        log: len([record for record in world.broker.consume(log.topic) if record.partition == log.number and record.offset >= at[log]])
+        log: len([record for record in world.broker.consume(log.topic) if record.partition == log.partition and record.offset >= at[log]])
         for log in logs
     }
     assert all(tail.values())
@@ -486,10 +488,10 @@ def test_what_is_on_its_way_between_tasks_is_neither_lost_nor_taken_twice(broker
             wait_until(lambda: counted() == total, 40, f"{total} records counted")
             streams.close()
 
-    def inputs(application_id: str) -> dict[Partition, int]:
+    def inputs(application_id: str) -> dict[TopicPartition, int]:
         topics = (source, f"{application_id}-first-repartition")
         done = {topic: broker.committed_offsets(application_id, topic) for topic in topics}
-        return {Partition(topic, number): done[topic].get(number, 0) for topic in topics for number in (0, 1)}
+        return {TopicPartition(topic, number): done[topic].get(number, 0) for topic in topics for number in (0, 1)}
 
     former, (seeded, cloned, late) = unique("former"), [unique("app") for _ in range(3)]
     broker.produce(source, [(key, "v") for key in KEYS])

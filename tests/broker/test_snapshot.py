@@ -14,7 +14,7 @@ from penstock.runtime.changelog.staleness import Changelog
 from penstock.runtime.model.clock import SystemClock
 from penstock.runtime.model.errors import StateDirectoryError
 from penstock.runtime.model.events import EventSink
-from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition
 from penstock.runtime.model.metrics import Metrics
 from penstock.runtime.serdes.keys import window_store_key
 from penstock.runtime.snapshots.local import snapshots_directory, write_snapshot
@@ -40,19 +40,19 @@ def window(name: str) -> EntryStore:
     return Stores.timestamped_window_store_builder(supplier, serdes.STRING, serdes.JSON).build()
 
 
-def opened(store: EntryStore, folder: Path, changelog: Partition | None = None) -> EntryStore:
+def opened(store: EntryStore, folder: Path, changelog: TopicPartition | None = None) -> EntryStore:
     store.open(folder, StoreContext("app", folder, TASK, changelog))
     return store
 
 
-def snapshot(root: Path, snapshot_id: str, stores: dict[EngineStore, Partition | None]) -> Path:
+def snapshot(root: Path, snapshot_id: str, stores: dict[EngineStore, TopicPartition | None]) -> Path:
     return write_snapshot(
         snapshots_directory(root),
         snapshot_id,
         application="app",
         task=TASK,
         stores=stores,
-        input_offsets={Partition("flights", 2): NextOffset(77)},
+        input_offsets={TopicPartition("flights", 2): NextOffset(77)},
         stream_time=123,
         at_ms=456,
     )
@@ -71,7 +71,7 @@ def rows(directory: Path, name: str) -> dict[object, tuple[bytes, int | None]]:
 
 
 def test_a_restored_store_and_its_offsets(broker: Kafka, topic: Callable[..., str], tmp_path: Path) -> None:
-    changelog = Partition(topic("changelog", config={"cleanup.policy": "compact"}), 0)
+    changelog = TopicPartition(topic("changelog", config={"cleanup.policy": "compact"}), 0)
     broker.produce(changelog.topic, [(f"k{n}", n.to_bytes(8, "big")) for n in range(1_000)], partition=0, timestamps=range(1, 1_001))
     store = opened(key_value("counts"), tmp_path / "0_2", changelog)
     clock = SystemClock()
@@ -94,7 +94,7 @@ def test_a_restored_store_and_its_offsets(broker: Kafka, topic: Callable[..., st
 
 def test_it_stays_as_it_was_while_the_store_goes_on(tmp_path: Path) -> None:
     """It is readable beside the running store, without its lock, and excludes staged updates."""
-    changelog = Partition("log", 0)
+    changelog = TopicPartition("log", 0)
     store = opened(key_value("counts"), tmp_path / "0_2", changelog)
     store.restore([(b"a", (1).to_bytes(8, "big"), 5)], {changelog: NextOffset(1)})
     entry = store.entry(b"staged")
@@ -109,7 +109,7 @@ def test_it_stays_as_it_was_while_the_store_goes_on(tmp_path: Path) -> None:
 
 
 def test_windows_and_stores_in_memory(tmp_path: Path) -> None:
-    log = Partition("log", 0)
+    log = TopicPartition("log", 0)
     windows, memory = opened(window("hourly"), tmp_path / "0_2", log), opened(key_value("memory", persistent=False), tmp_path / "0_2")
     starts = [0, HOUR_MS, 20 * HOUR_MS]
     windows.restore([(window_store_key(b"EWR", start), b'{"n":1}', start + 5) for start in starts], {log: NextOffset(3)})
@@ -140,7 +140,7 @@ def test_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_taking_it_twice_gives_the_first(tmp_path: Path) -> None:
-    log = Partition("log", 0)
+    log = TopicPartition("log", 0)
     store = opened(key_value("counts"), tmp_path / "0_2", log)
     first = snapshot(tmp_path, "s1", {store: log})
     store.restore([(b"a", (1).to_bytes(8, "big"), 5)], {log: NextOffset(1)})

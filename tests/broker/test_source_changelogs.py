@@ -13,7 +13,7 @@ from penstock import serdes
 from penstock.runtime.client.kafka_streams import KafkaStreams
 from penstock.runtime.dsl.builder import StreamsBuilder
 from penstock.runtime.dsl.options import Consumed, Materialized, Produced
-from penstock.runtime.model.ids import Partition
+from penstock.runtime.model.ids import TopicPartition
 from penstock.runtime.model.states import State, TaskKind
 from penstock.runtime.topology.topology import Topology
 from tests.support import Kafka, wait_until
@@ -46,14 +46,14 @@ class Restored:
     def __init__(self) -> None:
         self.ends: dict[str, int] = {}
 
-    def on_restore_start(self, partition: Partition, store: str, start: int, end: int) -> None:
+    def on_restore_start(self, partition: TopicPartition, store: str, start: int, end: int) -> None:
         self.ends[store] = end
 
-    def on_batch_restored(self, partition: Partition, store: str, batch_end: int, records: int) -> None: ...
+    def on_batch_restored(self, partition: TopicPartition, store: str, batch_end: int, records: int) -> None: ...
 
-    def on_restore_end(self, partition: Partition, store: str, total: int) -> None: ...
+    def on_restore_end(self, partition: TopicPartition, store: str, total: int) -> None: ...
 
-    def on_restore_suspended(self, partition: Partition, store: str, total: int) -> None: ...
+    def on_restore_suspended(self, partition: TopicPartition, store: str, total: int) -> None: ...
 
 
 def rows_of(streams: KafkaStreams) -> dict[object, object]:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka import TopicPartition as ClientPartition
 
 from penstock import serdes
 from penstock.runtime.config.streams_config import StreamsConfig
@@ -23,7 +24,7 @@ from penstock.runtime.model.errors import (
     StreamsError,
     WrongPartitionsError,
 )
-from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition
 from penstock.runtime.topology.topology import Topology
 from tests.support import Kafka, unique, wait_until
 
@@ -94,7 +95,7 @@ def test_ends_are_what_committed_readers_can_reach(admin: TopicAdmin, topic: Top
     producer.begin_transaction()
     producer.produce(name, b"not committed", partition=0)
     producer.flush()
-    first, second = Partition(name, 0), Partition(name, 1)
+    first, second = TopicPartition(name, 0), TopicPartition(name, 1)
     assert admin.end_offsets([first, second]) == {first: NextOffset(3), second: NextOffset(0)}
     producer.abort_transaction(20)
     admin.delete_records({first: 2})
@@ -107,19 +108,19 @@ def test_an_offset_that_a_transaction_holds_cannot_be_read_yet(admin: TopicAdmin
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": unique("open")})
     producer.init_transactions(20)
     assert admin.committed_offsets(group) == {}
-    consumer.commit(offsets=[TopicPartition(name, 0, 3)], asynchronous=False)
+    consumer.commit(offsets=[ClientPartition(name, 0, 3)], asynchronous=False)
     producer.begin_transaction()
-    producer.send_offsets_to_transaction([TopicPartition(name, 0, 7)], consumer.consumer_group_metadata(), 20)
+    producer.send_offsets_to_transaction([ClientPartition(name, 0, 7)], consumer.consumer_group_metadata(), 20)
     with pytest.raises(StreamsError, match=f"{name}-0 in group {group} cannot be read"):
         admin.committed_offsets(group)
     producer.commit_transaction(20)
 
-    def committed() -> dict[Partition, NextOffset]:
+    def committed() -> dict[TopicPartition, NextOffset]:
         with suppress(StreamsError):  # the marker reaches the offsets a moment after the reply to the commit
             return admin.committed_offsets(group)
         return {}
 
-    assert wait_until(committed, what="the commit") == {Partition(name, 0): NextOffset(7)}
+    assert wait_until(committed, what="the commit") == {TopicPartition(name, 0): NextOffset(7)}
     consumer.close()
 
 
@@ -182,7 +183,7 @@ def test_the_topics_of_coordination_are_made_up_front(admin: TopicAdmin, config:
         f"{app}-events": 1,
     }
     assert found[coordination_topic(app)].compacted
-    assert layout.guard == Partition(guard_topic(app), 0)
+    assert layout.guard == TopicPartition(guard_topic(app), 0)
 
 
 @pytest.mark.parametrize("by_an_earlier_version", [False, True])

@@ -10,13 +10,14 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as ClientPartition
 
 from penstock.orchestration.embedded.kafka import EmbeddedBroker
 from penstock.runtime.commit.exactly_once import ExactlyOnce
 from penstock.runtime.coordination.records import Member
 from penstock.runtime.model.errors import StreamsConfigError, TransactionAbortedError
-from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.model.ids import NextOffset, TopicPartition
 from penstock.runtime.model.offsets import OffsetAndMetadata
 from penstock.runtime.model.states import State
 from tests.support import Kafka, wait_until
@@ -38,7 +39,7 @@ def is_open(broker: Kafka, topic: str) -> bool:
     for level in ("read_committed", "read_uncommitted"):
         settings = {"bootstrap.servers": broker.bootstrap_servers, "group.id": "looks-only", "isolation.level": level}
         with closing(Consumer(settings)) as consumer:
-            ends.append(consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=10)[1])
+            ends.append(consumer.get_watermark_offsets(ClientPartition(topic, 0), timeout=10)[1])
     return ends[0] < ends[1]
 
 
@@ -106,7 +107,9 @@ def test_commits_that_fail_again_and_again_are_counted_so_that_the_pauses_grow(
     refusing = [True]
     real = ExactlyOnce.commit
 
-    def commit(self: ExactlyOnce, offsets: Mapping[Partition, OffsetAndMetadata], *others: object) -> Mapping[Partition, NextOffset]:
+    def commit(
+        self: ExactlyOnce, offsets: Mapping[TopicPartition, OffsetAndMetadata], *others: object
+    ) -> Mapping[TopicPartition, NextOffset]:
         if refusing[0] and offsets:
             attempts.append(offsets)
             raise TransactionAbortedError("refused")

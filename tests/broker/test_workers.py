@@ -20,12 +20,12 @@ import pytest
 from penstock.runtime.client.kafka_streams import KafkaStreams, StreamThreadExceptionResponse
 from penstock.runtime.coordination.commands import CommandClient
 from penstock.runtime.coordination.records import Member
-from penstock.runtime.model.errors import InvalidStateStoreError, StreamsConfigError, StreamsError
-from penstock.runtime.model.ids import Partition
+from penstock.runtime.model.errors import ApplicationShutdownError, InvalidStateStoreError, StreamsConfigError, StreamsError
+from penstock.runtime.model.ids import TopicPartition
 from penstock.runtime.model.states import State
 from penstock.runtime.stores.backed import UPDATE_BYTES
 from penstock.runtime.worker.supervisor.process_worker import ProcessWorker
-from tests.broker.worker_apps import counts
+from tests.broker.worker_apps import counts, troubled_copy
 from tests.support import ROOT, Kafka, wait_until
 from tests.support.engine import client, reaches
 from tests.support.instances import members
@@ -108,18 +108,19 @@ class Restores:
     def __init__(self) -> None:
         self.ended: list[int] = []
 
-    def on_restore_start(self, partition: Partition, store: str, start: int, end: int) -> None: ...
+    def on_restore_start(self, partition: TopicPartition, store: str, start: int, end: int) -> None: ...
 
-    def on_batch_restored(self, partition: Partition, store: str, batch_end: int, records: int) -> None: ...
+    def on_batch_restored(self, partition: TopicPartition, store: str, batch_end: int, records: int) -> None: ...
 
-    def on_restore_end(self, partition: Partition, store: str, total: int) -> None:
+    def on_restore_end(self, partition: TopicPartition, store: str, total: int) -> None:
         self.ended.append(total)
 
-    def on_restore_suspended(self, partition: Partition, store: str, total: int) -> None: ...
+    def on_restore_suspended(self, partition: TopicPartition, store: str, total: int) -> None: ...
 
 
-def test_two_workers_are_asked_as_one(app: App) -> None:
-    with app.running() as streams:
+def test_two_workers_are_asked_and_commanded_as_one(app: App) -> None:
+    """Iterations come in pieces, and may be left."""
+    with app.running(settings={"client.id": "one"}) as streams:
         share(streams, [2, 2])
         app.count(2_000)
         app.each_update_came_once()
@@ -141,6 +142,19 @@ def test_two_workers_are_asked_as_one(app: App) -> None:
         known = _members(app)
         assert len({member.instance for member in known}) == 1 and {member.worker for member in known} == {1, 2}
         assert {member.pid for member in known} == {os.getpid()}, "signals for the instance go to its main process"
+
+        app.count(6_000, keys=6_000)
+        wait_until(lambda: len(dict(store.all())) == 6_000, what="all keys")
+        rows = store.all()
+        next(rows)
+        del rows
+        assert len({key for key, _ in store.reverse_all()}) == 6_000
+
+        with CommandClient(app.id, app.broker.bootstrap_servers, "test") as commands:
+            result = commands.send("snapshot", instance="one", args={"snapshot_id": "first"})
+            assert result.ok and sorted(result.data["tasks"]) == ["0_0", "0_1", "0_2", "0_3"]  # type: ignore[call-overload]
+            assert commands.send("close", instance="one", args={"timeout_ms": 20_000}).ok
+        assert streams.wait_for(State.NOT_RUNNING, 30_000)
     assert streams.state is State.NOT_RUNNING
     assert not members(app.broker, app.id), "all have left"
 
@@ -148,19 +162,6 @@ def test_two_workers_are_asked_as_one(app: App) -> None:
 def _members(app: App) -> list[Member]:
     with CommandClient(app.id, app.broker.bootstrap_servers, "test") as commands:
         return commands.members()
-
-
-def test_iterations_over_workers_come_in_pieces_and_may_be_left(app: App) -> None:
-    with app.running() as streams:
-        share(streams, [2, 2])  # a read of a task that moves to another worker is refused
-        app.count(6_000, keys=6_000)
-        store = streams.store("counts")
-        wait_until(lambda: store.approximate_num_entries() == 6_000, what="all keys")
-        assert len(dict(store.all())) == 6_000
-        rows = store.all()
-        next(rows)
-        del rows
-        assert len({key for key, _ in store.reverse_all()}) == 6_000
 
 
 def test_a_worker_that_is_killed_is_missed_for_a_moment(app: App) -> None:
@@ -323,6 +324,40 @@ def test_the_handler_of_failures_is_asked_in_the_main_process(app: App) -> None:
     assert isinstance(error, StreamsError) and isinstance(error.__cause__, ValueError)
 
 
+def test_the_handler_may_shut_down_the_whole_application(app: App, tmp_path: Path) -> None:
+    """KIP-671: workers and other instances hear it, commit and end in ERROR; handlers are asked once. A later start is not concerned."""
+    asked: list[BaseException] = []
+
+    def decide(error: BaseException) -> StreamThreadExceptionResponse:
+        asked.append(error)
+        return StreamThreadExceptionResponse.SHUTDOWN_APPLICATION
+
+    settings = {**SESSION, "client.id": "other", "commit.interval.ms": 60_000}
+    both = (
+        app.client("troubled_copy", settings={"commit.interval.ms": 60_000}),
+        client(app.broker, troubled_copy(), app.id, tmp_path, **settings),
+    )
+    with both[0], both[1]:
+        for streams in both:
+            streams.set_uncaught_exception_handler(decide)
+            streams.start()
+        for streams in both:
+            reaches(streams, State.RUNNING, 60)
+        wait_until(lambda: sorted(sum(map(len, tasks(each).values())) for each in both) in ([1, 3], [2, 2]), 60, "tasks at both")
+        app.broker.produce(app.source, [(f"k{number}", str(number)) for number in range(40)])
+        processed = "process-total"
+        wait_until(lambda: sum(value for each in both for name, value in each.metrics().items() if name.name == processed) >= 40, 60, "all")
+        app.broker.produce(app.source, [("a", "fail once")])
+        assert all(streams.wait_for(State.ERROR, 60_000) for streams in both)
+    [error] = asked
+    heard = [streams.failure for streams in both if isinstance(streams.failure, ApplicationShutdownError)]
+    assert len(heard) == 1 and "answered SHUTDOWN_APPLICATION to" in str(heard[0]) and str(error) in str(heard[0])
+    committed = sum(app.broker.committed_offsets(app.id, app.source).values())
+    assert 0 < committed < 41, "the instance that heard it has committed"
+    with app.running("troubled_copy"):
+        wait_until(lambda: len(app.broker.consume(app.output)) == 41, 60, "all records")
+
+
 @pytest.mark.parametrize("value", ["fail", "exit"])
 def test_a_worker_that_fails_for_good_ends_the_client(app: App, caplog: pytest.LogCaptureFixture, value: str) -> None:
     with app.running("troubled_copy") as streams:
@@ -348,18 +383,6 @@ def test_each_worker_has_the_global_tables_and_a_query_reads_one(app: App, monke
     assert (root / "global").is_dir() and (root / "global-2").is_dir()
     with app.running("with_names", workers=1):
         assert not (root / "global-2").exists(), "the copy of a worker that is no more is removed"
-
-
-def test_a_command_to_an_instance_reaches_all_of_its_workers(app: App) -> None:
-    with app.running(settings={"client.id": "one"}) as streams:
-        share(streams, [2, 2])
-        app.count(100)
-        app.each_update_came_once()
-        with CommandClient(app.id, app.broker.bootstrap_servers, "test") as commands:
-            result = commands.send("snapshot", instance="one", args={"snapshot_id": "first"})
-            assert result.ok and sorted(result.data["tasks"]) == ["0_0", "0_1", "0_2", "0_3"]  # type: ignore[call-overload]
-            assert commands.send("close", instance="one", args={"timeout_ms": 20_000}).ok
-        assert streams.wait_for(State.NOT_RUNNING, 30_000)
 
 
 def test_a_ready_made_topology_cannot_have_workers(app: App) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 import time
@@ -9,7 +10,7 @@ from pathlib import Path
 
 from penstock import serdes
 from penstock.runtime.dsl.builder import StreamsBuilder
-from penstock.runtime.dsl.options import Consumed, Materialized, Produced
+from penstock.runtime.dsl.options import Consumed, Grouped, Materialized, Produced
 from penstock.runtime.topology.topology import Topology
 from tests.support.engine import count_topology
 
@@ -57,4 +58,21 @@ def with_names() -> Topology:
     source = builder.stream(os.environ["TEST_SOURCE"], TEXT)
     joined = source.join(names, lambda key, value: key, lambda value, name: f"{value} {name}")
     joined.to(os.environ["TEST_OUTPUT"], Produced(serdes.STRING, value=serdes.STRING))
+    return builder.build()
+
+
+async def enriched(value: str) -> str:
+    """Return the value. The first call for `hang` writes its process id to the file `calling` and does not return."""
+    if value == "hang" and once("calling"):
+        Path(os.environ["TEST_FOLDER"], "calling").write_text(f"{os.getpid()}.")
+        await asyncio.Event().wait()
+    return value
+
+
+def enriched_counts() -> Topology:
+    """Return a topology that counts the results of calls per key; every update is written."""
+    builder = StreamsBuilder()
+    results = builder.stream(os.environ["TEST_SOURCE"], TEXT).map_async(enriched, limit=50, timeout=None).map_batches(list, size=20)
+    counts = results.group_by_key(Grouped(serdes.STRING, value=serdes.STRING)).count(Materialized("counts", caching=False))
+    counts.to_stream().to(os.environ["TEST_OUTPUT"], Produced(serdes.STRING, value=serdes.LONG))
     return builder.build()

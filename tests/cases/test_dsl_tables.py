@@ -14,12 +14,15 @@ from tests.cases.case import Case, each
 S, L = serdes.STRING, serdes.LONG
 
 
-def table(define: Callable[[KTable], KTable], materialized: Materialized | None = None, out: serdes.Serde = S) -> Callable[[], Topology]:
+def table(
+    define: Callable[[KTable], KTable], materialized: Materialized | None = None, out: serdes.Serde = S, *, emit_on_change: bool = False
+) -> Callable[[], Topology]:
     """What `define` makes of the table of topic `in`, as a stream."""
 
     def build() -> Topology:
         builder = StreamsBuilder()
-        define(builder.table("in", Consumed(S, value=S), materialized)).to_stream().to("out", Produced(S, value=out))
+        rows = builder.table("in", Consumed(S, value=S), materialized, emit_on_change=emit_on_change)
+        define(rows).to_stream().to("out", Produced(S, value=out))
         return builder.build()
 
     return build
@@ -45,8 +48,14 @@ CASES = [
         {"out": [("a", "1", 5), ("a", "1", 6), ("b", None, 7)]},
     ),
     Case(
-        "a table with a store says only what changed",
+        "a table with a store forwards equal values",
         table(lambda t: t, Materialized("rows")),
+        [("in", "a", "1", 5), ("in", "a", "1", 6), ("in", "b", None, 7), ("in", "a", "2", 3)],
+        {"out": [("a", "1", 5), ("a", "1", 6), ("a", "2", 3)]},
+    ),
+    Case(
+        "a table that emits on change keeps its rows, although it has no name",
+        table(lambda t: t, emit_on_change=True),
         [("in", "a", "1", 5), ("in", "a", "1", 6), ("in", "b", None, 7), ("in", "a", "2", 3)],
         {"out": [("a", "1", 5), ("a", "2", 3)]},
     ),

@@ -83,7 +83,7 @@ LIMITED = [
         "a change that is older than stream time by the limit goes out at once; without a limit each does",
         table(Suppressed.until_time_limit(0, UNBOUNDED)),
         piped(("a", "1", 7), ("a", "2", 3), ("a", "2", 9), ("a", None, 9)),
-        {"out": [("a", "1", 7), ("a", "2", 3), ("a", None, 9)]},
+        {"out": [("a", "1", 7), ("a", "2", 3), ("a", "2", 9), ("a", None, 9)]},
     ),
     Case(
         "more keys than the limit: the oldest goes out early, with its last change",

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
 from types import TracebackType
-from typing import Self
 
 from confluent_kafka import KafkaError, Message, Producer
 
+from benchmarks.updates import InBackground
 from tests.support import Kafka
 
 BATCH_SECONDS = 0.05
 
 
-class Feeder:
+class Feeder(InBackground):
     """Writes `rate` records a second for as long as the block lasts; at its end everything is delivered."""
 
     def __init__(self, broker: Kafka, topic: str, rate: int, keys: int, dice: random.Random) -> None:
+        super().__init__("feeder")
         settings = {"bootstrap.servers": broker.bootstrap_servers, "enable.idempotence": True, "partitioner": "murmur2_random"}
         self._producer = Producer({**settings, "log_level": 2})
         self._topic = topic
@@ -26,8 +26,6 @@ class Feeder:
         self._keys = keys
         self._dice = dice
         self._first_ms = int(time.time() * 1000)  # older records would fall to the retention of the windows' changelog
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="feeder")
         self.failed: list[KafkaError] = []
         self.records = 0
 
@@ -47,12 +45,7 @@ class Feeder:
         if error is not None:
             self.failed.append(error)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._over.set()
-        self._thread.join()
+        super().__exit__(kind, error, trace)
         left = self._producer.flush(60)
         assert error is not None or (not left and not self.failed), f"the load was not delivered: {left} left, {self.failed[:3]}"

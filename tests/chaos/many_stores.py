@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from penstock import serdes
-from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition
 from penstock.runtime.stores.base import EngineStore, StoreContext
 from penstock.runtime.stores.budget import MIB, StoreMemory
 from penstock.runtime.stores.suppliers import Stores
@@ -39,7 +39,7 @@ def main(folder: Path) -> None:
     for turn in range(ROUNDS):
         entries = [(b"%d-%d" % (turn, number), VALUE, 1) for number in range(ENTRIES)]
         for number, store in list(enumerate(stores))[:: EACH if turn else 1]:
-            store.restore(entries, {Partition("changelog", number): NextOffset(turn)})
+            store.restore(entries, {TopicPartition("changelog", number): NextOffset(turn)})
     assert memory.native is not None
     deadline = time.monotonic() + SETTLED_SECONDS
     while memory.native.write_buffer_usage() > BUFFERS_AT_MOST and time.monotonic() < deadline:
@@ -58,7 +58,7 @@ def main(folder: Path) -> None:
 def _opened(folder: Path, task: TaskId, memory: StoreMemory) -> EngineStore:
     supplier = Stores.persistent_timestamped_key_value_store("counts")
     store = Stores.timestamped_key_value_store_builder(supplier, serdes.STRING, serdes.BYTES).build()
-    store.open(folder, StoreContext("app", folder, task, Partition("changelog", task.partition), memory))
+    store.open(folder, StoreContext("app", folder, task, TopicPartition("changelog", task.partition), memory))
     return store
 
 

@@ -26,7 +26,7 @@ from penstock.orchestration.embedded.kafka import EmbeddedBroker
 from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.coordination.records import Member
 from penstock.runtime.model.events import EventKind
-from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.model.ids import NextOffset, TopicPartition
 from tests.chaos.feeder import Feeder
 from tests.chaos.sabotage import INSTANTS, topology
 from tests.chaos.witness import Changelogs, committed, each_update_once, end_of_the_dead, stores_equal_their_changelogs, truth
@@ -48,7 +48,7 @@ KILLS = (*INSTANTS, AT_ANY_TIME, WHILE_STARTING, BROKER)
 class Remains:
     """What a killed instance left: the offsets of its stores and of the group, and how much log there was."""
 
-    stores: dict[Partition, NextOffset]
+    stores: dict[TopicPartition, NextOffset]
     offsets: dict[str, int]
     at_ms: float
 
@@ -251,7 +251,7 @@ class Chaos:
                 stores = event.payload["stores"]
                 assert isinstance(stores, dict)
                 for told in stores.values():
-                    left = before[-1].stores.get(Partition(told["topic"], told["partition"]), 0)
+                    left = before[-1].stores.get(TopicPartition(told["topic"], told["partition"]), 0)
                     assert told["from"] == left, (event, left)
 
     def _log_end(self) -> str:

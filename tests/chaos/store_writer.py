@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
 from penstock import serdes
-from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition
 from penstock.runtime.model.record import SessionWindow, ValueAndTimestamp, VersionedRecord, Windowed
 from penstock.runtime.stores import StoreContext, Stores
 from penstock.runtime.stores.base import EngineStore
@@ -28,8 +28,8 @@ MINUTE = 60_000
 RETENTION = 10 * MINUTE
 LIVE = 10
 """Commits whose windows and sessions are not expired: each writes a minute later, so that segments come and go."""
-INPUT = Partition("input", 0)
-CHANGELOG = Partition("app-store-changelog", 0)
+INPUT = TopicPartition("input", 0)
+CHANGELOG = TopicPartition("app-store-changelog", 0)
 
 S = TypeVar("S")
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.runtime.instance.settings import EXIT_STATE_DIRECTORY
+from penstock.runtime.client.running import EXIT_STATE_DIRECTORY
 from tests.support import Kafka, wait_until
 from tests.support.instances import Application, application
 

@@ -7,12 +7,13 @@ from collections import Counter, defaultdict
 from contextlib import closing
 from dataclasses import dataclass, field
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as ClientPartition
 
 from penstock.runtime.changelog.writer import changelog_partition
 from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.coordination.records import Member
-from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition
 from penstock.runtime.model.record import ValueAndTimestamp, Windowed
 from penstock.runtime.serdes.keys import split_window_store_key
 from penstock.runtime.stores.base import EngineStore, StoreContext
@@ -65,11 +66,11 @@ class Changelogs:
     """What has been read of the changelogs so far, committed records only; a second reading goes on where the first ended."""
 
     broker: Kafka
-    records: dict[Partition, list[tuple[int, bytes, bytes | None, int]]] = field(default_factory=lambda: defaultdict(list))
-    ends: dict[Partition, int] = field(default_factory=dict)
+    records: dict[TopicPartition, list[tuple[int, bytes, bytes | None, int]]] = field(default_factory=lambda: defaultdict(list))
+    ends: dict[TopicPartition, int] = field(default_factory=dict)
     """The last stable offset of each changelog, which is as far as anybody may have read it."""
 
-    def read(self, partitions: list[Partition]) -> None:
+    def read(self, partitions: list[TopicPartition]) -> None:
         """Reads to the last stable offsets."""
         settings = {
             "bootstrap.servers": self.broker.bootstrap_servers,
@@ -80,11 +81,11 @@ class Changelogs:
             "fetch.wait.max.ms": 10,  # the end of a partition is reported by an empty fetch
         }
         with closing(Consumer(settings)) as consumer:
-            consumer.assign([TopicPartition(*partition, self.ends.get(partition, 0)) for partition in partitions])
+            consumer.assign([ClientPartition(*partition, self.ends.get(partition, 0)) for partition in partitions])
             unread = set(partitions)
             while unread:
                 for message in consumer.consume(10_000, 0) or consumer.consume(1, 1.0):
-                    partition = Partition(str(message.topic()), int(message.partition() or 0))
+                    partition = TopicPartition(str(message.topic()), int(message.partition() or 0))
                     error = message.error()
                     if error is None:
                         key, value, offset = message.key(), message.value(), int(message.offset() or 0)
@@ -95,7 +96,7 @@ class Changelogs:
                         self.ends[partition] = int(message.offset() or 0)
                         unread.discard(partition)
 
-    def fold(self, partition: Partition, before: int, *, windows: bool) -> Rows:
+    def fold(self, partition: TopicPartition, before: int, *, windows: bool) -> Rows:
         """What a store that has applied the records before this offset must hold."""
         rows: Rows = {}
         for offset, key, value, timestamp in self.records[partition]:
@@ -114,10 +115,10 @@ def _window(key: bytes) -> object:
     return inner.decode(), start
 
 
-def stores_equal_their_changelogs(changelogs: Changelogs, topology: Topology, config: StreamsConfig) -> dict[Partition, NextOffset]:
+def stores_equal_their_changelogs(changelogs: Changelogs, topology: Topology, config: StreamsConfig) -> dict[TopicPartition, NextOffset]:
     """Opens every store that the dead instance left, and compares it with its changelog up to the store's offset. Gives these offsets."""
     application = config.application_id
-    found: dict[Partition, tuple[NextOffset, Rows, bool]] = {}
+    found: dict[TopicPartition, tuple[NextOffset, Rows, bool]] = {}
     for part in topology.resolved(config).sub_topologies():
         for folder in sorted((config.state_dir / application).glob(f"{part.id}_*")):
             task = TaskId.parse(folder.name)

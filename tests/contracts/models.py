@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from penstock.runtime.model.record import SessionWindow, VersionedRecord, Window, Windowed
+from penstock.runtime.model.record import SessionWindow, ValueAndTimestamp, VersionedRecord, Window, Windowed
 
 K = TypeVar("K")
+V = TypeVar("V")
 Cell = tuple[str, int, int]
 """Key, and two times: a window's start and 0, or a session's start and end."""
 
@@ -29,6 +30,33 @@ class KeyValueModel:
     def between(self, first: str | None, last: str | None) -> list[tuple[str, int]]:
         found = ((key, value) for key, value in self.entries.items() if (first is None or first <= key) and (last is None or key <= last))
         return sorted(found)
+
+
+class ExpiringModel:
+    """Every key's value with its timestamp, until stream time is the time to live past it."""
+
+    def __init__(self, ttl: int) -> None:
+        self.entries: dict[str, ValueAndTimestamp[int]] = {}
+        self.now = -1
+        self.ttl = ttl
+
+    def copy(self) -> ExpiringModel:
+        twin = ExpiringModel(self.ttl)
+        twin.entries, twin.now = dict(self.entries), self.now
+        return twin
+
+    def put(self, key: str, value: int | None, time: int) -> bool:
+        if value is not None and time <= self.now - self.ttl:
+            return False
+        _set(self.entries, key, None if value is None else ValueAndTimestamp(value, time))
+        return True
+
+    def get(self, key: str) -> ValueAndTimestamp[int] | None:
+        return dict(self.between(None, None)).get(key)
+
+    def between(self, first: str | None, last: str | None) -> list[tuple[str, ValueAndTimestamp[int]]]:
+        live = {key: entry for key, entry in self.entries.items() if entry.timestamp > self.now - self.ttl}
+        return sorted((key, entry) for key, entry in live.items() if (first is None or first <= key) and (last is None or key <= last))
 
 
 class TimesModel:
@@ -87,6 +115,16 @@ class VersionsModel:
             return None
         return VersionedRecord(versions[time], time, valid_to)
 
+    def between(self, key: str, first: int, last: int) -> list[VersionedRecord]:
+        """The versions, without deletions, that are valid at some time from `first` to `last` and not forgotten."""
+        found = []
+        for time, value in sorted(self.versions.get(key, {}).items()):
+            valid_to = self.valid_to(key, time)
+            lives = time <= last and (valid_to is None or valid_to > max(first, self.now - self.retention) <= last)
+            if lives and value is not None:
+                found.append(VersionedRecord(value, time, valid_to))
+        return found
+
 
 def window_row(cell: Cell, size: int) -> Windowed:
     """A window's cell as the store shows it."""
@@ -98,7 +136,7 @@ def session_row(cell: Cell) -> Windowed:
     return Windowed(cell[0], SessionWindow(cell[1], cell[2]))
 
 
-def _set(entries: dict[K, int], key: K, value: int | None) -> None:
+def _set(entries: dict[K, V], key: K, value: V | None) -> None:
     if value is None:
         entries.pop(key, None)
     else:

@@ -9,13 +9,13 @@ from typing import cast
 import pytest
 
 from penstock.runtime.model.errors import InvalidStateStoreError, StreamsError, TaskCorruptedError
-from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition
 from penstock.runtime.stores import StateStore, StoreContext
 from penstock.runtime.stores.custom import CustomStore, build_global_store, build_store, changelog_config
 from tests.support.own_stores import KINDS, FileStore, OwnBuilder, OwnStore
 
-CHANGELOG = Partition("app-own-changelog", 0)
-INPUT = Partition("input", 0)
+CHANGELOG = TopicPartition("app-own-changelog", 0)
+INPUT = TopicPartition("input", 0)
 
 
 class Bench:
@@ -69,6 +69,8 @@ def test_changes_reach_the_changelog_once_per_key_and_commit(bench: Bench) -> No
     assert bench.commit(2) == [] and bench.adapter.approximate_num_uncommitted_bytes == 0
     assert bench.content() == {"a": "2"}
     assert bench.adapter.committed_offset(CHANGELOG) == 2 and bench.adapter.committed_offset(INPUT) == 20
+    with pytest.raises(TypeError, match=r"expected a penstock.TopicPartition"):
+        bench.adapter.committed_offset(tuple(CHANGELOG))  # type: ignore[arg-type]
 
 
 def test_a_rollback_takes_back_what_was_not_committed(bench: Bench) -> None:

@@ -1,5 +1,5 @@
-"""The contract of key-value stores, over every implementation: in RocksDB and in memory, plain and timestamped, of immutable objects
-(staged as objects) and of mutable ones (staged as bytes). What is special about `lru_map` is in `tests/unit/runtime/stores`."""
+"""The contract of key-value stores, over every implementation: in RocksDB and in memory, plain, timestamped and with headers, of immutable
+objects (staged as objects) and of mutable ones (staged as bytes). What is special about `lru_map` is in `tests/unit/runtime/stores`."""
 
 from __future__ import annotations
 
@@ -7,30 +7,37 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import confluent_kafka
 import pytest
 
 from penstock import serdes
 from penstock.runtime.model.errors import InvalidStateStoreError, StreamsError
 from penstock.runtime.model.ids import NextOffset
-from penstock.runtime.model.record import ValueAndTimestamp
+from penstock.runtime.model.record import Headers, ValueAndTimestamp, ValueTimestampHeaders
 from penstock.runtime.stores import StoreMemory, Stores
+from penstock.runtime.stores.headers import encode_headers
 from penstock.runtime.stores.key_value import StagedKeyValueStore
 from tests.support.stores import CHANGELOG, INPUT, Opened, opened
 
-KINDS = [(persistent, timestamped, mutable) for persistent in (True, False) for timestamped in (True, False) for mutable in (True, False)]
+HEADERS: Headers = [("trace", b"\x00\xff" * 40), ("trace", b""), ("ü", b"2")]
+FORMATS = {
+    "plain": Stores.key_value_store_builder,
+    "timestamped": Stores.timestamped_key_value_store_builder,
+    "headers": Stores.timestamped_key_value_store_with_headers_builder,
+}
+KINDS = [(persistent, form, mutable) for persistent in (True, False) for form in FORMATS for mutable in (True, False)]
 
 
 class Kind:
     """One implementation, and values that fit it."""
 
-    def __init__(self, persistent: bool, timestamped: bool, mutable: bool) -> None:
-        self.persistent, self.timestamped, self.mutable = persistent, timestamped, mutable
+    def __init__(self, persistent: bool, form: str, mutable: bool) -> None:
+        self.persistent, self.form, self.mutable = persistent, form, mutable
 
     def make(self, caching: bool = False) -> StagedKeyValueStore:
         supplier = (Stores.persistent_key_value_store if self.persistent else Stores.in_memory_key_value_store)("store")
         value = serdes.JSON if self.mutable else serdes.LONG
-        of = Stores.timestamped_key_value_store_builder if self.timestamped else Stores.key_value_store_builder
-        builder = of(supplier, serdes.STRING, value)
+        builder = FORMATS[self.form](supplier, serdes.STRING, value)
         return (builder.with_caching_enabled() if caching else builder).build()
 
     def plain(self, number: int) -> object:
@@ -39,25 +46,28 @@ class Kind:
 
     def value(self, number: int, timestamp: int = 5) -> object:
         """A value as users put and get it."""
-        return ValueAndTimestamp(self.plain(number), timestamp) if self.timestamped else self.plain(number)
+        return self.kept(self.plain(number), timestamp)
+
+    def kept(self, plain: object, timestamp: int, headers: Headers = HEADERS) -> object:
+        """A plain value as users put and get it."""
+        if self.form == "plain":
+            return plain
+        return ValueAndTimestamp(plain, timestamp) if self.form == "timestamped" else ValueTimestampHeaders(plain, timestamp, headers)
 
     def bytes(self, number: int) -> bytes:
-        return b'{"n":%d}' % number if self.mutable else number.to_bytes(8, "big")
+        """A value on the changelog, packed with its headers."""
+        value = b'{"n":%d}' % number if self.mutable else number.to_bytes(8, "big")
+        return encode_headers(HEADERS) + value if self.form == "headers" else value
 
 
-def name_of(kind: tuple[bool, bool, bool]) -> str:
-    persistent, timestamped, mutable = kind
-    return f"{'rocksdb' if persistent else 'memory'}-{'timestamped' if timestamped else 'plain'}-{'bytes' if mutable else 'objects'}"
+def name_of(kind: tuple[bool, str, bool]) -> str:
+    persistent, form, mutable = kind
+    return f"{'rocksdb' if persistent else 'memory'}-{form}-{'bytes' if mutable else 'objects'}"
 
 
 @pytest.fixture(params=KINDS, ids=name_of)
 def kind(request: pytest.FixtureRequest) -> Kind:
     return Kind(*request.param)
-
-
-@pytest.fixture
-def under_test(kind: Kind, tmp_path: Path) -> Iterator[Opened[StagedKeyValueStore]]:
-    yield from opened(kind.make, tmp_path)
 
 
 def test_reads_its_own_writes_before_and_after_the_commit(kind: Kind, under_test: Opened[StagedKeyValueStore]) -> None:
@@ -124,8 +134,8 @@ def test_a_none_key_is_refused(kind: Kind, under_test: Opened[StagedKeyValueStor
 
 
 def test_a_timestamped_store_refuses_plain_values(kind: Kind, under_test: Opened[StagedKeyValueStore]) -> None:
-    if kind.timestamped:
-        with pytest.raises(TypeError, match="takes ValueAndTimestamp"):
+    if kind.form != "plain":
+        with pytest.raises(TypeError, match="takes ValueAndTimestamp" if kind.form == "timestamped" else "takes ValueTimestampHeaders"):
             under_test.store.put("a", kind.plain(1))
 
 
@@ -134,11 +144,11 @@ def test_changing_a_value_in_place_does_not_change_the_state(kind: Kind, under_t
         return
     store = under_test.store
     value = {"n": 1}
-    store.put("a", ValueAndTimestamp(value, 5) if kind.timestamped else value)
+    store.put("a", kind.kept(value, 5))
     value["n"] = 99
     assert store.get("a") == kind.value(1)
     got = store.get("a")
-    (got.value if isinstance(got, ValueAndTimestamp) else got)["n"] = 98  # type: ignore[index]
+    (got.value if isinstance(got, ValueAndTimestamp | ValueTimestampHeaders) else got)["n"] = 98  # type: ignore[index]
     assert store.get("a") == kind.value(1)
     under_test.commit(1)
     entry = store.entry(b"a")
@@ -278,6 +288,9 @@ def test_offsets_and_metas_are_committed_with_the_data(kind: Kind, under_test: O
     assert store.get_meta("topic-id") == b"xyz"
     under_test.commit(7)
     assert store.committed_offset(CHANGELOG) == 7
+    for other in (confluent_kafka.TopicPartition(*CHANGELOG), tuple(CHANGELOG), CHANGELOG.topic):
+        with pytest.raises(TypeError, match=r"expected a penstock.TopicPartition"):
+            store.committed_offset(other)  # type: ignore[arg-type]
     assert store.committed_offsets() == {CHANGELOG: 7, INPUT: 70}
     store.commit({CHANGELOG: NextOffset(8)})  # nothing was written: the offsets still move
     assert store.committed_offsets() == {CHANGELOG: 8, INPUT: 70}
@@ -356,7 +369,8 @@ def test_queries_see_committed_data_only(kind: Kind, under_test: Opened[StagedKe
     store.put("a", kind.value(2))
     store.put("b", kind.value(3))
     assert view.get("a") == kind.plain(1) and list(view.all()) == [("a", kind.plain(1))]
-    assert store.query_view(timestamped=True).get("a") == kind.value(1)
+    assert store.query_view(timestamped=kind.form == "timestamped", headers=True).get("a") == kind.value(1)
+    assert store.query_view(timestamped=True).get("a") == (kind.plain(1) if kind.form == "plain" else ValueAndTimestamp(kind.plain(1), 5))
     store.rollback()
     assert view.get("a") == kind.plain(1)
 
@@ -419,7 +433,7 @@ def test_a_checkpoint_is_a_rocksdb_of_the_committed_data(kind: Kind, under_test:
     target = tmp_path / "copy" / "rocksdb" / "store"
     store.checkpoint(target)
     under_test.commit(4)
-    for copy in opened(Kind(True, kind.timestamped, kind.mutable).make, tmp_path / "copy"):
+    for copy in opened(Kind(True, kind.form, kind.mutable).make, tmp_path / "copy"):
         assert list(copy.store.all()) == [("a", kind.value(1)), ("b", kind.value(2))]
         assert copy.store.committed_offsets() == {CHANGELOG: 3, INPUT: 30}
         assert copy.store.get_meta("m") == b"1"
@@ -535,4 +549,5 @@ def test_an_entry_held_over_a_change_of_generation_is_still_the_one_that_counts(
             store.get(f"more-{n}")
         store.update(b"held", "held", entry, kind.plain(3), 5, None)
         small.commit(2)
-        assert store.get("held") == kind.value(3) and dict(store.all()) == {"held": kind.value(3)}
+        wanted = kind.kept(kind.plain(3), 5, [])  # operators write no headers
+        assert store.get("held") == wanted and dict(store.all()) == {"held": wanted}

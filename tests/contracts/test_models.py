@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar, cast
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -20,13 +20,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from penstock import serdes
 from penstock.runtime.model.ids import NextOffset, TaskId
-from penstock.runtime.model.record import SessionWindow, Windowed
+from penstock.runtime.model.record import SessionWindow, ValueAndTimestamp, Windowed
 from penstock.runtime.stores import StoreContext, StoreMemory, Stores
 from penstock.runtime.stores.base import ChangelogRecord, EngineStore, EntryStore
+from penstock.runtime.stores.expiring import StagedExpiringStore
 from penstock.runtime.stores.key_value import StagedKeyValueStore
 from penstock.runtime.stores.versioned import NOT_PUT, VALID_TO_UNDEFINED, StagedVersionedStore
 from penstock.runtime.stores.window import StagedSessionStore, StagedWindowStore
-from tests.contracts.models import Cell, KeyValueModel, TimesModel, VersionsModel, session_row, window_row
+from tests.contracts.models import Cell, ExpiringModel, KeyValueModel, TimesModel, VersionsModel, session_row, window_row
 from tests.support.stores import CHANGELOG, INPUT
 
 KEYS = st.sampled_from(["a", "a\0", "a\0\0", "ab", "b", "c\x7f", "d"])
@@ -35,10 +36,11 @@ VALUES = st.none() | st.integers(0, 9)
 TIMES = st.integers(0, 400_000)
 MINUTE = 60_000
 RETENTION = 150_000
+TTL = 100_000
 SIZE = 1_000
 END = 2**63 - 1
 
-Model = TypeVar("Model", KeyValueModel, TimesModel, VersionsModel)
+Model = TypeVar("Model", KeyValueModel, ExpiringModel, TimesModel, VersionsModel)
 Store = TypeVar("Store", bound=EngineStore)
 
 
@@ -191,8 +193,110 @@ class KeyValues(Machine[StagedKeyValueStore, KeyValueModel]):
     def is_the_model(self) -> None:
         assert list(self.store.all()) == self.model.between(None, None)
         assert list(self.store.query_view().reverse_all()) == self.committed.between(None, None)[::-1]
+        uncommitted = self.store.query_view(uncommitted=True)
+        assert list(uncommitted.all()) == self.model.between(None, None)
         for key in ("a", "ab"):
-            assert self.store.get(key) == self.model.entries.get(key)
+            assert self.store.get(key) == uncommitted.get(key) == self.model.entries.get(key)
+
+
+class _Task:
+    stream_time = -1
+
+
+class Expiring(Machine[StagedExpiringStore, ExpiringModel]):
+    """A key-value store with a time to live. Commits remove a few expired entries only, so that there is always a backlog."""
+
+    def new_model(self) -> ExpiringModel:
+        return ExpiringModel(TTL)
+
+    def new_store(self) -> StagedExpiringStore:
+        make = Stores.persistent_key_value_store if self.persistent else Stores.in_memory_key_value_store
+        builder = Stores.timestamped_key_value_store_builder(make("s", ttl=TTL), serdes.STRING, serdes.LONG)
+        return cast(StagedExpiringStore, (builder.with_caching_enabled() if self.caching else builder).build())
+
+    @rule(to=TIMES)
+    def time_passes(self, to: int) -> None:
+        self.task.stream_time = self.model.now = max(self.model.now, to)
+
+    @rule(key=KEYS, value=VALUES, time=TIMES)
+    def put(self, key: str, value: int | None, time: int) -> None:
+        self.store.put(key, None if value is None else ValueAndTimestamp(value, time))
+        assert self.store.dropped == (not self.model.put(key, value, time))
+
+    @rule(key=KEYS)
+    def delete(self, key: str) -> None:
+        assert self.store.delete(key) == self.model.get(key)
+        self.model.put(key, None, 0)
+
+    @rule(first=BOUNDS, last=BOUNDS)
+    def delete_range(self, first: str | None, last: str | None) -> None:
+        self.store.delete_range(first, last)
+        for key, _ in self.model.between(first, last):
+            self.model.put(key, None, 0)
+
+    @rule(first=BOUNDS, last=BOUNDS, prefix=KEYS)
+    def scans(self, first: str | None, last: str | None, prefix: str) -> None:
+        expected = self.model.between(first, last)
+        assert list(self.store.range(first, last)) == expected
+        assert list(self.store.reverse_range(first, last)) == expected[::-1]
+        assert list(self.store.prefix_scan(prefix)) == [row for row in self.model.between(None, None) if row[0].startswith(prefix)]
+
+    @rule()
+    def everything_expires(self) -> None:
+        """No entry is left without a row of the index that removes it, whatever the store was restored or copied from."""
+        self.time_passes(max([self.model.now, *(entry.timestamp for entry in self.model.entries.values())]) + TTL)
+        commits = 0
+        while self.store.has_entries() or self.store.approximate_num_uncommitted_bytes:
+            self.commit()
+            commits += 1
+            assert commits < 200
+        assert not _folded(self._log)
+
+    @rule()
+    def commit(self) -> None:
+        self.store.expire()
+        super().commit()
+        assert dict(self.store._opened().range(None, None)) == _folded(self._log)  # what every reader of files or changelog sees
+
+    def _follow(self) -> None:
+        if self.store._task is not self.task:  # opened, rolled back: it begins at the committed stream time
+            self.task.stream_time = self.committed.now
+            self.store.follow(self.task)
+
+    def _opened(self, folder: Path) -> StagedExpiringStore:
+        self.task = _Task()
+        return super()._opened(folder)
+
+    @rule(batch=st.integers(1, 7))
+    def copy_agrees(self, batch: int) -> None:
+        """A copy holds what its original held at that offset, until it becomes active and expires entries itself."""
+        copy = Stores.timestamped_key_value_store_builder(
+            Stores.in_memory_key_value_store("s", ttl=TTL), serdes.STRING, serdes.LONG
+        ).build()
+        folder = self._folders[0]
+        copy.open(folder, StoreContext("app", folder, TaskId(0, 3), CHANGELOG, StoreMemory()))
+        self._open.append(copy)
+        self._restore(cast(StagedExpiringStore, copy), batch)
+        assert dict(copy._opened().range(None, None)) == _folded(self._log)
+        if self._commits:
+            cast(StagedExpiringStore, copy).follow(self.task)
+            assert list(copy.all()) == [row for row in self.committed.between(None, None) if row[1][1] > self.task.stream_time - TTL]
+
+    @invariant()
+    def is_the_model(self) -> None:
+        self._follow()
+        assert list(self.store.all()) == self.model.between(None, None)
+        assert list(self.store.query_view(timestamped=True).reverse_all()) == self.committed.between(None, None)[::-1]
+        uncommitted = self.store.query_view(timestamped=True, uncommitted=True)
+        assert list(uncommitted.all()) == self.model.between(None, None)
+        for key in ("a", "ab"):
+            assert self.store.get(key) == uncommitted.get(key) == self.model.get(key)
+
+
+def _folded(log: list[ChangelogRecord]) -> dict[bytes, bytes]:
+    """What a changelog says that a timestamped store holds."""
+    last = {key: (value, time) for key, value, time in log}
+    return {key: time.to_bytes(8, "big") + value for key, (value, time) in last.items() if value is not None}
 
 
 class Windows(Machine[StagedWindowStore, TimesModel]):
@@ -216,8 +320,9 @@ class Windows(Machine[StagedWindowStore, TimesModel]):
         expected = sorted((start, value) for (_, start, _), value in found)
         assert list(self.store.fetch(key, first, last)) == expected
         assert list(self.store.backward_fetch(key, first, last)) == expected[::-1]
+        uncommitted = self.store.query_view(uncommitted=True)
         for start, value in expected:
-            assert self.store.fetch(key, start) == value
+            assert self.store.fetch(key, start) == uncommitted.fetch(key, start) == value
 
     @rule(low=BOUNDS, high=BOUNDS, first=TIMES, length=TIMES)
     def of_several_keys(self, low: str | None, high: str | None, first: int, length: int) -> None:
@@ -235,6 +340,7 @@ class Windows(Machine[StagedWindowStore, TimesModel]):
     def is_the_model(self) -> None:
         assert list(self.store.all()) == self._rows(self.model)
         assert list(self.store.query_view().backward_all()) == self._rows(self.committed)[::-1]
+        assert list(self.store.query_view(uncommitted=True).all()) == self._rows(self.model)
 
 
 class Sessions(Machine[StagedSessionStore, TimesModel]):
@@ -283,6 +389,7 @@ class Sessions(Machine[StagedSessionStore, TimesModel]):
     def is_the_model(self) -> None:
         assert list(self.store.fetch(None, None)) == self._rows(self.model)
         assert list(self.store.query_view().backward_fetch(None, None)) == self._rows(self.committed)[::-1]
+        assert list(self.store.query_view(uncommitted=True).all()) == self._rows(self.model)
 
 
 class Versions(Machine[StagedVersionedStore, VersionsModel]):
@@ -322,11 +429,22 @@ class Versions(Machine[StagedVersionedStore, VersionsModel]):
         moment = self.committed.now - back
         assert self.store.query_view().get(key, moment) == self.committed.get(key, moment)
 
+    @rule(key=KEYS, back=st.integers(-10, 400), length=st.integers(0, 200), descending=st.booleans())
+    def between(self, key: str, back: int, length: int, descending: bool) -> None:
+        for model, view in ((self.committed, self.store.query_view()), (self.model, self.store.query_view(uncommitted=True))):
+            first = model.now - back
+            expected = model.between(key, first, first + length)
+            found = view.versions_between(key, first, first + length, descending)
+            assert list(found) == (expected[::-1] if descending else expected)
+
     @invariant()
     def is_the_model(self) -> None:
         for key in ("a", "a\0", "ab"):
             assert self.store.get(key) == self.model.get(key, None)
             assert self.store.query_view().get(key) == self.committed.get(key, None)
+            assert self.store.query_view(uncommitted=True).get(key) == self.model.get(key, None)
+        for model, view in ((self.committed, self.store.query_view()), (self.model, self.store.query_view(uncommitted=True))):
+            assert list(view.all()) == [(key, latest) for key in sorted(model.versions) if (latest := model.get(key, None)) is not None]
 
 
 def _as_left_by_a_kill(folder: Path) -> Path:
@@ -353,13 +471,16 @@ def _store_order(key: str, times: tuple[int, ...]) -> bytes:
     return key.encode() + b"".join(time.to_bytes(8, "big") for time in times)
 
 
-MACHINES: list[type[RuleBasedStateMachine]] = [KeyValues, Windows, Sessions, Versions]
+MACHINES: list[type[RuleBasedStateMachine]] = [KeyValues, Expiring, Windows, Sessions, Versions]
 
 
 @pytest.mark.parametrize("caching", [False, True], ids=["uncached", "cached"])
 @pytest.mark.parametrize("persistent", [True, False], ids=["rocksdb", "memory"])
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.__name__.lower())
-def test_a_store_is_what_its_model_is(machine: type[RuleBasedStateMachine], persistent: bool, caching: bool) -> None:
+def test_a_store_is_what_its_model_is(
+    machine: type[RuleBasedStateMachine], persistent: bool, caching: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.runtime.stores.expiring._LEAST_ROWS", 2)
     if caching and machine is Versions:
         return  # there are none
     kind = type(machine.__name__, (machine,), {"persistent": persistent, "caching": caching})

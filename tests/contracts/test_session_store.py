@@ -10,12 +10,11 @@ import pytest
 
 from penstock import serdes
 from penstock.runtime.model.errors import InvalidStateStoreError
-from penstock.runtime.model.ids import NextOffset
-from penstock.runtime.model.record import SessionWindow, Window, Windowed
+from penstock.runtime.model.record import AggregationWithHeaders, Headers, SessionWindow, Window, Windowed
 from penstock.runtime.stores import Stores
 from penstock.runtime.stores.rows import read_store
 from penstock.runtime.stores.window import StagedSessionStore
-from tests.support.stores import CHANGELOG, INPUT, MUTABLE_KINDS, MutableKind, Opened, name_of_kind, opened
+from tests.support.stores import CHANGELOG, INPUT, MUTABLE_KINDS, MutableKind, Opened, name_of_kind, opened, restored
 
 MINUTE = 60_000
 RETENTION = 240 * MINUTE
@@ -23,22 +22,35 @@ SEGMENT = 120 * MINUTE
 END = 2**63 - 1
 
 
+HEADERS: Headers = [("trace", b"1"), ("trace", b"")]
+KINDS = [(*kind, headers) for kind in MUTABLE_KINDS for headers in (False, True)]
+
+
 class Kind(MutableKind):
+    """As `MutableKind`; also with headers."""
+
+    def __init__(self, persistent: bool, mutable: bool, headers: bool) -> None:
+        super().__init__(persistent, mutable)
+        self.headers = headers
+
+    def value(self, number: int) -> object:
+        return AggregationWithHeaders(self.plain(number), HEADERS) if self.headers else self.plain(number)
+
+    def plain(self, number: int) -> object:
+        """A value as queries and operators see it."""
+        return super().value(number)
+
     def make(self, caching: bool = False) -> StagedSessionStore:
         supplier = Stores.persistent_session_store if self.persistent else Stores.in_memory_session_store
         value = serdes.JSON if self.mutable else serdes.LONG
-        builder = Stores.session_store_builder(supplier("store", RETENTION), serdes.STRING, value)
+        of = Stores.session_store_with_headers_builder if self.headers else Stores.session_store_builder
+        builder = of(supplier("store", RETENTION), serdes.STRING, value)
         return (builder.with_caching_enabled() if caching else builder).build()
 
 
-@pytest.fixture(params=MUTABLE_KINDS, ids=name_of_kind)
+@pytest.fixture(params=KINDS, ids=lambda kind: name_of_kind(kind[:2]) + "-headers" * kind[2])
 def kind(request: pytest.FixtureRequest) -> Kind:
     return Kind(*request.param)
-
-
-@pytest.fixture
-def under_test(kind: Kind, tmp_path: Path) -> Iterator[Opened[StagedSessionStore]]:
-    yield from opened(kind.make, tmp_path)
 
 
 def session(key: str, start: int, end: int) -> Windowed:
@@ -75,8 +87,9 @@ def test_sessions_of_one_key_are_found_by_their_ends_and_starts(kind: Kind, unde
         assert store.fetch_session("a", 20, 20) == kind.value(9) and store.fetch_session("a", 20, 21) is None
         assert store.fetch_session("x", 0, 10) is None
         under_test.commit(2)
-    assert next(store.query_view().find_sessions("a", 20, 20)) == (session("a", 20, 20), kind.value(9))
-    assert store.query_view().fetch_session("a", 0, 10) == kind.value(0)
+    assert next(store.query_view().find_sessions("a", 20, 20)) == (session("a", 20, 20), kind.plain(9))
+    assert store.query_view().fetch_session("a", 0, 10) == kind.plain(0)
+    assert store.query_view(headers=True).fetch_session("a", 0, 10) == kind.value(0)
 
 
 def test_sessions_of_several_keys_come_by_segment_then_key(kind: Kind, under_test: Opened[StagedSessionStore]) -> None:
@@ -172,11 +185,8 @@ def test_what_is_restored_equals_what_was_written(kind: Kind, under_test: Opened
         log += list(store.changelog_records())
         under_test.commit(commit)
     assert store.expired_records > 0
-    for other in opened(kind.make, tmp_path / "other"):
-        for first in range(0, len(log), 100):
-            other.store.restore(log[first : first + 100], {CHANGELOG: NextOffset(first)})
-        assert list(other.store.fetch(None, None)) == list(store.fetch(None, None))
-        assert other.store.committed_offset(CHANGELOG) == (len(log) - 1) // 100 * 100
+    for other in restored(kind.make, tmp_path / "other", log):
+        assert list(other.fetch(None, None)) == list(store.fetch(None, None))
 
 
 def test_offsets_are_committed_with_the_data_and_survive(kind: Kind, under_test: Opened[StagedSessionStore]) -> None:
@@ -197,7 +207,7 @@ def test_queries_see_committed_data_only(kind: Kind, under_test: Opened[StagedSe
     under_test.commit(1)
     store.put(session("a", 1, 2), kind.value(2))
     store.put(session("b", 1, 2), kind.value(2))
-    assert list(view.fetch(None, None)) == [(session("a", 1, 2), kind.value(1))]
+    assert list(view.fetch(None, None)) == [(session("a", 1, 2), kind.plain(1))]
     iteration = view.fetch("a")
     store.close()
     calls: list[Callable[[], object]] = [
@@ -223,9 +233,9 @@ def test_rule_9_the_flush_listener_gets_windowed_keys_and_old_values(kind: Kind,
         assert spans(store.fetch("a")) == [("a", 1, 5)]
         cached.commit(2)
         assert [row[:3] for row in forwarded] == [
-            (session("a", 1, 2), kind.value(1), None),
-            (session("a", 1, 2), None, kind.value(1)),
-            (session("a", 1, 5), kind.value(3), None),
+            (session("a", 1, 2), kind.plain(1), None),
+            (session("a", 1, 2), None, kind.plain(1)),
+            (session("a", 1, 5), kind.plain(3), None),
         ]
         assert isinstance(forwarded[0][0].window, SessionWindow)  # type: ignore[attr-defined]
 
@@ -235,7 +245,7 @@ def test_a_checkpoint_is_a_rocksdb_of_the_committed_data(kind: Kind, under_test:
     under_test.commit(3)
     under_test.store.put(session("b", 1, 2), kind.value(1))
     under_test.store.checkpoint(tmp_path / "copy" / "rocksdb" / "store")
-    for copy in opened(Kind(True, kind.mutable).make, tmp_path / "copy"):
+    for copy in opened(Kind(True, kind.mutable, kind.headers).make, tmp_path / "copy"):
         assert list(copy.store.fetch(None, None)) == [(session("a", 1, SEGMENT), kind.value(1))]
         assert copy.store.committed_offsets() == {CHANGELOG: 3, INPUT: 30}
     (rows,) = read_store(tmp_path / "copy" / "rocksdb" / "store", under_test.store.layout)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -39,11 +39,6 @@ class Kind(MutableKind):
 @pytest.fixture(params=MUTABLE_KINDS, ids=name_of_kind)
 def kind(request: pytest.FixtureRequest) -> Kind:
     return Kind(*request.param)
-
-
-@pytest.fixture
-def under_test(kind: Kind, tmp_path: Path) -> Iterator[Opened[StagedVersionedStore]]:
-    yield from opened(kind.make, tmp_path)
 
 
 @pytest.fixture(params=[0, 1, 2, 3], ids=["staged", "committed", "every-second-committed", "every-third-committed"])

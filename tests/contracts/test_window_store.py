@@ -12,43 +12,50 @@ import pytest
 from penstock import serdes
 from penstock.runtime.model.errors import InvalidStateStoreError
 from penstock.runtime.model.ids import NextOffset
-from penstock.runtime.model.record import ValueAndTimestamp, Window, Windowed
+from penstock.runtime.model.record import Headers, ValueAndTimestamp, ValueTimestampHeaders, Window, Windowed
 from penstock.runtime.serdes import keys
 from penstock.runtime.stores import Stores
+from penstock.runtime.stores.headers import encode_headers
 from penstock.runtime.stores.window import StagedWindowStore
-from tests.support.stores import CHANGELOG, INPUT, Opened, opened
+from tests.support.stores import CHANGELOG, INPUT, Opened, opened, restored
 
 MINUTE = 60_000
 SIZE = 10 * MINUTE
 RETENTION = 4 * 60 * MINUTE
 SEGMENT = 2 * 60 * MINUTE
-KINDS = [(persistent, timestamped) for persistent in (True, False) for timestamped in (True, False)]
+HEADERS: Headers = [("trace", b"1"), ("trace", b"")]
+FORMATS = {
+    "plain": Stores.window_store_builder,
+    "timestamped": Stores.timestamped_window_store_builder,
+    "headers": Stores.timestamped_window_store_with_headers_builder,
+}
+KINDS = [(persistent, form) for persistent in (True, False) for form in FORMATS]
 
 
 class Kind:
     """One implementation, and values that fit it."""
 
-    def __init__(self, persistent: bool, timestamped: bool) -> None:
-        self.persistent, self.timestamped = persistent, timestamped
+    def __init__(self, persistent: bool, form: str) -> None:
+        self.persistent, self.form = persistent, form
 
     def make(self, caching: bool = False) -> StagedWindowStore:
         supplier = Stores.persistent_window_store if self.persistent else Stores.in_memory_window_store
-        of = Stores.timestamped_window_store_builder if self.timestamped else Stores.window_store_builder
-        builder = of(supplier("store", timedelta(milliseconds=RETENTION), SIZE), serdes.STRING, serdes.LONG)
+        builder = FORMATS[self.form](supplier("store", timedelta(milliseconds=RETENTION), SIZE), serdes.STRING, serdes.LONG)
         return (builder.with_caching_enabled() if caching else builder).build()
 
     def value(self, number: int, timestamp: int = 5) -> object:
-        return ValueAndTimestamp(number, timestamp) if self.timestamped else number
+        if self.form == "plain":
+            return number
+        return ValueAndTimestamp(number, timestamp) if self.form == "timestamped" else ValueTimestampHeaders(number, timestamp, HEADERS)
+
+    def shown(self, number: int) -> object:
+        """A value as `query_view(timestamped=True)` gives it."""
+        return number if self.form == "plain" else ValueAndTimestamp(number, 5)
 
 
-@pytest.fixture(params=KINDS, ids=lambda kind: "-".join(("rocksdb" if kind[0] else "memory", "timestamped" * kind[1] or "plain")))
+@pytest.fixture(params=KINDS, ids=lambda kind: f"{'rocksdb' if kind[0] else 'memory'}-{kind[1]}")
 def kind(request: pytest.FixtureRequest) -> Kind:
     return Kind(*request.param)
-
-
-@pytest.fixture
-def under_test(kind: Kind, tmp_path: Path) -> Iterator[Opened[StagedWindowStore]]:
-    yield from opened(kind.make, tmp_path)
 
 
 def windowed(key: str, start: int) -> Windowed:
@@ -80,7 +87,9 @@ def test_puts_and_fetches_of_one_key(kind: Kind, under_test: Opened[StagedWindow
     assert list(store.backward_fetch("a", MINUTE, SEGMENT)) == everything[1:3][::-1]
     under_test.commit(2)
     assert list(store.fetch("a", 0, 10 * SEGMENT)) == everything
-    assert list(store.query_view(timestamped=True).fetch("a", MINUTE, SEGMENT)) == everything[1:3]
+    assert list(store.query_view(timestamped=True, headers=True).fetch("a", MINUTE, SEGMENT)) == everything[1:3]
+    shown = [(MINUTE, kind.shown(1)), (SEGMENT, kind.shown(third))]
+    assert list(store.query_view(timestamped=True).fetch("a", MINUTE, SEGMENT)) == shown
 
 
 def test_fetches_of_several_keys_come_by_segment_then_key(kind: Kind, under_test: Opened[StagedWindowStore]) -> None:
@@ -202,7 +211,8 @@ def test_the_changelog_key_is_kafka_streams_window_store_key(kind: Kind, under_t
     under_test.time = 77
     under_test.store.put("k", kind.value(1, 77), 0x0102030405)
     key = b"k" + bytes.fromhex("0000000102030405") + bytes.fromhex("00000000")
-    assert list(under_test.store.changelog_records()) == [(key, (1).to_bytes(8, "big"), 77)]
+    packed = encode_headers(HEADERS) if kind.form == "headers" else b""
+    assert list(under_test.store.changelog_records()) == [(key, packed + (1).to_bytes(8, "big"), 77)]
 
 
 def test_what_is_restored_equals_what_was_written(kind: Kind, under_test: Opened[StagedWindowStore], tmp_path: Path) -> None:
@@ -217,12 +227,9 @@ def test_what_is_restored_equals_what_was_written(kind: Kind, under_test: Opened
         log += list(store.changelog_records())
         under_test.commit(commit)
     assert store.expired_records > 0
-    for other in opened(kind.make, tmp_path / "other"):
-        for first in range(0, len(log), 100):
-            other.store.restore(log[first : first + 100], {CHANGELOG: NextOffset(first)})
-        assert list(other.store.all()) == list(store.all())
-        assert list(other.store.changelog_records()) == []
-        assert other.store.committed_offset(CHANGELOG) == (len(log) - 1) // 100 * 100
+    for other in restored(kind.make, tmp_path / "other", log):
+        assert list(other.all()) == list(store.all())
+        assert list(other.changelog_records()) == []
 
 
 def test_offsets_are_committed_with_the_data_and_a_wipe_takes_all(kind: Kind, under_test: Opened[StagedWindowStore]) -> None:
@@ -262,7 +269,7 @@ def test_a_checkpoint_is_a_rocksdb_of_the_committed_data(kind: Kind, under_test:
     under_test.commit(3)
     store.put("a", kind.value(3), SEGMENT + 1)
     store.checkpoint(tmp_path / "copy" / "rocksdb" / "store")
-    for copy in opened(Kind(True, kind.timestamped).make, tmp_path / "copy"):
+    for copy in opened(Kind(True, kind.form).make, tmp_path / "copy"):
         assert list(copy.store.all()) == [(windowed("a", 0), kind.value(1)), (windowed("a", SEGMENT), kind.value(2))]
         assert copy.store.committed_offsets() == {CHANGELOG: 3, INPUT: 30}
 
@@ -288,7 +295,7 @@ def test_rule_9_the_flush_listener_gets_windowed_keys_and_old_values(kind: Kind,
 @pytest.fixture
 def duplicates(kind: Kind, tmp_path: Path) -> Iterator[Opened[StagedWindowStore]]:
     make = Stores.persistent_window_store if kind.persistent else Stores.in_memory_window_store
-    of = Stores.timestamped_window_store_builder if kind.timestamped else Stores.window_store_builder
+    of = FORMATS[kind.form]
     supplier = make("store", RETENTION, SIZE, retain_duplicates=True)
     yield from opened(of(supplier, serdes.STRING, serdes.LONG).build, tmp_path)
 

@@ -24,6 +24,7 @@ from penstock.orchestration.run_books import (
     Request,
     ResetApplication,
     RestartInstance,
+    RestoreGlobalTopic,
     ResumeTask,
     RunBook,
     SkipRecord,
@@ -48,6 +49,9 @@ MAKE: dict[str, Make] = {
     ReplayDeadLetters.NAME: lambda project, _: ReplayDeadLetters(project.applications.applications[0], project.control_plane, WHO),
     RebuildGlobalStore.NAME: lambda project, _: RebuildGlobalStore(
         project.applications.applications[0], project.control_plane, "names", WHO
+    ),
+    RestoreGlobalTopic.NAME: lambda project, _: RestoreGlobalTopic(
+        project, project.applications.applications[0], f"{project.applications.applications[0].id}-names", WHO
     ),
     ResetApplication.NAME: lambda project, arguments: ResetApplication(
         project, project.applications.applications[0], Target.parse((arguments or ["earliest"])[0], audit.now()), WHO

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,18 +42,21 @@ class LiveDagster:
         project: Path = ROOT,
         python: Path = Path(sys.executable),
         module: str | None = None,
+        location: str = "penstock",
+        command: Sequence[str] = ("dagster", "dev"),
         environment: Mapping[str, str] = os.environ,
     ) -> None:
-        """`module`: the only code location, with this name; without it, the project's `workspace.yaml` names it `penstock`."""
+        """`module`: the only code location, with this name; without it, the project says what it is, and `location` is its name. `command`:
+        the module that is run, and its arguments."""
         home.mkdir(parents=True, exist_ok=True)
         (home / "dagster.yaml").write_text("telemetry: {enabled: false}\nnux: {enabled: false}\n")
         self.url = f"http://127.0.0.1:{(port := free_port())}"
         self.log = home / "dagster-dev.log"
-        self._location = module or "penstock"
-        command = [str(python), "-m", "dagster", "dev", "-h", "127.0.0.1", "-p", str(port), *([] if module is None else ["-m", module])]
+        self._location = module or location
+        arguments = ["-p", str(port), *([] if module is None else ["-m", module])]
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
-                command,
+                [str(python), "-m", *command, *arguments],
                 cwd=project,
                 env={**environment, "DAGSTER_HOME": str(home)},
                 stdin=subprocess.DEVNULL,
@@ -61,7 +64,11 @@ class LiveDagster:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        wait_until(self._answers, 120, "an answer of Dagster's webserver")
+        try:
+            wait_until(self._answers, 120, "an answer of Dagster's webserver")
+        except BaseException:
+            self.stop()
+            raise
 
     def stop(self) -> None:
         """Send Ctrl-C to all its processes, and wait until they have ended."""

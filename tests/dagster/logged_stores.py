@@ -11,13 +11,13 @@ from typing import Any
 from confluent_kafka import Producer
 
 from penstock import serdes
-from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition
 from penstock.runtime.model.record import SessionWindow, ValueAndTimestamp, Windowed
 from penstock.runtime.snapshots.local import write_snapshot
 from penstock.runtime.snapshots.manifest import SNAPSHOT, ApplicationManifest, encoded, read_manifest
 from penstock.runtime.stores import Stores
 from penstock.runtime.stores.base import StoreContext
-from tests.support import Kafka, unique
+from tests.support import Kafka, unique, wait_until
 
 Store = Any
 """A store of any kind: their `put` methods have no common signature."""
@@ -100,7 +100,7 @@ class LoggedStore:
     def __post_init__(self) -> None:
         for number in range(self.tasks):
             store, directory = self.make(self.name), self.folder / f"0_{number}"
-            partition = Partition(self.changelog, number)
+            partition = TopicPartition(self.changelog, number)
             store.open(directory, StoreContext("app", directory, TaskId(0, number), partition, record_time=lambda: self.now))
             self.stores.append(store)
 
@@ -120,9 +120,13 @@ class LoggedStore:
                 producer.produce(self.changelog, key=key, value=value, partition=number, timestamp=timestamp)
                 producer.poll(0)
         producer.commit_transaction(30)
+        wait_until(self._is_stable, 30, "the markers of the transaction, which follow its commit")
         ends = self.kafka.end_offsets(self.changelog)
         for number, store in enumerate(self.stores):
-            store.commit({Partition(self.changelog, number): NextOffset(ends[number])})
+            store.commit({TopicPartition(self.changelog, number): NextOffset(ends[number])})
+
+    def _is_stable(self) -> bool:
+        return self.kafka.end_offsets(self.changelog) == self.kafka.end_offsets(self.changelog, "read_uncommitted")
 
     def snapshot(self, snapshot_id: str) -> str:
         """Take a complete snapshot; return its location."""
@@ -133,7 +137,7 @@ class LoggedStore:
                 snapshot_id,
                 application="app",
                 task=TaskId(0, number),
-                stores={store: Partition(self.changelog, number)},
+                stores={store: TopicPartition(self.changelog, number)},
                 input_offsets={},
                 stream_time=self.now,
                 at_ms=1,

@@ -28,7 +28,7 @@ def record(broker: Kafka) -> RawRecord:
 
 
 def test_a_record_is_kept_with_its_bytes_headers_time_coordinates_and_error(broker: Kafka, application_id: str, record: RawRecord) -> None:
-    kept = store_dead_letter(broker.bootstrap_servers, application_id, record, "ValueError", "not JSON")
+    kept = store_dead_letter(broker.bootstrap_servers, application_id, record, "ValueError", "not JSON", "  File …\nValueError")
     assert kept == DeadLetter(dead_letter_topic(application_id), 0, already=False)
     (dead,) = broker.consume(kept.topic)
     assert (dead.key, dead.value, dead.timestamp) == (b"\x01key", BAD, 1_357_000_000_123)
@@ -38,6 +38,7 @@ def test_a_record_is_kept_with_its_bytes_headers_time_coordinates_and_error(brok
         ("none", None),
         ("__streams.errors.exception", b"ValueError"),
         ("__streams.errors.message", b"not JSON"),
+        ("__streams.errors.stacktrace", "  File …\nValueError: not JSON".encode()),
         ("__streams.errors.topic", record.topic.encode()),
         ("__streams.errors.partition", b"0"),
         ("__streams.errors.offset", b"1"),

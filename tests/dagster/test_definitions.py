@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,8 @@ import pytest
 from penstock.orchestration.commands.dev import _dagster
 from penstock.orchestration.dagster.alert_check import INSTANCES, NO_OPEN_ALERTS
 from penstock.orchestration.dagster.instance_partitions import follow_instances
-from penstock.orchestration.declarations.applications import Applications
+from penstock.orchestration.declarations import project_paths
+from penstock.orchestration.declarations.applications import Applications, WrongDeclarationError
 from penstock.orchestration.declarations.project_paths import ProjectPaths
 from penstock.orchestration.definitions import definitions
 from penstock.orchestration.health import DESCRIPTIONS
@@ -95,6 +97,32 @@ def test_a_broken_declaration_names_file_line_key_and_what_would_be_right(tmp_pa
     assert f"{broken}, line 5: applications.a.paused.run-bok: unknown key: did you mean 'run-book'" in (
         result.stdout + result.stderr
     ).replace("\n", " ")
+
+
+def test_a_path_is_looked_up_beside_the_calling_module_and_merges_with_a_project_of_another_executor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
+    (project / "package").mkdir(parents=True)
+    elsewhere.mkdir()
+    (project / "streams.toml").write_text(DECLARED)
+    module = project / "package" / "definitions.py"
+    module.write_text("""
+import dagster as dg
+from penstock.dagster import definitions
+
+defs = dg.Definitions.merge(definitions("streams.toml"), dg.Definitions(executor=dg.multiprocess_executor))
+""")
+    for name in ("PENSTOCK_STREAMS", "PENSTOCK_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(project_paths, "_named", None)
+    monkeypatch.chdir(elsewhere)
+    found = runpy.run_path(str(module))["defs"]
+    assert INSTANCES in found.resolve_asset_graph().get_all_asset_keys()
+    assert ProjectPaths.find().home == project / ".penstock"
+    (project / "streams.toml").rename(elsewhere / "streams.toml")
+    with pytest.raises(WrongDeclarationError, match=f"streams.toml is not in {project / 'package'} or a folder above it"):
+        runpy.run_path(str(module))
 
 
 def test_a_project_in_a_folder_of_its_own_loads_with_the_files_that_penstock_dev_writes(tmp_path: Path) -> None:

@@ -92,6 +92,8 @@ def test_once_it_ends_with_status_0_because_all_of_it_held(home: Path, start: St
         "step shift done",
         "TASK_RESUMED",
         "alert resolved",
+        "GLOBAL_RECOVERY_STARTED",
+        "flight-board-1 is RUNNING after ",
         "carriers: equals_changelog passed",
         "hourly_delay: equals_changelog passed",
         "Equal to what pandas finds",

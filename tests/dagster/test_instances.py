@@ -28,6 +28,7 @@ from penstock.runtime.model.errors import BrokerUnavailableError
 from penstock.runtime.model.ids import TaskId
 from penstock.sensors.alerts import paused_tasks
 from penstock.sensors.instances import instances_that_should_run
+from penstock.sensors.ticks import NothingSeenError
 from tests.dagster.telling import Project
 from tests.support import wait_until
 
@@ -212,7 +213,7 @@ def test_an_instance_that_cannot_start_says_why(project: Project) -> None:
         project.operations.start(project.application.instances[0], actor="ann")
 
 
-def test_without_a_broker_nothing_is_started_and_the_sensor_says_so(
+def test_without_a_broker_nothing_is_started_and_the_sensors_fail_visibly(
     project: Project, dagster: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = project.operations.paths
@@ -223,7 +224,8 @@ def test_without_a_broker_nothing_is_started_and_the_sensor_says_so(
         away.start(project.application.instances[0], actor="ann")
     assert away.launcher.known() == []
     for sensor in (paused_tasks, instances_that_should_run):
-        assert "no broker answers at 127.0.0.1:1" in str(tick(project, sensor, dagster).skip_reason)
+        with pytest.raises(NothingSeenError, match=r"no broker answers at 127\.0\.0\.1:1"):
+            tick(project, sensor, dagster)
 
 
 def test_a_stop_without_a_broker_is_published_when_it_is_back(project: Project, dagster: dg.DagsterInstance) -> None:

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import TopicPartition as ClientPartition
 from sqlalchemy import select
 from typer.testing import CliRunner
 
@@ -37,7 +38,7 @@ from penstock.runtime.coordination.records import DESIRED, Desired, Reset
 from penstock.runtime.coordination.resets import drop_state_of_before, known_reset, last_reset
 from penstock.runtime.kafka.topic_admin import TopicAdmin
 from penstock.runtime.model.errors import ResetError, StreamsError
-from penstock.runtime.model.ids import Partition
+from penstock.runtime.model.ids import TopicPartition
 from penstock.runtime.stores.directory import StateDirectory
 from tests.dagster.telling import Project
 from tests.support import ROOT, Kafka, unique, wait_until
@@ -297,7 +298,7 @@ def test_a_reset_right_after_a_process_died_in_an_open_transaction_ends_that(wid
     group = Consumer({"bootstrap.servers": wide.broker.bootstrap_servers, "group.id": id_})
     for offset in (1, 2):
         dead.begin_transaction()
-        dead.send_offsets_to_transaction([TopicPartition(topic, 0, offset)], group.consumer_group_metadata(), 30)
+        dead.send_offsets_to_transaction([ClientPartition(topic, 0, offset)], group.consumer_group_metadata(), 30)
         if offset == 1:
             dead.commit_transaction(30)
     group.close()
@@ -308,7 +309,7 @@ def test_a_reset_right_after_a_process_died_in_an_open_transaction_ends_that(wid
     with pytest.raises(StreamsError, match="cannot be read"):
         topics.committed_offsets(id_)
     penstock("reset", id_, "--yes")
-    assert topics.committed_offsets(id_) == {Partition(topic, number): 0 for number in (0, 1)}
+    assert topics.committed_offsets(id_) == {TopicPartition(topic, number): 0 for number in (0, 1)}
     with pytest.raises(KafkaException):
         dead.commit_transaction(30)
 

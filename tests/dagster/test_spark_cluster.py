@@ -21,7 +21,7 @@ import pytest
 
 from penstock import serdes
 from penstock.runtime.model.clock import SystemClock
-from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition
 from penstock.runtime.model.record import ValueAndTimestamp
 from penstock.runtime.snapshots.local import write_snapshot
 from penstock.runtime.snapshots.manifest import SNAPSHOT, ApplicationManifest, TaskManifest, encoded, read_manifest
@@ -80,7 +80,7 @@ def snapshot(folder: Path) -> str:
     clock, root = SystemClock(), folder / "snapshots"
     parts: list[TaskManifest] = []
     for number in range(2):
-        task, partition = TaskId(0, number), Partition("board-carriers-changelog", number)
+        task, partition = TaskId(0, number), TopicPartition("board-carriers-changelog", number)
         supplier = Stores.persistent_timestamped_key_value_store("carriers")
         store = Stores.timestamped_key_value_store_builder(supplier, serdes.STRING, serdes.LONG).build()
         directory = folder / str(task)

@@ -75,8 +75,7 @@ class Family:
 
     `serdes`: of topics that are not strings to strings, to write input and to show output. `ahead` and `behind`: how far (ms) a record
     is at most after and before the latest one. `wall`: the most that the wall clock moves in one step; 0: it stands still.
-    `distinct`: each value is made one of its own by a number, for tables that keep silent when nothing changes. `config` is given to both
-    sides as it is.
+    `config` is given to both sides as it is.
     """
 
     java: str
@@ -87,7 +86,6 @@ class Family:
     serdes: Mapping[str, Pair] = field(default_factory=dict)
     null_keys: bool = True
     null_values: bool = True
-    distinct: bool = False
     headers: bool = True
     ahead: int = 10
     behind: int = 25
@@ -119,7 +117,7 @@ class Family:
         """Random input."""
         keys, values = [*self.keys, *_null(self.null_keys)], [*self.values, *_null(self.null_values)]
         latest, found = 0, list[Step]()
-        for number in range(random.randint(_FEWEST_STEPS, _MOST_STEPS)):
+        for _ in range(random.randint(_FEWEST_STEPS, _MOST_STEPS)):
             if self.wall and random.random() < 0.2:
                 found.append(Advanced(random.randint(1, self.wall)))
                 continue
@@ -128,8 +126,6 @@ class Family:
             latest = max(latest, latest + move)
             headers = random.choice(_HEADERS) if self.headers else ()
             value = random.choice(values)
-            if self.distinct and value is not None:
-                value = f"{value}#{number}"
             found.append(Piped(random.choice(self.topics), random.choice(keys), value, max(0, latest + min(move, 0)), headers))
         return found
 

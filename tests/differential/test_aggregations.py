@@ -63,8 +63,8 @@ FAMILIES = [
     Family("Aggregations", stream_count, serdes={"out": COUNTS}),
     Family("Aggregations", streams_uncached, serdes={"counts": COUNTS}),
     Family("Aggregations", stream_aggregate),
-    Family("Aggregations", grouped_table, distinct=True),
-    Family("Aggregations", grouped_table_uncached, distinct=True),
-    Family("Aggregations", grouped_table_count_and_reduce, distinct=True, serdes={"counts": COUNTS}),
+    Family("Aggregations", grouped_table),
+    Family("Aggregations", grouped_table_uncached),
+    Family("Aggregations", grouped_table_count_and_reduce, serdes={"counts": COUNTS}),
 ]
 test_as_java = as_java(FAMILIES)

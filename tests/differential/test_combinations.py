@@ -114,8 +114,8 @@ FAMILIES = [
     Family("Combinations", counted_joins, topics=BOTH),
     Family("Combinations", counted_counts),
     Family("Combinations", joined_counts, topics=BOTH),
-    Family("Combinations", joined_foreign_counts, topics=BOTH, keys=("1", "2", "3"), values=("1", "2", "3"), distinct=True),
-    Family("Combinations", table_again, distinct=True),
+    Family("Combinations", joined_foreign_counts, topics=BOTH, keys=("1", "2", "3"), values=("1", "2", "3")),
+    Family("Combinations", table_again),
     Family("Combinations", split_and_merged, topics=("in", "other", "rows")),
     Family("Combinations", windows_at_their_limits, null_values=False),
 ]

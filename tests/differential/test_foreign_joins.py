@@ -50,10 +50,10 @@ def versioned_foreign(builder: StreamsBuilder) -> None:
 
 TWO = ("in", "other")
 FAMILIES = [
-    Family("ForeignJoins", inner_foreign, topics=TWO, distinct=True),
-    Family("ForeignJoins", left_foreign, topics=TWO, distinct=True),
-    Family("ForeignJoins", derived_foreign, topics=TWO, distinct=True),
-    Family("ForeignJoins", self_foreign, distinct=True),
+    Family("ForeignJoins", inner_foreign, topics=TWO),
+    Family("ForeignJoins", left_foreign, topics=TWO),
+    Family("ForeignJoins", derived_foreign, topics=TWO),
+    Family("ForeignJoins", self_foreign),
     Family("ForeignJoins", versioned_foreign, topics=TWO),
 ]
 test_as_java = as_java(FAMILIES)

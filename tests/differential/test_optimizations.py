@@ -40,7 +40,7 @@ def tables_of_topics(builder: StreamsBuilder) -> None:
 FAMILIES = [
     Family("Optimizations", merged_repartitions, topics=("in", "other"), config=ALL),
     Family("Optimizations", self_joins, config=ALL),
-    Family("Optimizations", tables_of_topics, topics=("in", "other"), distinct=True, config=ALL),
+    Family("Optimizations", tables_of_topics, topics=("in", "other"), config=ALL),
 ]
 
 test_as_java = as_java(FAMILIES)

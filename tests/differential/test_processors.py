@@ -175,7 +175,7 @@ FAMILIES = [
     Family("Processors", fixed_keys),
     Family("Processors", children),
     Family("Processors", global_store, topics=("in", "global")),
-    Family("Processors", store_of_a_table, topics=("in", "rows"), distinct=True),
+    Family("Processors", store_of_a_table, topics=("in", "rows")),
     Family("Processors", extracted),
 ]
 test_as_java = as_java(FAMILIES)

@@ -131,14 +131,14 @@ def versioned_aggregates(builder: StreamsBuilder) -> None:
 
 TWO = ("in", "other")
 FAMILIES = [
-    Family("TableJoins", inner_tables, topics=TWO, distinct=True),
-    Family("TableJoins", left_tables, topics=TWO, distinct=True),
-    Family("TableJoins", outer_tables, topics=TWO, distinct=True),
-    Family("TableJoins", chained_tables, topics=(*TWO, "third", "stream"), distinct=True),
+    Family("TableJoins", inner_tables, topics=TWO),
+    Family("TableJoins", left_tables, topics=TWO),
+    Family("TableJoins", outer_tables, topics=TWO),
+    Family("TableJoins", chained_tables, topics=(*TWO, "third", "stream")),
     Family("TableJoins", versioned_tables, topics=(*TWO, "stream")),
     Family("TableJoins", grace_join, topics=("rows", "in")),
-    Family("TableJoins", filters_in_order, topics=TWO, distinct=True),
-    Family("TableJoins", transformed_table, topics=("in", "stream"), serdes={"counts": (serdes.STRING, serdes.LONG)}, distinct=True),
+    Family("TableJoins", filters_in_order, topics=TWO),
+    Family("TableJoins", transformed_table, topics=("in", "stream"), serdes={"counts": (serdes.STRING, serdes.LONG)}),
     Family("TableJoins", versioned_aggregates, topics=("in", "stream"), serdes={"counts": (serdes.STRING, serdes.LONG)}),
 ]
 test_as_java = as_java(FAMILIES)

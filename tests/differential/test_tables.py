@@ -54,9 +54,9 @@ def global_table(builder: StreamsBuilder) -> None:
 
 
 FAMILIES = [
-    Family("Tables", rows, distinct=True),
-    Family("Tables", kept_rows, distinct=True),
-    Family("Tables", changes, distinct=True),
+    Family("Tables", rows),
+    Family("Tables", kept_rows),
+    Family("Tables", changes),
     Family("Tables", stream_table, topics=("in", "rows"), keys=("1", "2", "3")),
     Family("Tables", global_table, topics=("in", "rows"), keys=("1", "2", "3")),
 ]

@@ -9,14 +9,14 @@ import pytest
 
 from penstock.runtime.changelog.checkpoint import CheckpointInterval, read_checkpoint, write_checkpoint
 from penstock.runtime.model.errors import StateDirectoryError
-from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.model.ids import NextOffset, TopicPartition
 from tests.support import without_root
 
 JAVA = Path(__file__).parent / "written_by_java"
 OFFSETS = {
-    Partition("app-counts-changelog", 0): NextOffset(42),
-    Partition("app-KSTREAM-AGGREGATE-STATE-STORE-0000000003-changelog", 12): NextOffset(9_876_543_211),
-    Partition("app-unknown-changelog", 1): None,
+    TopicPartition("app-counts-changelog", 0): NextOffset(42),
+    TopicPartition("app-KSTREAM-AGGREGATE-STATE-STORE-0000000003-changelog", 12): NextOffset(9_876_543_211),
+    TopicPartition("app-unknown-changelog", 1): None,
 }
 
 
@@ -25,7 +25,7 @@ def test_a_tasks_file_holds_the_last_applied_offset() -> None:
 
 
 def test_the_global_file_holds_the_next_offset() -> None:
-    assert read_checkpoint(JAVA / "global") == {Partition("airports", 0): 1458}
+    assert read_checkpoint(JAVA / "global") == {TopicPartition("airports", 0): 1458}
 
 
 @pytest.mark.parametrize("folder", ["task", "global"])
@@ -37,14 +37,14 @@ def test_ours_is_byte_for_byte_javas(tmp_path: Path, folder: str) -> None:
 
 
 def test_nothing_applied_yet_is_written_as_unknown(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path, {Partition("t", 0): NextOffset(0), Partition("t", 1): NextOffset(1)})
+    write_checkpoint(tmp_path, {TopicPartition("t", 0): NextOffset(0), TopicPartition("t", 1): NextOffset(1)})
     assert (tmp_path / ".checkpoint").read_text() == "0\n2\nt 0 -4\nt 1 0\n"
-    assert read_checkpoint(tmp_path) == {Partition("t", 0): None, Partition("t", 1): 1}
+    assert read_checkpoint(tmp_path) == {TopicPartition("t", 0): None, TopicPartition("t", 1): 1}
 
 
 def test_no_offsets_no_file(tmp_path: Path) -> None:
     assert read_checkpoint(tmp_path) == {}
-    write_checkpoint(tmp_path, {Partition("t", 0): NextOffset(5)})
+    write_checkpoint(tmp_path, {TopicPartition("t", 0): NextOffset(5)})
     write_checkpoint(tmp_path, {})
     assert not (tmp_path / ".checkpoint").exists()
     write_checkpoint(tmp_path, {})
@@ -53,7 +53,7 @@ def test_no_offsets_no_file(tmp_path: Path) -> None:
 def test_a_negative_offset_is_left_out_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / ".checkpoint").write_text("0\n2\nt 0 -2\nt 1 7\n")
     with caplog.at_level(logging.WARNING):
-        assert read_checkpoint(tmp_path) == {Partition("t", 1): 8}
+        assert read_checkpoint(tmp_path) == {TopicPartition("t", 1): 8}
     assert "t-0 is negative" in caplog.text
 
 
@@ -86,12 +86,12 @@ def test_an_invalid_file_is_logged_removed_and_counts_as_missing(
 def test_a_folder_without_rights_is_named(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with without_root(), pytest.raises(StateDirectoryError, match="cannot be written"):
-        write_checkpoint(tmp_path, {Partition("t", 0): NextOffset(5)})
+        write_checkpoint(tmp_path, {TopicPartition("t", 0): NextOffset(5)})
 
 
 def test_a_folder_that_is_gone_is_named(tmp_path: Path) -> None:
     with pytest.raises(StateDirectoryError, match="cannot be written"):
-        write_checkpoint(tmp_path / "gone", {Partition("t", 0): NextOffset(5)})
+        write_checkpoint(tmp_path / "gone", {TopicPartition("t", 0): NextOffset(5)})
 
 
 def test_a_checkpoint_is_due_at_the_first_commit_after_the_interval() -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from penstock import serdes
 from penstock.runtime.model.offsets import decode_partition_time, encode_partition_time
-from penstock.runtime.model.record import Window, Windowed
+from penstock.runtime.model.record import AggregationWithHeaders, Headers, Window, Windowed
 from penstock.runtime.serdes.keys import pack_timestamp, session_key, split_session_key, split_window_store_key, window_store_key
 from penstock.runtime.serdes.murmur import murmur2, partition_for
+from penstock.runtime.stores.headers import PackedSerde, headers_of, split_stored, stored_rows
 
 LINES = [line.split("\t") for line in (Path(__file__).parent / "written_by_java" / "bytes.tsv").read_text(encoding="utf-8").splitlines()]
 HOUR = 3_600_000
@@ -89,3 +91,20 @@ def test_murmur2_equals_javas() -> None:
     for _, key, hashed in lines:
         assert murmur2(bytes.fromhex(key)) == int(hashed)
         assert partition_for(bytes.fromhex(key), 7) == (int(hashed) & 0x7FFFFFFF) % 7
+
+
+HEADERS: dict[str, Headers] = {
+    "none": [],
+    "some": [("trace", b"\x00\xff"), ("ü", b""), ("null", cast(bytes, None))],
+    "large": [("h" * 70, bytes(9_000))],
+}
+
+
+@pytest.mark.parametrize(("name", "data"), [line[1:] for line in LINES if line[0] == "aggregation_with_headers"])
+def test_values_with_headers_equal_javas(name: str, data: str) -> None:
+    packed = bytes.fromhex(data)
+    assert PackedSerde(serdes.STRING).serializer("t")(AggregationWithHeaders("EWR", HEADERS[name])) == packed
+    assert headers_of(packed) == HEADERS[name] and PackedSerde(serdes.STRING).deserializer("t")(packed) == "EWR"
+    (stored,) = (bytes.fromhex(line[2]) for line in LINES if line[:2] == ["value_timestamp_headers", name])
+    assert list(stored_rows([(b"k", packed, 1_357_034_400_000)])) == [(b"k", stored)]
+    assert split_stored(stored) == (1_357_034_400_000, packed)

@@ -17,7 +17,7 @@ from penstock import serdes
 from penstock.runtime.changelog.adoption import take_up
 from penstock.runtime.changelog.checkpoint import read_checkpoint
 from penstock.runtime.model.errors import TaskCorruptedError
-from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition
 from penstock.runtime.model.record import ValueAndTimestamp
 from penstock.runtime.stores.base import EngineStore, StoreBuilder, StoreContext
 from penstock.runtime.stores.directory import StateDirectory
@@ -41,8 +41,8 @@ VISITS = Stores.session_store_builder(Stores.persistent_session_store("visits", 
 PRICES = Stores.versioned_key_value_store_builder(Stores.persistent_versioned_key_value_store("prices", HOUR), serdes.STRING, serdes.STRING)
 
 
-def changelog(store: str) -> Partition:
-    return Partition(f"java-app-{store}-changelog", 0)
+def changelog(store: str) -> TopicPartition:
+    return TopicPartition(f"java-app-{store}-changelog", 0)
 
 
 @pytest.fixture(params=["4.2", "4.3"])
@@ -101,7 +101,7 @@ def test_a_global_store_is_gone_on_with_at_the_offset_that_was_written(folder: P
     for _ in range(2):
         store.open(folder / "global", StoreContext("java-app", folder / "global"))
         take_up(folder / "global", store, lambda partition: partition.topic == "java-app-airports", "")
-        assert store.committed_offsets() == {Partition("java-app-airports", 0): 1, Partition("java-app-airports", 1): 1}
+        assert store.committed_offsets() == {TopicPartition("java-app-airports", 0): 1, TopicPartition("java-app-airports", 1): 1}
         assert content(store) == {"EWR": ValueAndTimestamp("Newark", 7), "JFK": ValueAndTimestamp("Kennedy", 8)}
         store.close()
 

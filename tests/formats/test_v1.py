@@ -15,7 +15,7 @@ from penstock.runtime.changelog.adoption import take_up
 from penstock.runtime.changelog.checkpoint import read_checkpoint
 from penstock.runtime.coordination.records import Tombstone, decode
 from penstock.runtime.model.events import Event
-from penstock.runtime.model.ids import Partition
+from penstock.runtime.model.ids import TopicPartition
 from penstock.runtime.model.offsets import decode_partition_time, encode_partition_time
 from penstock.runtime.model.record import ValueAndTimestamp
 from penstock.runtime.snapshots.manifest import read_manifest
@@ -93,7 +93,7 @@ def test_a_global_store_of_version_1_is_gone_on_with(state: Path) -> None:
     store.open(state / "global", StoreContext("app", state / "global"))
     take_up(state / "global", store, lambda partition: partition.topic == "airports", "")
     assert _timestamped(store) == {"EWR": ValueAndTimestamp("Newark", NOON)}
-    assert store.committed_offsets() == {Partition("airports", 0): 3}
+    assert store.committed_offsets() == {TopicPartition("airports", 0): 3}
     store.close()
 
 
@@ -123,7 +123,7 @@ def test_files_are_written_as_version_1_wrote_them(today: Path, file: str) -> No
 def test_checkpoint_files_of_version_1_are_read() -> None:
     wanted = {changelog(name): 7 for name in BUILDERS}
     assert read_checkpoint(V1 / "app" / "0_0") == wanted | {changelog("unknown"): None}
-    assert read_checkpoint(V1 / "app" / "global") == {Partition("airports", 0): 3}
+    assert read_checkpoint(V1 / "app" / "global") == {TopicPartition("airports", 0): 3}
 
 
 def test_the_process_metadata_of_version_1_is_read_and_stays(state: Path) -> None:

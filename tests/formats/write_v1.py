@@ -25,7 +25,7 @@ from penstock.runtime.coordination.records import (
     encode,
 )
 from penstock.runtime.model.events import Event, EventKind
-from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition
 from penstock.runtime.model.offsets import encode_partition_time
 from penstock.runtime.model.states import State, TaskKind, TaskState
 from penstock.runtime.serdes.keys import session_key, window_store_key
@@ -37,7 +37,7 @@ from penstock.runtime.stores.suppliers import Stores
 TASK = TaskId(0, 0)
 HOUR = 3_600_000
 NOON = 1_700_000_000_000 // HOUR * HOUR
-INPUT = Partition("words", 0)
+INPUT = TopicPartition("words", 0)
 ONE, TWO = (1).to_bytes(8, "big"), (2).to_bytes(8, "big")
 BUILDERS: dict[str, StoreBuilder[EngineStore]] = {
     "plain": Stores.key_value_store_builder(Stores.persistent_key_value_store("plain"), serdes.STRING, serdes.LONG),
@@ -70,8 +70,8 @@ GLOBAL = Stores.timestamped_key_value_store_builder(Stores.persistent_timestampe
 RUBBISH = ("LOG", "LOG.old.*", "LOCK", "OPTIONS-*", "IDENTITY", ".lock")
 
 
-def changelog(store: str) -> Partition:
-    return Partition(f"app-{store}-changelog", 0)
+def changelog(store: str) -> TopicPartition:
+    return TopicPartition(f"app-{store}-changelog", 0)
 
 
 def opened(name: str, task: Path) -> EngineStore:
@@ -117,9 +117,9 @@ def _write_task(task: Path, snapshots: Path) -> None:
 def _write_global(folder: Path) -> None:
     store = GLOBAL.build()
     store.open(folder, StoreContext("app", folder))
-    store.restore([(b"EWR", b"Newark", NOON)], {Partition("airports", 0): NextOffset(3)})
+    store.restore([(b"EWR", b"Newark", NOON)], {TopicPartition("airports", 0): NextOffset(3)})
     store.flush()
-    write_checkpoint(folder, {Partition("airports", 0): NextOffset(3)})
+    write_checkpoint(folder, {TopicPartition("airports", 0): NextOffset(3)})
     store.close()
 
 

@@ -60,6 +60,40 @@ def test_tasks_without_state_move_at_once() -> None:
     assert placed.active["b"] == frozenset(TASKS[2:])
 
 
+def test_tasks_that_read_a_global_table_stay_where_it_is_built_until_the_new_member_has_it_too() -> None:
+    """Without state they would move at once, and their output would stop for the whole build."""
+    stateless = CopyRules(frozenset(), 0)
+    waits = frozenset(TASKS[:3])
+    builds = Candidate("b", waits=waits)
+    placed = place([owner("a", *TASKS), builds], TASKS, stateless)
+    assert placed.active == {"a": waits, "b": {TASKS[3]}}
+    assert place([owner("a", *TASKS), Candidate("b")], TASKS, stateless).active["b"] == set(TASKS[2:])
+    # The owner is dead, and its heir has the table; if none has it, the share counts.
+    assert place([Candidate("a"), builds], TASKS, stateless).active["a"] >= waits
+    both = place([Candidate("a", waits=waits), builds], TASKS, stateless)
+    assert {len(mine) for mine in both.active.values()} == {2}
+    # A restarted member had the tasks, and has to build the table again.
+    again = Candidate("b", running=frozenset(TASKS), waits=waits)
+    assert place([Candidate("a"), again], TASKS, stateless).active["a"] >= waits
+
+
+def test_a_member_that_builds_its_global_tables_learns_meanwhile() -> None:
+    every = frozenset(TASKS)
+    learned = frozenset(TASKS[2:])
+    copies = dict.fromkeys(learned, LARGE)
+    ready = Candidate("b", positions=copies, follows=learned, learns=learned, caught_up=learned, waits=every)
+    placed = place([owner("a", *TASKS), ready], TASKS, rules())
+    assert placed.active == {"a": every, "b": frozenset()} and placed.learner["b"] == learned
+    alone = place([Candidate("a"), ready], TASKS, rules())
+    assert alone.active["b"] >= learned, "nobody else has their state"
+
+
+def test_a_worker_that_builds_its_global_tables_leaves_the_tasks_to_its_sibling() -> None:
+    every = frozenset(TASKS)
+    workers = [Candidate("a/1", every, instance="a"), Candidate("a/2", instance="a", waits=every)]
+    assert place(workers, TASKS, CopyRules(frozenset(), 0)).active == {"a/1": every, "a/2": frozenset()}
+
+
 def test_there_are_never_more_learners_than_allowed_and_those_that_began_go_on() -> None:
     begun = frozenset({TASKS[3]})
     members = [owner("a", *TASKS), Candidate("b", follows=begun, learns=begun)]

@@ -12,16 +12,30 @@ from penstock.runtime.coordination.decision import REJOIN_MS, Decision
 from penstock.runtime.coordination.disk import positions_at
 from penstock.runtime.coordination.log import Entry
 from penstock.runtime.coordination.racks import RackRules
-from penstock.runtime.coordination.records import ASSIGNMENT_KEY, Assignment, Death, Desired, Grant, Member, TaskReport, Written
+from penstock.runtime.coordination.records import (
+    ASSIGNMENT_KEY,
+    Assignment,
+    Death,
+    Desired,
+    GlobalStoreReport,
+    Grant,
+    Member,
+    TaskReport,
+    TopologyText,
+    Written,
+)
 from penstock.runtime.coordination.registry import Registry
 from penstock.runtime.coordination.topics import TopicLayout
-from penstock.runtime.model.ids import Partition, TaskId
+from penstock.runtime.model.ids import TaskId, TopicPartition
 from penstock.runtime.model.states import TaskKind, TaskState
+from penstock.runtime.topology.shape import Part
 
 TASKS = frozenset(TaskId(0, number) for number in range(4))
 NAMES = sorted(str(task) for task in TASKS)
 NOW_MS, SESSION_MS, GRACE_MS = 1_000_000, 10_000, 60_000
 POSITION = 1_000_000
+LAG = 10_000
+"""`acceptable.recovery.lag`."""
 
 
 class Log:
@@ -30,7 +44,7 @@ class Log:
     def __init__(self, **settings: object) -> None:
         self.now_ms, self.offset = NOW_MS, 0
         self.registry = Registry()
-        layout = TopicLayout({}, TASKS, TASKS, frozenset(), Partition("guard", 0))
+        layout = TopicLayout({}, TASKS, TASKS, frozenset(), TopicPartition("guard", 0))
         given = {"session.timeout.ms": SESSION_MS, "restart.grace.ms": GRACE_MS, **settings}
         config = StreamsConfig({"application.id": "app", "bootstrap.servers": "nowhere:1", **given})
         self.decision = Decision(config, layout, self.registry, cast(Any, self), cast(Any, self))
@@ -302,6 +316,25 @@ def test_nor_where_that_was_said_before_it_closed() -> None:
     log.say(wish("b", False))
     log.say(msgspec.structs.replace(member("b"), returns=True, heartbeat_ms=NOW_MS))
     assert not log.decide(dead=["b/1/1"], fenced=["b/1/1"]).reserved
+
+
+def test_a_member_that_builds_its_global_stores_is_given_no_task_that_reads_them_while_another_has_them() -> None:
+    log = Log()
+    parts = {0: Part(("in",), len(TASKS), reads_global=True)}
+    text = TopologyText(hash="t", text="", parts=parts)
+    log.say(text)
+
+    def joins(name: str, tasks: dict[str, TaskReport], lag: int) -> None:
+        state = TaskState.RUNNING if lag == 0 else TaskState.RESTORING
+        stores = {"airports": GlobalStoreReport(topic="airports", state=state, lag=lag)}
+        log.say(msgspec.structs.replace(member(name, tasks=tasks), topology=text.digest, global_stores=stores))
+
+    joins("a", running(*NAMES), 0)
+    log.decide()
+    joins("b", {}, LAG + 1)
+    assert active(log.decide()) == {"a/1/1": NAMES}
+    joins("b", {}, LAG)  # acceptable: it restarted, and reads the last records
+    assert log.decide().heirs == dict.fromkeys(NAMES[2:], "b/1/1")
 
 
 def test_tasks_are_kept_for_one_that_is_wanted_again_or_was_started_by_other_means_since() -> None:

@@ -26,11 +26,11 @@ from penstock.runtime.coordination.records import Assignment, Death, Member, Tas
 from penstock.runtime.coordination.registry import Known, Registry
 from penstock.runtime.coordination.topics import TopicLayout
 from penstock.runtime.model.errors import TaskMigratedError, TransactionAbortedError
-from penstock.runtime.model.ids import Partition, TaskId
+from penstock.runtime.model.ids import TaskId, TopicPartition
 from penstock.runtime.model.states import TaskKind, TaskState
 
 TASKS = frozenset(TaskId(0, number) for number in range(5))
-LAYOUT = TopicLayout({}, TASKS, frozenset(), frozenset(), Partition("guard", 0))
+LAYOUT = TopicLayout({}, TASKS, frozenset(), frozenset(), TopicPartition("guard", 0))
 NAMES = ("a/1", "a/2", "b/1")
 
 

@@ -21,7 +21,7 @@ from penstock.runtime.coordination.racks import RackRules
 from penstock.runtime.coordination.records import ASSIGNMENT_KEY, PROTOCOL, Assignment, Member, TaskReport, Tombstone, TopologyText, Written
 from penstock.runtime.coordination.registry import Registry
 from penstock.runtime.coordination.topics import TopicLayout
-from penstock.runtime.model.ids import Partition, TaskId
+from penstock.runtime.model.ids import TaskId, TopicPartition
 from penstock.runtime.model.states import TaskKind, TaskState
 from penstock.runtime.topology.shape import Part, StoreShape, TopologyShape, tasks_of
 
@@ -96,7 +96,7 @@ class World:
     def decide(self, who: str) -> Assignment:
         """The member `who` leads: by the layout of its own version."""
         tasks = tasks_of(self.members[who][1].parts)
-        layout = TopicLayout({}, tasks, tasks, frozenset(), Partition("guard", 0))
+        layout = TopicLayout({}, tasks, tasks, frozenset(), TopicPartition("guard", 0))
         if who not in self._leaders:
             self._leaders[who] = Decision(StreamsConfig(self._settings), layout, self.registry, cast(Any, self), cast(Any, self))
         decided = self._leaders[who].assignment(who, [], [])

@@ -177,9 +177,10 @@ class Kafka:
                         open_partitions.discard(message.partition() or 0)
         return records
 
-    def end_offsets(self, topic: str) -> dict[int, int]:
-        """Return the next offset of each partition."""
-        with closing(Consumer({"bootstrap.servers": self.bootstrap_servers, "group.id": unique("reader")})) as consumer:
+    def end_offsets(self, topic: str, isolation: str = "read_committed") -> dict[int, int]:
+        """Return the next offset of each partition; for `read_committed`, up to the first open transaction."""
+        settings = {"bootstrap.servers": self.bootstrap_servers, "group.id": unique("reader"), "isolation.level": isolation}
+        with closing(Consumer(settings)) as consumer:
             return {
                 partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=10)[1]
                 for partition in self._partitions(topic)

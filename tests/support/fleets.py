@@ -9,13 +9,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
+from benchmarks.gap_programs import copying, counting
 from benchmarks.updates import EachOnce, Load, Watch
-from penstock.runtime.coordination.records import Assignment, Member, Record, Tombstone
+from penstock.runtime.coordination import coordination
+from penstock.runtime.coordination.records import Assignment, Member, Record, Tombstone, Written, encode
 from penstock.runtime.dsl.builder import StreamsBuilder
-from penstock.runtime.dsl.options import Consumed, Grouped, Materialized, Produced
+from penstock.runtime.dsl.options import Consumed, Grouped, Materialized
 from penstock.runtime.model.errors import BrokerUnavailableError
 from penstock.runtime.topology.topology import Topology
-from penstock.serdes import BYTES, LONG
+from penstock.serdes import BYTES
 from tests.support import Kafka, wait_until
 from tests.support.instances import Application, application, coordination_log
 
@@ -25,6 +29,16 @@ RATE, KEYS = 400, 40
 def count() -> Topology:
     """Return the topology of the processes: a count per key, every update written."""
     return _counting().build()
+
+
+def count_of_protocol_1_0() -> Topology:
+    """Return the same, in a process whose members write what protocol 1.0 had: records without the shape of their topology."""
+
+    def of_1_0(record: Written) -> bytes:
+        return encode(msgspec.structs.replace(record, protocol="1.0", topology="") if isinstance(record, Member) else record)
+
+    coordination.encode = of_1_0  # type: ignore[attr-defined]  # the import of the module that announces the member
+    return count()
 
 
 def with_seen() -> Topology:
@@ -42,19 +56,13 @@ def without_count() -> Topology:
     return builder.build()
 
 
-def _counting() -> StreamsBuilder:
-    builder = StreamsBuilder()
-    records = builder.stream(os.environ["TEST_SOURCE"], Consumed(BYTES, value=BYTES))
-    counts = records.group_by_key(Grouped(BYTES, value=BYTES)).count(Materialized("counts", caching=False))
-    counts.to_stream().to(os.environ["TEST_OUTPUT"], Produced(BYTES, value=LONG))
-    return builder
-
-
 def copy() -> Topology:
     """Return a topology without state: it copies its input."""
-    builder = StreamsBuilder()
-    builder.stream(os.environ["TEST_SOURCE"], Consumed(BYTES, value=BYTES)).to(os.environ["TEST_OUTPUT"], Produced(BYTES, value=BYTES))
-    return builder.build()
+    return copying(os.environ["TEST_SOURCE"], os.environ["TEST_OUTPUT"]).build()
+
+
+def _counting() -> StreamsBuilder:
+    return counting(os.environ["TEST_SOURCE"], os.environ["TEST_OUTPUT"])
 
 
 @dataclass(slots=True)

@@ -6,9 +6,14 @@ import os
 import shutil
 import subprocess
 import sys
-import sysconfig
+import tomllib
 import venv
+from collections.abc import Sequence
+from importlib.metadata import Distribution, distribution
 from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from tests.support import ROOT
 
@@ -39,10 +44,10 @@ PROJECT = {
     "definitions.py": """
         import dagster as dg
         from assets import report
-        from penstock.dagster import defs
+        from penstock.dagster import definitions
         from sensors import orders
 
-        defs = dg.Definitions.merge(defs, dg.Definitions(assets=[report], sensors=[orders]))
+        defs = dg.Definitions.merge(definitions("streams.toml"), dg.Definitions(assets=[report], sensors=[orders]))
         """,
     "streams.toml": """
         [applications.shop]
@@ -79,15 +84,47 @@ def build_sdist(source: Path, folder: Path) -> Path:
     return folder / archive.name.removesuffix(".tar.gz")
 
 
-def install(folder: Path, *what: str) -> Path:
-    """Create a virtual environment with Penstock in it; return its interpreter.
+def distributions(*extras: str) -> dict[str, Distribution]:
+    """Return what `pip install penstock[extras]` brings beside Penstock, as it is installed in this environment, by name."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    found: dict[str, Distribution] = {}
+    wanted = [(Requirement(line), "") for line in project["dependencies"]]
+    wanted += [(Requirement(line), "") for extra in extras for line in project["optional-dependencies"][extra]]
+    seen: set[str] = set()
+    while wanted:
+        requirement, extra = wanted.pop()
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": extra}):
+            continue
+        if requirement.name == "penstock":
+            wanted += [(Requirement(line), "") for each in requirement.extras for line in project["optional-dependencies"][each]]
+            continue
+        if str(requirement) in seen:
+            continue
+        seen.add(str(requirement))
+        name = canonicalize_name(requirement.name)
+        found[name] = distribution(name)
+        wanted += [(Requirement(line), each) for line in found[name].requires or [] for each in ("", *requirement.extras)]
+    return found
 
-    Its dependencies are those of this environment, through a line in a `.pth` file. Python does not read the `.pth` files of a path added
-    that way, so the editable Penstock of this environment is not found there.
+
+def size(installed: Distribution) -> int:
+    """Return the bytes of a distribution's files, without what Python compiles of them."""
+    return sum(file.size or 0 for file in installed.files or [])
+
+
+def install(folder: Path, *what: str, extras: Sequence[str] = ("all",)) -> Path:
+    """Create a virtual environment with Penstock, and what these extras bring, alone; return its interpreter.
+
+    The dependencies are links to the files of this environment, since installing some gigabytes anew would take minutes.
     """
     venv.create(folder, with_pip=False, symlinks=True)
     (packages,) = (folder / "lib").glob("python*/site-packages")
-    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    for installed in distributions(*extras).values():
+        for file in installed.files or []:
+            if ".." not in file.parts:  # programs, which their modules replace here
+                link = packages / file
+                link.parent.mkdir(parents=True, exist_ok=True)
+                link.symlink_to(file.locate())
     uv = str(Path(sys.executable).with_name("uv"))
     options = ["--quiet", "--offline", "--no-cache", "--no-config", "--no-deps", "--no-build-isolation"]
     _succeed([uv, "pip", "install", "--python", str(folder), *options, *what])

@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.model.ids import NextOffset, TopicPartition
 from penstock.runtime.stores import StateStore, StoreContext
 from penstock.runtime.stores.base import ChangelogRecord
 
@@ -60,12 +60,12 @@ class SqliteStore:
     def flush(self) -> None:
         pass
 
-    def commit(self, offsets: Mapping[Partition, NextOffset]) -> None:
+    def commit(self, offsets: Mapping[TopicPartition, NextOffset]) -> None:
         assert self._database is not None
         self._database.executemany("REPLACE INTO offsets VALUES (?, ?)", [(str(p), o) for p, o in offsets.items()])
         self._database.commit()
 
-    def committed_offset(self, topic_partition: Partition) -> NextOffset | None:
+    def committed_offset(self, topic_partition: TopicPartition) -> NextOffset | None:
         assert self._database is not None
         row = self._database.execute("SELECT next FROM offsets WHERE partition = ?", (str(topic_partition),)).fetchone()
         return None if row is None else NextOffset(row[0])
@@ -134,10 +134,10 @@ class FileStore:
     def flush(self) -> None:
         self._path.write_text(json.dumps(self._entries))
 
-    def commit(self, offsets: Mapping[Partition, NextOffset]) -> None:
+    def commit(self, offsets: Mapping[TopicPartition, NextOffset]) -> None:
         pass
 
-    def committed_offset(self, topic_partition: Partition) -> NextOffset | None:
+    def committed_offset(self, topic_partition: TopicPartition) -> NextOffset | None:
         return None
 
     def close(self) -> None:

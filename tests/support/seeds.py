@@ -15,7 +15,7 @@ from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.dsl.builder import StreamsBuilder
 from penstock.runtime.dsl.options import Consumed, Grouped, Materialized
 from penstock.runtime.dsl.windows import SessionWindows, TimeWindows
-from penstock.runtime.model.ids import NextOffset, Partition, TaskId, changelog_topic
+from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition, changelog_topic
 from penstock.runtime.snapshots.local import write_snapshot
 from penstock.runtime.snapshots.manifest import (
     MANIFEST,
@@ -82,7 +82,7 @@ def make_seed(
     seed: str,
     topology: Topology,
     former: StreamsConfig,
-    inputs: Mapping[Partition, int],
+    inputs: Mapping[TopicPartition, int],
     *,
     kind: Literal["snapshot", "seed"] = "seed",
     stream_time: int = 0,
@@ -91,11 +91,11 @@ def make_seed(
     as if Spark had written them. `inputs`: next offsets."""
     parts, places = [], {}
     for part in topology.resolved(former).sub_topologies():
-        partitions = sorted({partition.number for partition in inputs if partition.topic in part.source_topics})
+        partitions = sorted({partition.partition for partition in inputs if partition.topic in part.source_topics})
         for number in partitions:
             task = TaskId(part.id, number)
             own = {
-                each: NextOffset(offset) for each, offset in inputs.items() if each.topic in part.source_topics and each.number == number
+                each: NextOffset(offset) for each, offset in inputs.items() if each.topic in part.source_topics and each.partition == number
             }
             place = root / seed / str(task)
             place.mkdir(parents=True)
@@ -108,7 +108,7 @@ def make_seed(
                 at_ms=1_000,
                 stream_time=stream_time,
                 input_offsets=PartitionOffset.of(own),
-                partition_times=[PartitionTime(each.topic, each.number, stream_time) for each in own],
+                partition_times=[PartitionTime(each.topic, each.partition, stream_time) for each in own],
                 stores=stores,
                 files=files,
             )
@@ -155,20 +155,20 @@ def seed_of_counts(root: Path, source: str, counts: dict[str, int], next_offset:
 
 
 def take_snapshot(
-    root: Path, snapshot: str, topology: Topology, config: StreamsConfig, inputs: Mapping[Partition, int], at_ms: int
+    root: Path, snapshot: str, topology: Topology, config: StreamsConfig, inputs: Mapping[TopicPartition, int], at_ms: int
 ) -> Path:
     """Make a snapshot of a closed application: its stores as they are on its disk."""
     folder, parts, places = config.state_dir / config.application_id, [], {}
     for part in topology.resolved(config).sub_topologies():
-        for number in sorted({partition.number for partition in inputs if partition.topic in part.source_topics}):
+        for number in sorted({partition.partition for partition in inputs if partition.topic in part.source_topics}):
             task = TaskId(part.id, number)
-            stores: dict[EngineStore, Partition | None] = {}
+            stores: dict[EngineStore, TopicPartition | None] = {}
             for builder in part.stores:
-                store, log = build_store(builder), Partition(changelog_topic(config.application_id, builder.name), number)
+                store, log = build_store(builder), TopicPartition(changelog_topic(config.application_id, builder.name), number)
                 store.open(folder / str(task), StoreContext(config.application_id, folder / str(task), task, log))
                 stores[store] = log
             own = {
-                each: NextOffset(offset) for each, offset in inputs.items() if each.topic in part.source_topics and each.number == number
+                each: NextOffset(offset) for each, offset in inputs.items() if each.topic in part.source_topics and each.partition == number
             }
             place = write_snapshot(
                 root, snapshot, application=config.application_id, task=task, stores=stores, input_offsets=own, stream_time=0, at_ms=at_ms

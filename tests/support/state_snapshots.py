@@ -11,7 +11,7 @@ import pyarrow as pa
 from penstock import serdes
 from penstock.assets.spark.source.source_options import SourceOptions
 from penstock.assets.spark.source.state_source import ReadPlan, StateReader
-from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition
 from penstock.runtime.snapshots.local import write_snapshot
 from penstock.runtime.snapshots.manifest import SNAPSHOT, ApplicationManifest, encoded, read_manifest
 from penstock.runtime.stores import StoreContext, Stores
@@ -34,7 +34,7 @@ class Tasks:
     def _opened(self, task: int, builder: StoreBuilder[Any]) -> EngineStore:
         store: EngineStore = builder.build()
         folder = self.folder / "state" / str(TaskId(0, task))
-        changelog = Partition(f"{APPLICATION}-{builder.name}-changelog", task)
+        changelog = TopicPartition(f"{APPLICATION}-{builder.name}-changelog", task)
         store.open(folder, StoreContext(APPLICATION, folder, TaskId(0, task), changelog, record_time=lambda: self.time))
         return store
 
@@ -49,7 +49,7 @@ class Tasks:
             if isinstance(store, EntryStore):
                 store.flush_cache()
             records[task, name] = list(store.changelog_records())
-            store.commit({Partition(f"{APPLICATION}-{name}-changelog", task): NextOffset(self._offset)})
+            store.commit({TopicPartition(f"{APPLICATION}-{name}-changelog", task): NextOffset(self._offset)})
         return records
 
     def snapshot(self, name: str = "20260101T000000000-aaaaaa", stream_time: int = AT_MS) -> Path:
@@ -57,8 +57,10 @@ class Tasks:
         self.commit()
         parts = []
         for task in sorted({task for task, _ in self._stores}):
-            stores = {store: Partition(f"{APPLICATION}-{of}-changelog", task) for (at, of), store in self._stores.items() if at == task}
-            inputs = {Partition("input", task): NextOffset(10 * self._offset)}
+            stores = {
+                store: TopicPartition(f"{APPLICATION}-{of}-changelog", task) for (at, of), store in self._stores.items() if at == task
+            }
+            inputs = {TopicPartition("input", task): NextOffset(10 * self._offset)}
             write_snapshot(
                 self.root,
                 name,

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition
 from penstock.runtime.stores import StoreContext, StoreMemory
-from penstock.runtime.stores.base import EngineStore, EntryStore
+from penstock.runtime.stores.base import ChangelogRecord, EngineStore, EntryStore
 
-CHANGELOG = Partition("app-store-changelog", 3)
-INPUT = Partition("input", 3)
+CHANGELOG = TopicPartition("app-store-changelog", 3)
+INPUT = TopicPartition("input", 3)
 
 S = TypeVar("S", bound=EngineStore)
 MUTABLE_KINDS = [(persistent, mutable) for persistent in (True, False) for mutable in (True, False)]
@@ -74,3 +74,12 @@ def opened(make: Callable[[], S], directory: Path, memory: StoreMemory | None = 
         yield under_test
     finally:
         under_test.store.close()
+
+
+def restored(make: Callable[[], S], directory: Path, records: Sequence[ChangelogRecord]) -> Iterator[S]:
+    """Yield another store, restored from these records of a changelog in batches of a hundred, which it has committed."""
+    for other in opened(make, directory):
+        for first in range(0, len(records), 100):
+            other.store.restore(records[first : first + 100], {CHANGELOG: NextOffset(first)})
+        assert other.store.committed_offset(CHANGELOG) == (len(records) - 1) // 100 * 100
+        yield other.store

@@ -275,9 +275,9 @@ def sessions_and_sliding_windows(b: StreamsBuilder) -> None:
     g.windowed_by(sliding).reduce(first, "sliding", "slid")
     g.windowed_by(sessions).count()
     g.windowed_by(sessions).count(Materialized(value=serdes.LONG))
-    g.windowed_by(sessions).emit_strategy(EmitStrategy.on_window_close()).reduce(first, "visits")
+    g.windowed_by(sessions).emit_strategy(EmitStrategy.on_window_close()).reduce(first, Named("visits"))
     g.windowed_by(sessions).aggregate(nothing, aggregate, merge, Materialized("sessions")).to_stream().to("out")
-    s.group_by_key().windowed_by(UnlimitedWindows.of()).count("ever")
+    s.group_by_key().windowed_by(UnlimitedWindows.of()).count(Named("ever"))
 
 
 def cogroups(b: StreamsBuilder) -> None:
@@ -289,7 +289,7 @@ def cogroups(b: StreamsBuilder) -> None:
     both.cogroup(i, aggregate).aggregate(nothing, "all", "totals").to_stream().to("out")
     hour = timedelta(hours=1)
     h.cogroup(aggregate).windowed_by(TimeWindows.of_size_with_no_grace(hour)).aggregate(nothing)
-    g.cogroup(aggregate).windowed_by(SlidingWindows.of_time_difference_with_no_grace(hour)).aggregate(nothing, "slide")
+    g.cogroup(aggregate).windowed_by(SlidingWindows.of_time_difference_with_no_grace(hour)).aggregate(nothing, Named("slide"))
     g.cogroup(aggregate).windowed_by(SessionWindows.of_inactivity_gap_with_no_grace(hour)).aggregate(nothing, merge)
 
 

@@ -79,6 +79,54 @@ def sources() -> None:
     assert_type(builder.global_table("airports", Consumed(serdes.STRING, value=AIRPORT)), GlobalKTable[str, Airport])
 
 
+def serdes_as_keywords() -> None:
+    builder = StreamsBuilder()
+    short = builder.stream("flights", key=serdes.STRING, value=FLIGHT)
+    assert_type(short, KStream[str, Flight])
+    assert_type(builder.stream("flights", "by-name", key=serdes.STRING, value=FLIGHT), KStream[str, Flight])
+    assert_type(builder.stream(["a", "b"], value=FLIGHT), KStream[Any, Flight])
+    assert_type(builder.table("airlines", key=serdes.STRING, value=AIRLINE), KTable[str, Airline])
+    assert_type(builder.table("airlines", Materialized("rows"), key=serdes.STRING, value=AIRLINE), KTable[str, Airline])
+    assert_type(builder.table("airlines", materialized=Materialized("rows"), key=serdes.STRING, value=AIRLINE), KTable[str, Airline])
+    assert_type(builder.table("airlines", materialized="rows", key=serdes.STRING, value=AIRLINE), KTable[str, Airline])
+    assert_type(builder.global_table("airports", key=serdes.STRING, value=AIRPORT), GlobalKTable[str, Airport])
+    assert_type(builder.global_table("airports", None, "all", key=serdes.STRING, value=AIRPORT), GlobalKTable[str, Airport])
+    short.to("copy", key=serdes.STRING, value=FLIGHT)
+    short.map_values(lambda flight: flight if flight.delay else None).to("with-tombstones", value=FLIGHT)
+    assert_type(short.repartition("again", key=serdes.STRING, value=FLIGHT), KStream[str, Flight])
+    by_carrier = short.group_by(lambda key, flight: flight.carrier, key=serdes.STRING)
+    assert_type(by_carrier, KGroupedStream[str, Flight])
+    assert_type(short.select_key(lambda key, flight: flight.origin or None).group_by_key(key=serdes.STRING), KGroupedStream[str, Flight])
+    counts = by_carrier.count("departures")
+    assert_type(counts, KTable[str, int])
+    total = by_carrier.aggregate(lambda: 0.0, lambda key, flight, total: total + (flight.delay or 0.0), "sum", value=serdes.DOUBLE)
+    assert_type(total, KTable[str, float])
+    assert_type(counts.group_by(lambda key, count: (count, key), key=serdes.LONG, value=serdes.STRING), KGroupedTable[int, str])
+    counts.to_stream().to("counts", key=serdes.STRING, value=serdes.LONG)
+
+
+def serdes_of_other_types_as_keywords() -> None:
+    """The keywords are checked against the stream, as the objects are."""
+    by_carrier = flights.group_by_key()
+    flights.to("copy", value=serdes.LONG)  # type: ignore[arg-type]
+    flights.to("copy", key=serdes.LONG)  # type: ignore[arg-type]
+    flights.repartition("again", value=serdes.LONG)  # type: ignore[arg-type]
+    flights.group_by(lambda key, flight: flight.carrier, key=serdes.LONG)  # type: ignore[arg-type, return-value]
+    flights.group_by_key(value=serdes.LONG)  # type: ignore[arg-type]
+    by_carrier.count().to_stream().to("counts", key=serdes.STRING, value=serdes.STRING)  # type: ignore[arg-type]
+    by_carrier.aggregate(lambda: 0, lambda key, flight, total: total + 1, "sum", value=serdes.STRING)  # type: ignore[arg-type, operator, return-value]
+    builder.stream("flights", key=serdes.STRING, value=Flight)  # type: ignore[arg-type]
+    builder.table("airlines", Consumed(serdes.STRING, value=AIRLINE), key=serdes.STRING)  # type: ignore[call-overload]
+
+
+async def carrier_of(flight: Flight) -> str:
+    return flight.carrier
+
+
+async def key_and_delay(key: str, flight: Flight) -> tuple[str, float | None]:
+    return key, flight.delay
+
+
 def without_state() -> None:
     assert_type(flights.filter(lambda key, flight: flight.delay is not None), KStream[str, Flight])
     assert_type(flights.map_values(lambda flight: flight.carrier), KStream[str, str])
@@ -92,6 +140,13 @@ def without_state() -> None:
     assert_type(flights.merge(builder.stream("more", Consumed(serdes.STRING, value=FLIGHT))), KStream[str, Flight])
     flights.foreach(lambda key, flight: print(flight.carrier))
     flights.print(Printed.to_sys_out(key_value_mapper=lambda key, flight: str(flight)))
+    assert_type(flights.map_async(carrier_of), KStream[str, str])
+    assert_type(
+        flights.map_async(key_and_delay, limit=10, timeout=timedelta(seconds=1), named="delays"), KStream[str, tuple[str, float | None]]
+    )
+    assert_type(flights.map_batches(lambda found: [flight.delay for flight in found], size=10), KStream[str, float | None])
+    flights.map_async(lambda flight: flight.carrier)  # type: ignore[arg-type, return-value]
+    flights.map_batches(lambda found: found.delay)  # type: ignore[attr-defined]
     flights.map_values(lambda flight: flight.no_such_field)  # type: ignore[attr-defined]
     flights.filter(lambda flight: True)  # type: ignore[arg-type, misc]
 
@@ -193,3 +248,15 @@ def states(streams: KafkaStreams) -> None:
         print(new is KafkaStreams.State.RUNNING, old)
 
     streams.set_state_listener(listen)
+
+
+def deduplicated() -> None:
+    keyed = builder.stream("flights", Consumed(serdes.STRING, value=FLIGHT))
+    assert_type(keyed.deduplicate(within=timedelta(minutes=1)), KStream[str, Flight])
+    assert_type(keyed.deduplicate(within=60_000, store="seen"), KStream[str, Flight])
+    assert_type(keyed.deduplicate(lambda key, flight: flight.carrier, 60_000, "seen", repartition=False), KStream[str, Flight])
+    keyed.deduplicate(lambda key, flight: flight.carrier, 60_000, Materialized("seen", key=serdes.STRING))
+    keyed.deduplicate(lambda key, flight: flight.delay, 60_000, Materialized("seen", key=serdes.STRING))  # type: ignore[arg-type, return-value]  # a float
+    keyed.deduplicate(lambda key, flight: flight.carier, 60_000)  # type: ignore[attr-defined]  # misspelt
+    keyed.deduplicate()  # type: ignore[call-overload]  # no interval
+    assert_type(keyed.group_by_key().count(Materialized("n", ttl=timedelta(hours=1))), KTable[str, int])

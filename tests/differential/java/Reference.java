@@ -23,9 +23,11 @@ import org.apache.kafka.common.header.internals.RecordHeaders;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 import org.apache.kafka.streams.StreamsBuilder;
+import org.apache.kafka.streams.StreamsConfig;
 import org.apache.kafka.streams.TestInputTopic;
 import org.apache.kafka.streams.TestOutputTopic;
 import org.apache.kafka.streams.Topology;
+import org.apache.kafka.streams.TopologyConfig;
 import org.apache.kafka.streams.TopologyTestDriver;
 import org.apache.kafka.streams.test.TestRecord;
 
@@ -79,9 +81,10 @@ public final class Reference {
         final int dot = name.indexOf('.');
         for (final Method method : Class.forName(name.substring(0, dot)).getDeclaredMethods()) {
             if (method.getName().equals(name.substring(dot + 1))) {
-                final StreamsBuilder builder = new StreamsBuilder();
+                final TopologyConfig early = config.containsKey("processor.wrapper.class") ? new TopologyConfig(new StreamsConfig(config)) : null;
+                final StreamsBuilder builder = early == null ? new StreamsBuilder() : new StreamsBuilder(early);
                 final boolean plain = method.getParameterTypes()[0] == Topology.class;
-                final Topology topology = new Topology();
+                final Topology topology = early == null ? new Topology() : new Topology(early);
                 method.setAccessible(true);
                 try {
                     method.invoke(null, plain ? topology : builder);

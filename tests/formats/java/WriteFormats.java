@@ -4,6 +4,9 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.*;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.header.Header;
+import org.apache.kafka.common.header.internals.RecordHeader;
+import org.apache.kafka.common.header.internals.RecordHeaders;
 import org.apache.kafka.common.serialization.*;
 import org.apache.kafka.common.utils.Bytes;
 import org.apache.kafka.common.utils.Utils;
@@ -14,10 +17,14 @@ import org.apache.kafka.streams.kstream.internals.SessionWindow;
 import org.apache.kafka.streams.kstream.internals.TimeWindow;
 import org.apache.kafka.streams.processor.internals.ProcessorMetadata;
 import org.apache.kafka.streams.processor.internals.TopicPartitionMetadata;
+import org.apache.kafka.streams.state.AggregationWithHeaders;
 import org.apache.kafka.streams.state.ValueAndTimestamp;
+import org.apache.kafka.streams.state.ValueTimestampHeaders;
+import org.apache.kafka.streams.state.internals.AggregationWithHeadersSerde;
 import org.apache.kafka.streams.state.internals.OffsetCheckpoint;
 import org.apache.kafka.streams.state.internals.SessionKeySchema;
 import org.apache.kafka.streams.state.internals.ValueAndTimestampSerde;
+import org.apache.kafka.streams.state.internals.ValueTimestampHeadersSerde;
 import org.apache.kafka.streams.state.internals.WindowKeySchema;
 
 /** Writes the files under written_by_java with Kafka Streams' own classes: java -cp kafka-streams.jar:kafka-clients.jar:slf4j-api.jar WriteFormats.java FOLDER */
@@ -65,6 +72,12 @@ public class WriteFormats {
         for (long time : new long[] {-1, 0, 1_357_034_400_000L}) {
             line("commit_metadata", "" + time, new TopicPartitionMetadata(time, new ProcessorMetadata()).encode().getBytes(StandardCharsets.UTF_8));
             if (time >= 0) line("value_and_timestamp", "EWR " + time, new ValueAndTimestampSerde<>(Serdes.String()).serializer().serialize("t", ValueAndTimestamp.make("EWR", time)));
+        }
+        RecordHeaders some = new RecordHeaders(new Header[] {new RecordHeader("trace", new byte[] {0, -1}), new RecordHeader("\u00fc", new byte[0]), new RecordHeader("null", null)});
+        RecordHeaders large = new RecordHeaders(new Header[] {new RecordHeader("h".repeat(70), new byte[9_000])});
+        for (Map.Entry<String, RecordHeaders> headers : List.of(Map.entry("none", new RecordHeaders()), Map.entry("some", some), Map.entry("large", large))) {
+            line("value_timestamp_headers", headers.getKey(), new ValueTimestampHeadersSerde<>(Serdes.String()).serializer().serialize("t", ValueTimestampHeaders.make("EWR", 1_357_034_400_000L, headers.getValue())));
+            line("aggregation_with_headers", headers.getKey(), new AggregationWithHeadersSerde<>(Serdes.String()).serializer().serialize("t", AggregationWithHeaders.make("EWR", headers.getValue())));
         }
         Random random = new Random(7);
         for (int length = 0; length < 40; length++) {

@@ -23,7 +23,7 @@ from penstock import (
 from penstock.assets.spark.seeds.files import PartReport, add_empty_parts
 from penstock.assets.spark.seeds.plan import SeedApplication, plan_seed
 from penstock.runtime.model.errors import TopologyError, WrongPartitionsError
-from penstock.runtime.model.ids import Partition, TaskId
+from penstock.runtime.model.ids import TaskId, TopicPartition
 from penstock.runtime.operators.event_time import EMITTED_TIME, OBSERVED_TIME, encoded_time
 from penstock.runtime.snapshots.opening import place_of
 from penstock.runtime.topology.topology import Topology
@@ -87,8 +87,8 @@ def test_keys_behind_a_repartition_topic_are_spread_over_as_many_tasks_as_it_has
     assert [task.partition for task in of_counts] == [0, 1, 2]
     assert all(not plan.inputs[task] for task in of_counts), "repartition topics begin where their ends are"
     first = TaskId(0, 1)
-    assert plan.inputs[first] == {Partition("narrow", 1): 10, Partition("wide", 1): 10}
-    assert plan.inputs[TaskId(0, 2)] == {Partition("wide", 2): 20}
+    assert plan.inputs[first] == {TopicPartition("narrow", 1): 10, TopicPartition("wide", 1): 10}
+    assert plan.inputs[TaskId(0, 2)] == {TopicPartition("wide", 2): 20}
     assert plan.left_empty == ()
 
 

@@ -24,7 +24,7 @@ from penstock.assets.spark.seeds.rows import SeedEncoder, version_entries, writt
 from penstock.assets.spark.types.inference import infer
 from penstock.assets.spark.types.serde_formats import format_of
 from penstock.runtime.model.errors import TopologyError, WrongPartitionsError
-from penstock.runtime.model.ids import Partition, TaskId
+from penstock.runtime.model.ids import TaskId, TopicPartition
 from penstock.runtime.model.record import SessionWindow, ValueAndTimestamp, Window, Windowed
 from penstock.runtime.serdes.murmur import partition_for
 from penstock.runtime.serdes.serde import Serde
@@ -42,6 +42,13 @@ APPLICATION = SeedApplication.of("shop", "tests.support.seeded:build", {})
 OFFSETS = {TOPIC: {0: 10, 1: 20}}
 KEYS = ("a", "a\x00", "b", "carol", "d", "d\x00", "dave", "erin")
 Rows = Sequence[Mapping[str, object]]
+
+
+@pytest.fixture(params=["DEFAULT", "HEADERS"])
+def each_format(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run a test with both formats of tables' stores."""
+    formatted = SeedApplication.of("shop", "tests.support.seeded:build", {"dsl.store.format": request.param})
+    monkeypatch.setattr(f"{__name__}.APPLICATION", formatted)
 
 
 def planned(store: str) -> StorePlan:
@@ -77,7 +84,7 @@ def engines(store: str, partition: int, folder: Path, fill: Callable[[EngineStor
     """The entries of the engine's own store after `fill`, with their families."""
     made = planned(store).builder.build()
     task = TaskId(0, partition)
-    made.open(folder, StoreContext("shop", folder, task, Partition(f"shop-{store}-changelog", partition)))
+    made.open(folder, StoreContext("shop", folder, task, TopicPartition(f"shop-{store}-changelog", partition)))
     fill(made)
     made.commit({})
     kept = folder / f"{store}.copy"
@@ -123,6 +130,7 @@ def test_partitions_are_those_of_the_default_partitioner() -> None:
     assert partitions_of([], 7).tolist() == []
 
 
+@pytest.mark.usefixtures("each_format")
 def test_key_values_are_as_the_engine_writes_them(tmp_path: Path) -> None:
     found = {key: number for number, key in enumerate(keys(300))}
     rows = [
@@ -137,6 +145,7 @@ def test_key_values_are_as_the_engine_writes_them(tmp_path: Path) -> None:
     assert_as_the_engine("totals", rows, tmp_path, put)
 
 
+@pytest.mark.usefixtures("each_format")
 def test_windows_are_as_the_engine_writes_them_and_expired_segments_are_counted(tmp_path: Path) -> None:
     rows = [
         {"key": key, "window_start": FIRST_MS + hour * HOUR_MS, "value": hour, "timestamp": FIRST_MS + hour * HOUR_MS + 5}
@@ -154,6 +163,7 @@ def test_windows_are_as_the_engine_writes_them_and_expired_segments_are_counted(
     assert all(part.expired and part.time == FIRST_MS + 59 * HOUR_MS and part.observed == part.time + 5 for part in parts)
 
 
+@pytest.mark.usefixtures("each_format")
 def test_sessions_are_as_the_engine_writes_them(tmp_path: Path) -> None:
     rows = [
         {"key": key, "window_start": FIRST_MS + number * 1_000, "window_end": FIRST_MS + number * 1_000 + 700, "value": number}

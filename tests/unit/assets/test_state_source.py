@@ -17,7 +17,7 @@ from penstock import serdes
 from penstock.assets.spark.source.source_options import SourceOptions
 from penstock.assets.spark.source.state_source import ReadPlan
 from penstock.runtime.model.errors import StateDirectoryError
-from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.model.ids import NextOffset, TopicPartition
 from penstock.runtime.model.record import SessionWindow, ValueAndTimestamp, VersionedRecord, Windowed
 from penstock.runtime.snapshots.local import write_snapshot
 from penstock.runtime.snapshots.manifest import GLOBAL, SNAPSHOT, ApplicationManifest, encoded, read_manifest
@@ -216,9 +216,10 @@ def test_changes_that_wait_in_a_buffer(tmp_path: Path) -> None:
 def test_global_stores_and_what_is_left_out(tmp_path: Path) -> None:
     store = counts().build()
     store.open(tmp_path / "state", StoreContext(APPLICATION, tmp_path / "state"))
-    store.restore([(b"a", bytes(8), AT_MS)], {Partition("topic", 0): NextOffset(1), Partition("topic", 1): NextOffset(0)})
+    store.restore([(b"a", bytes(8), AT_MS)], {TopicPartition("topic", 0): NextOffset(1), TopicPartition("topic", 1): NextOffset(0)})
     part = write_snapshot(
-        tmp_path, "s", application=APPLICATION, task=GLOBAL, stores={store: None}, input_offsets={Partition("topic", 0): NextOffset(1)},
+        tmp_path, "s", application=APPLICATION, task=GLOBAL, stores={store: None},
+        input_offsets={TopicPartition("topic", 0): NextOffset(1)},
         stream_time=-1, at_ms=AT_MS, global_topics={"counts": "topic"},
     )  # fmt: skip
     store.close()

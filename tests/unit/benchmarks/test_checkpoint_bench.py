@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from benchmarks.checkpoints import BEGIN, END, INTERVALS, PAGE, Row, table
+from benchmarks.checkpoints import BEGIN, END, PAGE, Restart, Row, Steady, run_seconds, table
 from penstock.orchestration.drawing.bars import Bars, bars
 
-ROWS = [Row(name, 100_000.0 - 1_000 * number, 1.5, 12_345.0, 3.0) for number, name in enumerate(INTERVALS)]
+STEADY = Steady(19_990.0, 9.0, 21.0, 8.25), Steady(20_000.0, 8.0, 25.0, 8.25), Steady(20_010.0, 11.0, 23.0, 8.25)
+RESTARTS = Restart(1.5, 12_345, 3.0), Restart(1.0, 12_345, 2.0), Restart(2.0, 12_345, 4.0)
 
 
-def test_the_table_has_a_row_per_interval_and_compares_with_the_default() -> None:
-    text = table(ROWS, 1_000_000, 3)
-    assert "| every commit | 100 | 103% | 1.5 s | 12,345 records | 3.0 s |" in text
-    assert "| 5 min | 97 | 100% |" in text
+def test_the_table_has_the_median_and_the_range_of_each_interval() -> None:
+    text = table([Row(0, STEADY, RESTARTS), Row(30, STEADY, RESTARTS)], 20_000)
+    cells = "20,000 (19,990–20,010) | 9 (8–11) ms | 23 (21–25) ms | 8.2 | 1.5 (1.0–2.0) s | 12,345 records | 3.0 (2.0–4.0) s |"
+    assert f"| every commit | {cells}" in text
+    assert f"| 30 s | {cells}" in text
+
+
+def test_a_run_contains_two_checkpoints_of_its_interval_and_ends_between_two() -> None:
+    for interval in (1.0, 30.0, 300.0):
+        assert run_seconds(interval) >= 2.5 * interval
+        assert run_seconds(interval) % interval == 0.5 * interval or interval == 1.0
 
 
 def test_the_plot_is_an_svg_with_a_bar_per_value() -> None:

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from penstock.orchestration.cli import app
 from penstock.orchestration.database import ControlPlane
 from penstock.orchestration.database.models import Alert, AlertState, Task, from_ms
-from penstock.orchestration.kafka.observer import Condition, Observer, of_events
+from penstock.orchestration.kafka.observer import Condition, Observer, Picture, of_events
 from penstock.runtime.model.events import Event, EventKind
 
 NOW_MS = int(time.time() * 1000)
@@ -108,3 +108,16 @@ def test_what_an_alert_covers_is_not_listed_again(
         session.merge(has)
     rows = json.loads(CliRunner().invoke(app, ["alerts", "--json"]).stdout)
     assert [row["kind"] for row in rows if row.get("source") == "kafka"] == listed
+
+
+def test_a_recovery_of_one_worker_is_shown_until_that_worker_has_ended_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def of(kind: EventKind, worker: int) -> Event:
+        return event(kind, {"store": "cards", "worker": worker, "reason": "truncated"})
+
+    started, ended = EventKind.GLOBAL_RECOVERY_STARTED, EventKind.GLOBAL_RECOVERY_ENDED
+    events = [of(started, 1), of(started, 2), of(ended, 1)]
+    monkeypatch.setattr(Observer, "observe", lambda self: Picture("a", {}, {}, {}, None))
+    monkeypatch.setattr(Observer, "events", lambda self, limit: events)
+    assert [each.subject for each in Observer("a", "none:9").conditions(NOW_MS)] == ["cards on a-1"]
+    events.append(of(ended, 2))
+    assert Observer("a", "none:9").conditions(NOW_MS) == []

@@ -9,6 +9,7 @@ import pytest
 
 from penstock.orchestration.declarations.applications import Applications, RunBook, Severity, WrongDeclarationError
 from penstock.orchestration.declarations.policies import Start
+from penstock.runtime.model.errors import StreamsConfigError
 
 FILE = Path("/project/streams.toml")
 RIGHT = """
@@ -259,3 +260,38 @@ def test_a_wrong_declaration_of_snapshots_is_reported_with_its_line(line: str, w
     with pytest.raises(WrongDeclarationError, match=re.escape(why)) as raised:
         parse(text)
     assert f"line {5 + line.count(chr(10))}" in str(raised.value)
+
+
+def test_variables_are_replaced_where_a_value_is_used_and_instances_get_them_as_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NOT_SET", raising=False)
+    monkeypatch.setenv("BROKER", "broker:9093")
+    monkeypatch.setenv("PORT", "9200")
+    config = """
+        "bootstrap.servers" = "${BROKER}"
+        "metrics.port" = "${PORT}"
+        "commit.interval.ms" = "${NOT_SET}"
+        "sasl.password" = "${NOT_SET}"
+    """
+    (application,) = parse(f'[applications.a]\nfactory = "m:f"\ninstances = 2\n[applications.a.config]\n{config}').applications
+    assert application.bootstrap_servers == "broker:9093"
+    assert application.config_of("a-2") == {**application.config, "metrics.port": 9201}
+    with pytest.raises(StreamsConfigError, match=re.escape("a, sasl.password: ${NOT_SET} is not set in the environment")):
+        application.streams_config()
+    monkeypatch.setenv("NOT_SET", "100")
+    assert application.streams_config()["commit.interval.ms"] == 100
+
+
+def test_a_setting_that_only_instances_need_may_have_a_variable_that_is_not_set_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NOT_SET", raising=False)
+    (application,) = parse(
+        '[applications.a]\nfactory = "m:f"\ninstances = 1\n[applications.a.config]\n"http.token" = "${NOT_SET}"'
+    ).applications
+    assert application.streams_config()["http.token"] is None
+    with pytest.raises(StreamsConfigError, match="is not set"):
+        application.value("http.token")
+
+
+def test_a_value_of_the_environment_is_checked_when_the_file_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INTERVAL", "soon")
+    with pytest.raises(WrongDeclarationError, match=r"line 5: .*commit.interval.ms.*\$\{INTERVAL\}"):
+        parse('[applications.a]\nfactory = "m:f"\ninstances = 1\n[applications.a.config]\n"commit.interval.ms" = "${INTERVAL}"')

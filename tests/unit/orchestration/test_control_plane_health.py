@@ -15,7 +15,7 @@ from penstock.orchestration.declarations.policies import Severity
 from penstock.orchestration.health import CheckResult, checks, examine_one, remember
 from penstock.orchestration.health.broker_facts import BrokerFacts
 from penstock.orchestration.health.checks import Known
-from penstock.runtime.model.ids import Partition
+from penstock.runtime.model.ids import TopicPartition
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 TOML = """
@@ -35,7 +35,7 @@ dead-letters-per-hour = 3
 offset-expiry-percent = 50
 """
 (A,) = Applications.parse(TOML, Path("streams.toml")).applications
-LOG = Partition("a-counts-changelog", 0)
+LOG = TopicPartition("a-counts-changelog", 0)
 
 
 def instance(name: str = "a-1", silent_s: float = 1) -> Instance:
@@ -85,10 +85,21 @@ def test_restore_debt_is_from_the_checkpoint_to_the_changelogs_end(end: int, sev
 
 def test_without_a_checkpoint_the_whole_changelog_is_debt_and_what_retention_removed_is_not() -> None:
     """Which changelogs the task has is known from its neighbour."""
-    other = Partition("a-counts-changelog", 1)
+    other = TopicPartition("a-counts-changelog", 1)
     broker = BrokerFacts(starts={LOG: 0, other: 30}, ends={LOG: 40, other: 90})
     result = checks.freshness(known(task(), task("0_1"), saved=(checkpoint(40),), broker=broker))
     assert [row.cells["restore_debt"] for row in result.rows] == [0, 60]
+
+
+def test_a_copy_of_a_global_store_is_a_row_and_without_a_checkpoint_its_whole_topic_is_debt() -> None:
+    logs = [TopicPartition("names", 0), TopicPartition("names", 1)]
+    broker = BrokerFacts(starts={logs[0]: 5, logs[1]: 0}, ends={logs[0]: 40, logs[1]: 70})
+    stores: dict[str, object] = {"my_names": {"names-0": 30, "names-1": 60}}
+    saved = Checkpoint(application="a", task="global my_names", instance="a-1", at=NOW, stores=stores)
+    copies = [task(name, kind="GLOBAL") for name in ("global my_names", "global my_names (worker 2)")]
+    result = checks.freshness(known(*copies, saved=(saved,), broker=broker))
+    assert [row.cells["restore_debt"] for row in result.rows] == [20, 105]
+    assert checks.standbys(known(*copies, saved=(saved,))).rows == () and checks.lag(known(*copies)).rows == ()
 
 
 def test_without_a_broker_no_debt_is_reported() -> None:
@@ -97,7 +108,7 @@ def test_without_a_broker_no_debt_is_reported() -> None:
 
 
 def test_lag_is_counted_from_the_committed_offsets_without_paused_tasks() -> None:
-    first, second = Partition("in", 0), Partition("in", 1)
+    first, second = TopicPartition("in", 0), TopicPartition("in", 1)
     broker = BrokerFacts(committed={first: 10, second: 0}, ends={first: 70, second: 900})
     result = checks.lag(known(task(lag=60), task("0_1", state="PAUSED", lag=900), broker=broker))
     assert (result.numbers["lag"], result.severity) == (60, Severity.WARN)
@@ -105,7 +116,7 @@ def test_lag_is_counted_from_the_committed_offsets_without_paused_tasks() -> Non
 
 
 def test_the_lag_of_an_application_without_instances_is_counted() -> None:
-    broker = BrokerFacts(committed={Partition("in", 0): 10}, ends={Partition("in", 0): 610})
+    broker = BrokerFacts(committed={TopicPartition("in", 0): 10}, ends={TopicPartition("in", 0): 610})
     assert checks.lag(known(broker=broker)).severity is Severity.ERROR
 
 

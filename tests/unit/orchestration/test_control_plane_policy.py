@@ -8,13 +8,16 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select
 
-from penstock.orchestration.alerts import alerts, pauses
+from penstock.orchestration.alerts import alert_text, alerts, incidents, pauses
+from penstock.orchestration.dagster import alert_check
 from penstock.orchestration.database import ControlPlane
 from penstock.orchestration.database.models import Alert, AlertState, AuditEntry, RunBookRun, RunBookState, Task
 from penstock.orchestration.declarations.applications import Application, Applications
+from penstock.orchestration.declarations.policies import RunBook
 from penstock.orchestration.kafka.task_commands import RefusedError
 from penstock.orchestration.run_books import approve, reject
 from penstock.runtime.model.events import EventKind
+from penstock.sensors.event_cursor import Cursor
 from tests.unit.orchestration.timeline import START_MS, Timeline
 
 HOUR_MS = 3_600_000
@@ -227,3 +230,61 @@ def test_comments_stay_in_the_history(story: Story) -> None:
             None,
             "the producer was\\x00 wrong",
         ]
+
+
+def lose(story: Story, number: int, topic: str = "names", **payload: object) -> None:
+    story.ms += 1_000
+    lost = {"lost": {f"{topic}-0": {"from": 1, "to": 4}}}
+    told = {"store": f"of-{topic}", "topic": topic, "reason": "gone", "attempt": 1, **lost, **payload}
+    story.store(f"a/a-1/GLOBAL_RECOVERY_STARTED/{number}", EventKind.GLOBAL_RECOVERY_STARTED, told, None)
+
+
+def react_globals(story: Story, application: Application) -> list[RunBookRun]:
+    with story.control_plane.writing() as session:
+        events, story.cursor = story.cursor.read(session, "a", incidents.GLOBAL_KINDS)
+        runs = incidents.of_globals(session, application, events, story.now)
+        return [*runs, *pauses.unfinished(session, application, story.now, RunBook.RESTORE_GLOBAL_TOPIC)]
+
+
+def running_again(story: Story) -> None:
+    story.ms += 1_000
+    story.store(f"a/running/{story.ms}", EventKind.INSTANCE_STATE, {"old": "RESTORING", "new": "RUNNING", "pid": 7}, None)
+
+
+RESTORE = 'budget-per-hour = 1\n[applications.a.global-recovery]\nrun-book = "restore-global-topic"\n'
+
+
+def test_a_topic_that_lost_records_has_one_run_that_waits_and_its_alert_stays_until_a_person_decides(story: Story) -> None:
+    application = declared(RESTORE)
+    lose(story, 1)
+    lose(story, 2)
+    lose(story, 3, lost={}, topic="damaged")
+    assert react_globals(story, application) == []
+    (run,) = story.runs()
+    assert (run.state, run.topic, run.subject) == (RunBookState.PROPOSED.value, "names", "global topic names")
+    running_again(story)
+    react_globals(story, application)
+    (alert,) = story.alerts(AlertState.OPEN)
+    assert alert_text.next_commands(alert)[-1] == f"penstock run-book approve {run.id}"
+    assert "approve_run_book" in str(alert_check.launchpad(alert))
+    reject(story.control_plane, run.id, "ann", "it was meant")
+    react_globals(story, application)
+    assert story.alerts(AlertState.OPEN) == []
+    lose(story, 4)
+    react_globals(story, application)
+    assert [each.state for each in story.runs()] == [RunBookState.REFUSED.value, RunBookState.PROPOSED.value]
+
+
+def test_an_automatic_run_is_started_once_and_again_after_it_was_killed_and_skips_of_records_do_not_count_it(story: Story) -> None:
+    application = declared(f'{RESTORE}start = "automatic"\n')
+    lose(story, 1)
+    (run,) = react_globals(story, application)
+    story.cursor = Cursor()
+    assert [each.id for each in react_globals(story, application)] == [run.id], "the sensor's cursor is lost: the same run, by its key"
+    story.end(run, RunBookState.RUNNING)
+    assert react_globals(story, application) == []
+    story.pause(5)
+    assert [each.offset for each in story.react(application)] == [5], "the budget of records is its own"
+    story.ms += 5 * 60_000
+    (again,) = react_globals(story, application)
+    assert (again.id, again.attempts) == (run.id, 2)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import pytest
 
 from penstock import Consumed, Grouped, Materialized, StreamsBuilder, StreamsConfig, serdes
-from penstock.orchestration.drawing import mermaid, parse, svg
+from penstock.orchestration.drawing import mermaid, parse, svg, with_call_sites
 from penstock.orchestration.drawing.live import have_reported_again, newest_text, notes
 from penstock.orchestration.kafka.observer import Picture
 from penstock.runtime.coordination.records import Member, PausedAt, TaskReport
@@ -46,6 +46,16 @@ def test_every_node_topic_and_store_is_read_from_the_description() -> None:
     assert any(topics[0].startswith("[") for topics in sinks), "a topic that is chosen per record"
     assert {store for node in nodes.values() for store in node.stores} == {"all-airports", "departures"}
     assert all(child in nodes for node in nodes.values() for child in node.children)
+
+
+def test_an_unnamed_node_is_shown_with_the_line_that_made_it() -> None:
+    node = next(node.name for part in parse(description()).parts for node in part.nodes if node.name.startswith("KSTREAM-LEFTJOIN-"))
+    drawing = parse(description(), call_sites={node: "join at board.py:31"})
+    label = f"{node} (join at board.py:31)"
+    assert label in svg(drawing) and f'["{label}"]' in mermaid(drawing)
+    text = with_call_sites(description(), {node: "join at board.py:31"})
+    assert text.endswith(f"\n\nLines:\n  {node}: join at board.py:31\n")
+    assert with_call_sites(description(), {}) == description() and len(parse(text).parts) == 3
 
 
 def test_other_text_is_refused() -> None:

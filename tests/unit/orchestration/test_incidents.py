@@ -122,12 +122,17 @@ def test_a_global_recovery_is_resolved_when_the_instance_is_running(story: Story
 
 def test_recoveries_in_a_row_are_one_alert_that_says_so(story: Story) -> None:
     started: dict[str, object] = {"store": "airports", "topic": "airports", "partition": 0, "reason": "gone"}
-    for attempt in (1, 2, 3):
-        story.tell(EventKind.GLOBAL_RECOVERY_STARTED, {**started, "attempt": attempt, "wait_seconds": 2 * attempt})
+    lost = {"lost": {"airports-0": {"from": 5, "to": 12}}, "current_ms": story.ms}
+    for attempt, severity in ((1, "WARN"), (2, "WARN"), (3, "ERROR")):
+        story.tell(EventKind.GLOBAL_RECOVERY_STARTED, {**started, **lost, "attempt": attempt, "wait_seconds": 2 * attempt})
         story.react_globals()
-    (alert,) = story.alerts()
+        (alert,) = story.alerts()
+        assert alert.severity == severity
     assert alert.count == 3
-    assert "(the 3. time in a row, after 6 s): gone" in alert.title
+    assert (
+        "(the 3. time in a row, after 6 s): gone; lost: 7 records (offsets 5 to 11) of airports-0, written after 2013-01-01" in alert.title
+    )
+    assert alert_text.facts(alert)["lost"] == "airports-0: 7 records (offsets 5 to 11)"
 
 
 def test_a_topic_that_is_not_compacted_is_reported_once(story: Story) -> None:

@@ -13,7 +13,7 @@ from threading import Thread
 import pytest
 
 from penstock.orchestration.alerts import notifications
-from penstock.orchestration.alerts.alerts import NewAlert, open_alert
+from penstock.orchestration.alerts.alerts import NewAlert, open_alert, resolve
 from penstock.orchestration.alerts.notifications import NotificationError, notify_pending, send
 from penstock.orchestration.alerts.pauses import pause_alert
 from penstock.orchestration.database import ControlPlane
@@ -21,8 +21,9 @@ from penstock.orchestration.database.models import Alert
 from penstock.orchestration.database.models import Event as EventRow
 from penstock.orchestration.declarations.applications import Applications
 from penstock.orchestration.declarations.policies import Severity
-from penstock.runtime.model.ids import Partition
+from penstock.runtime.model.errors import DeserializationError
 from penstock.runtime.tasks.incidents import PausePoint
+from tests.support.raw_messages import Raw
 
 
 class WebHook(HTTPServer):
@@ -94,9 +95,22 @@ def test_the_rules_of_streams_toml_select_the_receivers(hook: WebHook, control_p
         assert part in told
 
 
+def test_an_alert_that_is_over_before_it_could_be_sent_is_not_sent(hook: WebHook, control_plane: ControlPlane) -> None:
+    text = f'[[notifications]]\nurls = ["json://127.0.0.1:{hook.server_port}/all"]\nseverity = "INFO"\n'
+    rules, at = Applications.parse(text, Path("streams.toml")).notifications, datetime(2026, 11, 21, tzinfo=UTC)
+    with control_plane.writing() as session:
+        for number in range(2):
+            open_alert(session, NewAlert(f"o{number}", "LAG", Severity.WARN, "a", f"{number}", f"alert {number}"), actor="sensor", at=at)
+        resolve(session, 1, actor="sensor", at=at, resolution="over")
+    assert notify_pending(control_plane, rules, send, at=at) == 1
+    assert [message["title"] for message in hook.received] == ["a: alert 1"]
+
+
 def paused(key: bytes | None, value: bytes | None, error: BaseException) -> Alert:
     """An alert as the sensors open it for a record that cannot be read."""
-    point = PausePoint(Partition("in", 0), 5, 0, key, value, None, type(error).__name__, str(error), "deserialization")
+    unread = DeserializationError("cannot be read", node="orders", part="value", serde="json(Order)")
+    unread.__cause__ = error
+    point = PausePoint.of(Raw(5, key, value, of="in"), unread, "deserialization", since_ms=1)
     at = datetime(2026, 11, 21, tzinfo=UTC)
     event = EventRow(
         id="e", application="a", instance="a-1", task="0_0", kind="TASK_PAUSED", at=at, incarnation=1, sequence=1, payload=point.payload()
@@ -147,9 +161,11 @@ def test_a_message_carries_coordinates_and_error_but_no_record(value: bytes | No
     )
     for part in ("Mustermann", "4711", "DE0212", PERSON[:12].hex(), PERSON[:12].hex(" "), base64.b64encode(PERSON[:12]).decode()):
         assert part.casefold() not in plain.casefold()
-    for part in ("in-0@5", type(error).__name__, "task 0_0", "offset: 5"):
+    for part in ("in-0@5", type(error).__name__, "task 0_0", "offset: 5", "serde: json(Order)", "node: orders", "part: value"):
         assert part in plain
     assert "Mustermann" in whole
+    assert ("\nstack: " in plain, "\nstack: " in whole) == (False, True)
+    assert ("\nlocation: " in plain) == (error.__traceback__ is not None), "where an error was raised is no secret"
 
 
 def test_a_rule_decides_whether_its_messages_carry_the_record(hook: WebHook, control_plane: ControlPlane) -> None:
@@ -171,14 +187,27 @@ def test_a_rule_decides_whether_its_messages_carry_the_record(hook: WebHook, con
         (
             "INSTANCE_DIED",
             "instance a-1 (process 7) died: in-0@5: JSONDecodeError: no order of Mustermann",
-            {"pid": 7, "last words": "task 0_0, record in-0@5: value cannot be read: ValueError: Mustermann: 4711"},
+            {"pid": 7, "log_end": "Mustermann", "why": "task 0_0, record in-0@5: value cannot be read: ValueError: Mustermann: 4711"},
             ["in-0@5: JSONDecodeError", "record in-0@5: …", "pid: 7"],
+        ),
+        (
+            "INSTANCE_DIED",
+            "instance a-1 (process 7) died: task 0_0, node N (map at t.py:3), record in-0@5, at /a b/t.py:4 in f.<locals>.<lambda>: "
+            "KeyError: Mustermann, at Mustermann:1 in Mustermann: x",
+            {"pid": 7},
+            ["died: task 0_0, node N (map at t.py:3), record in-0@5, at /a b/t.py:4 in f.<locals>.<lambda>: KeyError: …"],
         ),
         (
             "BAD_DEPLOY",
             "it looks like a bad deploy: the budget is used up. Last error: no Mustermann",
-            {"why": "the budget is used up", "error_type": "KeyError", "error": "no Mustermann", "tasks": {"0_0": "in-0@5"}},
-            ["the budget is used up", "KeyError", "0_0: in-0@5"],
+            {
+                "why": "the budget is used up",
+                "error_type": "KeyError",
+                "error": "no Mustermann",
+                "location": "t.py:4 in f",
+                "tasks": {"0_0": "in-0@5"},
+            },
+            ["the budget is used up", "Last error, at t.py:4 in f: KeyError", "0_0: in-0@5"],
         ),
         (
             "TABLE_DIFFERS",
@@ -207,7 +236,7 @@ def test_a_server_that_is_away_is_an_error() -> None:
     ("url", "says"),
     [
         ("nonsense://user:secret@host", "nonsense://… is not an address"),
-        ("json://${NOT_SET_ANYWHERE}", "the environment has no NOT_SET_ANYWHERE"),
+        ("json://${NOT_SET_ANYWHERE}", "NOT_SET_ANYWHERE. is not set in the environment"),
     ],
 )
 def test_an_address_that_cannot_be_used_is_explained_without_its_secrets(url: str, says: str) -> None:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from penstock.orchestration.database import ControlPlane
 from penstock.orchestration.database.models import Checkpoint, Instance, Task, from_ms
 from penstock.orchestration.projection import writer
-from penstock.runtime.coordination.records import Desired, Member, PausedAt, TaskReport, encode
+from penstock.runtime.coordination.records import Desired, GlobalStoreReport, Member, PausedAt, TaskReport, encode
 from penstock.runtime.model.events import Event, EventKind
 from penstock.runtime.model.states import State, TaskKind, TaskState
 
@@ -114,6 +114,21 @@ def test_a_checkpoint_counts_for_its_task(control_plane: ControlPlane) -> None:
     assert task(control_plane).checkpoint_at == from_ms(2_000)
     with control_plane.reading() as session:
         assert session.get_one(Checkpoint, ("a", "0_0", "a-1")).stores == {"counts": {"changelog-0": 4}}
+
+
+def test_copies_of_global_stores_are_tasks_of_their_worker(control_plane: ControlPlane) -> None:
+    copy = GlobalStoreReport(topic="names", state=TaskState.RESTORING, position=3, end=10, lag=7)
+    first, second = (replace(member(1_000), worker=worker, workers=2, global_stores={"names": copy}) for worker in (1, 2))
+    for each in (first, second):
+        coordinate(control_plane, each)
+    tell(control_plane, 2_000, EventKind.CHECKPOINT, {"stores": {"names": {"names-0": 4}}, "worker": 2}, None)
+    rows = [task(control_plane, name) for name in ("global names", "global names (worker 2)")]
+    assert [(row.kind, row.state, row.lag, row.worker) for row in rows] == [("GLOBAL", "RESTORING", 7, 1), ("GLOBAL", "RESTORING", 7, 2)]
+    assert [(row.moved_at, row.checkpoint_at) for row in rows] == [(from_ms(1_000), None), (from_ms(1_000), from_ms(2_000))]
+    with control_plane.reading() as session:
+        assert session.get_one(Checkpoint, ("a", "global names (worker 2)", "a-1")).stores == {"names": {"names-0": 4}}
+    coordinate(control_plane, replace(first, heartbeat_ms=3_000, global_stores={}))
+    assert [task(control_plane, row.task).state for row in rows] == ["CLOSED", "RESTORING"]
 
 
 def test_when_a_task_moved_is_when_its_offsets_changed(control_plane: ControlPlane) -> None:

@@ -9,10 +9,11 @@ import pytest
 
 from penstock.orchestration.resets.survey import _may_belong
 from penstock.orchestration.resets.target import Edge, Target
-from penstock.runtime.model.ids import Partition
+from penstock.runtime.model.ids import TopicPartition
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
-OFFSETS = {Partition("flights.eu", 0): 100, Partition("flights.eu", 1): 0}
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+OFFSETS = {TopicPartition("flights.eu", 0): 100, TopicPartition("flights.eu", 1): 0}
 
 
 @pytest.mark.parametrize(
@@ -25,6 +26,10 @@ OFFSETS = {Partition("flights.eu", 0): 100, Partition("flights.eu", 1): 0}
         ("2026-01-30T10:00:00", datetime(2026, 1, 30, 10, tzinfo=UTC)),
         ("2026-01-30T10:00:00+02:00", datetime(2026, 1, 30, 8, tzinfo=UTC)),
         ("2026-01-30", datetime(2026, 1, 30, tzinfo=UTC)),
+        ("1969-12-31T23:59:59.999", EPOCH),
+        ("0001-01-01T00:00:00+14:00", EPOCH),
+        ("P1000000000000D", EPOCH),
+        ("P100000D", EPOCH),
         ("flights.eu:0=100, flights.eu:1=0", OFFSETS),
     ],
 )
@@ -44,7 +49,9 @@ def test_offsets_come_from_a_file_as_kafkas_own_tool_writes_it(tmp_path: Path) -
         Target.parse(str(file), NOW)
 
 
-@pytest.mark.parametrize("text", ["", "yesterday", "P", "PT", "-1", "1769860800000", "flights:0=-1", "flights=3", "flights:x=3"])
+@pytest.mark.parametrize(
+    "text", ["9999-12-31T23:59:59-14:00", "", "yesterday", "P", "PT", "-1", "1769860800000", "flights:0=-1", "flights=3", "flights:x=3"]
+)
 def test_what_says_nowhere_to_begin_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"expected|is not TOPIC:PARTITION=OFFSET"):
         Target.parse(text, NOW)

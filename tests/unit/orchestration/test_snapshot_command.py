@@ -115,7 +115,7 @@ def test_a_place_elsewhere_is_looked_at_with_the_same_commands(paths: ProjectPat
         (("export", "app", "--to", "folder"), "'folder' is neither a URI"),
         (("export", "app", "--to", "/tmp/x"), "there is no snapshot at"),
         (("list", "app", "--at", "nope://x/y"), "Known are file:///folder"),
-        (("list", "app", "--at", "s3://${NOT_SET}"), "NOT_SET is not set"),
+        (("list", "app", "--at", "s3://${NOT_SET}"), "NOT_SET} is not set"),
         (("list", "other"), "no application 'other' is declared"),
     ],
 )

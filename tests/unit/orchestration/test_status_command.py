@@ -6,16 +6,18 @@ import json
 import time
 from pathlib import Path
 
+import dagster as dg
 import msgspec
 import pytest
 from typer.testing import CliRunner
 
+from penstock.assets.instances import global_stores_metadata
 from penstock.orchestration.cli import app
 from penstock.orchestration.declarations.project_paths import ProjectPaths
 from penstock.orchestration.instances.launcher import Process
 from penstock.orchestration.kafka.observer import Observer, Picture, UnreadPartitions, unread_partitions
-from penstock.runtime.coordination.records import Desired, Member, TopologyText
-from penstock.runtime.model.states import State
+from penstock.runtime.coordination.records import Desired, GlobalStoreReport, Member, RestoreReport, TopologyText
+from penstock.runtime.model.states import State, TaskState
 from penstock.runtime.topology.shape import Part
 
 
@@ -56,6 +58,33 @@ def test_the_memory_of_an_instance_is_that_of_its_workers_by_part(monkeypatch: p
     assert "memory of a-1, MiB: blocks 60, other 140" in found.output
     rows = json.loads(CliRunner().invoke(app, ["status", "-b", "x:1", "-a", "a", "--json"]).stdout)
     assert rows[0]["memory"]["resident"] == 200 * mib
+
+
+def test_the_global_stores_of_each_worker_are_rows_of_the_tasks_and_of_the_asset(monkeypatch: pytest.MonkeyPatch) -> None:
+    restore = RestoreReport(records=40, remaining=60, rate=20.0, seconds_left=3.0)
+    reports = {
+        1: GlobalStoreReport(topic="airports", state=TaskState.RUNNING, position=100, end=100),
+        2: GlobalStoreReport(topic="airports", state=TaskState.RESTORING, position=40, end=100, lag=60, restore=restore, reason="torn"),
+    }
+    workers = [
+        Member(instance="a-1", incarnation=1, transactional_id="t", host="h", pid=1, worker=number, global_stores={"rows": report})
+        for number, report in reports.items()
+    ]
+    picture = Picture("a", {worker.who: worker for worker in workers}, {}, {}, None)
+    monkeypatch.setattr(Observer, "observe", lambda self: picture)
+    rows = json.loads(CliRunner().invoke(app, ["tasks", "-b", "x:1", "-a", "a", "--json"]).stdout)
+    assert [(row["task"], row["store"], row["worker"], row["state"], row["lag"], row["recovery"]) for row in rows] == [
+        ("global", "rows", 1, "RUNNING", 0, None),
+        ("global", "rows", 2, "RESTORING", 60, "torn"),
+    ]
+    monkeypatch.setenv("COLUMNS", "200")
+    shown = CliRunner().invoke(app, ["tasks", "-b", "x:1", "-a", "a"]).output
+    assert "global rows (worker 2)" in shown and "40 read, 60 to go, 20/s, 3 s left" in shown
+    assert "global rows (worker 2) on a-1 is rebuilt: torn" in shown
+    table = global_stores_metadata(picture, "a-1")["global_stores"]
+    assert isinstance(table, dg.TableMetadataValue)
+    assert [(record.data["worker"], record.data["lag"]) for record in table.records] == [(1, 0), (2, 60)]
+    assert global_stores_metadata(picture, "a-2") == {}
 
 
 def test_an_instance_that_died_soon_after_it_had_started_is_gone_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -19,6 +20,7 @@ from penstock.orchestration.declarations.project_paths import ProjectPaths
 from penstock.orchestration.instances.launcher import Launcher, LaunchError, Process
 from penstock.orchestration.instances.supervision import Verdict, examine_instance, wait_before_start
 from penstock.orchestration.projection import writer
+from penstock.runtime.instance.settings import ExitStatus, exit_path
 from tests.support import wait_until
 
 (A,) = Applications.parse('[applications.a]\nfactory = "m:f"\ninstances = ["a-1"]\n', Path("streams.toml")).applications
@@ -144,6 +146,52 @@ def test_one_that_keeps_dying_is_started_with_growing_patience_and_its_alert_get
     assert waits == [0, 10, 20, 40]
     (alert,) = world.alerts
     assert (alert.severity, alert.count, alert.detail["deaths"]) == ("ERROR", 4, 4)
+
+
+def test_a_death_says_what_is_known(world: World, process: Callable[[], Process]) -> None:
+    log = world.paths.log_path("a-1")
+    log.parent.mkdir(parents=True)
+    log.write_text("".join(f"line {number}\n" for number in range(20)))
+    kill(process())
+    world.tick()
+    (alert,) = world.alerts
+    assert alert.title.endswith("died, and nothing is known of how"), "the last line of a log is no cause"
+    assert alert.detail["log_end"] == "\n".join(f"line {number}" for number in range(10, 20))
+    failed = process()
+    kill(failed)
+    path = exit_path(world.paths.settings_path("a-1"))
+    path.write_bytes(msgspec.json.encode(ExitStatus(pid=failed.pid, status=1)))
+    world.tick()
+    (alert,) = world.alerts
+    assert (alert.detail["ended"], alert.title.partition("died ")[2]) == (
+        "with exit status 1",
+        "(2 times in a row) with exit status 1: line 19",
+    )
+    os.utime(path, (failed.created - 60, failed.created - 60))
+    assert world.launcher.end_of(failed) is None, "it is of another process with the same id"
+
+
+def test_the_kernels_log_names_what_was_killed_for_memory(paths: ProjectPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "kmsg"
+    log.write_text("6,1,2,-;Memory cgroup out of memory: Killed process 4711 (python) total-vm:1kB\n")
+    monkeypatch.setattr("penstock.orchestration.instances.launcher._KERNEL_LOG", log)
+    ends = [Launcher(paths).end_of(Process(instance="a-1", pid=pid, created=0.0)) for pid in (4711, 471)]
+    assert ends == ["killed by the kernel for lack of memory", None]
+
+
+def test_a_stop_on_purpose_and_a_healthy_life_end_the_series_of_deaths(world: World, process: Callable[[], Process]) -> None:
+    world.died(process())
+    world.tick()
+    process()
+    world.tick(60)
+    assert world.row.deaths == 1
+    world.tick(400)
+    assert world.row.deaths == 0
+    world.died(process())
+    world.tick()
+    world.want(False)
+    world.tick()
+    assert world.row.deaths == 0
 
 
 def test_having_run_for_long_enough_makes_it_healthy(world: World, process: Callable[[], Process]) -> None:

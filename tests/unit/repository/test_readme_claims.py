@@ -127,7 +127,7 @@ def test_a_python_that_is_not_here_is_named_and_one_that_fails_fails_all(
 
 def test_the_commands_are_there() -> None:
     programs = {shlex.split(command)[0] for command in COMMANDS}
-    assert programs == {"make", ".venv/bin/penstock", ".venv/bin/python", "penstock"} and len(COMMANDS) > 15
+    assert programs == {"make", ".venv/bin/penstock", ".venv/bin/python", "penstock", "pip", "pytest", "python"} and len(COMMANDS) > 15
 
 
 @pytest.mark.parametrize("command", [each for each in COMMANDS if each.startswith("make")])

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from collections import OrderedDict
 from pathlib import Path
 from types import ModuleType
+from unittest.mock import Mock
 
 import pytest
 
-from tests.support import script_as_module
-from tests.support.lanes import unit_of
+from tests.support import ROOT, script_as_module
+from tests.support.lanes import HEAVY, LONG, Lanes, unit_of
 
 SUITE = """
 from pathlib import Path
@@ -54,8 +57,21 @@ def test_what_fails_twice_is_a_failure_and_not_flaky(script: ModuleType, tmp_pat
     assert end_of(capfd.readouterr().out) == []
 
 
-def test_what_is_not_on_a_broker_alone_is_one_unit_and_a_file_is_never_torn() -> None:
+def test_heavy_files_are_one_unit_and_a_file_is_never_torn() -> None:
     in_a_class = unit_of("tests/broker/test_commit.py::TestKill::test_a[x::y]")
-    assert in_a_class == unit_of("tests/broker/test_commit.py::test_b") != unit_of("tests/broker/test_pause.py::test_b")
-    others = ("tests/dagster/test_spark_cluster.py::test_a", "tests/dagster/test_live.py::test_b", "tests/chaos/test_fleet.py::test_c")
-    assert {unit_of(test) for test in others} == {"others"}
+    assert in_a_class == unit_of("tests/broker/test_commit.py::test_b") != unit_of("tests/dagster/test_feed.py::test_b")
+    assert unit_of("tests/differential/test_windows.py::test_a") == unit_of("tests/differential/test_tables.py::test_b")
+    needs = re.compile(r"^from (pyspark|playwright|tests\.dagster\.(postgresql|spark_jobs|tutorial))|mark\.spark", re.MULTILINE)
+    heavy = {f"tests/dagster/{path.name}" for path in (ROOT / "tests/dagster").glob("test_*.py") if needs.search(path.read_text())}
+    assert heavy == HEAVY and {unit_of(f"{file}::test_a") for file in heavy} == {"heavy"}
+
+
+def test_units_that_take_long_come_first() -> None:
+    assert all(unit in ("heavy", "tests/differential") or (ROOT / unit).is_file() for unit in LONG), "a file of LONG was renamed"
+    queue = {unit: dict.fromkeys(range(tests)) for unit, tests in (("tests/broker/test_global.py", 30), (LONG[1], 20), (LONG[0], 2))}
+    lanes = Lanes.__new__(Lanes)
+    lanes.workqueue, lanes.assigned_work, node = OrderedDict(queue), {}, Mock()
+    lanes.registered_collections = {node: list(range(30))}
+    for _ in queue:
+        lanes._assign_work_unit(node)
+    assert list(lanes.assigned_work[node]) == [LONG[0], LONG[1], "tests/broker/test_global.py"]

@@ -12,14 +12,14 @@ from penstock.runtime.changelog.adoption import store_remedies, take_up
 from penstock.runtime.changelog.checkpoint import write_checkpoint
 from penstock.runtime.changelog.staleness import mark_at_end
 from penstock.runtime.model.errors import StoreChangedError
-from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition
 from penstock.runtime.serdes.serde import Serde
 from penstock.runtime.stores.base import EngineStore, StoreBuilder, StoreContext
 from penstock.runtime.stores.rocks_files import write_files
 from penstock.runtime.stores.suppliers import Stores
 
 TASK = TaskId(0, 0)
-CHANGELOG = Partition("app-s-changelog", 0)
+CHANGELOG = TopicPartition("app-s-changelog", 0)
 HOUR = 3_600_000
 PLAIN = Stores.key_value_store_builder(Stores.persistent_key_value_store("s"), serdes.STRING, serdes.LONG)
 TIMESTAMPED = Stores.timestamped_key_value_store_builder(Stores.persistent_timestamped_key_value_store("s"), serdes.STRING, serdes.LONG)
@@ -38,7 +38,7 @@ def windows(retention_ms: int, size_ms: int = HOUR) -> StoreBuilder[EngineStore]
 def opened(
     folder: Path,
     builder: StoreBuilder[EngineStore],
-    changelog: Partition | None = CHANGELOG,
+    changelog: TopicPartition | None = CHANGELOG,
     topic_id: Callable[[], str | None] = lambda: "first",
 ) -> EngineStore:
     store = builder.build()

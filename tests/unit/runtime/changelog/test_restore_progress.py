@@ -72,6 +72,21 @@ def test_a_long_restore_is_reported_every_five_seconds(caplog: pytest.LogCapture
     assert caplog.records[0].getMessage() == ("task 0_3 restores: 1000 records so far, 200 a second, 9000 offsets to go, time left: 45 s")
 
 
+def test_a_restore_that_gets_no_record_is_reported_with_the_likely_cause(caplog: pytest.LogCaptureFixture) -> None:
+    watched = Watched()
+    watched.after(500, 1_000, 9_000)
+    for _ in range(58):
+        watched.after(500, 1_000, 9_000)
+    assert not caplog.records
+    for _ in range(12):
+        watched.after(500, 1_000, 9_000)
+    [warning] = caplog.records
+    assert "task 0_3 has restored nothing for 34 s: an open transaction" in warning.getMessage()
+    watched.after(500, 2_000, 8_000)
+    watched.after(5_000, 2_000, 8_000)
+    assert len(caplog.records) == 1
+
+
 def test_a_short_restore_makes_no_noise_and_leaves_no_rate_behind() -> None:
     watched = Watched()
     watched.after(500, 1_000, 9_000)

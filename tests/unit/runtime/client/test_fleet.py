@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-from confluent_kafka import TopicPartition
 
 from penstock import HostInfo, KeyQueryMetadata, Materialized, Processor, StreamsBuilder, StreamsConfig, StreamsMetadata, serdes
 from penstock.runtime.coordination.fleet import Fleet
@@ -13,7 +12,7 @@ from penstock.runtime.coordination.records import Assignment, Grant, Member, Res
 from penstock.runtime.coordination.streams_metadata import StreamsMetadataState
 from penstock.runtime.dsl.options import Consumed
 from penstock.runtime.model.errors import InvalidStateStoreError, StreamsConfigError, StreamsError
-from penstock.runtime.model.ids import TaskId
+from penstock.runtime.model.ids import TaskId, TopicPartition
 from penstock.runtime.model.states import TaskKind, TaskState
 from penstock.runtime.topology.topology import Topology
 from tests.support.own_stores import OwnBuilder

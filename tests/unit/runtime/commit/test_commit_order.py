@@ -13,7 +13,7 @@ from penstock.runtime.commit.compare_and_set import CompareAndSet
 from penstock.runtime.commit.order import Commit
 from penstock.runtime.model.errors import TaskMigratedError, TransactionAbortedError
 from penstock.runtime.model.events import EventKind, EventSink
-from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.model.ids import NextOffset, TopicPartition
 from penstock.runtime.model.offsets import OffsetAndMetadata, decode_partition_time, decode_processors, encode_partition_time
 from penstock.runtime.model.record import Headers
 from penstock.testing import ManualClock
@@ -33,22 +33,22 @@ class Log:
         self.steps.append(f"send {topic}")
         self.pending = True
 
-    def send_changelog(self, partition: Partition, rows: list[ChangelogRow], headers: Headers | None) -> None:
+    def send_changelog(self, partition: TopicPartition, rows: list[ChangelogRow], headers: Headers | None) -> None:
         self.steps.append(f"changelog {partition} {len(rows)}")
 
-    def send_offsets(self, offsets: Mapping[Partition, OffsetAndMetadata]) -> None:
+    def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         self.steps.append("offsets " + ",".join(f"{partition}={at.offset}" for partition, at in sorted(offsets.items())))
 
     def commit(
-        self, offsets: Mapping[Partition, OffsetAndMetadata], meanwhile: Sequence[Callable[[], None]] = ()
-    ) -> Mapping[Partition, NextOffset]:
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], meanwhile: Sequence[Callable[[], None]] = ()
+    ) -> Mapping[TopicPartition, NextOffset]:
         self.steps.append("commit " + ",".join(f"{partition}={at.offset}" for partition, at in sorted(offsets.items())))
         for step in meanwhile:
             step()
         if self.error is not None:
             raise self.error
         self.pending = False
-        return {Partition("log", 0): NextOffset(5)}
+        return {TopicPartition("log", 0): NextOffset(5)}
 
     def poll(self) -> None: ...
 
@@ -73,15 +73,15 @@ class Task:
         self.log.steps.append(f"flush {self.name}")
 
     def pending_changelogs(self) -> Iterable[ChangelogRows]:
-        yield ChangelogRows(Partition(f"log-{self.name}", 0), [(b"k", b"v", 1)])
+        yield ChangelogRows(TopicPartition(f"log-{self.name}", 0), [(b"k", b"v", 1)])
 
     def prepare(self) -> None:
         self.log.steps.append(f"prepare {self.name}")
 
-    def offsets_to_commit(self) -> Mapping[Partition, OffsetAndMetadata]:
-        return {} if self.offset is None else {Partition(self.name, 0): OffsetAndMetadata(self.offset, "")}
+    def offsets_to_commit(self) -> Mapping[TopicPartition, OffsetAndMetadata]:
+        return {} if self.offset is None else {TopicPartition(self.name, 0): OffsetAndMetadata(self.offset, "")}
 
-    def committed(self, offsets: Mapping[Partition, OffsetAndMetadata], changelog_ends: Mapping[Partition, NextOffset]) -> None:
+    def committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], changelog_ends: Mapping[TopicPartition, NextOffset]) -> None:
         self.log.steps.append(f"stores {self.name}")
 
 
@@ -124,13 +124,13 @@ def test_an_empty_commit_makes_no_transaction() -> None:
 
 
 def test_extra_offsets_are_committed_in_the_same_transaction() -> None:
-    log, idle = Log(), {Partition("idle", 0): OffsetAndMetadata(9, "")}
+    log, idle = Log(), {TopicPartition("idle", 0): OffsetAndMetadata(9, "")}
     assert Commit(log, sink(), "app")([], CompareAndSet(idle, idle, lambda partitions: idle))
     assert log.steps == ["offsets idle-0=9", "commit "]
 
 
 def test_rule_20_an_offset_set_from_outside_during_the_commit_stands() -> None:
-    log, idle = Log(), Partition("idle", 0)
+    log, idle = Log(), TopicPartition("idle", 0)
     expected = {idle: OffsetAndMetadata(9, "time")}
     seen = iter([10, 11, 11])  # moved twice, once between the two reads
     change = CompareAndSet(expected, expected, lambda partitions: {idle: OffsetAndMetadata(next(seen), "")})

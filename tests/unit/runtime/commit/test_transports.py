@@ -12,11 +12,11 @@ from penstock.runtime.commit import at_least_once
 from penstock.runtime.commit.at_least_once import AtLeastOnce
 from penstock.runtime.commit.refusals import ANY_MS, Limits, Origin, Output, Refusals, TopicLimits
 from penstock.runtime.kafka.transactions import GroupMetadata, TransactionalProducer
-from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.model.ids import NextOffset, TopicPartition
 from penstock.runtime.model.offsets import OffsetAndMetadata
 
-CHANGELOG = Partition("app-counts-changelog", 0)
-INPUT = {Partition("in", 0): OffsetAndMetadata(1, "")}
+CHANGELOG = TopicPartition("app-counts-changelog", 0)
+INPUT = {TopicPartition("in", 0): OffsetAndMetadata(1, "")}
 
 
 class Sent:
@@ -88,7 +88,7 @@ def transport(monkeypatch: pytest.MonkeyPatch) -> AtLeastOnce:
         {},
         cast(TransactionalProducer, Transactions()),
         lambda: cast(GroupMetadata, object()),
-        Partition("guard", 0),
+        TopicPartition("guard", 0),
         cast(Refusals, Nobody()),
         lambda: False,
     )

@@ -200,6 +200,9 @@ def test_a_key_that_is_no_string_is_named() -> None:
         ({"producer.transactional.id": "mine"}, "producer.transactional.id cannot be set"),
         ({"group.instance.id": "mine"}, "group.instance.id cannot be set: an instance that returns is known by client.id"),
         ({"main.consumer.enable.auto.commit": True}, "main.consumer.enable.auto.commit cannot be set: the engine commits"),
+        ({"global.consumer.auto.offset.reset": "latest"}, "cannot be set: a global store holds the whole topic"),
+        ({"restore.consumer.auto.offset.reset": "latest"}, "cannot be set: a store is restored from the offset that it holds"),
+        ({"consumer.auto.offset.reset": "latest"}, "cannot be set: .* auto.offset.reset without a prefix"),
     ],
 )
 def test_settings_that_contradict_each_other(settings: dict[str, object], message: str) -> None:

@@ -15,7 +15,7 @@ from penstock.runtime.kafka.topic_admin import TopicAdmin
 from penstock.runtime.kafka.topic_watch import TopicWatcher
 from penstock.runtime.model.clock import SystemClock
 from penstock.runtime.model.errors import BrokerUnavailableError
-from penstock.runtime.model.ids import Partition, TaskId
+from penstock.runtime.model.ids import TaskId, TopicPartition
 from tests.support import wait_until
 from tests.support.engine import count_topology
 
@@ -28,7 +28,7 @@ def watch(**settings: object) -> RackWatch:
     parts = topology.sub_topologies()
     tasks = frozenset(TaskId(part.id, 0) for part in parts)
     partitions = {topic: 1 for part in parts for topic in part.source_topics}
-    layout = TopicLayout(partitions, tasks, frozenset(), frozenset(), Partition("guard", 0))
+    layout = TopicLayout(partitions, tasks, frozenset(), frozenset(), TopicPartition("guard", 0))
     return RackWatch(config, topology, layout, TopicAdmin(config), TopicWatcher(SystemClock()))
 
 
@@ -43,9 +43,9 @@ def test_nobody_is_asked_where_racks_do_not_matter() -> None:
 def test_each_task_s_input_and_changelogs_are_where_the_brokers_say(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    def racks(self: TopicAdmin, topics: Iterable[str]) -> dict[Partition, frozenset[str]]:
+    def racks(self: TopicAdmin, topics: Iterable[str]) -> dict[TopicPartition, frozenset[str]]:
         asked.extend(topics)
-        return {Partition(topic, 0): HERE for topic in topics if not topic.endswith("-changelog")}
+        return {TopicPartition(topic, 0): HERE for topic in topics if not topic.endswith("-changelog")}
 
     monkeypatch.setattr(TopicAdmin, "racks", racks)
     watched = watch(**{"rack.aware.assignment.strategy": "min_traffic", "rack.aware.assignment.traffic_cost": 7})
@@ -61,7 +61,7 @@ def test_each_task_s_input_and_changelogs_are_where_the_brokers_say(monkeypatch:
 def test_without_an_answer_tasks_are_placed_as_if_there_were_no_racks(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def away(self: TopicAdmin, topics: Iterable[str]) -> dict[Partition, frozenset[str]]:
+    def away(self: TopicAdmin, topics: Iterable[str]) -> dict[TopicPartition, frozenset[str]]:
         raise BrokerUnavailableError("no broker answers")
 
     monkeypatch.setattr(TopicAdmin, "racks", away)
@@ -72,7 +72,7 @@ def test_without_an_answer_tasks_are_placed_as_if_there_were_no_racks(
 
 
 def test_brokers_without_racks_are_reported(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(TopicAdmin, "racks", lambda self, topics: {Partition(topic, 0): frozenset() for topic in topics})
+    monkeypatch.setattr(TopicAdmin, "racks", lambda self, topics: {TopicPartition(topic, 0): frozenset() for topic in topics})
     watched = watch(**{"rack.aware.assignment.strategy": "min_traffic"})
     rules(watched)
     assert "broker.rack" in caplog.text

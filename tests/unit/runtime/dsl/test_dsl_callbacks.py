@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import Materialized, StreamsBuilder, TimeWindows, TopologyError
+from penstock import Materialized, Named, SessionWindows, StreamsBuilder, TimeWindows, TopologyError, serdes
 from penstock.runtime.dsl.kstream import KStream
 from penstock.runtime.model.arity import checked, takes_key
 
@@ -143,12 +143,40 @@ def test_a_stream_is_joined_with_a_stream_over_windows_only() -> None:
         stream.join(stream, lambda left, right: left)  # type: ignore[call-overload]  # what the type checker says too
 
 
-def test_a_materialized_may_stand_in_the_place_of_the_name() -> None:
+def test_a_name_alone_is_that_of_an_aggregates_store_and_a_named_is_that_of_its_node() -> None:
     grouped = StreamsBuilder().stream("in").group_by_key()
-    assert grouped.count(Materialized("a")).queryable_store_name == "a"
-    assert grouped.count("node", "b").queryable_store_name == "b"
-    assert grouped.count(materialized="c").queryable_store_name == "c"
-    assert grouped.count().queryable_store_name is None
+    named = [
+        grouped.count("departures"),
+        grouped.count(Materialized("by-object")),
+        grouped.count(materialized="by-keyword"),
+        grouped.count("in-front", named="node-1"),
+        grouped.count("node-2", "behind"),
+        grouped.count(Named("node-3"), Materialized("both")),
+        grouped.reduce(lambda left, right: left, "reduced"),
+        grouped.aggregate(lambda: 0, lambda key, value, total: total, "summed", value=serdes.LONG),
+        grouped.windowed_by(WINDOWS).count("windowed"),
+        grouped.windowed_by(WINDOWS).reduce(lambda left, right: left, "reduced-windows"),
+        grouped.windowed_by(SessionWindows.of_inactivity_gap_with_no_grace(10)).count("sessions"),
+        grouped.cogroup(lambda key, value, total: total).aggregate(lambda: 0, "cogrouped", value=serdes.LONG),
+        grouped.count().group_by(lambda key, value: (key, value)).count("of-a-table"),
+    ]
+    assert [table.queryable_store_name for table in named] == [
+        *("departures", "by-object", "by-keyword", "in-front", "behind", "both", "reduced", "summed", "windowed", "reduced-windows"),
+        *("sessions", "cogrouped", "of-a-table"),
+    ]
+    assert [table.node for table in named[3:6]] == ["node-1", "node-2", "node-3"]
+    assert named[0].node == "KSTREAM-AGGREGATE-0000000001"
+    assert [grouped.count(Named("n")).queryable_store_name, grouped.count(named="m").queryable_store_name] == [None, None]
+
+
+def test_a_node_or_store_that_is_named_twice_is_refused() -> None:
+    grouped = StreamsBuilder().stream("in").group_by_key()
+    with pytest.raises(TopologyError, match="the node is named twice: a and b"):
+        grouped.count(Named("a"), named="b")
+    with pytest.raises(TopologyError, match="the store is given twice: Materialized"):
+        grouped.count(Materialized("a"), "b")
+    with pytest.raises(TopologyError, match=r"serdes are given twice, beside Materialized\(...\) too: "):
+        grouped.aggregate(lambda: 0, lambda key, value, total: total, Materialized("a"), value=serdes.LONG)
 
 
 async def _awaited(key: object, value: object) -> object:

@@ -73,7 +73,7 @@ class Passes(ProcessorSupplier[str, str, str, str]):
 
 OPTIONS: list[tuple[Callable[[], object], str]] = [
     (lambda: StreamsBuilder().stream("in", Consumed), r"expected Consumed\(\.\.\.\), or a name alone, .*: call it, Consumed\(\.\.\.\)"),
-    (lambda: StreamsBuilder().stream("in", serdes.STRING), r"expected Consumed.*: Consumed\(serdes\.STRING, value=\.\.\.\)"),
+    (lambda: StreamsBuilder().stream("in", serdes.STRING), r"expected Consumed.*: key=serdes\.STRING, value=\.\.\."),
     (lambda: StreamsBuilder().stream("in", Materialized("rows")), r"expected Consumed\(\.\.\.\), or a name alone, not Materialized"),
     (lambda: StreamsBuilder().stream(None), r"stream: a topic, several of them or a compiled pattern, not None"),
     (lambda: StreamsBuilder().stream(["one", "two", "one"], TEXT), r"source KSTREAM-SOURCE-0000000000: a topic is named twice: one, two"),
@@ -270,3 +270,9 @@ def test_a_store_without_a_serde_is_reported_with_its_node() -> None:
     builder.stream("in", TEXT).group_by_key().aggregate(lambda: 0, lambda key, value, total: total, "sum", Materialized("rows"))
     with pytest.raises(TopologyError, match=r"^node sum: store rows has no value serde: give it one"):
         TopologyTestDriver(builder.build())
+
+
+def test_a_versioned_table_cannot_emit_on_change() -> None:
+    rows = Materialized(Stores.persistent_versioned_key_value_store("rows", 1_000))
+    with pytest.raises(TopologyError, match=r"table in: its store is versioned, so each update is a version"):
+        StreamsBuilder().table("in", TEXT, rows, emit_on_change=True)

@@ -16,6 +16,7 @@ from penstock import (
     Joined,
     Materialized,
     Named,
+    Processor,
     Produced,
     Record,
     Repartitioned,
@@ -28,10 +29,10 @@ from penstock import (
     serdes,
 )
 from penstock.runtime.model.offsets import AutoOffsetReset
-from penstock.runtime.operators.stateless import Filter, PassThrough
+from penstock.runtime.operators.stateless import HasKey, PassThrough
 from penstock.runtime.stores import EntryStore
 from penstock.runtime.stores.suppliers import Builder
-from penstock.runtime.topology.nodes import ProcessorNode
+from penstock.runtime.topology.nodes import ProcessorNode, SinkNode, SourceNode
 from penstock.testing import TopologyTestDriver
 from tests.support.building import STRINGS, second
 
@@ -100,6 +101,57 @@ def test_a_name_alone_stands_for_the_object() -> None:
     described = str(builder.build().describe())
     assert "Source: source (topics: [in])" in described
     assert "Processor: filter" in described and "Sink: sink" in described
+
+
+def test_key_and_value_stand_for_an_object_of_serdes_alone() -> None:
+    def short(b: StreamsBuilder) -> None:
+        b.stream("in", key=serdes.STRING, value=serdes.LONG).to("out", key=serdes.STRING, value=serdes.LONG)
+        moved = b.stream("a", "by-name", key=serdes.STRING, value=serdes.LONG).map(lambda k, v: (k, v))
+        moved.group_by_key(key=serdes.STRING, value=serdes.LONG).count("counts")
+        moved.repartition("again", key=serdes.STRING, value=serdes.LONG).group_by(lambda k, v: v, "by", key=serdes.LONG).count("more")
+        table = b.table("t", Materialized("rows"), key=serdes.STRING, value=serdes.LONG)
+        table.group_by(lambda k, v: (v, k), key=serdes.LONG, value=serdes.STRING).count()
+        b.global_table("g", key=serdes.STRING, value=serdes.LONG)
+
+    def long(b: StreamsBuilder) -> None:
+        b.stream("in", Consumed(serdes.STRING, value=serdes.LONG)).to("out", Produced(serdes.STRING, value=serdes.LONG))
+        moved = b.stream("a", Consumed(serdes.STRING, value=serdes.LONG, name="by-name")).map(lambda k, v: (k, v))
+        moved.group_by_key(Grouped(serdes.STRING, value=serdes.LONG)).count(Materialized("counts"))
+        again = moved.repartition(Repartitioned("again", key=serdes.STRING, value=serdes.LONG))
+        again.group_by(lambda k, v: v, Grouped(serdes.LONG, name="by")).count(Materialized("more"))
+        table = b.table("t", Consumed(serdes.STRING, value=serdes.LONG), Materialized("rows"))
+        table.group_by(lambda k, v: (v, k), Grouped(serdes.LONG, value=serdes.STRING)).count()
+        b.global_table("g", Consumed(serdes.STRING, value=serdes.LONG))
+
+    def nodes(define: Callable[[StreamsBuilder], None]) -> list[object]:
+        builder = StreamsBuilder()
+        define(builder)
+        topology = builder.build().resolved(StreamsConfig({"application.id": "a", "bootstrap.servers": "b:1"}))
+        ends = [end for part in topology.sub_topologies() for end in part.nodes if isinstance(end, SourceNode | SinkNode)]
+        stores = [each.settings for part in topology.sub_topologies() for each in part.stores if isinstance(each, Builder)]
+        return [str(topology.describe()), *((repr(end.key_serde), repr(end.value_serde)) for end in ends), *map(repr, stores)]
+
+    assert nodes(short) == nodes(long)
+
+
+@pytest.mark.parametrize(
+    "twice",
+    [
+        lambda b: b.stream("in", Consumed(serdes.STRING), value=serdes.STRING),
+        lambda b: b.stream("in").to("out", Produced(name="n"), key=serdes.STRING),
+        lambda b: b.table("in", Consumed(name="n"), key=serdes.STRING),
+        lambda b: b.global_table("in", Consumed(), "rows", key=serdes.STRING),
+        lambda b: b.stream("in").repartition(Repartitioned("n"), key=serdes.STRING),
+        lambda b: b.stream("in").group_by(second, Grouped(name="n"), key=serdes.STRING),
+        lambda b: b.stream("in").group_by_key(Grouped(name="n"), key=serdes.STRING),
+        lambda b: b.table("in").group_by(second, Grouped(name="n"), key=serdes.STRING),
+    ],
+)
+def test_serdes_beside_an_object_that_may_have_some_are_refused(twice: Callable[[StreamsBuilder], object]) -> None:
+    with pytest.raises(
+        TopologyError, match=r"^serdes are given twice, beside \w+\(...\) too: give them in \w+\(...\), or as key= and value="
+    ):
+        twice(StreamsBuilder())
 
 
 def test_one_node_name_cannot_be_given_twice() -> None:
@@ -279,6 +331,17 @@ def test_a_table_gets_a_store_when_something_needs_its_rows() -> None:
     assert stores(lambda b: b.table("t").map_values(str).group_by(lambda key, value: (key, value))) == ["t-STATE-STORE-0000000000"]
 
 
+def test_a_global_store_with_an_offset_reset_policy_is_refused_with_the_reason() -> None:
+    """KIP-406 rejects the policy: `latest` would lose rows. It used to be ignored."""
+    reason = r"offset_reset_policy=latest is not possible: it holds the whole topic"
+    latest = Consumed(serdes.STRING, value=serdes.STRING, offset_reset_policy="latest")
+    with pytest.raises(TopologyError, match=f"global table g: {reason}"):
+        StreamsBuilder().global_table("g", latest)
+    store = Stores.key_value_store_builder(Stores.in_memory_key_value_store("all"), serdes.STRING, serdes.STRING)
+    with pytest.raises(TopologyError, match=f"global store of topic g: {reason}"):
+        StreamsBuilder().add_global_store(store, "g", latest, Processor)
+
+
 def test_a_global_table_has_no_changelog_and_no_cache() -> None:
     builder = StreamsBuilder()
     builder.global_table("g", materialized="rows")
@@ -311,9 +374,9 @@ def test_records_without_key_pass_a_repartition_topic_for_a_left_join_only() -> 
     changed.repartition("global").left_join(builder.global_table("g"), second, second)
     assert keyless_filters(builder) == {
         "first-repartition-filter": PassThrough,
-        "inner-repartition-filter": Filter,
+        "inner-repartition-filter": HasKey,
         "left-repartition-filter": PassThrough,
-        "apart-repartition-filter": Filter,
+        "apart-repartition-filter": HasKey,
         "global-repartition-filter": PassThrough,
     }
 

@@ -156,9 +156,15 @@ def test_a_tables_store_has_its_topics_serdes(
 @pytest.mark.parametrize(
     ("define", "message"),
     [
-        (lambda b: b.stream("in"), r"node KSTREAM-SOURCE-0000000000 has no key serde: give it one \(.*\), or set default.key.serde"),
+        (
+            lambda b: b.stream("in"),
+            r"node KSTREAM-SOURCE-0000000000 \(stream at test_dsl_serdes\.py:\d+\) has no key serde: give it one \(.*\), or set default",
+        ),
         (lambda b: b.stream("in", Consumed(S, name="flights")), "node flights has no value serde"),
-        (lambda b: b.stream("in", STRINGS).map_values(lambda v: v).to("out"), "node KSTREAM-SINK-0000000002 has no value serde"),
+        (
+            lambda b: b.stream("in", STRINGS).map_values(lambda v: v).to("out"),
+            r"node KSTREAM-SINK-0000000002 \(to at test_dsl_serdes\.py:\d+\) has no value serde",
+        ),
         (
             lambda b: b.stream("in", STRINGS).group_by_key().aggregate(dict, lambda k, v, a: a, "agg", "sums"),
             "store sums has no value serde",

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
+import pydoc
+import re
+import typing
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
 
 from penstock import (
     Consumed,
+    Grouped,
     Joined,
     JoinWindows,
     KeyValueStore,
@@ -177,6 +183,20 @@ def test_a_foreign_key_joins_tables_of_unequal_partitions() -> None:
     assert (found["app-fk-subscription-registration-topic"], found["app-fk-subscription-response-topic"]) == (3, 2)
 
 
+def test_what_follows_a_foreign_key_join_has_as_many_partitions_as_its_left_table() -> None:
+    """The join's two topics follow each other; the left table is read from a topic, or follows a repartition topic itself."""
+    for repartitioned in (False, True):
+        builder = StreamsBuilder()
+        left, right = tables(builder)
+        if repartitioned:
+            left = left.to_stream().select_key(lambda k, v: v).to_table("left", Materialized("left", key=S, value=S))
+        joined = left.join(right, lambda value: value, plus, TableJoined(name="fk"), Materialized("joined", key=S, value=S))
+        joined.group_by(lambda k, v: (v, v), Grouped(S, value=S, name="after")).count("counts")
+        found = partitions(builder.build(), **{"in": 2, "other": 3})
+        assert (found["app-fk-subscription-registration-topic"], found["app-fk-subscription-response-topic"]) == (3, 2)
+        assert found["app-after-repartition"] == found["app-counts-changelog"] == 2
+
+
 def test_records_of_a_join_are_deleted_by_time_and_never_compacted() -> None:
     builder = StreamsBuilder()
     left, right = streams(builder)
@@ -215,3 +235,13 @@ def test_a_missing_serde_of_a_foreign_key_is_named_with_its_node() -> None:
     left.join(right, lambda value: value, plus)
     with pytest.raises(TopologyError, match=r"has no (key|value) serde"):
         builder.build({"application.id": "app", "bootstrap.servers": "localhost:9092"})
+
+
+@pytest.mark.parametrize("join", [KStream.join, KStream.left_join, KTable.join, KTable.left_join])
+def test_help_shows_the_parameters_of_each_overload(join: Callable[..., object]) -> None:
+    shown = pydoc.plain(pydoc.render_doc(join))
+    overloads = typing.get_overloads(join)
+    assert len(overloads) >= 3
+    for overload in overloads:
+        names = [each for each in inspect.signature(overload).parameters if each != "self"]
+        assert re.search(rf"^ +{join.__name__}\({'.*'.join(f'{name}: ' for name in names)}.*\) -> ", shown, re.MULTILINE), names

@@ -13,11 +13,13 @@ from penstock import (
     JoinWindows,
     KafkaStreams,
     Materialized,
+    ProcessingError,
     StreamJoined,
     StreamsBuilder,
     StreamsConfig,
     Suppressed,
     TableJoined,
+    Topology,
     TopologyError,
     serdes,
 )
@@ -51,6 +53,10 @@ def without_names(builder: StreamsBuilder) -> None:
     builder.table("not-kept").to_stream().to("out")
 
 
+FIRST = without_names.__code__.co_firstlineno + 1
+"""The line of the first operation."""
+
+
 def with_names(builder: StreamsBuilder) -> None:
     builder.stream("in").group_by(by_value, Grouped(name="by-value")).count(Materialized("counts"))
     builder.stream("one").join(builder.stream("two"), left, WINDOW, StreamJoined(store_name="both"))
@@ -77,11 +83,11 @@ def test_all_generated_names_are_refused_in_one_error_with_what_names_them() -> 
     with pytest.raises(TopologyError) as refused:
         built(without_names, NAMED)
     for told in (
-        "store KSTREAM-AGGREGATE-STATE-STORE-0000000002 (Materialized(…))",
-        "store KSTREAM-JOINTHIS-0000000011-store (StreamJoined(store_name=…))",
-        "store KSTREAM-JOINOTHER-0000000012-store (StreamJoined(store_name=…))",
-        "repartition topic KSTREAM-AGGREGATE-STATE-STORE-0000000002-repartition (Grouped(name=…))",
-        "-repartition (Joined(name=…) or StreamJoined(name=…))",
+        f"store KSTREAM-AGGREGATE-STATE-STORE-0000000002 of count at test_names.py:{FIRST} (Materialized(…))",
+        f"store KSTREAM-JOINTHIS-0000000011-store of join at test_names.py:{FIRST + 1} (StreamJoined(store_name=…))",
+        f"store KSTREAM-JOINOTHER-0000000012-store of join at test_names.py:{FIRST + 1} (StreamJoined(store_name=…))",
+        f"repartition topic KSTREAM-AGGREGATE-STATE-STORE-0000000002-repartition of count at test_names.py:{FIRST} (Grouped(name=…))",
+        f"-repartition of join at test_names.py:{FIRST + 3} (Joined(name=…) or StreamJoined(name=…))",
         "(Suppressed.….with_name(…))",
         "(TableJoined(…))",
     ):
@@ -101,7 +107,48 @@ def test_otherwise_a_client_warns_once(caplog: pytest.LogCaptureFixture) -> None
         KafkaStreams(topology, CONFIG).close()
     told = [record for record in caplog.records if "names were generated" in record.message]
     assert len(told) == 1
-    assert "store KSTREAM-AGGREGATE-STATE-STORE-0000000002 (Materialized(…))" in told[0].message
+    assert f"store KSTREAM-AGGREGATE-STATE-STORE-0000000002 of count at test_names.py:{FIRST} (Materialized(…))" in told[0].message
+
+
+OF_THE_COUNT = ("KSTREAM-AGGREGATE-0000000005", "KSTREAM-SINK-0000000006", "KSTREAM-FILTER-0000000007", "KSTREAM-SOURCE-0000000008")
+
+
+def chained(builder: StreamsBuilder) -> None:
+    (
+        builder.stream("in")
+        .filter(lambda key, value: True, "named")
+        .map_values(
+            lambda value: value.missing,
+        )
+        .group_by(by_value)
+        .count()
+    )
+
+
+def test_an_unnamed_node_is_shown_with_the_line_that_made_it_beside_kafka_streams_description() -> None:
+    line = chained.__code__.co_firstlineno + 2
+    topology = built(chained, CONFIG).build()
+    by_hand = Topology().add_source("KSTREAM-SOURCE-0000000000", "in").describe()
+    sites = topology.describe().call_sites
+    assert sites == {
+        "KSTREAM-SOURCE-0000000000": f"stream at test_names.py:{line}",
+        "KSTREAM-MAPVALUES-0000000002": f"map_values at test_names.py:{line + 2}",
+        "KSTREAM-KEY-SELECT-0000000003": f"group_by at test_names.py:{line + 5}",
+        **dict.fromkeys(OF_THE_COUNT, f"count at test_names.py:{line + 6}"),
+    }
+    assert "test_names.py" not in str(topology.describe()) and by_hand.call_sites["KSTREAM-SOURCE-0000000000"].startswith("add_source at ")
+    assert topology.resolved(StreamsConfig(CONFIG)).sub_topologies()[0].label("named") == "named"
+
+
+def test_an_error_of_a_lambda_says_where_the_lambda_is_and_which_line_made_its_node() -> None:
+    line = chained.__code__.co_firstlineno + 2
+    with TopologyTestDriver(built(chained, CONFIG).build(), CONFIG) as driver, pytest.raises(ProcessingError) as failed:
+        driver.create_input_topic("in", serdes.STRING, serdes.STRING).pipe_input("key", "value")
+    assert str(failed.value) == (
+        f"task 0_0, node KSTREAM-MAPVALUES-0000000002 (map_values at test_names.py:{line + 2}), record in-0@0, "
+        f"at {__file__}:{line + 3} in chained.<locals>.<lambda>: AttributeError: 'str' object has no attribute 'missing'"
+    )
+    assert failed.value.node == "KSTREAM-MAPVALUES-0000000002"
 
 
 def stores(*definitions: Callable[[StreamsBuilder], object]) -> set[str]:

@@ -160,7 +160,7 @@ def by_value(record: ConsumerRecord, _partition_time: int) -> int:
 @pytest.mark.parametrize("by_key", [True, False])
 def test_a_source_topic_is_restored_as_it_was_processed(by_key: bool) -> None:
     """What cannot be read, has no key, or a negative time, is left out; times are the extractor's."""
-    batch = SourceBatch(by_key, Decoder("in", serdes.STRING, serdes.STRING, by_value))
+    batch = SourceBatch(by_key, False, Decoder("in", serdes.STRING, serdes.STRING, by_value))
     batch.add(messages(("a", "7", 1), ("a", "no number", 2), ("b", "-1", 3), (None, "5", 4), ("c", "9", 5), ("c", None, 6)), 0)
     assert batch.records == 6
     tail = [(b"c", None, 0)]

@@ -349,7 +349,8 @@ def test_a_key_is_text_json_or_base64(http: Http, store: str, key: object, texts
         ("counts", "", "key is missing"),
         ("counts", "key=x&stale=maybe", "stale = 'maybe' must be true or false"),
         ("counts", "key=x&as_of=5", "keeps no versions"),
-        ("counts", "key=x&limit=5", "unknown parameter limit: known here are key, format, stale, as_of"),
+        ("counts", "key=x&limit=5", "unknown parameter limit: known here are key, format, stale, isolation, as_of"),
+        ("counts", "key=x&isolation=dirty", "isolation = 'dirty' must be read_committed or read_uncommitted"),
         ("versions", "key=x&as_of=soon", "as_of = 'soon' must be a whole number"),
     ],
 )

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
+
 from penstock import serdes
 from penstock.runtime.input.deserialization import Decoder
 from penstock.runtime.input.queues import PartitionQueue, TaskQueues
-from penstock.runtime.model.ids import NextOffset, Partition
+from penstock.runtime.model.ids import NextOffset, TopicPartition
 from tests.support.raw_messages import Raw
 
 
 def queue(topic: str = "t", start: int = 0) -> PartitionQueue:
-    return PartitionQueue(Partition(topic, 0), Decoder(topic, serdes.STRING, serdes.STRING), NextOffset(start))
+    return PartitionQueue(TopicPartition(topic, 0), Decoder(topic, serdes.STRING, serdes.STRING), NextOffset(start))
 
 
 def drain(queues: TaskQueues, now_ms: int = 0, limit: int = 1000) -> list[tuple[str, int]]:
@@ -22,29 +24,18 @@ def drain(queues: TaskQueues, now_ms: int = 0, limit: int = 1000) -> list[tuple[
     return taken
 
 
-def test_one_partition_gives_whole_batches() -> None:
+@pytest.mark.parametrize(("limit", "stop"), [(1000, 5), (2, 2)], ids=["whole batch", "limit"])
+def test_a_run_of_one_partition_is_a_whole_batch_but_no_longer_than_its_limit(limit: int, stop: int) -> None:
     one = queue()
     queues = TaskQueues([one], 0)
     one.enqueue([Raw(n, time=10 - n) for n in range(5)])
-    run = queues.next_run(1000, 0)
+    run = queues.next_run(limit, 0)
     assert run is not None
-    assert (run.start, run.stop) == (0, 5)
-    one.take(run.batch, 5)
-    assert one.next_offset == 5
+    assert (run.start, run.stop) == (0, stop)
+    one.take(run.batch, stop)
+    assert one.next_offset == stop
     assert one.partition_time == 10
-    assert one.buffered == 0
-
-
-def test_a_run_is_no_longer_than_its_limit() -> None:
-    one = queue()
-    queues = TaskQueues([one], 0)
-    one.enqueue([Raw(n) for n in range(5)])
-    run = queues.next_run(2, 0)
-    assert run is not None
-    assert (run.start, run.stop) == (0, 2)
-    one.take(run.batch, 2)
-    assert one.next_offset == 2
-    assert one.buffered == 3
+    assert one.buffered == 5 - stop
 
 
 def test_of_several_partitions_the_smallest_head_timestamp_comes_first() -> None:

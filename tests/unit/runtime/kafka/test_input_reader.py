@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.kafka.input_reader import Reader
 from penstock.runtime.model.errors import BrokerUnavailableError, StreamsError
-from penstock.runtime.model.ids import Partition
+from penstock.runtime.model.ids import TopicPartition
 
 
 class Refusing:
@@ -33,10 +33,10 @@ def reader(code: int) -> Reader:
 def test_a_topic_that_is_unknown_for_a_moment_is_asked_for_again(code: int) -> None:
     """While a topic is deleted and created again under its reader. The client ended in ERROR."""
     with pytest.raises(BrokerUnavailableError, match="the end of in-0 cannot be read: the brokers do not know it now"):
-        reader(code).bounds(Partition("in", 0), 1.0)
+        reader(code).bounds(TopicPartition("in", 0), 1.0)
 
 
 def test_a_refused_request_is_not_repeated() -> None:
     with pytest.raises(StreamsError) as caught:
-        reader(KafkaError.TOPIC_AUTHORIZATION_FAILED).bounds(Partition("in", 0), 1.0)
+        reader(KafkaError.TOPIC_AUTHORIZATION_FAILED).bounds(TopicPartition("in", 0), 1.0)
     assert not isinstance(caught.value, BrokerUnavailableError)

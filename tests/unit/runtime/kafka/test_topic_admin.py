@@ -4,29 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from types import SimpleNamespace
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
+from confluent_kafka import TopicPartition as ClientPartition
 
 from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.kafka import topic_admin as topics
 from penstock.runtime.kafka.topic_admin import TopicAdmin
 from penstock.runtime.model.errors import StreamsError
-from penstock.runtime.model.ids import Partition
+from penstock.runtime.model.ids import TopicPartition
 
 
 class Coordinator:
-    """An admin client whose group coordinator gives these errors, one per question, and then the offsets."""
+    """An admin client whose group coordinator gives these errors, one per question, then describes the group without members, and then
+    gives the offsets. A request for offsets that is answered by NOT_COORDINATOR would end the process."""
 
     def __init__(self, *errors: int) -> None:
         self.errors = list(errors)
+        self.described = False
 
-    def list_consumer_group_offsets(self, request: list[ConsumerGroupTopicPartitions], **_: object) -> object:
-        answer: Future[ConsumerGroupTopicPartitions] = Future()
+    def describe_consumer_groups(self, groups: list[str]) -> object:
+        answer: Future[object] = Future()
         if self.errors:
             answer.set_exception(KafkaException(KafkaError(self.errors.pop(0))))
         else:
-            answer.set_result(ConsumerGroupTopicPartitions(request[0].group_id, [TopicPartition("in", 0, 7)]))
+            self.described = True
+            answer.set_result(SimpleNamespace(members=[]))
+        return {groups[0]: answer}
+
+    def list_consumer_group_offsets(self, request: list[ConsumerGroupTopicPartitions], **_: object) -> object:
+        assert self.described
+        answer: Future[ConsumerGroupTopicPartitions] = Future()
+        answer.set_result(ConsumerGroupTopicPartitions(request[0].group_id, [ClientPartition("in", 0, 7)]))
         return {request[0].group_id: answer}
 
 
@@ -43,7 +54,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[..., TopicAdmin]:
 
 def test_a_request_to_a_loading_coordinator_is_repeated(asked: Callable[..., TopicAdmin]) -> None:
     loading = (KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_COORDINATOR)
-    assert asked(*loading).committed_offsets("app") == {Partition("in", 0): 7}
+    assert asked(*loading).committed_offsets("app") == {TopicPartition("in", 0): 7}
 
 
 def test_another_error_of_a_coordinator_is_raised_at_once(asked: Callable[..., TopicAdmin]) -> None:

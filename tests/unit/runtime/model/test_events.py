@@ -3,6 +3,7 @@
 from penstock.runtime.model.clock import SystemClock
 from penstock.runtime.model.events import Event, EventKind, EventSink
 from penstock.runtime.model.ids import TaskId
+from penstock.testing import ManualClock
 
 
 def sink() -> EventSink:
@@ -31,6 +32,14 @@ def test_the_same_pause_twice_has_two_ids() -> None:
     events = sink()
     ids = {events.emit(EventKind.TASK_PAUSED, {}, TaskId(0, 1), coordinates="flights-1@42").id for _ in range(2)}
     assert len(ids) == 2
+
+
+def test_events_before_the_worker_has_joined_differ_from_those_of_an_earlier_start() -> None:
+    """The control plane counts an id once: the second start's way to RUNNING would be missing."""
+    clock = ManualClock()
+    first = EventSink("app", "app-1", clock).emit(EventKind.INSTANCE_STATE, {"from": "CREATED", "to": "REBALANCING"})
+    clock.advance(1)
+    assert EventSink("app", "app-1", clock).emit(EventKind.INSTANCE_STATE, first.payload).id != first.id
 
 
 def test_an_event_round_trips_through_json() -> None:

@@ -2,11 +2,16 @@
 
 import json
 import logging
+import subprocess
 import sys
 import threading
 from contextvars import copy_context
 
+import pytest
+
 from penstock.runtime.model import logs
+from penstock.runtime.model.errors import StreamsConfigError
+from tests.support import ROOT
 
 
 def line(record: logging.LogRecord) -> dict[str, object]:
@@ -67,3 +72,27 @@ def test_an_exception_of_another_process_comes_as_text() -> None:
     made = record("failed")
     made.exc_text = "Traceback …\nValueError: bad"
     assert line(made)["error"] == "Traceback …\nValueError: bad"
+
+
+def test_a_line_of_text_names_the_logger_and_the_task() -> None:
+    shown = logs.TextFormatter().format(record("hello", task="0_3"))
+    assert shown.endswith(" ERROR penstock.runtime.test: hello (task 0_3)")
+
+
+def test_levels_are_given_by_logger_and_a_wrong_one_is_named() -> None:
+    output = logs.Output.of("text", "warning, penstock.runtime.kafka=DEBUG", {})
+    assert output == logs.Output(json=False, levels={"": logging.WARNING, "penstock.runtime.kafka": logging.DEBUG})
+    assert logs.Output.of(environment={logs.LEVEL: "penstock=ERROR"}).levels == {"": logging.INFO, "penstock": logging.ERROR}
+    for wrong in ({logs.LEVEL: "LOUD"}, {logs.FORMAT: "xml"}):
+        with pytest.raises(StreamsConfigError, match=next(iter(wrong))):
+            logs.Output.of(environment=wrong)
+
+
+def test_an_import_configures_no_logging() -> None:
+    code = """
+import logging, penstock, penstock.api, penstock.testing
+loggers = [each for name, each in logging.root.manager.loggerDict.items() if name.startswith("penstock") and hasattr(each, "handlers")]
+assert not logging.root.handlers and logging.root.level == logging.WARNING
+assert loggers and not any(each.handlers or each.level or not each.propagate for each in loggers)
+"""
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

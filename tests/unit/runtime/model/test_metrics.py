@@ -59,6 +59,17 @@ def test_prometheus_reads_them_over_http() -> None:
     assert 'kafka_streams_stream_task_metrics_process_total{client_id="app-1",task_id="0_1"} 7.0' in text
 
 
+def test_a_gauge_stays_a_gauge_for_prometheus_whatever_its_name() -> None:
+    """`restore-remaining-records-total`, which is Kafka Streams' name, falls: a counter that falls is read as one that began again."""
+    metrics = Metrics()
+    metrics.gauge("restore-remaining-records-total", TASK).set(5)
+    metrics.counter("restore-total", TASK).add(2)
+    metrics.counter("seen", TASK).add(1)
+    text = prometheus_text(metrics.values()).decode()
+    types = dict(line.removeprefix("# TYPE kafka_streams_stream_task_metrics_").split() for line in text.splitlines() if "# TYPE" in line)
+    assert types == {"restore_remaining_records_total": "gauge", "restore_total": "counter", "seen": "gauge"}
+
+
 def test_metrics_of_several_workers_are_one_family_for_prometheus() -> None:
     """Prometheus refuses a page on which a name begins twice."""
     mine, of_worker = Metrics(client_id="app-1"), Metrics(client_id="app-1", thread_id="app-1-StreamThread-2")

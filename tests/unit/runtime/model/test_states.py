@@ -33,3 +33,10 @@ def test_task_ids_are_ordered_by_subtopology_then_partition() -> None:
     assert sorted(map(TaskId.parse, ["1_0", "0_10", "0_2"])) == [TaskId(0, 2), TaskId(0, 10), TaskId(1, 0)]
     with pytest.raises(ValueError, match="expected <subtopology>_<partition>"):
         TaskId.parse("0-3")
+
+
+def test_states_have_kafka_streams_numbers_and_restoring_the_next_one() -> None:
+    """As `KafkaStreams.State` numbers them, so that dashboards made for it read `client-state` (KIP-1091)."""
+    names = ["CREATED", "REBALANCING", "RUNNING", "PENDING_SHUTDOWN", "NOT_RUNNING", "PENDING_ERROR", "ERROR", "RESTORING"]
+    assert [state.value for state in sorted(State, key=lambda state: state.number)] == names
+    assert sorted(state.number for state in State) == list(range(8))

@@ -20,7 +20,7 @@ from penstock.runtime.dsl.options import Consumed, Grouped, Materialized
 from penstock.runtime.dsl.windows import TimeWindows
 from penstock.runtime.kafka.topic_admin import TopicAdmin, TopicDescription
 from penstock.runtime.model.errors import SeedRefusedError, StateDirectoryError
-from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition
 from penstock.runtime.seeds import entries
 from penstock.runtime.seeds.entries import changelog_records, latest
 from penstock.runtime.seeds.inputs import starts
@@ -43,7 +43,7 @@ from penstock.runtime.topology.topology import Topology
 from tests.support.own_stores import OwnBuilder
 
 HOUR_MS = 3_600_000
-LOG = Partition("log", 0)
+LOG = TopicPartition("log", 0)
 
 
 class Tally(msgspec.Struct, frozen=True):
@@ -212,7 +212,7 @@ def test_a_seed_that_is_installed_after_a_reset_and_killed_can_be_begun_again(mo
     config = StreamsConfig({"application.id": "app", "bootstrap.servers": "nowhere:1"})
     records: list[Written] = [Reset(id="r", at_ms=1, by="test", ended=True), StateShape(version=1, shape=TopologyShape(), by=SEED)]
     monkeypatch.setattr(resets, "read_past", lambda config, *kinds: records)
-    topics = cast(TopicAdmin, Brokers({Partition("app-coordination", 0): (0, 2)}, {}))
+    topics = cast(TopicAdmin, Brokers({TopicPartition("app-coordination", 0): (0, 2)}, {}))
     assert resets.stands_as_reset(config, topics)
     records.append(StateShape(version=2, shape=TopologyShape(), by="one/1/1"))
     assert not resets.stands_as_reset(config, topics)
@@ -237,7 +237,7 @@ def resolved(topology: Topology) -> Topology:
 
 def layout_of(partitions: int = 2) -> TopicLayout:
     tasks = frozenset(TaskId(0, number) for number in range(partitions))
-    return TopicLayout({"in": partitions}, tasks, tasks, frozenset(), Partition("guard", 0))
+    return TopicLayout({"in": partitions}, tasks, tasks, frozenset(), TopicPartition("guard", 0))
 
 
 def seed_of(
@@ -290,8 +290,8 @@ def fits(topology: Topology, layout: TopicLayout, folder: Path) -> list[SeededTa
 def test_a_seed_that_fits_is_planned_task_by_task(tmp_path: Path) -> None:
     tasks = fits(counted(), layout_of(), seed_of(tmp_path / "s", counted()))
     assert [str(task.task) for task in tasks] == ["0_0", "0_1"]
-    assert [task.changelogs for task in tasks] == [[Partition("app-counts-changelog", number)] for number in (0, 1)]
-    assert [dict(task.inputs) for task in tasks] == [{Partition("in", number): 5} for number in (0, 1)]
+    assert [task.changelogs for task in tasks] == [[TopicPartition("app-counts-changelog", number)] for number in (0, 1)]
+    assert [dict(task.inputs) for task in tasks] == [{TopicPartition("in", number): 5} for number in (0, 1)]
 
 
 @pytest.mark.parametrize(
@@ -357,13 +357,15 @@ def planned(tmp_path: Path) -> list[SeededTask]:
     return fits(counted(), layout_of(), seed_of(tmp_path / "planned", counted()))
 
 
-def ground(ends: tuple[int, int] = (0, 0), committed: Mapping[Partition, NextOffset] | None = None, stage: Stage | None = None) -> Ground:
-    logs = [Partition("app-counts-changelog", number) for number in (0, 1)]
+def ground(
+    ends: tuple[int, int] = (0, 0), committed: Mapping[TopicPartition, NextOffset] | None = None, stage: Stage | None = None
+) -> Ground:
+    logs = [TopicPartition("app-counts-changelog", number) for number in (0, 1)]
     marks = {} if stage is None else {log: Mark("s", "id", 3, stage) for log in logs}
     return Ground("app", committed or {}, dict(zip(logs, map(NextOffset, ends), strict=True)), marks, {"app-counts-changelog": "id"})
 
 
-HAS_RUN = {Partition("in", 0): NextOffset(9)}
+HAS_RUN = {TopicPartition("in", 0): NextOffset(9)}
 
 
 def test_new_ground_and_that_of_an_attempt_before_are_taken(tmp_path: Path) -> None:
@@ -402,26 +404,26 @@ def test_what_is_lost_is_put_back(tmp_path: Path) -> None:
 class Brokers:
     """What `starts` asks of a `TopicAdmin`: topics with a start and an end, and what a group has committed."""
 
-    def __init__(self, logs: Mapping[Partition, tuple[int, int]], committed: Mapping[Partition, int]) -> None:
+    def __init__(self, logs: Mapping[TopicPartition, tuple[int, int]], committed: Mapping[TopicPartition, int]) -> None:
         self._logs = logs
         self._committed = committed
 
     def describe(self, topics: Iterable[str]) -> dict[str, TopicDescription]:
         return {name: TopicDescription(name, 1, "id", {}) for name in topics if any(log.topic == name for log in self._logs)}
 
-    def start_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+    def start_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return {partition: self._logs[partition][0] for partition in partitions}
 
-    def end_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+    def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return {partition: self._logs[partition][1] for partition in partitions}
 
     high_watermarks = end_offsets
 
-    def committed_offsets(self, group: str) -> dict[Partition, int]:
+    def committed_offsets(self, group: str) -> dict[TopicPartition, int]:
         return dict(self._committed)
 
 
-SOURCE, BETWEEN = Partition("in", 0), Partition("app-by-count-repartition", 0)
+SOURCE, BETWEEN = TopicPartition("in", 0), TopicPartition("app-by-count-repartition", 0)
 
 
 def two_steps() -> Topology:
@@ -435,11 +437,11 @@ def two_steps() -> Topology:
 
 def begins(
     folder: Path,
-    logs: Mapping[Partition, tuple[int, int]],
-    committed: Mapping[Partition, int],
+    logs: Mapping[TopicPartition, tuple[int, int]],
+    committed: Mapping[TopicPartition, int],
     kind: Literal["seed", "snapshot"],
     lost: set[int],
-) -> dict[Partition, int]:
+) -> dict[TopicPartition, int]:
     """Where the sub-topologies `lost` begin; the snapshot is at 5 of the source and at 7 of what is between."""
     topology, parts = two_steps(), []
     for part in topology.sub_topologies():
@@ -453,7 +455,7 @@ def begins(
         parts.append(manifest.summary)
     (folder / SNAPSHOT).write_bytes(encoded(ApplicationManifest.of(parts, {part.task: part.task for part in parts}, kind=kind)))
     tasks = frozenset({TaskId(0, 0), TaskId(1, 0)})
-    layout = TopicLayout({"in": 1, BETWEEN.topic: 1}, tasks, tasks, frozenset({BETWEEN.topic}), Partition("guard", 0))
+    layout = TopicLayout({"in": 1, BETWEEN.topic: 1}, tasks, tasks, frozenset({BETWEEN.topic}), TopicPartition("guard", 0))
     planned = fits(topology, layout, folder)
     install = [task for task in planned if task.task.subtopology in lost]
     staying = [task for task in planned if task not in install]
@@ -475,7 +477,7 @@ def test_a_computed_seed_begins_at_the_end_of_what_tasks_write_to_each_other(tmp
     ],
 )
 def test_a_snapshot_is_taken_where_nothing_is_lost_between_tasks(
-    tmp_path: Path, lost: set[int], committed: dict[Partition, int], log: tuple[int, int], expected: dict[Partition, int]
+    tmp_path: Path, lost: set[int], committed: dict[TopicPartition, int], log: tuple[int, int], expected: dict[TopicPartition, int]
 ) -> None:
     assert begins(tmp_path, {SOURCE: (0, 9), BETWEEN: log}, committed, "snapshot", lost) == expected
 
@@ -495,7 +497,7 @@ def test_a_snapshot_is_taken_where_nothing_is_lost_between_tasks(
     ],
 )
 def test_a_snapshot_is_refused_where_something_is_lost_or_doubled_between_tasks(
-    tmp_path: Path, lost: set[int], committed: dict[Partition, int], log: tuple[int, int], told: str
+    tmp_path: Path, lost: set[int], committed: dict[TopicPartition, int], log: tuple[int, int], told: str
 ) -> None:
     with pytest.raises(SeedRefusedError) as error:
         begins(tmp_path, {SOURCE: (0, 9), BETWEEN: log}, committed, "snapshot", lost)

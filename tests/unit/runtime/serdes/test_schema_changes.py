@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import fastavro
@@ -187,6 +188,22 @@ def with_two(more: str = "", oneof: str = "") -> Any:  # noqa: ANN401  # protobu
     return proto(f'message_type {{ name: "M" {field("a", 1, "INT32", more)} {field("b", 2, "INT32", more)} {oneof} }}')
 
 
+OPTIONAL = "proto3_optional: true oneof_index: 0", 'oneof_decl { name: "_n" }'
+ONE_OF = "oneof_index: 0", 'oneof_decl { name: "one" }'
+
+
+def with_presence(more: Sequence[str]) -> Any:  # noqa: ANN401  # protobuf's classes carry no types
+    of_field, of_message = more or ("", "")
+    return proto(f'message_type {{ name: "M" {field("n", 1, "INT32", of_field)} {of_message} }}')
+
+
+def with_features(of_file: str = "EXPLICIT", of_field: str = "") -> Any:  # noqa: ANN401  # protobuf's classes carry no types
+    """Return a message of an edition, whose presence is a feature."""
+    more = f"options {{ features {{ field_presence: {of_field} }} }}" if of_field else ""
+    options = f"edition: EDITION_2023 options {{ features {{ field_presence: {of_file} }} }}"
+    return proto(f'{options} message_type {{ name: "M" {field("n", 1, "INT32", more)} }}', syntax="editions")
+
+
 def with_money(name: str) -> Any:  # noqa: ANN401  # protobuf's classes carry no types
     """Return a message with a field of an imported message, whose field has this name."""
     pool = descriptor_pool.DescriptorPool()
@@ -216,6 +233,17 @@ def with_money(name: str) -> Any:  # noqa: ANN401  # protobuf's classes carry no
         (with_label("REQUIRED"), with_label("OPTIONAL"), ""),
         (with_two(), with_two("oneof_index: 0", 'oneof_decl { name: "one" }'), "fields a, b of p.M could be set together"),
         (with_two("oneof_index: 0", 'oneof_decl { name: "one" }'), with_two("oneof_index: 0", 'oneof_decl { name: "other" }'), ""),
+        (with_presence(""), with_presence(OPTIONAL), "field p.M.n: zero is not written, and would be read as unset"),
+        (with_presence(""), with_presence(ONE_OF), "field p.M.n: zero is not written, and would be read as unset"),
+        (with_presence(OPTIONAL), with_presence(""), "field p.M.n: may be unset, and would be read as zero"),
+        (with_presence(OPTIONAL), with_presence(ONE_OF), ""),
+        (with_label("OPTIONAL"), with_presence(""), "field p.M.n: may be unset, and would be read as zero"),
+        (with_label("OPTIONAL"), with_presence(OPTIONAL), ""),
+        (with_label("REQUIRED"), with_presence(""), ""),
+        (with_label("OPTIONAL"), with_features(), ""),
+        (with_presence(""), with_features(), "field p.M.n: zero is not written, and would be read as unset"),
+        (with_presence(""), with_features("IMPLICIT"), ""),
+        (with_presence(""), with_features("IMPLICIT", "EXPLICIT"), "field p.M.n: zero is not written, and would be read as unset"),
         (with_money("cents"), with_money("euros"), "field m.Money.euros has number 1, which was m.Money.cents"),
     ],
 )

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from penstock import serdes
 from penstock.runtime.serdes.serde import Serde
 from penstock.runtime.serdes.serde_format import SerdeFormat, format_changes, versions_changes, with_version
+from penstock.runtime.serdes.type_schemas import json_schema_of
 
 
 class Color(enum.Enum):
@@ -345,3 +346,14 @@ def test_random_types_are_accepted_often_enough() -> None:
 
     look()
     assert sum(accepted) > 10
+
+
+def test_a_struct_written_as_an_array_is_described_after_its_tag() -> None:
+    """The tag is the first item: described as the first field, the fields get the keys, the set and the zone of their neighbours."""
+    fields: list[object] = [("keys", dict[int, int]), ("items", set[int]), ("cat", Cat)]
+    schema: Any = json_schema_of(struct(fields, array_like=True, tag="t"))
+    tag, keys, items, _ = next(node for node in schema["$defs"].values() if "prefixItems" in node)["prefixItems"]
+    assert tag == {"enum": ["t"]}
+    assert keys["propertyNames"] == {"type": "string", "format": "integer"}
+    assert items["set"] is True
+    assert schema["$defs"]["Cat"]["properties"]["type"]["default"] == "Cat"

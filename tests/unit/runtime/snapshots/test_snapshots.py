@@ -14,7 +14,7 @@ import pytest
 from penstock import serdes
 from penstock.orchestration.snapshots.exports import below, prune_exported
 from penstock.runtime.model.errors import StateDirectoryError
-from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition
 from penstock.runtime.serdes.keys import window_store_key
 from penstock.runtime.serdes.serde import RegistrySchema
 from penstock.runtime.snapshots.catalogue import find, find_all
@@ -64,9 +64,9 @@ def stores() -> list[EngineStore]:
 def write(share: Path, snapshot_id: str, rows: int = 10) -> Path:
     """The parts of two tasks; the folder of the snapshot."""
     for task in TASKS:
-        opened: dict[EngineStore, Partition | None] = {}
+        opened: dict[EngineStore, TopicPartition | None] = {}
         for store in stores():
-            changelog = Partition(f"app-{store.name}-changelog", task.partition)
+            changelog = TopicPartition(f"app-{store.name}-changelog", task.partition)
             folder = share / "live" / snapshot_id / str(task)
             store.open(folder, StoreContext("app", folder, task, changelog))
             if store.layout.kind == "key_value":
@@ -78,11 +78,11 @@ def write(share: Path, snapshot_id: str, rows: int = 10) -> Path:
             application="app",
             task=task,
             stores=opened,
-            input_offsets={Partition("in", task.partition): NextOffset(5)},
+            input_offsets={TopicPartition("in", task.partition): NextOffset(5)},
             stream_time=7,
             at_ms=time_of_id(snapshot_id) or 0,
             instance="one",
-            partition_times={Partition("in", task.partition): 6},
+            partition_times={TopicPartition("in", task.partition): 6},
         )
         for store in opened:
             store.close()
@@ -174,7 +174,7 @@ def test_ids_sort_by_time_and_contain_it() -> None:
 @pytest.mark.parametrize("number", range(len(stores())))
 def test_a_snapshot_holds_the_state_at_its_start(tmp_path: Path, number: int) -> None:
     """The rest of it is written while the store goes on."""
-    store, changelog = stores()[number], Partition("log", 0)
+    store, changelog = stores()[number], TopicPartition("log", 0)
     store.open(tmp_path, StoreContext("app", tmp_path, TASKS[0], changelog))
     key = window_store_key(b"k", HOUR_MS) if store.layout.kind == "window" else b"k"
     store.restore([(key, b"before", 1)], {changelog: NextOffset(1)})
@@ -369,7 +369,7 @@ def test_a_failed_export_reports_the_reason(tmp_path: Path) -> None:
     for uri, why in {
         "ftp://host/folder": "Known are file:///folder, s3://bucket/folder",
         "file:///proc/no/such": "cannot be written",
-        "s3://${NOT_SET}/folder": "the environment variable NOT_SET is not set",
+        "s3://${NOT_SET}/folder": "${NOT_SET} is not set in the environment",
     }.items():
         assert main([str(share), uri, "0_0"]) == 1
         found = progress(share, uri)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
 from pathlib import Path
@@ -19,16 +19,17 @@ from penstock.runtime.dsl.windows import TimeWindows
 from penstock.runtime.input.deserialization import Decoder
 from penstock.runtime.input.queues import MAX_RUN, PartitionQueue
 from penstock.runtime.model.errors import TaskCorruptedError
-from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition
 from penstock.runtime.serdes.keys import window_store_key
 from penstock.runtime.stores import StoreContext, StoreMemory, Stores
 from penstock.runtime.stores.look_ahead import MOST_BYTES, LookAhead
 from penstock.runtime.stores.rocks import RocksStore
 from penstock.runtime.stores.staging import StagedStore
+from penstock.testing import TopologyTestDriver
 from tests.support.pipelines import Compiled
 from tests.support.raw_messages import Raw
 
-CHANGELOG = Partition("app-s-changelog", 0)
+CHANGELOG = TopicPartition("app-s-changelog", 0)
 MINUTE = 60_000
 MANY = 1 << 24
 S, L = serdes.STRING, serdes.LONG
@@ -227,7 +228,12 @@ def looked_up(tmp_path: Path, builder: StreamsBuilder, messages: list[Raw], monk
     """Return the keys that each store is asked to look ahead for, for these messages of the topic `in`."""
     compiled, asked = Compiled(builder.build(), tmp_path), dict[str, list[bytes]]()
     monkeypatch.setattr(StagedStore, "reads_files", lambda self, records: True)
-    monkeypatch.setattr(StagedStore, "look_ahead", lambda self, keys: asked.update({self.name: list(keys)}))
+
+    def noted(self: StagedStore, keys: Iterable[bytes]) -> bool:  # type: ignore[type-arg]  # of either kind
+        asked[self.name] = list(keys)
+        return True
+
+    monkeypatch.setattr(StagedStore, "look_ahead", noted)
     compiled.pipeline.look_ahead("in", messages)
     for store in compiled.stores.values():
         store.close()
@@ -288,10 +294,35 @@ def test_look_ahead_ignores_a_record_with_an_unreadable_key(tmp_path: Path, monk
 
 
 def test_a_queue_shows_the_records_after_its_head() -> None:
-    queue = PartitionQueue(Partition("t", 0), Decoder("t", S, S), NextOffset(0))
+    queue = PartitionQueue(TopicPartition("t", 0), Decoder("t", S, S), NextOffset(0))
     messages = [Raw(n) for n in range(MAX_RUN + 5)]
     assert not queue.coming()
     queue.enqueue(messages)
     assert list(queue.coming()) == messages[:MAX_RUN]
     queue.head()
     assert list(queue.coming()) == messages[MAX_RUN:]
+
+
+def test_a_look_ahead_says_whether_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The task lets others go first only then: a single record must not wait for a turn that reads nothing for it."""
+    builder = StreamsBuilder()
+    builder.stream("in", Consumed(S, value=S)).group_by_key().count(Materialized("counts"))
+    compiled = Compiled(builder.build(), tmp_path)
+    begun: list[bool] = []
+    monkeypatch.setattr(StagedStore, "reads_files", lambda self, records: True)
+    many = [Raw(offset, b"%06d" % offset) for offset in range(100)]
+    begun += [compiled.pipeline.look_ahead("in", each) for each in (many, many[:1], [])]
+    assert begun == [True, False, False]
+    for store in compiled.stores.values():
+        store.close()
+
+
+def test_records_whose_entries_are_being_read_wait_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their task would stand still until the read ends, while others have records and the next poll has more to read ahead."""
+    builder = StreamsBuilder()
+    builder.stream("in", Consumed(S, value=S)).group_by_key().count(Materialized("counts"))
+    monkeypatch.setattr(StagedStore, "reads_files", lambda self, records: True)
+    with TopologyTestDriver(builder.build()) as driver:
+        task = driver._tasks[0]
+        task.enqueue(TopicPartition("in", 0), [Raw(offset, b"%06d" % offset, b"v") for offset in range(100)])
+        assert [task.process(1_000, 0) for _ in range(3)] == [0, 100, 0]

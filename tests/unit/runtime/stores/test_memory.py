@@ -9,7 +9,7 @@ import pytest
 from penstock import serdes
 from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.model.errors import StreamsConfigError
-from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition
 from penstock.runtime.stores.base import EngineStore, StoreContext
 from penstock.runtime.stores.budget import MIB, StoreMemory
 from penstock.runtime.stores.process_memory import OTHER, RESIDENT, ProcessMemory
@@ -26,7 +26,7 @@ FILTERS = 2
 def opened(folder: Path, number: int, memory: StoreMemory) -> EngineStore:
     supplier = Stores.persistent_timestamped_key_value_store(f"s{number}")
     store = Stores.timestamped_key_value_store_builder(supplier, serdes.STRING, serdes.LONG).build()
-    store.open(folder, StoreContext("app", folder, TaskId(0, 0), Partition("c", number), memory))
+    store.open(folder, StoreContext("app", folder, TaskId(0, 0), TopicPartition("c", number), memory))
     return store
 
 
@@ -80,7 +80,7 @@ def test_the_configuration_gives_the_sizes() -> None:
         "rocksdb.write.buffer.bytes": MIB,
     }
     config = StreamsConfig({**settings, "statestore.cache.max.bytes": 0, "statestore.read.cache.max.bytes": 7})
-    memory = StoreMemory.configured(config.integer)
+    memory = StoreMemory.configured(config.integer, config)
     assert (memory.block_cache_bytes, memory.write_buffer_bytes) == (3 * MIB, MIB)
     assert (memory.cache.limit, memory.read_cache.limit) == (0, 7)
     with pytest.raises(StreamsConfigError, match=r"rocksdb\.block\.cache\.bytes"):
@@ -128,6 +128,6 @@ def test_the_number_of_files_does_not_grow_with_the_number_of_writes(tmp_path: P
     """Flush unchanged state twenty times: RocksDB merges four files of a family into one."""
     store = RocksBackend(tmp_path, "default", StoreMemory(block_cache_bytes=2 * MIB, write_buffer_bytes=MIB))
     for turn in range(100):
-        store.write([(b"%d" % number, b"%0200d" % turn) for number in range(1_000)], {Partition("in", 0): NextOffset(turn)})
+        store.write([(b"%d" % number, b"%0200d" % turn) for number in range(1_000)], {TopicPartition("in", 0): NextOffset(turn)})
     wait_until(lambda: len(list(tmp_path.iterdir())) <= 24, what="the end of merging")
     store.close()

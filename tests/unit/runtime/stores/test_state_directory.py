@@ -16,7 +16,7 @@ import pytest
 
 from penstock.runtime.changelog.checkpoint import write_checkpoint
 from penstock.runtime.model.errors import StateDirectoryError, StateDirectoryLockedError, StreamsError
-from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition
 from penstock.runtime.stores.directory import StateDirectory
 from penstock.runtime.stores.locks import FolderLock, SharedLock
 from penstock.runtime.worker.lock_waits import LockWaits
@@ -124,7 +124,7 @@ def test_folders_and_files_are_closed_to_others_whatever_the_umask(directory: St
     try:
         directory.lock()
         task = directory.task_directory(TaskId(0, 0))
-        write_checkpoint(task, {Partition("t", 0): NextOffset(1)})
+        write_checkpoint(task, {TopicPartition("t", 0): NextOffset(1)})
     finally:
         os.umask(before)
     for folder in (directory.path, task):

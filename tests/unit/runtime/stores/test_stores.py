@@ -15,7 +15,7 @@ import pytest
 
 from penstock import serdes
 from penstock.runtime.model.errors import InvalidStateStoreError, StateDirectoryError, StateDirectoryLockedError, TaskCorruptedError
-from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition
 from penstock.runtime.serdes.keys import window_store_key
 from penstock.runtime.stores import KeyValueSupplier, StateStore, StoreContext, StoreLayout, StoreMemory, Stores
 from penstock.runtime.stores.key_value import StagedKeyValueStore, after_prefix
@@ -25,7 +25,7 @@ from penstock.runtime.stores.window import StagedWindowStore
 from tests.support import ROOT, without_root
 
 BUILDER = Stores.timestamped_key_value_store_builder(Stores.persistent_key_value_store("counts"), serdes.STRING, serdes.LONG)
-CHANGELOG = Partition("app-counts-changelog", 0)
+CHANGELOG = TopicPartition("app-counts-changelog", 0)
 HOLD = """
 import sys
 from pathlib import Path

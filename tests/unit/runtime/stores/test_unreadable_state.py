@@ -10,7 +10,7 @@ import pytest
 
 from penstock import Consumed, Materialized, StreamsBuilder, serdes
 from penstock.runtime.model.errors import StateUnreadableError
-from penstock.runtime.model.ids import NextOffset, Partition, TaskId
+from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition
 from penstock.runtime.serdes.serde import Serde
 from penstock.runtime.stores.base import EngineStore, StoreContext
 from penstock.runtime.stores.key_value import StagedKeyValueStore
@@ -18,7 +18,7 @@ from penstock.runtime.stores.suppliers import Stores
 from penstock.runtime.stores.versioned import StagedVersionedStore
 from penstock.testing import TopologyTestDriver
 
-LOG = Partition("app-s-changelog", 0)
+LOG = TopicPartition("app-s-changelog", 0)
 
 
 class Mutable(msgspec.Struct):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.runtime.model.ids import Partition
+from penstock.runtime.model.ids import TopicPartition
 from penstock.runtime.model.offsets import OffsetAndMetadata
 from penstock.runtime.tasks.culprits import LARGEST, CulpritSearch, Verdict
 from tests.support.raw_messages import Raw
 
-INPUT = Partition("in", 0)
+INPUT = TopicPartition("in", 0)
 
 
 def run(search: CulpritSearch, records: int, bad: set[int]) -> tuple[list[int], int]:

@@ -237,7 +237,7 @@ def test_errors_stop_by_default() -> None:
     with numbers() as driver:
         with pytest.raises(DeserializationError, match="in-0@0"):
             driver.create_input_topic("in", S, S).pipe_input("a", "short")
-        with pytest.raises(ProcessingError, match="task 0_0, node invert, record in-0@1: ZeroDivisionError"):
+        with pytest.raises(ProcessingError, match=r"task 0_0, node invert, record in-0@1, at .*: ZeroDivisionError"):
             driver.create_input_topic("in", S, L).pipe_input("a", 0)
         driver.create_input_topic("in", S, L).pipe_input("a", 4)
         assert driver.create_output_topic("out", S, L).read_values_to_list() == [25]
@@ -303,7 +303,7 @@ def test_the_manual_clock_does_not_go_back() -> None:
 
 
 @pytest.mark.parametrize("response", list(ProcessingHandlerResponse))
-def test_a_processing_handler_gets_the_decoded_record_and_only_continue_continues(response: ProcessingHandlerResponse) -> None:
+def test_a_processing_handler_gets_the_decoded_record_and_decides(response: ProcessingHandlerResponse) -> None:
     seen: list[tuple[object, ...]] = []
 
     class Handler(ProcessingExceptionHandler):
@@ -317,18 +317,30 @@ def test_a_processing_handler_gets_the_decoded_record_and_only_continue_continue
     )
     with TopologyTestDriver(topology, {"processing.exception.handler": Handler}) as driver:
         given = driver.create_input_topic("in", S, L)
-        if response is ProcessingHandlerResponse.CONTINUE:
-            given.pipe_input("a", 0)
-        else:
-            with pytest.raises(ProcessingError, match="task 0_0, node invert, record in-0@0: ZeroDivisionError"):
+        if response is ProcessingHandlerResponse.FAIL:
+            with pytest.raises(ProcessingError, match=r"task 0_0, node invert, record in-0@0, at .*: ZeroDivisionError"):
                 given.pipe_input("a", 0)
+        else:
+            given.pipe_input("a", 0)
         assert seen == [("a", 0, b"a", ZeroDivisionError)]
+        if response is ProcessingHandlerResponse.PAUSE:
+            skip(driver, "in", "processing")
         given.pipe_input("a", 5)
         assert driver.create_output_topic("out", S, L).read_values_to_list() == [20]
 
 
-def test_a_record_that_cannot_be_read_fails_where_its_handler_would_pause() -> None:
-    with TopologyTestDriver(upper(), {"deserialization.exception.handler": "penstock.LogAndPauseExceptionHandler"}) as driver:
+def skip(driver: TopologyTestDriver, topic: str, reason: str) -> None:
+    """Skip the record before which the driver's only paused task is paused."""
+    [task] = driver.paused_local_tasks()
+    assert task.paused is not None
+    assert (task.paused.partition.topic, task.paused.offset, task.paused.reason) == (topic, driver.committed_offset(topic), reason)
+    driver.shift_offset(topic)
+    assert driver.resume(task.task_id)
+    assert not driver.paused_local_tasks()
+
+
+def test_a_record_that_cannot_be_read_fails_by_default() -> None:
+    with TopologyTestDriver(upper()) as driver:
         raw = driver.create_input_topic("in", serdes.BYTES, serdes.BYTES)
         with pytest.raises(DeserializationError, match="in-0@0"):
             raw.pipe_input(b"a", b"\xff")
@@ -352,11 +364,13 @@ def test_an_output_that_cannot_be_written_is_left_out_where_its_handler_continue
     topology.add_sink("sink", "out", "number", key_serde=S, value_serde=L)
     with TopologyTestDriver(topology, {"production.exception.handler": Handler}) as driver:
         given = driver.create_input_topic("in", S, S)
-        if response is ProductionExceptionHandlerResponse.CONTINUE:
+        if response in (ProductionExceptionHandlerResponse.CONTINUE, ProductionExceptionHandlerResponse.PAUSE):
             given.pipe_input("a", "x")
         else:
             with pytest.raises(ProductionError, match="record in-0@0"):
                 given.pipe_input("a", "x")
         assert places == [("sink", "in", 0, SerializationExceptionOrigin.VALUE)]
+        if response is ProductionExceptionHandlerResponse.PAUSE:
+            skip(driver, "in", "production")
         given.pipe_input("a", "5")
         assert driver.create_output_topic("out", S, L).read_values_to_list() == [5]

@@ -51,7 +51,8 @@ def test_an_error_of_the_users_names_node_task_and_record(tmp_path: Path) -> Non
     with pytest.raises(ProcessingError) as caught:
         compiled.run(("a", "x", 10), ("b", "y", 30), ("c", "bad", 20), ("d", "z", 90))
     error = caught.value
-    assert str(error) == "task 0_3, node second, record in-3@102: LookupError: no such thing"
+    line = f"{__file__}:{fail.__code__.co_firstlineno + 2} in {fail.__qualname__}"
+    assert str(error) == f"task 0_3, node second, record in-3@102, at {line}: LookupError: no such thing"
     assert (error.node, error.topic, error.partition, error.offset, error.index) == ("second", "in", 3, 102, 2)
     assert isinstance(error.__cause__, LookupError)
     assert [sent[1] for sent in compiled.outputs.sent] == [b"a", b"b"]
@@ -90,7 +91,10 @@ def test_an_error_while_a_cache_is_flushed_belongs_to_no_record(tmp_path: Path) 
     topology.add_operator("stream", ToStream(), ["count"]).add_operator("broken", Peek(lambda key, value: 1 / 0), ["stream"])
     compiled = Compiled(topology, tmp_path)
     compiled.run(("a", "x", 1))
-    with pytest.raises(ProcessingError, match="task 0_3, node broken while a cache was flushed: ZeroDivisionError") as caught:
+    with pytest.raises(
+        ProcessingError,
+        match=r"task 0_3, node broken while a cache was flushed, at .*/test_pipeline\.py:\d+ in \S+<lambda>: ZeroDivisionError",
+    ) as caught:
         compiled.pipeline.flush_caches()
     assert (caught.value.index, caught.value.offset) == (None, None)
 

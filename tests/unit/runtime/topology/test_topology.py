@@ -20,6 +20,7 @@ from penstock import (
     TimeWindows,
     Topology,
     TopologyError,
+    ValueTransformerWithKey,
     WrongPartitionsError,
     serdes,
 )
@@ -61,6 +62,34 @@ def test_parts_are_numbered_in_the_order_in_which_they_were_begun() -> None:
         (2, ("a",)),
         (3, ("app-a-repartition",)),
     ]
+
+
+class Transformer(ValueTransformerWithKey[str, str, str]):
+    def transform(self, read_only_key: str, value: str | None, /) -> str | None:
+        return value
+
+
+def test_the_global_stores_that_a_part_may_read_are_those_of_its_joins_or_any_where_user_code_may_ask() -> None:
+    """Its tasks wait for these alone (rules.md, 27)."""
+
+    def define(builder: StreamsBuilder) -> None:
+        first, other = builder.global_table("g", materialized="first"), builder.global_table("h", materialized="other")
+        builder.stream("plain").filter(second).to("out-0")
+        builder.stream("join").join(first, second, second).to("out-1")
+        builder.stream("both").join(first, second, second).left_join(other, second, second).to("out-2")
+        builder.stream("process").process(Processor).to("out-3")
+        builder.stream("process-values").process_values(Processor).to("out-4")
+        builder.table("transform").transform_values(Transformer).to_stream().to("out-5")
+
+    read = {part.source_topics[0]: part.global_stores for part in resolved(define).sub_topologies()}
+    assert read == {
+        "plain": frozenset(),
+        "join": {"first"},
+        "both": {"first", "other"},
+        "process": None,
+        "process-values": None,
+        "transform": None,
+    }
 
 
 def test_parts_of_global_stores_take_numbers_but_have_no_tasks() -> None:

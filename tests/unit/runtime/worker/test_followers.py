@@ -18,12 +18,15 @@ class Copy:
 
     def __init__(self, acceptable_lag: int = 0) -> None:
         self.now_ms = self.end = self.position = 0
-        self.task = SimpleNamespace(id=TASK, followed=True, caught_up=False, state=TaskState.RUNNING, position=0)
+        self.task = SimpleNamespace(id=TASK, followed=True, caught_up=False, state=TaskState.RUNNING, position=0, measure=self.measure)
         self.followers = Followers(cast(Any, None), cast(Any, self), cast(Any, self), acceptable_lag, RECENTLY_MS, cast(Any, None))
         self.followers._tasks[TASK] = cast(Any, self.task)
 
     def monotonic_ms(self) -> int:
         return self.now_ms
+
+    def measure(self, lag: int, now_ms: int) -> None:
+        assert (lag, now_ms) == (self.lag(TASK), self.now_ms)
 
     def lag(self, task: TaskId) -> int:
         return self.end - self.position

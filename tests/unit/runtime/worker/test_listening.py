@@ -14,6 +14,7 @@ from penstock.runtime.coordination.records import Member
 from penstock.runtime.coordination.registry import Registry
 from penstock.runtime.model.errors import TransactionAbortedError
 from penstock.runtime.model.ids import TaskId
+from penstock.runtime.model.metrics import Metrics
 from penstock.runtime.worker.commands import Answer
 from penstock.runtime.worker.coordination_handler import CoordinationHandler
 from penstock.testing import ManualClock
@@ -32,11 +33,12 @@ def test_commands_that_arrive_with_a_failing_order_are_executed_after_the_recove
             refuse()
         return Answer(True)
 
-    parts: dict[str, Any] = dict.fromkeys(("incarnations", "tasks", "followers", "reader", "restorer", "events"))
+    parts: dict[str, Any] = dict.fromkeys(("incarnations", "tasks", "followers", "reader", "restorer", "events", "global_task", "clock"))
     orders = CoordinationHandler(
         instance="a",
         coordination=SimpleNamespace(poll=lambda: told.pop(0), result=results.append),  # type: ignore[arg-type]  # only its poll
         commands=SimpleNamespace(run=run),  # type: ignore[arg-type]
+        metrics=Metrics(),
         commit=refuse,
         refresh_view=lambda: None,
         **parts,

@@ -6,12 +6,15 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
+from typing import cast
 
 import pytest
 
 from penstock.runtime.model.errors import InvalidStateStoreError, ProcessingError, StreamsError, TaskCorruptedError
 from penstock.runtime.model.ids import TaskId
 from penstock.runtime.worker.supervisor.channel import Channel, ChannelClosedError, Failure
+from penstock.runtime.worker.supervisor.messages import Rows
+from penstock.runtime.worker.supervisor.process_worker import ProcessWorker, RemoteRows
 from tests.support import wait_until
 
 
@@ -119,3 +122,26 @@ def test_a_sender_does_not_wait_for_a_peer_that_does_not_read() -> None:
         channel.notify(b"x" * 100_000)  # far more than the socket takes
     right.close()
     channel.close()
+
+
+class Process:
+    """A worker's process that has one more row of every iterator."""
+
+    def __init__(self) -> None:
+        self.closed: list[int] = []
+
+    def next_rows(self, number: int) -> Rows:
+        return Rows((number,), None)
+
+    def close_rows(self, number: int) -> None:
+        self.closed.append(number)
+
+
+def test_an_iterator_of_another_process_is_closed_there_when_it_is_dropped_begun_or_not() -> None:
+    process = Process()
+    begun = RemoteRows(cast(ProcessWorker, process), Rows((1, 2), 7))
+    assert next(begun) == 1
+    del begun
+    RemoteRows(cast(ProcessWorker, process), Rows((1, 2), 8))
+    assert process.closed == [7, 8]
+    assert list(RemoteRows(cast(ProcessWorker, process), Rows((1, 2), 9))) == [1, 2, 9] and process.closed == [7, 8]

@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from threading import Event
-from typing import cast
+from typing import TypeVar, cast
 
 import pytest
 
 from penstock.runtime.coordination.fleet import Fleet
+from penstock.runtime.model.errors import ApplicationShutdownError
 from penstock.runtime.model.metrics import MetricName
 from penstock.runtime.model.states import State
 from penstock.runtime.worker.queries import StoreParts, StoreQueryParameters
 from penstock.runtime.worker.rpc import Call, Stop
+from penstock.runtime.worker.state_queries import QueryResult, StateQueryRequest
 from penstock.runtime.worker.supervisor.restarts import HEALTHY_MS, LONGEST_WAIT_MS, MAX_DEATHS, Restarts
 from penstock.runtime.worker.supervisor.supervisor import Supervisor, SupervisorCallbacks
 from penstock.runtime.worker.view import WorkerMetadata
 from penstock.testing import ManualClock
 from tests.support import wait_until
+
+R = TypeVar("R")
 
 
 def test_a_worker_is_restarted_at_once_after_its_first_death_and_later_after_each_further_one() -> None:
@@ -88,6 +92,9 @@ class Fake:
 
     def find(self, parameters: StoreQueryParameters) -> Callable[[], StoreParts]:
         return lambda: StoreParts(())
+
+    def query(self, request: StateQueryRequest[R]) -> Callable[[], dict[int | None, QueryResult[R]]]:
+        return dict
 
     def fleet(self) -> Fleet | None:
         return None
@@ -165,6 +172,14 @@ def test_the_exception_handler_decides_whether_a_failed_worker_is_replaced(owner
     assert owner.failed == [error] and second.stops
     second.ends()
     assert owner.over == [error]
+
+
+def test_the_first_error_ends_the_client_and_later_ones_of_siblings_do_not_replace_it(owner: Client) -> None:
+    """A sibling that hears the request to shut the application down fails with that, after the worker whose error was the reason."""
+    first, second = owner.begin(2)
+    first.ends(error := ValueError("the reason"))
+    second.ends(ApplicationShutdownError("heard"))
+    assert owner.failed == [error] and owner.over == [error]
 
 
 def test_no_worker_is_restarted_while_the_client_closes(owner: Client) -> None:

@@ -1,0 +1,86 @@
+"""`penstock dev --reload`: an edit restarts the running instance; an error in it is shown, and the instance goes on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from penstock.orchestration.database import ControlPlane
+from penstock.orchestration.declarations.applications import Applications
+from penstock.orchestration.declarations.project_paths import ProjectPaths, default_database_url
+from penstock.orchestration.instances.operations import Operations
+from tests.support import ROOT, Kafka, unique, wait_until
+
+CODE = """
+from penstock import StreamsBuilder, serdes
+
+def build():
+    builder = StreamsBuilder()
+    words = builder.stream("{input}", key=serdes.STRING, value=serdes.STRING)
+    words.map_values(lambda value: "first " + value).to("{output}", key=serdes.STRING, value=serdes.STRING)
+    return builder.build()
+"""
+WATCHER = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-m', 'penstock.orchestration.instances.reloading']))"
+
+
+@pytest.mark.broker
+def test_an_edit_reaches_the_running_stream_and_an_error_does_not(tmp_path: Path, broker: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PENSTOCK_STREAMS", "PENSTOCK_HOME", "PENSTOCK_DATABASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    application, source, target = unique("app"), broker.create_topic("in", 1), broker.create_topic("out", 1)
+    code = CODE.format(input=source, output=target)
+    (tmp_path / "shop.py").write_text(code)
+    config = f'[applications.{application}.config]\n"bootstrap.servers" = "{broker.bootstrap_servers}"\n'
+    streams_toml = tmp_path / "streams.toml"
+    streams_toml.write_text(f'[applications.{application}]\nfactory = "shop:build"\ninstances = 1\n{config}')
+    home = tmp_path / ".penstock"
+    paths = ProjectPaths(tmp_path, home, streams_toml, default_database_url(home))
+    operations = Operations(paths, Applications.read(streams_toml), ControlPlane(paths.database_url))
+    name, log = f"{application}-1", tmp_path / "reload.log"
+
+    def shows(value: str, wanted: str) -> None:
+        broker.produce(source, [(b"key", value.encode())])
+        wait_until(lambda: wanted.encode() in [record.value for record in broker.consume(target)], 60, wanted)
+
+    def said(text: str) -> None:
+        wait_until(lambda: text in log.read_text(), 60, f"{text!r} in the watcher's output")
+
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with log.open("wb") as output:  # its parent is a process that can be ended, as the one of penstock dev
+        parent = subprocess.Popen([sys.executable, "-c", WATCHER], cwd=tmp_path, env=environment, stderr=output)
+    try:
+        operations.start(name, actor="test")
+        first = operations.launcher.running(name)
+        said("restarting instances when code in")
+        shows("a", "first a")
+
+        (tmp_path / "shop.py").write_text(code.replace('"first " + value', '"first " + ) value'))
+        said(f"the new code of {application} does not start; {name} goes on")
+        assert f"SyntaxError: unmatched ')' ({tmp_path / 'shop.py'}, line 7)" in log.read_text()
+        shows("b", "first b")
+        (tmp_path / "test_shop.py").write_text("")
+        assert operations.launcher.running(name) == first, "neither the error nor a file that is not imported has restarted it"
+
+        (tmp_path / "shop.py").write_text(code.replace("first", "other"))
+        said(f"{name} runs the new code")
+        shows("c", "other c")
+        assert operations.launcher.running(name) != first
+        parent.kill()
+        wait_until(lambda: not _watched(tmp_path), 60, "the end of the watcher after its parent's")
+    finally:
+        parent.kill()
+        parent.wait()
+        operations.launcher.stop(name, 5.0, kill=True)
+        operations.control_plane.close()
+
+
+def _watched(folder: Path) -> bool:
+    """Return True if a watcher of this folder lives."""
+    module = "penstock.orchestration.instances.reloading"
+    found = psutil.process_iter(["cmdline", "cwd"])
+    return any(module in (process.info["cmdline"] or []) and process.info["cwd"] == str(folder) for process in found)
