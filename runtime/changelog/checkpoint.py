@@ -39,9 +39,9 @@ class CheckpointInterval:
         self._interval_ms = interval_ms
         self._last_ms = now_ms
 
-    def is_due(self, now_ms: int) -> bool:
-        """Return True if the interval has passed, and begin the next one."""
-        if now_ms - self._last_ms < self._interval_ms:
+    def is_due(self, now_ms: int, at_least_ms: int = 0) -> bool:
+        """Return True if the interval has passed, and `at_least_ms`; begin the next one then."""
+        if now_ms - self._last_ms < max(self._interval_ms, at_least_ms):
             return False
         self._last_ms = now_ms
         return True

@@ -8,6 +8,7 @@ docs/metrics.md lists all of them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from threading import Lock
@@ -22,6 +23,8 @@ THREAD = "stream-thread-metrics"
 TASK = "stream-task-metrics"
 NODE = "stream-processor-node-metrics"
 STATE = "stream-state-metrics"
+
+_NOT_IN_A_NAME = re.compile("[^a-zA-Z0-9_]")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -44,6 +47,9 @@ class Counter:
         self.value = 0
 
     def add(self, n: int = 1) -> None:
+        """Add a number. Raises ValueError if it is negative: Prometheus reads a counter that falls as one that began again."""
+        if n < 0:
+            raise ValueError(f"a counter only increases, and {n} was added: use a gauge")
         self.value += n
 
 
@@ -56,7 +62,8 @@ class Gauge:
         self.value = 0.0
 
     def set(self, value: float) -> None:
-        self.value = value
+        """Set the value. Raises TypeError or ValueError if it is no number, which would make the whole page of metrics unreadable."""
+        self.value = float(value)
 
 
 class Latency:
@@ -80,7 +87,8 @@ class Latency:
 
 
 class Metrics:
-    """Registry of one client's metrics. The same name, group and tags return the same object."""
+    """Registry of one client's metrics. The same name, group and tags return the same object; as a metric of another kind they are refused
+    with ValueError."""
 
     def __init__(self, **tags: str) -> None:
         self._tags = {tag.replace("_", "-"): value for tag, value in tags.items()}
@@ -91,17 +99,20 @@ class Metrics:
         self._latencies: dict[MetricName, Latency] = {}
 
     def _name(self, name: str, group: str, tags: dict[str, str], *, counts: bool = False) -> MetricName:
-        own = {tag.replace("_", "-"): value for tag, value in tags.items()}
+        own = {tag.replace("_", "-"): str(value) for tag, value in tags.items()}  # users' tags may be numbers
         return MetricName(name, group, tuple(sorted({**self._tags, **own}.items())), counts)
 
     def counter(self, name: str, group: str, **tags: str) -> Counter:
         """Return the counter with this name, which ends in `-total`."""
+        key = self._name(name, group, tags, counts=True)
         with self._lock:
-            return self._counters.setdefault(self._name(name, group, tags, counts=True), Counter())
+            _refuse(key, "counter", gauge=self._gauges, latency=self._latencies)
+            return self._counters.setdefault(key, Counter())
 
     def gauge(self, name: str, group: str, **tags: str) -> Gauge:
         key = self._name(name, group, tags)
         with self._lock:
+            _refuse(key, "gauge", counter=self._counters, latency=self._latencies)
             gauge = self._set_gauges.setdefault(key, Gauge())
             self._gauges[key] = lambda: gauge.value
             return gauge
@@ -113,8 +124,10 @@ class Metrics:
 
     def latency(self, name: str, group: str, **tags: str) -> Latency:
         """Return the latency with this name, published as `<name>-avg` and `<name>-max`, in ms."""
+        key = self._name(name, group, tags)
         with self._lock:
-            return self._latencies.setdefault(self._name(name, group, tags), Latency())
+            _refuse(key, "latency", counter=self._counters, gauge=self._gauges)
+            return self._latencies.setdefault(key, Latency())
 
     def remove(self, **tags: str) -> None:
         """Remove every metric that has all of these tags, for example when a task is closed."""
@@ -134,6 +147,13 @@ class Metrics:
             found[replace(key, name=f"{key.name}-avg")] = latency.average
             found[replace(key, name=f"{key.name}-max")] = latency.maximum
         return found
+
+
+def _refuse(key: MetricName, kind: str, **others: Mapping[MetricName, object]) -> None:
+    """Raise ValueError if the metric is registered as one of another kind: its values would be those of either."""
+    for other, known in others.items():
+        if key in known:
+            raise ValueError(f"metric {key.name} is a {other} already, with the same tags, and cannot be a {kind} too: use another name")
 
 
 class StreamsMetrics:
@@ -169,17 +189,18 @@ class _PrometheusView(Collector):
         self._values = values
 
     def collect(self) -> Iterator[Metric]:
-        """Yield one metric family per name. As Prometheus requires, all its metrics have the same tags; missing ones are empty. A gauge may
-        have Kafka Streams' name and end in `_total`; a counter that does not is exported as a gauge, since the format would rename it."""
-        by_name: dict[tuple[str, str], list[tuple[MetricName, float]]] = {}
+        """Yield one metric family per name in Prometheus, which several metrics of a user may share. As Prometheus requires, all of its
+        metrics have the same tags; missing ones are empty. A gauge may have Kafka Streams' name and end in `_total`; a counter that does
+        not is exported as a gauge, since the format would rename it."""
+        by_name: dict[str, list[tuple[MetricName, float]]] = {}
         for key, value in sorted(self._values().items()):
-            by_name.setdefault((key.group, key.name), []).append((key, value))
-        for (group, metric), found in by_name.items():
-            name = prometheus_name(group, metric)
+            by_name.setdefault(prometheus_name(key.group, key.name), []).append((key, value))
+        for name, found in by_name.items():
+            first = found[0][0]
             labels = sorted({_plain(tag) for key, _ in found for tag, _ in key.tags})
             counts = name.endswith("_total") and all(key.counts for key, _ in found)
             make = CounterMetricFamily if counts else GaugeMetricFamily
-            family = make(name, f"{metric} of {group} (Kafka Streams)", labels=labels)
+            family = make(name, f"{first.name} of {first.group}", labels=labels)
             for key, value in found:
                 tags = {_plain(tag): of for tag, of in key.tags}
                 family.add_metric([tags.get(label, "") for label in labels], value)
@@ -187,12 +208,12 @@ class _PrometheusView(Collector):
 
 
 def prometheus_name(group: str, name: str) -> str:
-    """Return the name under which Prometheus sees a metric."""
+    """Return the name under which Prometheus sees a metric. Characters that are not allowed there become underscores."""
     return _plain(f"kafka_streams_{group}_{name}")
 
 
 def _plain(name: str) -> str:
-    return name.replace("-", "_").replace(".", "_")
+    return _NOT_IN_A_NAME.sub("_", name)
 
 
 def prometheus_text(values: Mapping[MetricName, float]) -> bytes:

@@ -142,8 +142,9 @@ class Committer:
 
     def _checkpoint_if_due(self, now_ms: int) -> None:
         """Write checkpoints (KIP-116). Called when a commit is due, so the interval is a multiple of the commit interval. Tasks without a
-        commit or restore since their last checkpoint are left out."""
-        if not self._checkpoints.is_due(now_ms):
+        commit or restore since their last checkpoint are left out. Before the first grant nothing is committed, and a commit stays due:
+        global stores are saved at most once per commit interval then."""
+        if not self._checkpoints.is_due(now_ms, 0 if self._incarnations.current.granted else self._interval_ms):
             return
         for task in self._tasks.in_state(TaskState.RESTORING, TaskState.RUNNING, TaskState.PAUSED):
             if task.unsaved:

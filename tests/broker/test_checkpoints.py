@@ -9,12 +9,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 
 import pytest
 
 from penstock import serdes
 from penstock.runtime.changelog.checkpoint import read_checkpoint
 from penstock.runtime.client.kafka_streams import KafkaStreams
+from penstock.runtime.coordination.coordination import Coordination, Instruction
 from penstock.runtime.dsl.builder import StreamsBuilder
 from penstock.runtime.dsl.options import Consumed, Materialized, Produced
 from penstock.runtime.kafka import log_reader
@@ -27,7 +29,8 @@ from penstock.runtime.stores.budget import MIB
 from penstock.runtime.stores.directory import StateDirectory
 from penstock.runtime.stores.rocks import RocksStore
 from penstock.runtime.topology.topology import Topology
-from penstock.runtime.worker.queries import StoreQueryParameters
+from penstock.runtime.worker import committer
+from penstock.runtime.worker.queries import IsolationLevel, StoreQueryParameters
 from tests.broker.test_queries import hold_restores
 from tests.support import Kafka, wait_until
 from tests.support.engine import client, counts_become, reaches, running
@@ -115,6 +118,60 @@ def test_active_and_global_stores_are_flushed_at_the_interval_and_not_before(
     assert flushes == {"counts": 2, "airports": 2}, "once more at a clean close"
     last = read_checkpoint(task)[changelog]
     assert last is not None and last > first
+
+
+def test_a_checkpoint_waits_for_a_commit(
+    broker: Kafka,
+    topic: Callable[..., str],
+    application_id: str,
+    state_dir: Path,
+    flushes: Counter[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """KIP-116: only what is committed is saved, so the commit interval is the least one."""
+    words, counted, airports = topic("words"), topic("counted"), topic("airports", config={"cleanup.policy": "compact"})
+    monkeypatch.setattr(committer, "EVENTS_WAIT_MS", 4 * FIVE_MINUTES)
+    clock, task = ShiftedClock(), state_dir / application_id / "0_0"
+    settings: dict[str, object] = {"commit.interval.ms": 2 * FIVE_MINUTES, "processing.guarantee": "at_least_once"}
+    with shifted(broker, topology(words, airports, counted), application_id, state_dir, clock, **settings) as streams:
+        broker.produce(words, [("a", "1")], partition=0)
+        uncommitted = StoreQueryParameters("counts", isolation_level=IsolationLevel.READ_UNCOMMITTED)
+        wait_until(lambda: streams.store(uncommitted).get("a") == 1, what="the record")
+        clock.ahead += FIVE_MINUTES + 1
+        for _ in range(10):
+            streams.all_local_store_partition_lags()  # a turn of the worker
+        assert not flushes and not (task / ".checkpoint").exists(), "the interval has passed, without a commit"
+        clock.ahead += FIVE_MINUTES
+        wait_until((task / ".checkpoint").exists, what="the file, after the commit")
+        assert read_checkpoint(task)[TopicPartition(f"{application_id}-counts-changelog", 0)] == 1
+
+
+def test_a_worker_that_waits_for_its_first_tasks_saves_global_stores_at_the_commit_interval(
+    broker: Kafka, topic: Callable[..., str], application_id: str, state_dir: Path, flushes: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It commits nothing, so a commit stays due."""
+    words, counted, airports = topic("words"), topic("counted"), topic("airports", config={"cleanup.policy": "compact"})
+    broker.produce(airports, [("EWR", "Newark")], partition=0)
+    turns, may_join, poll = Counter[str](), Event(), Coordination.poll
+
+    def held(coordination: Coordination) -> list[Instruction]:
+        turns["turn"] += 1
+        return poll(coordination) if may_join.is_set() else []
+
+    monkeypatch.setattr(Coordination, "poll", held)
+    clock = ShiftedClock()
+    settings = {"statestore.checkpoint.interval.ms": 0, "commit.interval.ms": FIVE_MINUTES}
+    made = topology(words, airports, counted)
+    with KafkaStreams(made, client(broker, made, application_id, state_dir, **settings).config, clock=clock) as streams:
+        streams.start()
+        wait_until(lambda: turns["turn"], what="a turn")
+        clock.ahead += FIVE_MINUTES
+        wait_until(lambda: flushes["airports"], what="a checkpoint")
+        before = turns["turn"]
+        wait_until(lambda: turns["turn"] >= before + 20, what="more turns")
+        assert flushes == {"airports": 1} and streams.state is not State.RUNNING
+        may_join.set()
+        reaches(streams, State.RUNNING)
 
 
 def test_an_interval_of_0_means_each_commit(

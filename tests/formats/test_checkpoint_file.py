@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock import StreamsConfig
 from penstock.runtime.changelog.checkpoint import CheckpointInterval, read_checkpoint, write_checkpoint
 from penstock.runtime.model.errors import StateDirectoryError
 from penstock.runtime.model.ids import NextOffset, TopicPartition
@@ -99,3 +100,5 @@ def test_a_checkpoint_is_due_at_the_first_commit_after_the_interval() -> None:
     assert [now for now in range(1_000, 2_001, 100) if interval.is_due(now)] == [1_300, 1_600, 1_900]
     each = CheckpointInterval(0, now_ms=1_000)
     assert all(each.is_due(now) for now in (1_000, 1_000, 1_100))
+    assert [now for now in range(1_100, 2_001, 100) if each.is_due(now, at_least_ms=400)] == [1_500, 1_900]
+    assert StreamsConfig({"application.id": "a", "bootstrap.servers": "b:1"}).integer("statestore.checkpoint.interval.ms") == 5 * 60_000

@@ -1,13 +1,14 @@
 """Metrics keep Kafka Streams' names in the process and turn into Prometheus' over HTTP."""
 
 import socket
+from collections.abc import Callable
 from urllib.request import urlopen
 
 import pytest
 
 from penstock.runtime.endpoint import metrics_server
 from penstock.runtime.model.errors import StreamsError
-from penstock.runtime.model.metrics import TASK, THREAD, MetricName, Metrics, prometheus_text
+from penstock.runtime.model.metrics import TASK, THREAD, MetricName, Metrics, StreamsMetrics, prometheus_text
 
 
 def free_port() -> int:
@@ -79,6 +80,48 @@ def test_metrics_of_several_workers_are_one_family_for_prometheus() -> None:
     assert text.count("# TYPE kafka_streams_stream_thread_metrics_commit_total counter") == 1
     assert 'commit_total{client_id="app-1",thread_id=""} 7.0' in text
     assert 'commit_total{client_id="app-1",thread_id="app-1-StreamThread-2"} 7.0' in text
+
+
+def test_whatever_a_processor_names_and_sets_the_page_stays_readable() -> None:
+    """Prometheus allows few characters, refuses a page on which a name begins twice, and knows no None."""
+    metrics = Metrics(client_id="a")
+    of_processor = StreamsMetrics(metrics, "0_0", "p")
+    of_processor.counter("rows/s read, ä-total").add(1)
+    of_processor.counter("seen-total", **{"my tag": 5}).add(2)  # type: ignore[arg-type]  # without a type checker
+    of_processor.counter("seen.total").add(3)
+    lines = prometheus_text(metrics.values()).decode().splitlines()
+    prefix, tags = "kafka_streams_stream_processor_node_metrics_", 'processor_node_id="p",task_id="0_0"'
+    assert [line.removeprefix(prefix) for line in lines if not line.startswith("#")] == [
+        f'rows_s_read____total{{client_id="a",{tags}}} 1.0',
+        f'seen_total{{client_id="a",my_tag="5",{tags}}} 2.0',
+        f'seen_total{{client_id="a",my_tag="",{tags}}} 3.0',
+    ]
+    types = [line.removeprefix(f"# TYPE {prefix}") for line in lines if "# TYPE" in line]
+    assert types == ["rows_s_read____total counter", "seen_total counter"]
+    with pytest.raises(TypeError, match="NoneType"):
+        of_processor.gauge("of").set(None)  # type: ignore[arg-type]
+
+
+def test_a_counter_does_not_fall() -> None:
+    counter = Metrics().counter("seen-total", TASK)
+    with pytest.raises(ValueError, match="-1 was added: use a gauge"):
+        counter.add(-1)
+    assert counter.value == 0
+
+
+@pytest.mark.parametrize("first", ["counter", "gauge", "latency"])
+@pytest.mark.parametrize("second", ["counter", "gauge", "latency"])
+def test_a_metric_is_of_one_kind(first: str, second: str) -> None:
+    """As two, a page would have the value of one under the type of the other."""
+    metrics = Metrics()
+    kinds: dict[str, Callable[..., object]] = {"counter": metrics.counter, "gauge": metrics.gauge, "latency": metrics.latency}
+    made = kinds[first]("of", TASK, task_id="0_0")
+    kinds[second]("of", TASK, task_id="0_1")
+    if first == second:
+        assert kinds[second]("of", TASK, task_id="0_0") is made
+        return
+    with pytest.raises(ValueError, match=f"metric of is a {first} already, with the same tags, and cannot be a {second} too"):
+        kinds[second]("of", TASK, task_id="0_0")
 
 
 def test_a_port_in_use_is_named() -> None:
