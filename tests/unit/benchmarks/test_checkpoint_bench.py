@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from xml.etree import ElementTree
 
 from benchmarks.checkpoints import BEGIN, END, PAGE, Restart, Row, Steady, run_seconds, table
@@ -33,6 +34,17 @@ def test_the_plot_is_an_svg_with_a_bar_per_value() -> None:
     assert "a < b" in [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
 
 
-def test_the_page_has_the_place_for_it() -> None:
+def test_the_page_has_the_place_for_it_and_no_measured_figure_elsewhere() -> None:
+    """`--write` would leave it behind."""
     page = PAGE.read_text(encoding="utf-8")
     assert page.index(BEGIN) < page.index(END)
+    conclusions = page[page.index(END) :]
+    assert re.findall(r"\d[\d,.]* *(?:ms|%|records|million|thousand)\b", conclusions) == []
+
+
+def test_an_interval_is_on_the_page_only_if_it_was_measured() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    measured = page[page.index(BEGIN) : page.index(END)]
+    rows = [line.split("|")[1].strip() for line in measured.splitlines() if line.startswith("| ")]
+    assert rows[0] == "interval" and {"every commit", "30 s"} <= set(rows)
+    assert "300 s" in rows or "which was not measured here" in page

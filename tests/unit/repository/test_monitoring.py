@@ -61,6 +61,21 @@ def test_labels_of_queries_are_tags_of_the_metrics(file: Path) -> None:
         assert {*matched, *(label.strip() for group in grouped for label in group.split(","))} <= tags, text
 
 
+@pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda file: file.name)
+def test_all_of_a_choice_means_all_of_the_chosen_application(dashboard: Path) -> None:
+    """With `allValue` Grafana would put that in place of the values: the clients of every application."""
+    variables = json.loads(dashboard.read_text())["templating"]["list"]
+    dependent = [variable for variable in variables if "$application" in json.dumps(variable["query"])]
+    assert [variable["includeAll"] for variable in dependent] == [True]
+    assert not [variable["name"] for variable in dependent if "allValue" in variable]
+    chosen = {f"${variable['name']}" for variable in dependent} | {"$application"}
+    for panel in panels(dashboard):
+        for target in panel["targets"]:
+            selectors = re.findall(r"kafka_streams_\w+(\{[^}]*\})?", target["expr"])
+            unbound = [each for each in selectors if not any(name in each for name in chosen)]
+            assert len(unbound) <= target["expr"].count(" and on "), target["expr"]
+
+
 def test_counters_are_read_as_rates_and_gauges_as_they_are() -> None:
     types = {metric.prometheus: metric.type for metric in documented_metrics()}
     for text in [*(rule["expr"] for rule in rules()), *(text for dashboard in DASHBOARDS for text in expressions(dashboard))]:
