@@ -24,13 +24,13 @@ class Documented:
 
 
 def documented_metrics() -> set[Documented]:
-    """Return the metrics of the page."""
+    """Return the metrics of the page, from the tables whose heading is a group."""
     found: set[Documented] = set()
     group = ""
     for line in (ROOT / "docs" / "metrics.md").read_text().splitlines():
         if line.startswith("## "):
-            group = re.findall(r"`(.+)`", line)[0]
-        elif line.startswith("| `"):
+            group = next(iter(re.findall(r"^## `(.+)`", line)), "")
+        elif group and line.startswith("| `"):
             names, _, kind, _, tags, _ = (cell.strip() for cell in line.strip("|").split("|"))
             common = {"client-id"} if group == CLIENT else {"client-id", "thread-id"}
             for alternative in tags.split(";"):
