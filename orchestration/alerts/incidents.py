@@ -72,6 +72,7 @@ def of_globals(session: Session, application: Application, events: Sequence[Even
             alert, opened = alerts.open_alert(session, new, actor=ACTOR, at=at)
             if not opened and alert.last_seen_at == event.at:
                 run = {name: value for name, value in alert.detail.items() if name in _RUN}
+                new = _recovery_alert(event, application.global_recovery, alert.detail)
                 alert.title, alert.detail = alerts.printable(new.title, alerts.MOST_TITLE), {**new.detail, **run}  # from the last recovery
             runs += _restore(session, application, alert, event, at)
         elif event.kind == EventKind.GLOBAL_TOPIC_NOT_COMPACTED.value:
@@ -128,15 +129,22 @@ def _because(payload: Mapping[str, object]) -> str:
     return f"; {reason}" if reason else ""
 
 
-def _recovery_alert(event: Event, policy: GlobalRecoveryPolicy) -> NewAlert:
-    """Return the alert of a recovery: its title says which records were deleted before they were read, and when at the earliest."""
+def _recovery_alert(event: Event, policy: GlobalRecoveryPolicy, known: Mapping[str, object] | None = None) -> NewAlert:
+    """Return the alert of a recovery: its title says which records were deleted before they were read, and when at the earliest. `known`:
+    details of the alert that it continues, whose losses are not over because the store is rebuilt once more."""
     payload = event.payload
     attempt, wait, current_ms = (payload.get(name) for name in ("attempt", "wait_seconds", "current_ms"))
     number = attempt if isinstance(attempt, int) else 1
     again = f" (the {number}. time in a row, after {wait} s)" if number > 1 else ""
     store = f"{payload.get('store')} on {event.instance}"
-    current = f"{from_ms(current_ms):%Y-%m-%d %H:%M:%S} UTC" if isinstance(current_ms, int) else None
+    current: object = f"{from_ms(current_ms):%Y-%m-%d %H:%M:%S} UTC" if isinstance(current_ms, int) else None
     lost = {log: _records(offsets) for log, offsets in lost_offsets(event).items()}
+    before = {} if known is None else known.get("lost")
+    if known is not None and isinstance(before, dict) and before:
+        for log, records in before.items():
+            later = lost.get(log, records)
+            lost[log] = records if later in records else f"{records}, then {later}"
+        current = known.get("complete until")
     gone = "".join(f"; lost: {records} of {log}" for log, records in lost.items())
     since = f", written after {current}" if gone and current else ""
     title = (
@@ -194,7 +202,7 @@ def lost_offsets(event: Event) -> dict[str, range]:
 
 
 def _records(offsets: range) -> str:
-    return f"{len(offsets)} records (offsets {offsets.start} to {offsets.stop - 1})"
+    return f"at most {len(offsets)} record{'s' * (len(offsets) != 1)} (offsets {offsets.start} to {offsets.stop - 1})"
 
 
 def _compaction_alert(event: Event) -> NewAlert:

@@ -18,6 +18,8 @@ TOPIC_ID = "topic.id"
 """Name of the id of the topic that the store's offsets belong to."""
 AT_END_MS = "at.end.ms"
 """Name of the wall-clock time at which the store had everything of that topic, as decimal digits."""
+COMPLETE_MS = "complete.ms"
+"""Name of the wall-clock time until which a global store had everything of its topic; absent in one that was never complete."""
 _STREAM_TIME = "stream.time"
 _INT64 = struct.Struct(">q")
 
@@ -76,6 +78,12 @@ def stored_topic_id(meta: Callable[[str], bytes | None]) -> str | None:
     """Return the id of the topic that a store's offsets belong to, from its metadata by name."""
     known = meta(TOPIC_ID)
     return None if known is None else known.decode()
+
+
+def stored_complete_ms(store: EngineStore) -> int | None:
+    """Return the wall-clock time until which a global store had everything of its topic; None if it was never complete."""
+    stored = store.get_meta(COMPLETE_MS)
+    return None if stored is None else int(stored)
 
 
 def stored_stream_time(stores: Mapping[str, EngineStore]) -> int:

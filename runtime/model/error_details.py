@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import struct
 import sysconfig
 import traceback
 from collections.abc import Iterable
@@ -28,7 +29,10 @@ _MOST_ERRORS = 4
 _FIRST, _LAST = 6, 12
 """Number of frames of an exception that are kept at the beginning, which is the application's, and at the end of a longer stack."""
 _FIELD = re.compile(r" - at (?:`key` in )?`(\$[^`]{0,200})`$")
+_MISSING_FIELD = re.compile(r"^Object missing required field `([^`]{0,200})`")
+_MISSING_PROPERTY = re.compile(r"^'([^']{0,200})' is a required property$")
 _BYTE = re.compile(r"\(byte (\d+)\)$")
+_OTHER_SIZE = re.compile(r"^unpack requires a buffer of (\d+) bytes$")
 _LIBRARIES = (*(os.path.join(path, "") for path in set(sysconfig.get_paths().values())), "<frozen ")
 
 _Frame = tuple[FrameType, int]
@@ -141,13 +145,19 @@ def _position(error: BaseException, raw: bytes) -> tuple[str | None, int | None]
             at, path = _BYTE.search(text), _FIELD.search(text)
             byte = int(at[1]) if at else len(raw) if text == "Input data was truncated" else byte
             field = path[1] if path else field
+            if missing := _MISSING_FIELD.search(text):
+                field = f"{field or '$'}.{missing[1]}"
+        elif isinstance(each, struct.error):  # of a number, after or before which the bytes end
+            size = _OTHER_SIZE.search(text_of(each))
+            byte = min(int(size[1]), len(raw)) if size else byte
         else:
-            field = _of_schema(getattr(each, "absolute_schema_path", None)) or field
+            field = _of_schema(each) or field
     return field, byte
 
 
-def _of_schema(path: object) -> str | None:
+def _of_schema(error: BaseException) -> str | None:
     """Return the field of a jsonschema error from the path in its schema: the path in the data has keys of the record."""
+    path: object = getattr(error, "absolute_schema_path", None)
     if not isinstance(path, Iterable):
         return None
     steps, field = iter(path), "$"
@@ -156,4 +166,6 @@ def _of_schema(path: object) -> str | None:
             field += f".{next(steps, '')}"
         elif step in ("items", "prefixItems", "additionalProperties", "patternProperties"):
             field += "[...]"
+    if missing := _MISSING_PROPERTY.search(str(getattr(error, "message", ""))):
+        field += f".{missing[1]}"
     return writable(field)

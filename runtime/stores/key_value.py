@@ -136,8 +136,8 @@ class KeyValueView(KeyValueReads):
         return self._reader.stored(self._backend.get(data), data) if row is None else self._reader.staged(row[1], row[2], data)
 
     def approximate_num_entries(self) -> int:
-        """Return an estimate that may count overwritten keys more than once."""
-        return self._backend.approximate_size()
+        """Return an estimate that may count overwritten and uncommitted keys more than once."""
+        return self._backend.approximate_size() + self._staged.count()
 
     def committed_offsets(self) -> dict[TopicPartition, NextOffset]:
         """Return the next offsets of changelog and inputs up to which the committed content goes."""

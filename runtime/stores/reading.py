@@ -20,14 +20,15 @@ StagedRow = tuple[bytes, object, int]
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """The uncommitted rows of a store: that of a key, and those with lo <= key < hi in the order of the keys. Only the store's own thread
-    may call these; what they return does not change any more."""
+    """The uncommitted rows of a store: that of a key, those with lo <= key < hi in the order of the keys, and their number. Only the
+    store's own thread may call these; what they return does not change any more."""
 
     find: Callable[[bytes], StagedRow | None]
     range: Callable[[bytes | None, bytes | None], list[StagedRow]]
+    count: Callable[[], int]
 
 
-NOTHING_STAGED = Staged(lambda key: None, lambda lo, hi: [])
+NOTHING_STAGED = Staged(lambda key: None, lambda lo, hi: [], lambda: 0)
 """For views of committed data."""
 
 

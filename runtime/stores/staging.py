@@ -435,7 +435,7 @@ class StagedStore(BackedStore[B], EntryStore):
 
     def _staged(self, uncommitted: bool) -> Staged:
         """Return what a view shows beside the committed rows."""
-        return Staged(self._staged_row, self._staged_range) if uncommitted else NOTHING_STAGED
+        return Staged(self._staged_row, self._staged_range, lambda: len(self._uncommitted)) if uncommitted else NOTHING_STAGED
 
     def _staged_row(self, key: bytes) -> StagedRow | None:
         entry = self._uncommitted.get(key)

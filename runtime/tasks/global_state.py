@@ -56,7 +56,7 @@ class GlobalProgress:
 @dataclass(slots=True)
 class GlobalState:
     """State of one store. `facts`: its topic's description when reading began; `looked_ms`: wall-clock time of that description, to
-    recognise older ones. The other times are monotonic, except `at_end_ms`."""
+    recognise older ones. The other times are monotonic, except `at_end_ms` and `complete_ms`."""
 
     spec: GlobalStore
     facts: TopicFacts
@@ -64,6 +64,10 @@ class GlobalState:
     phase: Phase = Phase.RESTORING
     positions: dict[TopicPartition, NextOffset] = field(default_factory=dict)
     at_end_ms: int | None = None
+    complete_ms: int | None = None
+    """Wall-clock time until which its content had everything of the topic, as stored; None: its content was never complete."""
+    stored_positions: Mapping[TopicPartition, NextOffset | None] = field(default_factory=dict)
+    """Offsets in the store when it was opened, if they are of this topic."""
     observation: Observation[Mapping[str, TopicFacts]] | None = None
     recovery_since_ms: int | None = None
     restored: dict[TopicPartition, int] = field(default_factory=dict)

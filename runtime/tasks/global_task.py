@@ -31,6 +31,7 @@ from penstock.runtime.changelog.checkpoint import measure_checkpoint
 from penstock.runtime.changelog.listeners import StateRestoreListener
 from penstock.runtime.changelog.progress import UPDATE_MS, GlobalStoreName, TaskRestore
 from penstock.runtime.changelog.staleness import Changelog, mark_at_end, stale_reason
+from penstock.runtime.changelog.store_metadata import COMPLETE_MS, stored_complete_ms, stored_topic_id
 from penstock.runtime.kafka.clients import ClientProperties
 from penstock.runtime.kafka.log_reader import LogReader, Poll
 from penstock.runtime.kafka.topic_admin import create_commands
@@ -145,13 +146,17 @@ class GlobalTask:
             if reason is None:
                 self._begin(state, asked_ms)
             else:
-                self._rebuild(state, reason)
+                self._rebuild(state, reason, lost=self._deleted_unread(state.stored_positions))
         self._watch.start()
 
     def _opened(self, state: GlobalState) -> str | None:
         """Open the store. Return why its data cannot be used, None if it can."""
         try:
-            self._open_store(state.spec.store)
+            store = state.spec.store
+            self._open_store(store)
+            state.complete_ms = stored_complete_ms(store)
+            if stored_topic_id(store.get_meta) == state.facts.topic_id:
+                state.stored_positions = {partition: store.committed_offset(partition) for partition in state.facts.ends}
             return self._stale(state)
         except TaskCorruptedError as error:
             return _damage(error)
@@ -234,7 +239,7 @@ class GlobalTask:
             if partition not in state.positions or partition in poll.out_of_range:
                 continue
             if (reason := self._gap(state)) is not None:
-                self._rebuild(state, reason, partition)
+                self._rebuild(state, reason, partition, self._deleted_unread(state.positions))
                 continue
             self._apply(state, partition, messages)
         for partition, offset in poll.ends.items():
@@ -335,8 +340,7 @@ class GlobalTask:
 
     def _finish(self, state: GlobalState) -> None:
         store = state.spec.store
-        mark_at_end(store, state.facts.topic_id, state.at_end_ms or 0)
-        store.commit(dict(state.positions))
+        self._commit_complete(state)
         state.phase = Phase.RUNNING
         for partition, count in state.restored.items():
             for listener in self._listeners:
@@ -352,6 +356,13 @@ class GlobalTask:
             log.info("global store %s is rebuilt: %d records in %.1f s", store.name, records, seconds)
             payload = {**self._name(state).payload, "records": records, "seconds": seconds}
             self._events.emit(EventKind.GLOBAL_RECOVERY_ENDED, payload)
+
+    def _commit_complete(self, state: GlobalState) -> None:
+        """Commit the positions of a store that has everything up to `at_end_ms`."""
+        store, state.complete_ms = state.spec.store, state.at_end_ms or 0
+        mark_at_end(store, state.facts.topic_id, state.complete_ms)
+        store.set_meta(COMPLETE_MS, b"%d" % state.complete_ms)
+        store.commit(dict(state.positions))
 
     def _deleted_unread(self, positions: Mapping[TopicPartition, int | None]) -> dict[str, dict[str, int]]:
         """Return, by partition, the range of offsets from a position that is no longer on the log to the log's start."""
@@ -379,7 +390,7 @@ class GlobalTask:
             "attempt": state.attempt,
             "wait_seconds": wait_s,
             "lost": lost or {},
-            "current_ms": state.at_end_ms if state.phase is Phase.RUNNING else None,
+            "current_ms": state.at_end_ms if state.phase is Phase.RUNNING else state.complete_ms,
         }
         self._events.emit(EventKind.GLOBAL_RECOVERY_STARTED, payload, coordinates=state.spec.topic)
         self._recoveries[state.spec.topic].add()
@@ -392,6 +403,7 @@ class GlobalTask:
             self._reader.unassign(each)
         state.positions.clear()
         store.wipe()
+        state.complete_ms = None
         asked_ms = state.looked_ms = self._clock.wall_ms()
         if wait_s:
             return  # the topic's description, renewed every second, starts the recovery
@@ -533,8 +545,7 @@ class GlobalTask:
         for state in self._states.values():
             store = state.spec.store
             if state.phase is Phase.RUNNING:
-                mark_at_end(store, state.facts.topic_id, state.at_end_ms or 0)
-                store.commit(dict(state.positions))
+                self._commit_complete(state)
             store.flush()
             if store.persistent:
                 offsets.update({each: offset for each in state.facts.ends if (offset := store.committed_offset(each)) is not None})

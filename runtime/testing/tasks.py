@@ -26,6 +26,7 @@ from penstock.runtime.stores.custom import build_global_store
 from penstock.runtime.stores.locks import FolderLock
 from penstock.runtime.tasks.active import ActiveTask, ReplayBeforePauseError
 from penstock.runtime.tasks.global_apply import GLOBAL_TASK, Applier, GlobalDecoder, ProcessorApplier, TableCopy
+from penstock.runtime.tasks.global_dead_letters import GlobalDeadLetters
 from penstock.runtime.tasks.incidents import Incidents
 from penstock.runtime.tasks.plan import TaskPlan
 from penstock.runtime.testing.clock import ManualClock
@@ -123,6 +124,7 @@ class Surroundings:
         self.transport = MemoryTransport(log)
         self.collector = MemoryCollector(self.transport, lambda topic: 1, self.incidents, clock, hold=False, patience_ms=0)
         self.incidents.attach(self.transport)
+        self.dead_letters = GlobalDeadLetters(self.incidents.dead_letter_topic)
         self.commit = Commit(self.transport, self.events, config.application_id)
 
     def decoder(self, entry: GlobalStoreTopology) -> Decoder:
@@ -299,6 +301,7 @@ class DriverGlobalStores:
 
     def __init__(self, topology: Topology, around: Surroundings) -> None:
         self.stores: dict[str, EngineStore] = {}
+        self._around = around
         self._feeds: dict[str, list[Applier]] = {}
         for entry in topology.global_stores():
             feed = self._feed(entry, around)
@@ -328,7 +331,8 @@ class DriverGlobalStores:
         folder.mkdir(exist_ok=True)
         store.open(folder, StoreContext(around.config.application_id, folder, None, None, around.memory, lambda: context.timestamp))
         stores[store.name] = self.stores[store.name] = store
-        decoder = GlobalDecoder(around.decoder(entry), around.incidents.deserialization, around.metrics, around.events)
+        keep = around.dead_letters.add
+        decoder = GlobalDecoder(around.decoder(entry), around.incidents.deserialization, around.metrics, around.events, keep)
         if not entry.own_processor:
             return TableCopy(store, decoder)
         return ProcessorApplier(store, decoder, lambda: compile_pipeline(_alone(entry), context))
@@ -337,6 +341,8 @@ class DriverGlobalStores:
         """Applies a record to the stores of its topic."""
         for feed in self._feeds[record.topic_name]:
             feed.apply(TopicPartition(record.topic_name, 0), [record], NextOffset(record.position + 1))
+        self._around.dead_letters.committed(self._around.dead_letters.send(self._around.transport))
+        self._around.transport.flush()
 
     def punctuate(self, now_ms: int) -> None:
         """Runs the punctuators of global processors that are due."""

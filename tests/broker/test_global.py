@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from penstock import serdes
 from penstock.runtime.changelog.staleness import mark_at_end
+from penstock.runtime.changelog.store_metadata import COMPLETE_MS
 from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.input.deserialization import Decoder
 from penstock.runtime.kafka.topic_admin import TopicAdmin
@@ -176,16 +178,22 @@ class Global:
         self.task.close()
         self.told += self.events.drain()
 
+    @contextmanager
+    def opened(self) -> Iterator[EngineStore]:
+        """Open the store of a task that does not run."""
+        self.store.open(self.folder, StoreContext("app", self.folder))
+        yield self.store
+        self.store.close()
+
     def restart(self, at_end_ago_ms: int | None = None) -> None:
         """Close and create the task again, optionally with an earlier time at which the store was last at the end."""
         self.close()
         if at_end_ago_ms is not None:
-            self.store.open(self.folder, StoreContext("app", self.folder))
-            known = self.store.get_meta("topic.id")
-            assert known is not None
-            mark_at_end(self.store, known.decode(), self.clock.wall_ms() - at_end_ago_ms)
-            self.store.commit({})
-            self.store.close()
+            with self.opened() as store:
+                known = store.get_meta("topic.id")
+                assert known is not None
+                mark_at_end(store, known.decode(), self.clock.wall_ms() - at_end_ago_ms)
+                store.commit({})
         self.told.clear()
         self.states.clear()
         self.make()
@@ -286,6 +294,42 @@ def test_out_of_range_at_the_start(make: Callable[..., Global]) -> None:
     table.holds({"EWR": 3, "JFK": 1})
     assert "offset 2" in table.recovery()
     assert table.states == [True, False]
+
+
+@pytest.mark.parametrize("away_ms", [0, 2 * DAY_MS])
+def test_records_that_were_deleted_while_it_was_away_are_reported_with_the_time_until_which_it_was_complete(
+    make: Callable[..., Global], away_ms: int
+) -> None:
+    """Also if another reason for the rebuild, a stop that was longer than delete.retention.ms, is found first."""
+    table = make(DELETABLE)
+    table.put(("EWR", 1), ("old", 1))
+    table.start()
+    table.restart()
+    with table.opened() as store:
+        until_ms = int(store.get_meta(COMPLETE_MS) or 0)
+    table.clock.ahead_ms += away_ms
+    table.put(("EWR", 2), ("EWR", 3), ("JFK", 1))
+    cut(table.kafka, table.topic, 4)
+    table.start()
+    table.holds({"JFK": 1})
+    [started] = [event.payload for event in table.told if event.kind is EventKind.GLOBAL_RECOVERY_STARTED]
+    assert ("longer than" in str(started["reason"])) is bool(away_ms)
+    assert started["lost"] == {f"{table.topic}-0": {"from": 2, "to": 4}}
+    assert started["current_ms"] == until_ms
+
+
+def test_a_table_that_was_never_complete_names_no_time_until_which_it_was(make: Callable[..., Global]) -> None:
+    table = make(DELETABLE)
+    table.put(*((f"k{number}", 1) for number in range(6)))
+    table.task.start()
+    table.restart()
+    partition = TopicPartition(table.topic, 0)
+    with table.opened() as store:
+        store.commit({partition: NextOffset(2)})  # the first build was interrupted here
+    cut(table.kafka, table.topic, 4)
+    table.start()
+    [started] = [event.payload for event in table.told if event.kind is EventKind.GLOBAL_RECOVERY_STARTED]
+    assert (started["lost"], started["current_ms"]) == ({str(partition): {"from": 2, "to": 4}}, None)
 
 
 def test_out_of_range_while_it_runs(make: Callable[..., Global]) -> None:

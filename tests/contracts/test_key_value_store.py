@@ -365,6 +365,7 @@ def test_queries_see_committed_data_only(kind: Kind, under_test: Opened[StagedKe
     view = store.query_view()
     store.put("a", kind.value(1))
     assert view.get("a") is None and list(view.all()) == []
+    assert (view.approximate_num_entries(), store.query_view(uncommitted=True).approximate_num_entries()) == (0, 1)
     under_test.commit(1)
     store.put("a", kind.value(2))
     store.put("b", kind.value(3))

@@ -117,7 +117,8 @@ def test_deleted_records_are_an_alert_that_says_what_was_lost_and_is_resolved_wh
         (lost,) = incidents.lost_offsets(began).values()
         assert 0 < len(lost) <= 2 and lost.stop == start
         assert (
-            f"lost: {len(lost)} records (offsets {lost.start} to {start - 1}) of {application.id}-names-0, written after 20" in alert.title
+            f"lost: at most {len(lost)} record{'s' * (len(lost) > 1)} (offsets {lost.start} to {start - 1}) of {application.id}-names-0, "
+            f"written after 20" in alert.title
         )
         assert (alert.severity, began.payload["attempt"]) == (severity, number)
         assert history == ["alert opened", "alert resolved"]

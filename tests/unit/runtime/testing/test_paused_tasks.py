@@ -215,12 +215,15 @@ class WithPrefix(serdes.Serde[object]):
     ("serde", "value", "name", "field", "byte"),
     [
         (serdes.json(Order), b'{"amount": {"cents": "x"}}', "json(Order)", "$.amount.cents", None),
+        (serdes.json(Order), b'{"amount": {}}', "json(Order)", "$.amount.cents", None),
+        (serdes.json(Order), b"{}", "json(Order)", "$.amount", None),
         (serdes.json(Order), b'{"amount": {cents}}', "json(Order)", None, 12),
         (serdes.json(Order), b'{"amount": ', "json(Order)", None, 11),
         (serdes.JSON, b'{"a": \xff}', "JSON", None, 6),
         (S, b"abc\xffd", "STRING", None, 3),
         (WithPrefix(), b"\0\0\0\0\1[1, x]", "prefixed", None, 9),
-        (L, b"123", "LONG", None, None),
+        (L, b"123", "LONG", None, 3),
+        (L, b"123456789", "LONG", None, 8),
     ],
 )
 def test_a_pause_names_the_serde_the_field_and_the_byte(
@@ -236,9 +239,12 @@ def test_a_pause_names_the_serde_the_field_and_the_byte(
         assert (details.location is None) == (name != "prefixed"), "no code but Penstock's and the decoder's"
 
 
-@pytest.mark.parametrize(("value", "field"), [({"amount": {"cents": "x"}}, "$.amount.cents"), ({"of Mustermann": 1}, "$[...]")])
+@pytest.mark.parametrize(
+    ("value", "field"),
+    [({"amount": {"cents": "x"}}, "$.amount.cents"), ({"amount": {}}, "$.amount.cents"), ({"of Mustermann": 1}, "$[...]")],
+)
 def test_a_field_is_named_as_the_schema_declares_it_and_not_by_a_key_of_the_record(value: object, field: str) -> None:
-    amount = {"type": "object", "properties": {"cents": {"type": "integer"}}}
+    amount = {"type": "object", "required": ["cents"], "properties": {"cents": {"type": "integer"}}}
     strict = {"title": "Order", "type": "object", "properties": {"amount": amount}, "additionalProperties": {"type": "string"}}
     anything = serdes.json_schema("mock://pauses", json.dumps({"title": "Order", "type": "object"}))
     builder = StreamsBuilder()
@@ -267,6 +273,32 @@ def test_a_pause_names_file_and_line_and_its_stack_has_nothing_of_the_record(cap
     [logged] = [record for record in caplog.records if "the task pauses" in record.getMessage()]
     assert logged.exc_info is not None
     assert isinstance(logged.exc_info[1], ValueError)
+
+
+def test_nothing_changes_for_an_application_that_does_not_use_pause() -> None:
+    """KIP-990: the default handler fails, and a task never pauses by itself."""
+    with TopologyTestDriver(counting("in")) as driver:
+        with pytest.raises(DeserializationError, match="in-0@0"):
+            raw(driver, "in").pipe_input(b"a", BAD)
+        assert not driver.paused_local_tasks()
+    continuing = {"deserialization.exception.handler": "penstock.LogAndContinueExceptionHandler"}
+    with TopologyTestDriver(counting("in"), continuing) as driver:
+        raw(driver, "in").pipe_value_list([BAD])
+        assert not driver.paused_local_tasks()
+        assert driver.committed_offset("in") == 1
+
+
+def test_a_skipped_record_of_a_global_topic_is_a_dead_letter_too() -> None:
+    builder = StreamsBuilder()
+    builder.global_table("global", TEXT, Materialized("rows"))
+    builder.stream("in", TEXT).to("out", Produced(S, value=S))
+    skipping = {"deserialization.exception.handler": "penstock.LogAndContinueExceptionHandler"}
+    with TopologyTestDriver(builder.build(), {**skipping, "errors.dead.letter.queue.topic.name": "dead"}) as driver:
+        raw(driver, "global").pipe_input(b"a", BAD)
+        letter = driver.create_output_topic("dead", BYTES, BYTES).read_record()
+        headers = dict(letter.headers)
+        assert (letter.value, headers["__streams.errors.topic"], headers["__streams.errors.offset"]) == (BAD, b"global", b"0")
+        assert b"UnicodeDecodeError" in (headers["__streams.errors.stacktrace"] or b"")
 
 
 def test_a_dead_letter_has_the_stack() -> None:
