@@ -23,14 +23,12 @@ app = typer.Typer(
 
 **Where to begin**
 
-`penstock dev` starts a Kafka and opens Dagster's UI on the applications that `streams.toml` declares; `penstock where` shows
-which file that is.
+`penstock init shop` makes a project. `penstock dev` starts a Kafka and opens Dagster's UI on the applications that `streams.toml`
+declares; `penstock where` shows which file that is.
 
 **Examples**
 
-`penstock init shop` makes a project.
-
-`penstock broker start` starts a real Kafka on 127.0.0.1:9092, with nothing to install.
+`penstock broker start` starts a real Kafka on 127.0.0.1:9092.
 
 `penstock broker tool kafka-topics -- --list` runs one of Kafka's own tools.
 

@@ -3,6 +3,7 @@
     from penstock import StreamsBuilder, serdes           the engine, under Kafka Streams' names (`penstock.api` lists them)
     from penstock.testing import TopologyTestDriver       topologies in tests, without a broker
     from penstock.dagster import definitions              the control plane in a Dagster project
+    from penstock.project import bootstrap_servers        what streams.toml declares, for programs of the project
     from penstock.spark import spark_session, write_seed  state as tables, and tables as state
 
 The rooms `runtime`, `orchestration`, `assets` and `sensors` are folders at the repository's top, linked here: one package on a machine, so

@@ -8,6 +8,7 @@ this repository see. `project` is a whole project; the other examples replace it
 from __future__ import annotations
 
 import difflib
+import importlib.metadata
 import importlib.util
 import keyword
 import re
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -29,9 +30,11 @@ _EXAMPLES = [name for name in OUTPUTS if name != PROJECT]
 _PACKAGE_FILES = ("__init__.py", "topology.py", "samples.py", "send.py", "definitions.py")
 _TEST = "test_topology.py"
 _FILES = ("pyproject.toml", "README.md", "streams.toml", ".gitignore", "Dockerfile", ".dockerignore")
-_NAME = re.compile(r"[A-Za-z](?:[A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")  # of a distribution, of an application, of topics
-_OWN = ("tests", "test", "examples")
+_NAME = re.compile(r"[A-Za-z](?:[A-Za-z0-9_-]{0,98}[A-Za-z0-9])?")  # of a distribution, of an application, of topics, of a TOML table
+_OWN = ("tests", "test", "examples", "build", "dist", "docs")
 """Names that the project's package cannot have, besides those of installed packages."""
+_DEVELOPMENT = "pytest"
+"""What a project needs beside Penstock and its extras."""
 
 
 class WrongProjectError(Exception):
@@ -52,7 +55,12 @@ class NewProject:
     @property
     def package(self) -> str:
         """Name of the Python package: the project's, in lower case, with underscores."""
-        return re.sub(r"[.-]+", "_", self.name).lower()
+        return re.sub(r"-+", "_", self.name).lower()
+
+    @property
+    def image(self) -> str:
+        """Name of the container's image, which Docker wants in lower case, with separators one by one."""
+        return re.sub(r"_+", "_", self.name).lower()
 
     def check(self) -> None:
         """Raise WrongProjectError unless the project can be made here under its name."""
@@ -62,7 +70,7 @@ class NewProject:
             raise WrongProjectError(f"there is no example {self.example!r}; the examples are {', '.join(_EXAMPLES)}{meant}")
         if not _NAME.fullmatch(self.name):
             raise WrongProjectError(
-                f"{self.name!r} is no name for a project: it has letters, digits, '-', '_' and '.', at most 100, begins with a letter "
+                f"{self.name!r} is no name for a project: it has letters, digits, '-' and '_', at most 100, begins with a letter "
                 "and ends with a letter or a digit"
             )
         if taken := self._taken():
@@ -83,10 +91,17 @@ class NewProject:
         if self.package in sys.stdlib_module_names:
             return "a module of Python's standard library"
         if self.package in _OWN:
-            return "the name of a folder of every project"
+            return "the name of a folder that many projects have"
         spec = importlib.util.find_spec(self.package)
         if spec is not None and spec.origin is not None and self.folder not in Path(spec.origin).parents:
             return f"an installed package ({spec.origin})"
+        # Installing the project would replace a distribution of its name, also one whose package has another: PyYAML is `yaml`.
+        distribution = _normalized(self.name)
+        if distribution in (_DEVELOPMENT, *map(_normalized, importlib.metadata.requires("penstock") or [])):
+            return "also the name of a distribution that the project needs"
+        for installed in importlib.metadata.distributions(name=distribution):
+            if self.folder.as_uri() not in (installed.read_text("direct_url.json") or ""):
+                return "also the name of an installed distribution"
         return None
 
     def files(self) -> Iterator[tuple[str, str]]:
@@ -102,6 +117,7 @@ class NewProject:
     def _text(self, template: Traversable) -> str:
         text = template.read_text(encoding="utf-8")
         text = re.sub(rf"\bexamples([./])(?:{PROJECT}|{self.example})\b", self.package, text)
+        text = re.sub(rf"(docker build -t |kafka:9092 ){PROJECT_NAME}\b", rf"\1{self.image}", text)
         return text.replace(PROJECT_NAME, self.name).replace(f"--topic {OUTPUTS[PROJECT]} ", f"--topic {OUTPUTS[self.example]} ")
 
     def write(self) -> int:
@@ -114,6 +130,11 @@ class NewProject:
                 file.write(text)
             written += 1
         return written
+
+
+def _normalized(requirement: str) -> str:
+    """Return the normalized name of the distribution that a requirement names."""
+    return re.sub(r"[-_.]+", "-", re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0]).lower()
 
 
 def init(
@@ -136,9 +157,10 @@ def init(
     try:
         project.check()
         written = project.write()
-    except (WrongProjectError, OSError) as error:
-        typer.secho(str(error), fg=typer.colors.RED, err=True)
-        raise typer.Exit(1) from error
+    except WrongProjectError as error:
+        _fail(str(error))
+    except OSError as error:
+        _fail(f"{error.filename or project.folder} cannot be written: {error.strerror}. Give the path of a folder that you may write to")
     typer.secho(f"{written} files written to {project.folder}", err=True)
     typer.echo("\nNext:\n")
     if project.folder != Path.cwd():
@@ -146,6 +168,11 @@ def init(
     for command, what in _next(project):
         typer.echo(f"  {command:<40} # {what}" if what else f"  {command}")
     typer.echo("\nREADME.md says more.")
+
+
+def _fail(message: str) -> NoReturn:
+    typer.secho(message, fg=typer.colors.RED, err=True)
+    raise typer.Exit(1)
 
 
 def _next(project: NewProject) -> Iterator[tuple[str, str]]:

@@ -40,7 +40,7 @@ def where(as_json: Json = False) -> None:
 def _rows(paths: ProjectPaths) -> Iterator[tuple[str, str, str]]:
     """Yield name, value and reason."""
     declared = paths.sources["streams_toml"]
-    yield "project", str(paths.root), "its streams.toml" if paths.declared else "the current folder: nothing is declared"
+    yield "project", str(paths.root), f"its {paths.streams_toml.name}" if paths.declared else "the current folder: nothing is declared"
     yield "streams.toml", str(paths.streams_toml) if paths.declared else "none", declared
     yield "home", str(paths.home), paths.sources["home"]
     yield "database", _without_password(paths.database_url), paths.sources["database_url"]

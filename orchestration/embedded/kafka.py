@@ -183,7 +183,7 @@ class EmbeddedBroker:
         if status.bootstrap_servers != self.bootstrap_servers:
             raise BrokerError(
                 f"A broker with this data ({self.data_dir}) runs already at {status.bootstrap_servers} (process {status.pid}). "
-                f"Use that one, or stop it before you start it on port {self.port}."
+                f"Use that one, or stop it before you start it on port {self.port}: penstock broker stop"
             )
         return True
 
@@ -191,7 +191,7 @@ class EmbeddedBroker:
         if not ports.is_free(self.port):
             raise BrokerError(
                 f"Port {self.port} of {ports.LOOPBACK} is taken by {ports.holder(self.port)}. "
-                "Stop that, or choose another port: penstock broker start --port …"
+                "Stop that, or choose another port: penstock broker start --port …, or penstock dev --kafka-port …"
             )
 
     def _write_properties(self) -> None:

@@ -151,3 +151,7 @@ def test_where_shows_each_path_and_why(team: Path, tmp_path: Path, monkeypatch: 
     assert rows["broker"][0] == "127.0.0.1:9092" and rows["extra dagster"][0] == "installed"
     assert {path.name for path in team.iterdir()} == {"src", "streams.toml"} and not (tmp_path / "cache").exists(), "nothing is created"
     assert str(team / ".penstock") in CliRunner().invoke(app, ["where"], env={"COLUMNS": "300"}).output
+    (team / "streams.toml").rename(team / "pyproject.toml")
+    (team / "pyproject.toml").write_text("[tool.penstock]\n")
+    (row, *_) = json.loads(CliRunner().invoke(app, ["where", "--json"]).output)
+    assert row == {"name": "project", "value": str(team), "why": "its pyproject.toml"}
