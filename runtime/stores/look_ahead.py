@@ -5,8 +5,8 @@ GIL meanwhile. The read of many keys at once does not, and costs a fifth less pe
 
 So when a task begins a batch, it names the keys of the next batch. A thread reads those that are not in memory; `found` contains them when
 their records are processed. A key that is being read or was read ahead is in no other map of the store; it moves from here into memory when
-it is first used. So its committed value cannot change in between. An entry that is evicted from memory may have been written since it was
-read: then everything here is dropped.
+it is first used. So its committed value cannot change in between. An entry that leaves memory, by an eviction or a rollback, may have been
+written since it was read: then everything here is dropped.
 
 Nothing depends on it: keys that are not here are read one by one.
 """

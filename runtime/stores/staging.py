@@ -401,6 +401,7 @@ class StagedStore(BackedStore[B], EntryStore):
 
     def rollback(self) -> None:
         backend = self._opened()
+        self._ahead.forget()  # an entry that leaves memory here may have been committed since it was read ahead
         for key in self._uncommitted:
             self._entries.pop(key, None)
             self._older.pop(key, None)  # where a caller held the entry during the change of generations

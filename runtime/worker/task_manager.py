@@ -288,14 +288,16 @@ class TaskManager:
     def balance(self, most: int) -> None:
         """Pause fetching of partitions whose queue holds more than `most` records, and resume it when the queue has shrunk."""
         for partition, task in self._by_partition.items():
-            if task.queues is None or len(task.inputs) == 1:
+            if task.queues is None:
                 continue
             queue = task.queues[partition]
             if queue.buffered > most:
                 self._reader.hold(partition)
             elif queue.buffered <= most // 2:
                 self._reader.release(partition)
-            if not queue.buffered and not queue.at_end and 0 <= self._reader.known_end(partition) <= queue.next_offset:
+            if len(task.inputs) == 1 or queue.buffered or queue.at_end:  # a task with one input waits for no other
+                continue
+            if 0 <= self._reader.known_end(partition) <= queue.next_offset:
                 queue.at_end = True
 
     def process(self, limit: int, now_ms: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from penstock import serdes
 from penstock.runtime.dsl.builder import StreamsBuilder
 from penstock.runtime.dsl.options import Consumed, Materialized, Produced
+from penstock.runtime.kafka.input_reader import BATCH
 from penstock.runtime.model.errors import MissingSourceTopicError, ProcessingError, StateLostError
 from penstock.runtime.model.events import EventKind
 from penstock.runtime.model.ids import TaskId
@@ -29,6 +31,7 @@ from tests.support.engine import (
     reaches,
     running,
     set_offset,
+    worker_of,
 )
 from tests.support.logs import recreate_topic
 
@@ -114,6 +117,30 @@ def test_tombstones_and_records_without_a_key(broker: Kafka, topic: Topic, appli
         assert dict(streams.store("table").all()) == {"b": "1", "c": "1"}
     assert {record.key: record.value for record in broker.consume(output)} == {b"a": None, b"b": b"1", b"c": b"1"}
     assert all(record.key is not None for record in broker.consume(output))
+
+
+def test_slow_code_does_not_make_the_queue_grow(broker: Kafka, topic: Topic, application_id: str, state_dir: Path) -> None:
+    """A turn polls more records than slow code processes in it: without a bound, the queue would in the end hold the whole topic."""
+    source, output, sent = topic("in"), topic("out"), 20_000
+    buffered: list[int] = []
+    slow = True
+
+    def slowly(value: str) -> str:
+        if slow:
+            time.sleep(0.001)
+        buffered.append(worker_of(streams)._assembled.tasks.buffered)
+        return value
+
+    builder = StreamsBuilder()
+    texts = builder.stream(source, Consumed(serdes.STRING, value=serdes.STRING)).map_values(slowly)
+    texts.to(output, Produced(serdes.STRING, value=serdes.STRING))
+    with running(broker, builder.build(), application_id, state_dir, **{"buffered.records.per.partition": 1_000}) as streams:
+        broker.produce(source, [("k", f"{number}") for number in range(sent)])
+        wait_until(lambda: len(buffered) >= 3_000, 120, "3,000 processed records")
+        slow = False
+        wait_until(lambda: len(broker.consume(output)) == sent, 60, "all records")
+    assert max(buffered) <= 1_000 + BATCH
+    assert [record.value for record in broker.consume(output)] == [f"{number}".encode() for number in range(sent)]
 
 
 def test_headers_and_timestamps_reach_the_output(broker: Kafka, topic: Topic, application_id: str, state_dir: Path) -> None:

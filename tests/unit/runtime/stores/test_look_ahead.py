@@ -46,6 +46,16 @@ def windows(folder: Path) -> StagedStore:  # type: ignore[type-arg]  # of either
     return opened(Stores.window_store_builder(supplier, S, L).build(), folder, 1)
 
 
+def roomy(folder: Path) -> StagedStore:  # type: ignore[type-arg]  # of either kind
+    """Return a store that was filled before it was opened, so that it does not hold all entries in memory."""
+    store = key_values(folder)
+    key = window_store_key(b"first", 0)
+    store.update(key, None, store.entry(key), 1, 5, None)
+    store.commit({CHANGELOG: NextOffset(1)})
+    store.close()
+    return key_values(folder, MANY)
+
+
 def opened(store: object, folder: Path, read_cache_bytes: int) -> StagedStore:  # type: ignore[type-arg]  # of either kind
     assert isinstance(store, StagedStore)
     store.open(folder, StoreContext("app", folder, TaskId(0, 0), CHANGELOG, StoreMemory(read_cache_bytes=read_cache_bytes)))
@@ -70,9 +80,9 @@ def filled(folder: Path, count: int) -> tuple[StagedStore, list[bytes]]:  # type
 
 
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("make", [key_values, windows])
+@pytest.mark.parametrize("make", [key_values, windows, roomy])
 def test_look_ahead_never_changes_a_value(make: Callable[[Path], StagedStore], tmp_path: Path, seed: int) -> None:  # type: ignore[type-arg]
-    """The read cache has no room, so that entries leave memory at each commit."""
+    """The read cache has no room, so that entries leave memory at each commit; or much, so that values read ahead stay."""
     choice, store = random.Random(seed), make(tmp_path)
     keys = [window_store_key(b"%04d" % n, n % 3 * MINUTE) for n in range(120)]
     committed: dict[bytes, object] = {}
@@ -207,6 +217,22 @@ def test_a_key_read_ahead_as_absent_is_found_after_it_was_written_and_evicted(
             store.update(key, None, store.entry(key), 7, 5, None)
         store.commit({CHANGELOG: NextOffset(offset)})
     assert [store.entry(key).value for key in keys] == [7] * 40
+    store.close()
+
+
+def test_a_rollback_drops_values_that_were_written_since_they_were_read_ahead(tmp_path: Path) -> None:
+    """The second read has keys of the first one, and ends after their entries were taken from the first one."""
+    store, keys = filled(tmp_path, 100)
+    store.close()
+    store = key_values(tmp_path, read_cache_bytes=MANY)
+    store.look_ahead(keys[:64])
+    store.look_ahead(keys[:64])
+    store.update(keys[0], None, store.entry(keys[0]), 7, 5, None)
+    store.commit({CHANGELOG: NextOffset(101)})
+    assert store.entry(keys[99]).value == 99  # waits for the second read
+    store.update(keys[0], None, store.entry(keys[0]), 8, 5, None)
+    store.rollback()
+    assert store.entry(keys[0]).value == 7
     store.close()
 
 
