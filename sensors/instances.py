@@ -1,5 +1,7 @@
 """Sensors on instances: start those that should run and do not, and newly declared ones; drain those no longer declared."""
 
+from collections.abc import Mapping
+
 import dagster as dg
 
 from penstock.orchestration.dagster.instance_partitions import follow_instances
@@ -11,26 +13,36 @@ from penstock.orchestration.instances.supervision import examine_instance
 from penstock.runtime.model.errors import BrokerUnavailableError
 from penstock.sensors.ticks import INTERVAL_SECONDS, for_each_application, skip_message
 
-START_JOB = "start_instances"
 DRAIN_JOB = "drain_instance"
 ACTOR = "sensor instances_that_should_run"
 _DRAIN_AGAIN_MINUTES = 5
 
 
-@dg.sensor(
-    job_name=START_JOB,
-    minimum_interval_seconds=INTERVAL_SECONDS,
-    default_status=dg.DefaultSensorStatus.RUNNING,
-    description="Starts instances that should run and do not; one that keeps dying is started with growing patience. Instances by which a "
-    "number in `streams.toml` was raised are started too.",
-)
-def instances_that_should_run(context: dg.SensorEvaluationContext, penstock: PenstockResource) -> dg.SensorResult:
+def start_sensor(jobs: Mapping[str, "dg.UnresolvedAssetJobDefinition"]) -> dg.SensorDefinition:
+    """Return the sensor that starts instances. `jobs`: the job of each application, by its id."""
+
+    @dg.sensor(
+        jobs=list(jobs.values()),
+        minimum_interval_seconds=INTERVAL_SECONDS,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Starts instances that should run and do not; one that keeps dying is started with growing patience. Instances by "
+        "which a number in `streams.toml` was raised are started too.",
+    )
+    def instances_that_should_run(context: dg.SensorEvaluationContext, penstock: PenstockResource) -> dg.SensorResult:
+        return evaluate(context, penstock.operations, {application: job.name for application, job in jobs.items()})
+
+    return instances_that_should_run
+
+
+def evaluate(context: dg.SensorEvaluationContext, operations: Operations, jobs: Mapping[str, str]) -> dg.SensorResult:
     """Request a run for each instance to start: it materialises the instance's partition."""
-    operations = penstock.operations
     reasons: list[str] = []
     requests: list[dg.RunRequest] = []
 
     def act(application: Application) -> None:
+        if application.id not in jobs:
+            reasons.append(f"{application.id} is new in {operations.applications.source}: reload the code location")
+            return
         operations.follow_declaration(application, actor=ACTOR)
         _publish(operations, application, context)
         for name in operations.instances(application):
@@ -39,7 +51,8 @@ def instances_that_should_run(context: dg.SensorEvaluationContext, penstock: Pen
                 verdict = examine_instance(session, application, name, operations.launcher, at)
             if verdict.start:
                 key = f"{name}/{at.isoformat(timespec='milliseconds')}"  # the database counts the request itself once
-                requests.append(dg.RunRequest(partition_key=name, run_key=key, tags={"penstock/instance": name}))
+                tags = {"penstock/instance": name}
+                requests.append(dg.RunRequest(job_name=jobs[application.id], partition_key=name, run_key=key, tags=tags))
             else:
                 reasons.append(f"{name}: {verdict.reason}")
 
