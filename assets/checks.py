@@ -46,7 +46,7 @@ def check_results(operations: Operations, application: Application, log: dg.Dags
 
 
 def checks_of(operations: Operations, application: Application, log: dg.DagsterLogManager) -> list[CheckResult]:
-    """Run the checks of one application. If no broker answers, use the last known state, whose age the checks then report."""
+    """Run the checks of one application. If no broker answers, no check passes: each says so, and the problems of the last known state."""
     at = now()
     try:
         with operations.feed(application) as feed:
@@ -54,20 +54,19 @@ def checks_of(operations: Operations, application: Application, log: dg.DagsterL
         results = examine_one(application, operations.control_plane, at, brokers=True)
     except BrokerUnavailableError as error:
         log.warning(str(error))
-        results = examine_one(application, operations.control_plane, at, brokers=False)
+        unknown = f"no broker answers at {application.bootstrap_servers}"
+        results = examine_one(application, operations.control_plane, at, brokers=False, unknown=unknown)
     remember(operations.control_plane, application, results, at)
     return results
 
 
 def _result(result: CheckResult) -> dg.AssetCheckResult:
-    texts = result.texts
-    found = "; ".join(texts[:5]) + (f"; and {len(texts) - 5} more" if len(texts) > 5 else "")
     return dg.AssetCheckResult(
         asset_key=instances_key(result.application),
         check_name=result.name,
-        passed=result.severity is Severity.INFO,
+        passed=result.passed,
         severity=dg.AssetCheckSeverity.ERROR if result.severity is Severity.ERROR else dg.AssetCheckSeverity.WARN,
-        description=found or f"{len(result.rows)} looked at, all well",
+        description=result.summary,
         metadata={**_numbers(result), "overview": dg.MetadataValue.md(_markdown(result)), "table": _table(result)},
     )
 

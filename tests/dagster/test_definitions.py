@@ -77,6 +77,9 @@ def test_rule_28_the_schedules_job_computes_the_checks_of_the_whole_asset(
     result = defs.get_job_def("instance_checks").execute_in_process()
     evaluated = {evaluation.check_name: evaluation for evaluation in result.get_asset_check_evaluations()}
     assert set(evaluated) == {*DESCRIPTIONS, NO_OPEN_ALERTS}
+    for name in DESCRIPTIONS:
+        assert not evaluated[name].passed and evaluated[name].severity is dg.AssetCheckSeverity.WARN
+        assert evaluated[name].description == "cannot be known: no broker answers at 127.0.0.1:1"
     table = evaluated[LIVENESS].metadata["table"]
     assert isinstance(table, dg.TableMetadataValue)
     assert [record.data["instance"] for record in table.records] == ["a-1", "a-2"]
