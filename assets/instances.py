@@ -11,7 +11,7 @@ import shlex
 import dagster as dg
 
 from penstock.assets.lineage import Topics, source_keys
-from penstock.orchestration.dagster.names import instances_key, partitions_name
+from penstock.orchestration.dagster.names import RUNNING, instances_key, partitions_name
 from penstock.orchestration.dagster.resources import PenstockResource
 from penstock.orchestration.database.audit import now
 from penstock.orchestration.database.models import Instance, Task, to_ms
@@ -23,9 +23,6 @@ from penstock.orchestration.instances.operations import Started
 from penstock.orchestration.kafka.observer import Observer, Picture
 from penstock.runtime.model.errors import StreamsError
 from penstock.runtime.model.states import TaskKind
-
-RUNNING = dg.DataVersion("running")
-"""Data version of every materialisation: a restart does not change what the instances make, so what is made of it is not outdated."""
 
 
 def instances_asset(application: Application, group: str, topics: Topics) -> dg.AssetsDefinition:

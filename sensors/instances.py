@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import dagster as dg
 
+from penstock.orchestration.dagster import instance_life
 from penstock.orchestration.dagster.instance_partitions import follow_instances
 from penstock.orchestration.dagster.resources import PenstockResource
 from penstock.orchestration.database import audit
@@ -35,8 +36,11 @@ def start_sensor(jobs: Mapping[str, "dg.UnresolvedAssetJobDefinition"]) -> dg.Se
 
 
 def evaluate(context: dg.SensorEvaluationContext, operations: Operations, jobs: Mapping[str, str]) -> dg.SensorResult:
-    """Request a run for each instance to start: it materialises the instance's partition."""
+    """Request a run for each instance to start: it materialises the instance's partition. Report starts and ends that no run has
+    reported. The cursor is the state that was reported last."""
     reasons: list[str] = []
+    lives = instance_life.parse(context.cursor)
+    events: list[dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation] = []
     requests: list[dg.RunRequest] = []
 
     def act(application: Application) -> None:
@@ -55,13 +59,14 @@ def evaluate(context: dg.SensorEvaluationContext, operations: Operations, jobs: 
                 requests.append(dg.RunRequest(job_name=jobs[application.id], partition_key=name, run_key=key, tags=tags))
             else:
                 reasons.append(f"{name}: {verdict.reason}")
+        events.extend(instance_life.follow(context.instance, operations, application, lives, audit.now()))
 
     try:
         away = for_each_application(operations, act)
     finally:  # also if no broker answers
         follow_instances(context.instance, operations)
-    reason = None if requests else skip_message(operations, away, "; ".join(reasons) or "no instance is declared")
-    return dg.SensorResult(run_requests=requests, skip_reason=reason)
+    reason = None if requests or events else skip_message(operations, away, "; ".join(reasons) or "no instance is declared")
+    return dg.SensorResult(run_requests=requests, skip_reason=reason, cursor=instance_life.cursor_of(lives), asset_events=events)
 
 
 @dg.sensor(

@@ -8,6 +8,9 @@ import dagster as dg
 
 from penstock.orchestration.declarations.applications import Applications
 
+RUNNING = dg.DataVersion("running")
+"""Data version of every materialisation of an instance: a restart does not change what it makes, so what is made of it is not outdated."""
+
 
 def instances_key(application_id: str) -> dg.AssetKey:
     """Return the key of an application's asset, whose partitions are its instances."""

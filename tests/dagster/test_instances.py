@@ -150,6 +150,38 @@ def test_a_process_that_was_not_written_down_is_found(project: Project, first: s
     assert (process.pid, started) == (once.process.pid, False)
 
 
+def test_starts_and_ends_by_whatever_way_are_events_of_the_partition(project: Project, first: str, dagster: dg.DagsterInstance) -> None:
+    """Each is reported once; a start by a run of the asset is reported by that run alone."""
+    cursor = None
+
+    def events() -> list[tuple[str, str | None, str]]:
+        nonlocal cursor
+        result = tick(project, instances_that_should_run, dagster, cursor)
+        cursor = result.cursor
+        found = []
+        for event in result.asset_events:
+            assert isinstance(event, dg.AssetMaterialization | dg.AssetObservation)
+            dagster.report_runless_asset_event(event)
+            found.append((type(event).__name__, event.partition, str(event.description)))
+        return found
+
+    assert events() == []
+    process = project.operations.start(first, actor="ann").process
+    (started,) = events()
+    assert started[:2] == ("AssetMaterialization", first) and f"runs as process {process.pid}" in started[2]
+    assert events() == []
+    os.kill(process.pid, signal.SIGKILL)
+    wait_until(lambda: not process.alive, 10, "its death")
+    (died,) = events()
+    assert died[:2] == ("AssetObservation", first) and f"instance {first} (process {process.pid}) died" in died[2]
+    assert run(project, dg.RunRequest(partition_key=first), project.start_job, dagster).success
+    assert events() == [], "the run has reported it"
+    project.operations.stop(first, actor="bob")
+    wait_until(lambda: project.feed() and project.operations.rows(first)[0].state == "NOT_RUNNING", 30, "its report")
+    assert events() == [("AssetObservation", first, f"{first} was stopped by bob")]
+    assert events() == []
+
+
 def test_a_killed_instance_is_seen_and_started_again_by_the_sensor(project: Project, first: str, dagster: dg.DagsterInstance) -> None:
     killed = project.operations.start(first, actor="ann").process
     assert tick(project, instances_that_should_run, dagster).run_requests == []

@@ -10,9 +10,8 @@ import pytest
 from dagster._core.definitions.data_version import CachingStaleStatusResolver, StaleStatus
 from dagster._core.loader import LoadingContextForTest
 
-from penstock.assets.instances import RUNNING
 from penstock.assets.lineage import Topics, topics_of
-from penstock.orchestration.dagster.names import instances_key, partitions_name, plain_names
+from penstock.orchestration.dagster.names import RUNNING, instances_key, partitions_name, plain_names
 from penstock.orchestration.declarations.applications import Applications
 from penstock.orchestration.declarations.toml_table import WrongDeclarationError
 from penstock.orchestration.definitions import definitions
