@@ -1,4 +1,4 @@
-"""Checks of the asset `instances`. A check covers the asset as a whole, not a partition: it lists every instance and fails with the worst.
+"""Checks of an application's asset. A check covers the asset as a whole, not a partition: it lists every instance and fails with the worst.
 
 The checks run with every materialisation, and each minute by a schedule. The schedule starts a job whose op runs the checks:
 a scheduled run of the asset itself would need a partition.
@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 import dagster as dg
 
 from penstock.orchestration.dagster import alert_check
-from penstock.orchestration.dagster.alert_check import INSTANCES
+from penstock.orchestration.dagster.names import instances_key
 from penstock.orchestration.dagster.resources import PenstockResource
 from penstock.orchestration.database.audit import now
 from penstock.orchestration.declarations.applications import Application
 from penstock.orchestration.declarations.policies import Severity
-from penstock.orchestration.health import DESCRIPTIONS, CheckResult, by_name, examine_one, remember, worst
+from penstock.orchestration.health import DESCRIPTIONS, CheckResult, examine_one, remember
 from penstock.orchestration.instances.operations import Operations
 from penstock.runtime.model.errors import BrokerUnavailableError
 
@@ -22,27 +22,31 @@ _MOST_ROWS = 500
 _MOST_SHOWN = 30
 
 
-@dg.multi_asset_check(
-    name="instances_health",
-    specs=[
-        *(dg.AssetCheckSpec(name, asset=INSTANCES, description=description) for name, description in DESCRIPTIONS.items()),
-        alert_check.check_spec(),
-    ],
-)
-def instances_health(context: dg.AssetCheckExecutionContext, penstock: PenstockResource) -> Iterator[dg.AssetCheckResult]:
-    """Run all checks, as part of a run that materialises instances."""
-    yield from check_results(penstock.operations, context.log)
+def health_checks(application: Application, plain_name: str) -> dg.AssetChecksDefinition:
+    """Return the checks of an application, which run with each run that materialises its instances."""
+    key = instances_key(application.id)
+
+    @dg.multi_asset_check(
+        name=f"{plain_name}__health",
+        specs=[
+            *(dg.AssetCheckSpec(name, asset=key, description=description) for name, description in DESCRIPTIONS.items()),
+            alert_check.check_spec(application.id),
+        ],
+    )
+    def health(context: dg.AssetCheckExecutionContext, penstock: PenstockResource) -> Iterator[dg.AssetCheckResult]:
+        yield from check_results(penstock.operations, penstock.operations.applications.named(application.id), context.log)
+
+    return health
 
 
-def check_results(operations: Operations, log: dg.DagsterLogManager) -> Sequence[dg.AssetCheckResult]:
-    """Run all checks on the state that Kafka has now; open and resolve the alerts that follow from them."""
-    results = [result for application in operations.applications.applications for result in checks_of(operations, application, log)]
-    found = by_name(results)
-    return (*(_result(name, found.get(name, [])) for name in DESCRIPTIONS), alert_check.result(operations))
+def check_results(operations: Operations, application: Application, log: dg.DagsterLogManager) -> Sequence[dg.AssetCheckResult]:
+    """Run all checks of an application on the state that Kafka has now; open and resolve the alerts that follow from them."""
+    results = [_result(result) for result in checks_of(operations, application, log)]
+    return (*results, alert_check.result(operations, application.id))
 
 
 def checks_of(operations: Operations, application: Application, log: dg.DagsterLogManager) -> list[CheckResult]:
-    """Run the checks of one application. If no broker answers, use the last known state, whose age the checks then report."""
+    """Run the checks of one application. If no broker answers, no check passes: each says so, and the problems of the last known state."""
     at = now()
     try:
         with operations.feed(application) as feed:
@@ -50,47 +54,37 @@ def checks_of(operations: Operations, application: Application, log: dg.DagsterL
         results = examine_one(application, operations.control_plane, at, brokers=True)
     except BrokerUnavailableError as error:
         log.warning(str(error))
-        results = examine_one(application, operations.control_plane, at, brokers=False)
+        unknown = f"no broker answers at {application.bootstrap_servers}"
+        results = examine_one(application, operations.control_plane, at, brokers=False, unknown=unknown)
     remember(operations.control_plane, application, results, at)
     return results
 
 
-def _result(name: str, results: Sequence[CheckResult]) -> dg.AssetCheckResult:
-    """Combine the results of all applications into one check: numbers are summed, except ages, of which the largest counts."""
-    severity = worst(result.severity for result in results)
-    texts = [text for result in results for text in result.texts]
-    rows = sum(len(result.rows) for result in results)
+def _result(result: CheckResult) -> dg.AssetCheckResult:
     return dg.AssetCheckResult(
-        asset_key=INSTANCES,
-        check_name=name,
-        passed=severity is Severity.INFO,
-        severity=dg.AssetCheckSeverity.ERROR if severity is Severity.ERROR else dg.AssetCheckSeverity.WARN,
-        description="; ".join(texts[:5]) + (f"; and {len(texts) - 5} more" if len(texts) > 5 else "") or f"{rows} looked at, all well",
-        metadata={**_numbers(results), "overview": dg.MetadataValue.md(_markdown(results)), "table": _table(results)},
+        asset_key=instances_key(result.application),
+        check_name=result.name,
+        passed=result.passed,
+        severity=dg.AssetCheckSeverity.ERROR if result.severity is Severity.ERROR else dg.AssetCheckSeverity.WARN,
+        description=result.summary,
+        metadata={**_numbers(result), "overview": dg.MetadataValue.md(_markdown(result)), "table": _table(result)},
     )
 
 
-def _numbers(results: Sequence[CheckResult]) -> dict[str, dg.MetadataValue]:
-    """Return metadata under stable names, so that Dagster plots it; with more than one application, also per application."""
-    totals: dict[str, int | float] = {}
-    for result in results:
-        for name, value in result.numbers.items():
-            totals[name] = max(totals.get(name, 0), value) if name.startswith("oldest") else totals.get(name, 0) + value
-            if len(results) > 1:
-                totals[f"{name} {result.application}"] = value
-    return {name: dg.MetadataValue.float(v) if isinstance(v, float) else dg.MetadataValue.int(v) for name, v in totals.items()}
+def _numbers(result: CheckResult) -> dict[str, dg.MetadataValue]:
+    """Return metadata under stable names, so that Dagster plots it."""
+    return {name: dg.MetadataValue.float(v) if isinstance(v, float) else dg.MetadataValue.int(v) for name, v in result.numbers.items()}
 
 
-def _lines(results: Sequence[CheckResult]) -> list[dict[str, str | int | float | bool | None]]:
+def _lines(result: CheckResult) -> list[dict[str, str | int | float | bool | None]]:
     """Return a line per row, failures first."""
-    lines = [(row, {"application": result.application, **row.cells}) for result in results for row in result.rows]
-    lines.sort(key=lambda line: -line[0].severity.rank)
-    return [{**cells, "severity": row.severity.value, "problem": row.problem} for row, cells in lines]
+    rows = sorted(result.rows, key=lambda row: -row.severity.rank)
+    return [{**row.cells, "severity": row.severity.value, "problem": row.problem} for row in rows]
 
 
-def _markdown(results: Sequence[CheckResult]) -> str:
+def _markdown(result: CheckResult) -> str:
     """Return the table that is displayed with the check, in Markdown."""
-    lines = _lines(results)
+    lines = _lines(result)
     if not lines:
         return "nothing to check"
     head = list(lines[0])
@@ -99,9 +93,9 @@ def _markdown(results: Sequence[CheckResult]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)) + rest
 
 
-def _table(results: Sequence[CheckResult]) -> dg.TableMetadataValue:
-    lines = _lines(results)[:_MOST_ROWS]
-    columns = list(lines[0]) if lines else ["application"]
+def _table(result: CheckResult) -> dg.TableMetadataValue:
+    lines = _lines(result)[:_MOST_ROWS]
+    columns = list(lines[0]) if lines else ["instance"]
     kinds = {bool: "bool", int: "int", float: "float"}
     schema = dg.TableSchema(
         [
@@ -112,10 +106,11 @@ def _table(results: Sequence[CheckResult]) -> dg.TableMetadataValue:
     return dg.MetadataValue.table(records=[dg.TableRecord(line) for line in lines], schema=schema)
 
 
-@dg.op(description="Computes the checks of the asset `instances`: every instance and task, the worst decides.")
+@dg.op(description="Computes the checks of all applications: every instance and task, the worst decides.")
 def compute_instance_checks(context: dg.OpExecutionContext, penstock: PenstockResource) -> None:
-    for result in check_results(penstock.operations, context.log):
-        context.log_event(alert_check.as_evaluation(result))  # type: ignore[arg-type]  # it takes these too; its annotation is behind its code
+    for application in penstock.operations.applications.applications:
+        for result in check_results(penstock.operations, application, context.log):
+            context.log_event(alert_check.as_evaluation(result))  # type: ignore[arg-type]  # it takes these too; its annotation is behind its code
 
 
 @dg.job(executor_def=dg.in_process_executor, description="The health of all instances and tasks, and open alerts, as asset checks.")

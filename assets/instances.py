@@ -1,5 +1,5 @@
-"""The asset `instances`: one partition for each instance that is declared or was added by `scale`. A materialised instance should run,
-and is running.
+"""The asset of an application: one partition for each instance that is declared or was added by `scale`. A materialised instance should
+run, and is running.
 
 The run starts the process unless it is running already, waits until it reports RUNNING, records its metadata, and succeeds. The process
 is detached and keeps running without Dagster; a job stops it.
@@ -7,15 +7,15 @@ is detached and keeps running without Dagster; a job stops it.
 
 import base64
 import shlex
-from collections.abc import Iterable
 
 import dagster as dg
 
-from penstock.orchestration.dagster.alert_check import INSTANCES
-from penstock.orchestration.dagster.instance_partitions import PARTITIONS
+from penstock.assets.lineage import Topics, source_keys
+from penstock.orchestration.dagster.names import RUNNING, instances_key, partitions_name
 from penstock.orchestration.dagster.resources import PenstockResource
 from penstock.orchestration.database.audit import now
 from penstock.orchestration.database.models import Instance, Task, to_ms
+from penstock.orchestration.declarations.applications import Application
 from penstock.orchestration.declarations.project_paths import ProjectPaths
 from penstock.orchestration.drawing import parse, svg
 from penstock.orchestration.drawing.live import newest_call_sites, newest_text, notes
@@ -24,35 +24,50 @@ from penstock.orchestration.kafka.observer import Observer, Picture
 from penstock.runtime.model.errors import StreamsError
 from penstock.runtime.model.states import TaskKind
 
-GROUP = "streams"
 
+def instances_asset(application: Application, group: str, topics: Topics) -> dg.AssetsDefinition:
+    """Return the asset over an application's instances. Its upstream assets are the topics that it reads. `group`: its name in Dagster."""
+    key = instances_key(application.id)
 
-def instances_asset(topics: Iterable[dg.AssetKey] = ()) -> dg.AssetsDefinition:
-    """Return the asset over all instances. `topics` are its upstream assets: the topics that the applications read."""
-
-    @dg.asset(
-        key=INSTANCES,
-        deps=topics,
-        partitions_def=dg.DynamicPartitionsDefinition(name=PARTITIONS),
-        group_name=GROUP,
-        kinds={"kafka", "python"},
-        description="Running instances of the applications in `streams.toml`, one partition each. Materialise one to start it; the jobs "
-        "`scale_application`, `drain_instance`, `stop_instance`, `restart_instance`, `resume_task` and `skip_record` do the rest. The "
-        "process outlives Dagster.",
+    @dg.multi_asset(
+        name=f"{group}__instances",
+        specs=[
+            dg.AssetSpec(
+                key,
+                deps=source_keys(topics),
+                group_name=group,
+                kinds=set(application.kinds),
+                owners=application.owners,
+                tags=application.tags,
+                description=_description(application, topics),
+            )
+        ],
+        partitions_def=dg.DynamicPartitionsDefinition(name=partitions_name(application.id)),
     )
     def instances(context: dg.AssetExecutionContext, penstock: PenstockResource) -> dg.MaterializeResult[None]:
         operations = penstock.operations
         started = operations.start(context.partition_key, actor=f"dagster run {context.run.run_id[:8]}", progress=context.log.info)
         metadata = instance_metadata(operations.paths, started)
-        application = operations.applications.of_instance(context.partition_key)
+        declared = operations.applications.of_instance(context.partition_key)
         try:
-            picture = Observer(application.id, application.bootstrap_servers).observe()
+            picture = Observer(declared.id, declared.bootstrap_servers).observe()
             metadata |= topology_metadata(picture) | global_stores_metadata(picture, context.partition_key)
         except StreamsError as error:
             context.log.warning(f"the instance runs, but its topology and its global stores cannot be shown: {error}")
-        return dg.MaterializeResult(metadata=metadata)
+        return dg.MaterializeResult(asset_key=key, metadata=metadata, data_version=RUNNING)
 
     return instances
+
+
+def _description(application: Application, topics: Topics) -> str:
+    """Return the description in `streams.toml`, else the factory's docstring, and how the asset is used."""
+    about = application.description or topics.docstring
+    how = (
+        f"The running instances of `{application.id}` (`{application.factory}`), one partition each. Materialise one to start it; the jobs "
+        "`scale_application`, `drain_instance`, `stop_instance`, `restart_instance`, `resume_task` and `skip_record` do the rest. The "
+        "process outlives Dagster."
+    )
+    return f"{about}\n\n{how}" if about else how
 
 
 def instance_metadata(paths: ProjectPaths, started: Started) -> dict[str, dg.MetadataValue]:

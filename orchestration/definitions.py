@@ -13,17 +13,18 @@ from pathlib import Path
 
 import dagster as dg
 
-from penstock.assets.checks import instance_checks, instance_checks_schedule, instances_health
+from penstock.assets.checks import health_checks, instance_checks, instance_checks_schedule
 from penstock.assets.instances import instances_asset
-from penstock.assets.tables.lineage import Topics, source_keys, topics_of_all
+from penstock.assets.lineage import Topics, topic_specs, topics_of_all
 from penstock.orchestration.dagster.jobs import JOBS, snapshot_schedules, take_snapshot_job
+from penstock.orchestration.dagster.names import plain_names, start_job
 from penstock.orchestration.dagster.resources import PenstockResource
 from penstock.orchestration.declarations.applications import Applications
 from penstock.orchestration.declarations.project_paths import STREAMS_TOML, ProjectPaths
 from penstock.orchestration.declarations.toml_table import WrongDeclarationError
 from penstock.runtime.model.extras import extra
 from penstock.sensors.alerts import global_recoveries, open_alerts, paused_tasks
-from penstock.sensors.instances import START_JOB, instances_no_longer_declared, instances_that_should_run
+from penstock.sensors.instances import instances_no_longer_declared, start_sensor
 from penstock.sensors.tables import refresh_sensors
 
 
@@ -58,23 +59,18 @@ def _beside(module: object, path: Path) -> Path:
 
 
 def _definitions(applications: Applications) -> dg.Definitions:
-    topics = topics_of_all(applications)
-    instances = instances_asset(source_keys(topics))
-    start_instances = dg.define_asset_job(
-        START_JOB,
-        selection=dg.AssetSelection.assets(instances) | dg.AssetSelection.checks_for_assets(instances),
-        description="Start instances: materialise their partitions.",
-        executor_def=dg.in_process_executor,
-    )
+    topics, names = topics_of_all(applications), plain_names(applications)
+    instances = {each.id: instances_asset(each, names[each.id], topics[each.id]) for each in applications.applications}
+    starts = {application: _start_job(application, names[application], asset) for application, asset in instances.items()}
     own = dg.Definitions(
-        assets=[instances],
-        asset_checks=[instances_health],
-        jobs=[start_instances, *JOBS, take_snapshot_job, instance_checks],
+        assets=[*instances.values(), *topic_specs(applications, topics)],
+        asset_checks=[health_checks(application, names[application.id]) for application in applications.applications],
+        jobs=[*starts.values(), *JOBS, take_snapshot_job, instance_checks],
         schedules=[instance_checks_schedule, *snapshot_schedules(applications)],
         sensors=[
             paused_tasks,
             global_recoveries,
-            instances_that_should_run,
+            start_sensor(starts),
             instances_no_longer_declared,
             open_alerts,
             *refresh_sensors(applications),
@@ -82,6 +78,16 @@ def _definitions(applications: Applications) -> dg.Definitions:
         resources={"penstock": PenstockResource()},
     )
     return dg.Definitions.merge(own, _tables(applications, topics))
+
+
+def _start_job(application: str, plain_name: str, instances: dg.AssetsDefinition) -> dg.UnresolvedAssetJobDefinition:
+    """Return the job that starts an application's instances. All assets of a job have the same partitions, so each application has one."""
+    return dg.define_asset_job(
+        start_job(plain_name),
+        selection=dg.AssetSelection.assets(instances) | dg.AssetSelection.checks_for_assets(instances),
+        description=f"Start instances of {application}: materialise their partitions.",
+        executor_def=dg.in_process_executor,
+    )
 
 
 def _tables(applications: Applications, topics: Mapping[str, Topics]) -> dg.Definitions:

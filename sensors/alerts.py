@@ -126,7 +126,10 @@ def open_alerts(context: dg.SensorEvaluationContext, penstock: PenstockResource)
         return dg.SensorResult(skip_reason=f"{len(now)} alerts are open or acknowledged, as at the last tick")
     events: list[dg.AssetObservation | dg.AssetMaterialization | dg.AssetCheckEvaluation] = []
     events.extend(alert_check.observation(operations, alert) for alert in news)
-    events.append(alert_check.evaluation(operations))
+    changed = {alert.application for alert in news}
+    for application in operations.applications.applications:
+        if seen is None or application.id in changed:
+            events.append(alert_check.evaluation(operations, application.id))
     return dg.SensorResult(asset_events=events, cursor=msgspec.json.encode(now, order="sorted").decode())
 
 

@@ -1,7 +1,10 @@
 """Sensors on instances: start those that should run and do not, and newly declared ones; drain those no longer declared."""
 
+from collections.abc import Mapping
+
 import dagster as dg
 
+from penstock.orchestration.dagster import instance_life
 from penstock.orchestration.dagster.instance_partitions import follow_instances
 from penstock.orchestration.dagster.resources import PenstockResource
 from penstock.orchestration.database import audit
@@ -11,26 +14,39 @@ from penstock.orchestration.instances.supervision import examine_instance
 from penstock.runtime.model.errors import BrokerUnavailableError
 from penstock.sensors.ticks import INTERVAL_SECONDS, for_each_application, skip_message
 
-START_JOB = "start_instances"
 DRAIN_JOB = "drain_instance"
 ACTOR = "sensor instances_that_should_run"
 _DRAIN_AGAIN_MINUTES = 5
 
 
-@dg.sensor(
-    job_name=START_JOB,
-    minimum_interval_seconds=INTERVAL_SECONDS,
-    default_status=dg.DefaultSensorStatus.RUNNING,
-    description="Starts instances that should run and do not; one that keeps dying is started with growing patience. Instances by which a "
-    "number in `streams.toml` was raised are started too.",
-)
-def instances_that_should_run(context: dg.SensorEvaluationContext, penstock: PenstockResource) -> dg.SensorResult:
-    """Request a run for each instance to start: it materialises the instance's partition."""
-    operations = penstock.operations
+def start_sensor(jobs: Mapping[str, "dg.UnresolvedAssetJobDefinition"]) -> dg.SensorDefinition:
+    """Return the sensor that starts instances. `jobs`: the job of each application, by its id."""
+
+    @dg.sensor(
+        jobs=list(jobs.values()),
+        minimum_interval_seconds=INTERVAL_SECONDS,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Starts instances that should run and do not; one that keeps dying is started with growing patience. Instances by "
+        "which a number in `streams.toml` was raised are started too.",
+    )
+    def instances_that_should_run(context: dg.SensorEvaluationContext, penstock: PenstockResource) -> dg.SensorResult:
+        return evaluate(context, penstock.operations, {application: job.name for application, job in jobs.items()})
+
+    return instances_that_should_run
+
+
+def evaluate(context: dg.SensorEvaluationContext, operations: Operations, jobs: Mapping[str, str]) -> dg.SensorResult:
+    """Request a run for each instance to start: it materialises the instance's partition. Report starts and ends that no run has
+    reported. The cursor is the state that was reported last."""
     reasons: list[str] = []
+    lives = instance_life.parse(context.cursor)
+    events: list[dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation] = []
     requests: list[dg.RunRequest] = []
 
     def act(application: Application) -> None:
+        if application.id not in jobs:
+            reasons.append(f"{application.id} is new in {operations.applications.source}: reload the code location")
+            return
         operations.follow_declaration(application, actor=ACTOR)
         _publish(operations, application, context)
         for name in operations.instances(application):
@@ -39,16 +55,18 @@ def instances_that_should_run(context: dg.SensorEvaluationContext, penstock: Pen
                 verdict = examine_instance(session, application, name, operations.launcher, at)
             if verdict.start:
                 key = f"{name}/{at.isoformat(timespec='milliseconds')}"  # the database counts the request itself once
-                requests.append(dg.RunRequest(partition_key=name, run_key=key, tags={"penstock/instance": name}))
+                tags = {"penstock/instance": name}
+                requests.append(dg.RunRequest(job_name=jobs[application.id], partition_key=name, run_key=key, tags=tags))
             else:
                 reasons.append(f"{name}: {verdict.reason}")
+        events.extend(instance_life.follow(context.instance, operations, application, lives, audit.now()))
 
     try:
         away = for_each_application(operations, act)
     finally:  # also if no broker answers
         follow_instances(context.instance, operations)
-    reason = None if requests else skip_message(operations, away, "; ".join(reasons) or "no instance is declared")
-    return dg.SensorResult(run_requests=requests, skip_reason=reason)
+    reason = None if requests or events else skip_message(operations, away, "; ".join(reasons) or "no instance is declared")
+    return dg.SensorResult(run_requests=requests, skip_reason=reason, cursor=instance_life.cursor_of(lives), asset_events=events)
 
 
 @dg.sensor(

@@ -5,11 +5,10 @@ from datetime import date, timedelta
 import dagster as dg
 from pydantic import Field
 
-from penstock.assets.instances import GROUP
+from penstock.assets.lineage import Topics, dependencies
 from penstock.assets.spark.process.pipes import SparkJobs
 from penstock.assets.spark.tables.check import TableCheck, check
 from penstock.assets.spark.tables.job import make
-from penstock.assets.tables.lineage import Topics, dependencies
 from penstock.assets.tables.metadata import history, table_metadata
 from penstock.assets.tables.requests import new_version, table_request
 from penstock.orchestration.alerts import incidents
@@ -53,16 +52,16 @@ class TableConfig(dg.Config):
     )
 
 
-def table_asset(table: StateTable, application: Application, topics: Topics) -> dg.AssetsDefinition:
+def table_asset(table: StateTable, application: Application, group: str, topics: Topics) -> dg.AssetsDefinition:
     """Materialise: make the table again from the application's state, whole or for the days of the run's partitions. A backfill over
-    many days is one run."""
+    many days is one run. `group`: of the application."""
 
     @dg.asset(
         name=table.name,
-        deps=dependencies(topics, table.store),
+        deps=dependencies(application.id, topics, table.store),
         partitions_def=partitions(table.days),
         backfill_policy=None if table.days is None else dg.BackfillPolicy.single_run(),
-        group_name=GROUP,
+        group_name=group,
         kinds={"spark", table.format},
         io_manager_key=IO_MANAGER,
         description=_description(table),

@@ -10,8 +10,8 @@ from itertools import pairwise
 
 import dagster as dg
 
+from penstock.assets.lineage import Topics, column_lineage
 from penstock.assets.spark.tables.request import TableResult
-from penstock.assets.tables.lineage import Topics, column_lineage
 from penstock.orchestration.declarations.state_tables import StateTable
 from penstock.orchestration.drawing.bars import Bars, bars
 from penstock.runtime.snapshots.manifest import PartitionOffset

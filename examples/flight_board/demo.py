@@ -27,6 +27,7 @@ from examples.flight_board.truth import Truth
 from examples.flight_board.watch import Progress, StuckError, watch, watch_recovery
 from penstock.orchestration.alerts.incidents import GLOBAL_RECOVERY
 from penstock.orchestration.commands.common import fail
+from penstock.orchestration.dagster.names import instances_key, partitions_name, plain_names, start_job
 from penstock.orchestration.database import ControlPlaneError
 from penstock.orchestration.database.models import Alert, Event, RunBookRun, RunBookState, StepState
 from penstock.orchestration.dead_letters.topic import dead_letter_topic, read_record
@@ -89,9 +90,10 @@ class Demo:
     def _start_instances(self, application: Application, operations: Operations) -> None:
         out, dagster = self._out, self._stage.dagster
         out.rule("[bold]2. The instance: a partition of an asset")
+        asset, job = instances_key(application.id), start_job(plain_names(operations.applications)[application.id])
         for name in application.instances:
-            run = dagster.launch("start_instances", assets=["instances"], partition=name)
-            out.print(f"Materialising [bold]instances[/bold], partition {name}: {dagster.run_url(run)}")
+            run = dagster.launch(job, asset=asset.path, partition=(partitions_name(application.id), name))
+            out.print(f"Materialising [bold]{asset.to_user_string()}[/bold], partition {name}: {dagster.run_url(run)}")
             with out.status(f"{name} is starting …"):
                 dagster.wait(run, _START_SECONDS)
             row, tasks = operations.rows(name)

@@ -94,9 +94,10 @@ def places(stage: Stage, operations: Operations) -> Sequence[tuple[str, str]]:
     environment = " ".join(
         f"{name}={shlex.quote(os.path.relpath(value))}" for name, value in stage.environment.items() if "URL" not in name
     )
-    instance = operations.applications.instances[0]
+    application = operations.applications.applications[0]
+    asset = f"{url}/assets/{application.id}/instances"
     return (
-        ("the instance, its tasks and their lag", f"{url}/assets/instances?partition={instance}"),
+        ("the instance, its tasks and their lag", f"{asset}?partition={application.instances[0]}"),
         ("the tables, with previews and checks", f"{url}/assets/hourly_delay  {url}/assets/carriers"),
         ("the run-book's run", f"{url}/jobs/skip_record"),
         ("the sensors that watched", f"{url}/automation"),

@@ -30,7 +30,7 @@ FLIGHT_FIELDS = ("carrier", "flight", "origin", "dest", "time_hour", "dep_delay"
 
 
 def build() -> Topology:
-    """The topology that `streams.toml` names."""
+    """Departures from New York: delays per airport and hour, flights per carrier, and each flight with its weather."""
     builder = StreamsBuilder()
     rows = Consumed(serdes.STRING, value=serdes.JSON)
     flights = builder.stream(FLIGHTS, rows)

@@ -61,7 +61,7 @@ PAYMENT, WITHDRAWAL, CARD, ALERT = serdes.json(Payment), serdes.json(Withdrawal)
 
 
 def build() -> Topology:
-    """The topology that `streams.toml` names."""
+    """Alerts on stolen cards: over the limit, or used in two countries within ten minutes."""
     builder = StreamsBuilder()
     payments = builder.stream(PAYMENTS, key=serdes.STRING, value=PAYMENT)
     withdrawals = builder.stream(WITHDRAWALS, key=serdes.STRING, value=WITHDRAWAL)

@@ -77,7 +77,7 @@ ORDER, PRICE, CUSTOMER, SALE, BILL = (
 
 
 def build() -> Topology:
-    """The topology that `streams.toml` names."""
+    """Bills of orders, at the price that was valid when each was placed, and the sales per city."""
     builder = StreamsBuilder()
     history = Stores.persistent_versioned_key_value_store("prices", timedelta(days=1))
     prices = builder.table(PRICES, Materialized(history), key=serdes.STRING, value=PRICE)

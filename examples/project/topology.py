@@ -33,7 +33,7 @@ READING, ROOM = serdes.json(Reading), serdes.json(Room)
 
 
 def build() -> Topology:
-    """The topology that `streams.toml` names."""
+    """A summary of the sensors' readings per room."""
     builder = StreamsBuilder()
     (
         builder.stream(READINGS, key=serdes.STRING, value=READING)

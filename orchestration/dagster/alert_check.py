@@ -1,5 +1,5 @@
-"""Alerts in Dagster: a check of the asset `instances` that fails while an alert is open, and an entry in its event log for each alert that
-is opened or resolved. They show the same details as `penstock alerts show`: the record, the error, and the next command.
+"""Alerts in Dagster: a check of each application's asset that fails while an alert is open, and an entry in its event log for each alert
+that is opened or resolved. They show the same details as `penstock alerts show`: the record, the error, and the next command.
 """
 
 from __future__ import annotations
@@ -14,33 +14,34 @@ from sqlalchemy.orm import Session
 
 from penstock.orchestration.alerts import alert_text, alerts
 from penstock.orchestration.alerts.incidents import GLOBAL_RECOVERY
+from penstock.orchestration.dagster.names import instances_key
 from penstock.orchestration.database.models import Alert, AlertState
 from penstock.orchestration.declarations.policies import Severity
 from penstock.orchestration.instances.operations import Operations
 from penstock.runtime.model.events import EventKind
 
-INSTANCES = dg.AssetKey("instances")
 NO_OPEN_ALERTS = "no_open_alerts"
 _ROWS = 100
 
 
-def check_spec() -> dg.AssetCheckSpec:
+def check_spec(application_id: str) -> dg.AssetCheckSpec:
     return dg.AssetCheckSpec(
         NO_OPEN_ALERTS,
-        asset=INSTANCES,
+        asset=instances_key(application_id),
         description="No alert is open or acknowledged (those that are only for information do not count). The metadata shows each, the "
         "record that is in the way, and what to do next.",
     )
 
 
-def result(operations: Operations) -> dg.AssetCheckResult:
-    """Return the check's current result."""
+def result(operations: Operations, application_id: str) -> dg.AssetCheckResult:
+    """Return the current result of an application's check."""
+    unresolved = select(Alert).where(Alert.application == application_id, Alert.state != AlertState.RESOLVED.value)
     with operations.control_plane.reading() as session:
-        found = list(session.scalars(select(Alert).where(Alert.state != AlertState.RESOLVED.value).order_by(Alert.id)))
+        found = list(session.scalars(unresolved.order_by(Alert.id)))
     failing = [alert for alert in found if Severity(alert.severity) is not Severity.INFO]
     errors = any(Severity(alert.severity) is Severity.ERROR for alert in failing)
     return dg.AssetCheckResult(
-        asset_key=INSTANCES,
+        asset_key=instances_key(application_id),
         check_name=NO_OPEN_ALERTS,
         passed=not failing,
         severity=dg.AssetCheckSeverity.ERROR if errors else dg.AssetCheckSeverity.WARN,
@@ -49,15 +50,16 @@ def result(operations: Operations) -> dg.AssetCheckResult:
     )
 
 
-def evaluation(operations: Operations) -> dg.AssetCheckEvaluation:
-    """Return the check's current result, as a run or a sensor reports it."""
-    return as_evaluation(result(operations))
+def evaluation(operations: Operations, application_id: str) -> dg.AssetCheckEvaluation:
+    """Return the current result of an application's check, as a run or a sensor reports it."""
+    return as_evaluation(result(operations, application_id))
 
 
 def as_evaluation(found: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
-    """Convert the result of a check of the asset `instances` to the form in which a run or a sensor reports it."""
+    """Convert the result of a check to the form in which a run or a sensor reports it."""
+    assert found.asset_key is not None  # every check names its application's asset
     return dg.AssetCheckEvaluation(
-        asset_key=INSTANCES,
+        asset_key=found.asset_key,
         check_name=str(found.check_name),
         passed=found.passed,
         severity=found.severity,
@@ -70,7 +72,9 @@ def observation(operations: Operations, alert: Alert) -> dg.AssetObservation:
     """Return an entry for the asset's event log with the current state of an alert."""
     partition = alert.instance if alert.instance in operations.applications.instances else None
     description = f"alert {alert.id} {alert.state}: {alert.title}" + (f" ({alert.resolution})" if alert.resolution else "")
-    return dg.AssetObservation(asset_key=INSTANCES, partition=partition, description=description, metadata=metadata(alert))
+    return dg.AssetObservation(
+        asset_key=instances_key(alert.application), partition=partition, description=description, metadata=metadata(alert)
+    )
 
 
 def metadata(alert: Alert) -> Mapping[str, dg.MetadataValue]:

@@ -6,13 +6,13 @@ launch it again with the same configuration (*Re-execute all* in the UI); comple
 """
 
 import inspect
-import zlib
 
 import dagster as dg
 from pydantic import Field, create_model
 
 from penstock.orchestration.dagster import alert_check
 from penstock.orchestration.dagster.instance_partitions import follow_instances
+from penstock.orchestration.dagster.names import plain_names
 from penstock.orchestration.dagster.resources import PenstockResource
 from penstock.orchestration.database.models import RunBookState
 from penstock.orchestration.declarations.applications import Application, Applications
@@ -91,7 +91,7 @@ def _carry_out(context: dg.OpExecutionContext, operations: Operations, book: Run
             raise dg.Failure(description=f"would be refused: {result.refused}", allow_retries=False)
         return
     run = book.run()
-    context.log_event(alert_check.evaluation(operations))  # type: ignore[arg-type]  # it takes these too; its annotation is behind its code
+    context.log_event(alert_check.evaluation(operations, run.application))  # type: ignore[arg-type]  # it takes these too; its annotation is behind its code
     if run.state == RunBookState.REFUSED.value:
         raise dg.Failure(description=f"refused: {run.reason}", metadata={"run_book_run": run.id}, allow_retries=False)
 
@@ -258,17 +258,9 @@ def take_snapshot_job() -> None:
 
 def snapshot_schedules(applications: Applications) -> list[dg.ScheduleDefinition]:
     """Return a schedule for each application with `every-minutes` in `streams.toml`."""
+    plain = plain_names(applications)
     scheduled = [(application, cron) for application in applications.applications if (cron := application.snapshots.cron) is not None]
-    plain = [_plain_name(application.id) for application, _ in scheduled]
-    return [
-        _schedule(name if plain.count(name) == 1 else f"{name}_{zlib.crc32(application.id.encode()):08x}", application, cron)
-        for (application, cron), name in zip(scheduled, plain, strict=True)
-    ]
-
-
-def _plain_name(application_id: str) -> str:
-    """Return a name that Dagster accepts. Ids that differ in punctuation only get the same name."""
-    return f"snapshots_of_{''.join(letter if letter.isalnum() else '_' for letter in application_id)}"
+    return [_schedule(f"snapshots_of_{plain[application.id]}", application, cron) for application, cron in scheduled]
 
 
 def _schedule(name: str, application: Application, cron: str) -> dg.ScheduleDefinition:

@@ -4,6 +4,10 @@
     factory = "examples.flight_board.topology:build"     # a function without arguments that returns the Topology
     instances = 2                                        # their number: flight-board-1, flight-board-2; or their names, ["flight-board-1"].
                                                          # One process each; names are unique over all applications
+    description = "Departures and delays"                # on its page in Dagster (Markdown); default: the factory's docstring
+    owners = ["team:flights", "ann@example.com"]         # in Dagster: e-mail addresses, teams
+    tags = { domain = "aviation" }                       # in Dagster
+    kinds = ["kafka", "python"]                          # in Dagster; this is the default
 
     [applications.flight-board.config]                   # keys of StreamsConfig; quoted, since they hold dots
     "bootstrap.servers" = "127.0.0.1:9092"               # the default: the embedded broker
@@ -56,11 +60,13 @@
     include-record = false                               # true: messages carry the bad record, too
 
 Everything is checked when the file is read, and a mistake is reported with file, line, key and the expected value. Only the factories are
-not imported: each instance imports its own, and a failing import must not break the control plane.
+not imported: each instance imports its own. Dagster's code location imports them to show topics and docstrings, and loads without those
+of a factory that fails.
 """
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -105,6 +111,9 @@ EMBEDDED_BROKER = f"{LOOPBACK}:{KAFKA_PORT}"
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"  # valid as the name of a topic, of a folder and of a partition key
 _PORTS = ("metrics.port", "http.port")
 _MOST_INSTANCES = 1_000
+_OWNER = r"team:.*\S.*|[A-Za-z0-9_][A-Za-z0-9._%+-]*@[A-Za-z0-9.-]+\.[A-Za-z]{2,7}"  # as Dagster accepts them
+_TAG, _TAG_VALUE = r"([A-Za-z0-9_.-]{1,63}/)?[A-Za-z0-9_.-]{1,63}", r"[A-Za-z0-9_.-]{0,63}"  # of Dagster
+_KIND, _KINDS = r"[A-Za-z0-9_.-]{1,50}", ("kafka", "python")
 _FACTORY = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
 
 
@@ -121,6 +130,10 @@ class Application:
     freshness: Freshness = field(default_factory=Freshness)
     health: HealthLimits = field(default_factory=HealthLimits)
     snapshots: SnapshotPolicy = field(default_factory=SnapshotPolicy)
+    description: str | None = None
+    owners: tuple[str, ...] = ()
+    tags: Mapping[str, str] = field(default_factory=dict)
+    kinds: tuple[str, ...] = _KINDS
     counted: bool = False
     """True if a number of instances is declared, False if their names are."""
 
@@ -291,6 +304,10 @@ def _application(table: Table, broker: str) -> Application:
         factory=table.text("factory", pattern=_FACTORY, example="examples.flight_board.topology:build"),
         instances=_instances(table, application_id),
         counted=table.is_whole("instances"),
+        description=table.optional_text("description", pattern=r"(?s).*\S.*", example="Departures and delays"),
+        owners=table.texts("owners", pattern=_OWNER, example="team:flights", default=()),
+        tags=_tags(table.table("tags")),
+        kinds=table.texts("kinds", pattern=_KIND, example="kafka", default=_KINDS),
         config=_config(table, application_id, broker),
         paused=PausedPolicy.read(table.table("paused")),
         global_recovery=GlobalRecoveryPolicy.read(table.table("global-recovery")),
@@ -308,6 +325,16 @@ def _instances(table: Table, application_id: str) -> tuple[str, ...]:
         count = table.whole("instances", default=1, least=1, most=_MOST_INSTANCES)
         return numbered(application_id, count)
     return table.texts("instances", pattern=_NAME, example=f"{application_id}-1")
+
+
+def _tags(table: Table) -> Mapping[str, str]:
+    found = table.scalars()
+    for name, value in found.items():
+        if not isinstance(value, str) or not re.fullmatch(_TAG, name) or not re.fullmatch(_TAG_VALUE, value):
+            raise table.wrong((name,), 'expected letters, digits, _ . - in name and text, at most 63 each, for example domain = "aviation"')
+        if name.startswith("dagster/"):
+            raise table.wrong((name,), "tags that begin with dagster/ are Dagster's own")
+    return {name: str(value) for name, value in found.items()}
 
 
 def _config(table: Table, application_id: str, broker: str) -> Mapping[str, Value]:

@@ -35,7 +35,6 @@ _LOCATION = """{ workspaceOrError { ... on PythonError { message } ... on Worksp
   locationOrLoadError { __typename ... on PythonError { message causes { message } } } } } } }"""
 _LAUNCH = """mutation($params: ExecutionParams!) { launchRun(executionParams: $params) { __typename
   ... on LaunchRunSuccess { run { runId } } ... on Error { message } ... on RunConfigValidationInvalid { errors { message } } } }"""
-_PARTITIONS = "instances"
 _ADD_PARTITION = """mutation($name: String!, $key: String!, $repository: RepositorySelector!) {
   addDynamicPartition(partitionsDefName: $name, partitionKey: $key, repositorySelector: $repository) { __typename
   ... on PythonError { message } ... on UnauthorizedError { message } } }"""
@@ -129,19 +128,20 @@ class DagsterServer:
             self._process.wait()
             self._process = None
 
-    def launch(self, job: str, *, assets: Sequence[str] = (), partition: str | None = None) -> str:
-        """Launch a job; of an asset job only these assets, and only one partition of them. Return the run's id. Raises DagsterError.
+    def launch(self, job: str, *, asset: Sequence[str] = (), partition: tuple[str, str] | None = None) -> str:
+        """Launch a job; of an asset job only the asset with this key, and only one partition: the name of its definition, and its key.
+        Return the run's id. Raises DagsterError.
 
         A partition that Dagster does not know yet, because no sensor has run so far, is added."""
         if partition is not None:
-            known = {"name": _PARTITIONS, "key": partition, "repository": _REPOSITORY}
+            known = {"name": partition[0], "key": partition[1], "repository": _REPOSITORY}
             added = _mapping(self.query(_ADD_PARTITION, known)["addDynamicPartition"])
             if added["__typename"] not in ("AddDynamicPartitionSuccess", "DuplicateDynamicPartitionError"):
-                raise DagsterError(f"Dagster does not add partition {partition}: {added.get('message') or added['__typename']}")
+                raise DagsterError(f"Dagster does not add partition {partition[1]}: {added.get('message') or added['__typename']}")
         selector: dict[str, object] = {**_REPOSITORY, "jobName": job}
-        if assets:
-            selector["assetSelection"] = [{"path": [asset]} for asset in assets]
-        tags = [] if partition is None else [{"key": "dagster/partition", "value": partition}]
+        if asset:
+            selector["assetSelection"] = [{"path": list(asset)}]
+        tags = [] if partition is None else [{"key": "dagster/partition", "value": partition[1]}]
         params = {"selector": selector, "runConfigData": {}, "mode": "default", "executionMetadata": {"tags": tags}}
         answer = _mapping(self.query(_LAUNCH, {"params": params})["launchRun"])
         if answer["__typename"] != "LaunchRunSuccess":

@@ -34,7 +34,9 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """Result of one check of one application. `alert`: the kind of alert to open for a problem; None if another alert covers it."""
+    """Result of one check of one application. `alert`: the kind of alert to open for a problem; None if another alert covers it.
+    `unknown`: why it is from the last known state only, whose problems may be over and which may hide others; empty if it is current.
+    `idle`: that nothing runs, if so."""
 
     name: str
     application: str
@@ -42,6 +44,8 @@ class CheckResult:
     numbers: Mapping[str, int | float] = field(default_factory=dict)
     problems: tuple[tuple[Severity, str], ...] = ()
     alert: str | None = None
+    unknown: str = ""
+    idle: str = ""
 
     @property
     def severity(self) -> Severity:
@@ -53,6 +57,20 @@ class CheckResult:
         """Sentences about the problems."""
         own = [text for _, text in self.problems]
         return [*own, *(row.problem for row in self.rows if row.problem)]
+
+    @property
+    def passed(self) -> bool:
+        """True if the check has found no problem, and its result is current."""
+        return self.severity is Severity.INFO and not self.unknown
+
+    @property
+    def summary(self) -> str:
+        """The result in one line."""
+        texts = self.texts
+        found = "; ".join(texts[:5]) + (f"; and {len(texts) - 5} more" if len(texts) > 5 else "")
+        if self.unknown:
+            return f"cannot be known: {self.unknown}" + (f"; as last known: {found}" if found else "")
+        return found or self.idle or f"{len(self.rows)} looked at, all well"
 
 
 def worst(severities: Iterable[Severity]) -> Severity:
@@ -127,6 +145,13 @@ class Known:
     def lives(self, instance: str) -> bool:
         row = self.instances.get(instance)
         return row is not None and row.heartbeat_at is not None and (self.at - row.heartbeat_at).total_seconds() <= HEARTBEAT_SECONDS
+
+    def idle(self) -> str:
+        """Return that no instance is wanted and none runs; empty otherwise."""
+        if any(row.wanted or self.lives(row.name) for row in self.instances.values()):
+            return ""
+        started = any(row.started_at is not None or row.heartbeat_at is not None for row in self.instances.values())
+        return "nothing runs: every instance is stopped" if started else "nothing runs yet"
 
     def changelogs(self, task: str) -> dict[TopicPartition, int | None]:
         """Return the task's changelogs, as named in any checkpoint of it or of its sub-topology, without offsets; of a global store, its

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from sqlalchemy import delete, func, select
@@ -34,15 +35,18 @@ def examine(applications: Applications, control_plane: ControlPlane, at: datetim
     return [result for application in applications.applications for result in examine_one(application, control_plane, at, brokers=brokers)]
 
 
-def examine_one(application: Application, control_plane: ControlPlane, at: datetime, *, brokers: bool) -> list[CheckResult]:
-    """Return the checks of one application, like `examine`."""
+def examine_one(
+    application: Application, control_plane: ControlPlane, at: datetime, *, brokers: bool, unknown: str = ""
+) -> list[CheckResult]:
+    """Return the checks of one application, like `examine`. `unknown`: why the database is not up to date, if so."""
     with control_plane.reading() as session:
         known = gather(session, application, at)
     if brokers:
         logs = {log for checkpoint in known.checkpoints.values() for log in checks.saved_offsets(checkpoint)}
         logs |= {log for task in known.tasks for log in known.changelogs(task.task)}
         known = _with_broker(known, ask_broker(application, logs, known.global_topics))
-    return [check(known) for check in checks.ALL]
+    idle = known.idle()
+    return [replace(check(known), unknown=unknown, idle=idle) for check in checks.ALL]
 
 
 def gather(session: Session, application: Application, at: datetime) -> Known:
@@ -95,6 +99,8 @@ def _alert(session: Session, result: CheckResult, at: datetime) -> None:
     kinds = _KINDS[result.name]
     open_now = alerts.unresolved(session, application=result.application, kinds=[kinds], subject=result.name) if kinds else []
     if result.severity is Severity.INFO:
+        if result.unknown:
+            return  # a problem is not over because no broker answers
         for alert in open_now:
             alerts.resolve(session, alert, actor=ACTOR, at=at, resolution="all is well again")
         return
@@ -117,7 +123,7 @@ def _alert(session: Session, result: CheckResult, at: datetime) -> None:
 def _resolve_topics(session: Session, application: Application, results: list[CheckResult], at: datetime) -> None:
     """Resolve the alerts of events about topics that a check finds in order now."""
     for result in results:
-        if result.name not in _OF_TOPICS:
+        if result.name not in _OF_TOPICS or result.unknown:
             continue
         kind, resolution = _OF_TOPICS[result.name]
         for topic in (str(row.cells["topic"]) for row in result.rows if not row.problem):

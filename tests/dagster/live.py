@@ -24,7 +24,7 @@ _WHY = """
 query ($id: ID!) { runOrError(runId: $id) { ... on Run { eventConnection { events {
   __typename ... on ErrorEvent { error { message cause { message cause { message } } } } } } } } }"""
 _RUNS = "query ($job: String!) { runsOrError(filter: {pipelineName: $job}) { ... on Runs { results { runId status } } } }"
-_PARTITIONS = '{ assetNodeOrError(assetKey: {path: ["instances"]}) { ... on AssetNode { partitionKeys } } }'
+_PARTITIONS = "query ($path: [String!]!) { assetNodeOrError(assetKey: {path: $path}) { ... on AssetNode { partitionKeys } } }"
 _SENSORS = """
 query ($location: String!) {
   sensorsOrError(repositorySelector: {repositoryName: "__repository__", repositoryLocationName: $location}) {
@@ -89,11 +89,14 @@ class LiveDagster:
         found: dict[str, Any] = content["data"]
         return found
 
-    def launch(self, job: str, *, partition: str | None = None) -> str:
-        """Launch a job like the UI, after the sensor has added the partition; wait for its success, and return the run's id."""
-        if partition is not None:
-            wait_until(lambda: partition in self.partitions(), 60, f"partition {partition}")
-        tags = [] if partition is None else [{"key": "dagster/partition", "value": partition}]
+    def launch(self, job: str, *, instance: tuple[str, str] | None = None) -> str:
+        """Launch a job like the UI, for an application's instance after the sensor has added the partition; wait for its success, and
+        return the run's id."""
+        tags = []
+        if instance is not None:
+            application, name = instance
+            wait_until(lambda: name in self.partitions(application), 60, f"partition {name}")
+            tags.append({"key": "dagster/partition", "value": name})
         selector = {"repositoryName": "__repository__", "repositoryLocationName": self._location, "pipelineName": job}
         params = {"selector": selector, "mode": "default", "runConfigData": {}, "executionMetadata": {"tags": tags}}
         launched = self.ask(_LAUNCH, params=params)["launchPipelineExecution"]
@@ -102,9 +105,9 @@ class LiveDagster:
         assert ended == "SUCCESS", self.ask(_WHY, id=run_id)
         return run_id
 
-    def partitions(self) -> list[str]:
-        """Return the partitions of the asset `instances`."""
-        found: list[str] = self.ask(_PARTITIONS)["assetNodeOrError"]["partitionKeys"]
+    def partitions(self, application: str) -> list[str]:
+        """Return the partitions of an application's asset."""
+        found: list[str] = self.ask(_PARTITIONS, path=[application, "instances"])["assetNodeOrError"]["partitionKeys"]
         return found
 
     def runs(self, job: str) -> list[str]:

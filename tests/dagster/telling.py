@@ -5,11 +5,16 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
+import dagster as dg
+
+from penstock.orchestration.dagster.names import plain_names, start_job
+from penstock.orchestration.dagster.resources import PenstockResource
 from penstock.orchestration.database import ControlPlane
 from penstock.orchestration.declarations.applications import Application
 from penstock.orchestration.instances.operations import Operations
 from penstock.orchestration.projection.feed import Feed, Step
 from penstock.runtime.model.events import Event, EventKind, events_topic
+from penstock.sensors.instances import evaluate
 from tests.support import Kafka
 
 STREAMS_TOML = """
@@ -27,6 +32,18 @@ budget-per-hour = 2
 """
 
 
+def start_jobs(operations: Operations) -> dict[str, str]:
+    """Return the name of each application's job that starts its instances."""
+    return {application: start_job(plain) for application, plain in plain_names(operations.applications).items()}
+
+
+def instances_that_should_run(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+    """Evaluate the sensor of that name, for the applications that are declared now."""
+    penstock = context.resources.penstock
+    assert isinstance(penstock, PenstockResource)
+    return evaluate(context, penstock.operations, start_jobs(penstock.operations))
+
+
 @dataclass
 class Project:
     """A project of one application with two instances on a broker."""
@@ -39,6 +56,11 @@ class Project:
     def application(self) -> Application:
         (application,) = self.operations.applications.applications
         return application
+
+    @property
+    def start_job(self) -> str:
+        """The name of the job that starts its instances."""
+        return start_jobs(self.operations)[self.application.id]
 
     @property
     def control_plane(self) -> ControlPlane:

@@ -12,8 +12,9 @@ import dagster as dg
 import pytest
 
 from penstock.orchestration.commands.dev import _dagster
-from penstock.orchestration.dagster.alert_check import INSTANCES, NO_OPEN_ALERTS
+from penstock.orchestration.dagster.alert_check import NO_OPEN_ALERTS
 from penstock.orchestration.dagster.instance_partitions import follow_instances
+from penstock.orchestration.dagster.names import instances_key
 from penstock.orchestration.declarations import project_paths
 from penstock.orchestration.declarations.applications import Applications, WrongDeclarationError
 from penstock.orchestration.declarations.project_paths import ProjectPaths
@@ -44,7 +45,7 @@ def test_the_partitions_follow_the_instances(defs: dg.Definitions, tmp_path: Pat
     path = tmp_path / "streams.toml"
     monkeypatch.setenv("PENSTOCK_STREAMS", str(path))
     monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "home"))
-    asset = defs.resolve_assets_def(INSTANCES)
+    asset = defs.resolve_assets_def(instances_key("a"))
     assert asset.partitions_def is not None
     with dg.DagsterInstance.ephemeral() as dagster:
         for declared, wanted in (('["a-1", "a-2"]', ["a-1", "a-2"]), ("3", ["a-1", "a-2", "a-3"]), ('["a-2"]', ["a-2"])):
@@ -56,9 +57,7 @@ def test_the_partitions_follow_the_instances(defs: dg.Definitions, tmp_path: Pat
 def test_jobs_sensors_schedule_and_checks_are_there_and_run_by_default(defs: dg.Definitions) -> None:
     repository = defs.get_repository_def()
     run_books = {"restart_instance", "resume_task", "skip_record", "replay_dead_letters", "rebuild_global_store", "approve_run_book"}
-    assert {"start_instances", "stop_instance", "scale_application", "drain_instance", "instance_checks", *run_books} <= set(
-        repository.job_names
-    )
+    assert {"start_a", "stop_instance", "scale_application", "drain_instance", "instance_checks", *run_books} <= set(repository.job_names)
     assert {sensor.name: sensor.default_status for sensor in repository.sensor_defs} == dict.fromkeys(
         ("paused_tasks", "global_recoveries", "instances_that_should_run", "instances_no_longer_declared", "open_alerts"),
         dg.DefaultSensorStatus.RUNNING,
@@ -78,6 +77,9 @@ def test_rule_28_the_schedules_job_computes_the_checks_of_the_whole_asset(
     result = defs.get_job_def("instance_checks").execute_in_process()
     evaluated = {evaluation.check_name: evaluation for evaluation in result.get_asset_check_evaluations()}
     assert set(evaluated) == {*DESCRIPTIONS, NO_OPEN_ALERTS}
+    for name in DESCRIPTIONS:
+        assert not evaluated[name].passed and evaluated[name].severity is dg.AssetCheckSeverity.WARN
+        assert evaluated[name].description == "cannot be known: no broker answers at 127.0.0.1:1"
     table = evaluated[LIVENESS].metadata["table"]
     assert isinstance(table, dg.TableMetadataValue)
     assert [record.data["instance"] for record in table.records] == ["a-1", "a-2"]
@@ -118,7 +120,7 @@ defs = dg.Definitions.merge(definitions("streams.toml"), dg.Definitions(executor
     monkeypatch.setattr(project_paths, "_named", None)
     monkeypatch.chdir(elsewhere)
     found = runpy.run_path(str(module))["defs"]
-    assert INSTANCES in found.resolve_asset_graph().get_all_asset_keys()
+    assert instances_key("a") in found.resolve_asset_graph().get_all_asset_keys()
     assert ProjectPaths.find().home == project / ".penstock"
     (project / "streams.toml").rename(elsewhere / "streams.toml")
     with pytest.raises(WrongDeclarationError, match=f"streams.toml is not in {project / 'package'} or a folder above it"):

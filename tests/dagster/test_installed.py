@@ -158,11 +158,11 @@ def test_dagster_merges_the_users_assets_and_sensors_with_penstocks(python: Path
     project = users_project(tmp_path / "project")
     live = LiveDagster(tmp_path / "dagster", project=project, python=python, module="definitions", environment=users_environment())
     try:
-        assert live.assets() >= {"report", "instances"}
+        assert live.assets() >= {"report", "shop/instances"}
         assert live.sensors().keys() >= {"orders", "paused_tasks"}
         # The daemon evaluates both in the code location's process, which imports the user's package and the wheel's.
         wait_until(lambda: live.last_ticks().get("orders") == "SKIPPED", 60, "a tick of the user's sensor")
-        wait_until(lambda: live.partitions() == ["shop-1"], 60, "the declared instance, which a tick of Penstock's sensor adds")
+        wait_until(lambda: live.partitions("shop") == ["shop-1"], 60, "the declared instance, which a tick of Penstock's sensor adds")
     finally:
         live.stop()
 
@@ -194,7 +194,7 @@ def test_a_project_of_dg_declares_the_applications_by_a_component(python: Path, 
     module = "shopping.definitions"
     live = LiveDagster(tmp_path / "dagster", project=tmp_path, python=python, module=module, environment=users_environment())
     try:
-        assert live.assets() >= {"report", "instances"}
-        wait_until(lambda: live.partitions() == ["shop-1"], 60, "the declared instance")
+        assert live.assets() >= {"report", "shop/instances"}
+        wait_until(lambda: live.partitions("shop") == ["shop-1"], 60, "the declared instance")
     finally:
         live.stop()

@@ -14,6 +14,7 @@ import pytest
 from sqlalchemy import select
 
 from penstock.assets.instances import instances_asset
+from penstock.assets.lineage import topics_of
 from penstock.orchestration.dagster.instance_partitions import follow_instances
 from penstock.orchestration.dagster.resources import PenstockResource
 from penstock.orchestration.database import ControlPlane, audit
@@ -27,9 +28,8 @@ from penstock.orchestration.run_books import PausedRecord, Request, SkipRecord
 from penstock.runtime.model.errors import BrokerUnavailableError
 from penstock.runtime.model.ids import TaskId
 from penstock.sensors.alerts import paused_tasks
-from penstock.sensors.instances import instances_that_should_run
 from penstock.sensors.ticks import NothingSeenError
-from tests.dagster.telling import Project
+from tests.dagster.telling import Project, instances_that_should_run
 from tests.support import wait_until
 
 TASK = TaskId(0, 0)
@@ -55,7 +55,7 @@ def feed_records(project: Project, *values: bytes, partition: int = 0) -> None:
     project.broker.produce(f"{project.application.id}-in", [(b"key", value) for value in values], partition=partition)
 
 
-def tick(project: Project, sensor: dg.SensorDefinition, dagster: dg.DagsterInstance, cursor: str | None = None) -> dg.SensorResult:
+def tick(project: Project, sensor: Callable[..., object], dagster: dg.DagsterInstance, cursor: str | None = None) -> dg.SensorResult:
     """Run one tick of a sensor, like the daemon."""
     with dg.build_sensor_context(instance=dagster, cursor=cursor, resources={"penstock": PenstockResource()}) as context:
         result = sensor(context)
@@ -113,9 +113,9 @@ def count_of(project: Project, expected: int) -> Callable[[], bool]:
 def test_materialising_the_asset_starts_the_instance_and_reports_its_state(
     project: Project, first: str, dagster: dg.DagsterInstance
 ) -> None:
-    asset = instances_asset()
+    asset = instances_asset(project.application, "group", topics_of(project.application))
     result = dg.materialize([asset], partition_key=first, instance=dagster, resources={"penstock": PenstockResource()})
-    (materialised,) = result.asset_materializations_for_node("instances")
+    (materialised,) = result.asset_materializations_for_node("group__instances")
     shown = materialised.metadata
     assert shown["state"].value == "RUNNING"
     assert psutil.pid_exists(int(str(shown["pid"].value)))
@@ -150,6 +150,37 @@ def test_a_process_that_was_not_written_down_is_found(project: Project, first: s
     assert (process.pid, started) == (once.process.pid, False)
 
 
+def test_starts_and_ends_by_whatever_way_are_events_of_the_partition(project: Project, first: str, dagster: dg.DagsterInstance) -> None:
+    """Each is reported once; a start by a run of the asset is reported by that run alone."""
+    cursor = None
+
+    def events() -> list[tuple[str, str | None, str]]:
+        nonlocal cursor
+        result = tick(project, instances_that_should_run, dagster, cursor)
+        cursor = result.cursor
+        found = []
+        for event in result.asset_events:
+            assert isinstance(event, dg.AssetMaterialization | dg.AssetObservation)
+            dagster.report_runless_asset_event(event)
+            found.append((type(event).__name__, event.partition, str(event.description)))
+        return found
+
+    assert events() == []
+    process = project.operations.start(first, actor="ann").process
+    (started,) = events()
+    assert started[:2] == ("AssetMaterialization", first) and f"runs as process {process.pid}" in started[2]
+    assert events() == []
+    os.kill(process.pid, signal.SIGKILL)
+    wait_until(lambda: not process.alive, 10, "its death")
+    (died,) = events()
+    assert died[:2] == ("AssetObservation", first) and f"instance {first} (process {process.pid}) died" in died[2]
+    assert run(project, dg.RunRequest(partition_key=first), project.start_job, dagster).success
+    assert events() == [], "the run has reported it"
+    project.operations.stop(first, actor="bob")
+    assert events() == [("AssetObservation", first, f"{first} was stopped by bob")]
+    assert events() == []
+
+
 def test_a_killed_instance_is_seen_and_started_again_by_the_sensor(project: Project, first: str, dagster: dg.DagsterInstance) -> None:
     killed = project.operations.start(first, actor="ann").process
     assert tick(project, instances_that_should_run, dagster).run_requests == []
@@ -158,7 +189,7 @@ def test_a_killed_instance_is_seen_and_started_again_by_the_sensor(project: Proj
     (request,) = tick(project, instances_that_should_run, dagster).run_requests or []
     assert request.partition_key == first
     assert tick(project, instances_that_should_run, dagster).run_requests == [], "one death, one start"
-    assert run(project, request, "start_instances", dagster).success
+    assert run(project, request, project.start_job, dagster).success
     running = project.operations.launcher.running(first)
     assert running is not None
     assert running.pid != killed.pid

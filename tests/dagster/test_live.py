@@ -54,7 +54,7 @@ def test_dagster_starts_watches_and_repairs_and_the_instance_outlives_it(project
     name = application.instances[0]
     assert set(dagster.sensors().values()) == {"RUNNING"}, "sensors run by default"
 
-    dagster.launch("start_instances", partition=name)
+    dagster.launch(project.start_job, instance=(application.id, name))
     first = project.operations.launcher.running(name)
     assert first is not None
 
@@ -74,7 +74,7 @@ def test_dagster_starts_watches_and_repairs_and_the_instance_outlives_it(project
 
     broker.produce(f"{application.id}-in", [(b"key", b"nonsense \xff"), (b"key", b"{}")], partition=1)
     wait_until(lambda: alerts(project)["TASK_PAUSED"] == AlertState.OPEN.value, 60, "the alert on a record that no pattern matches")
-    _repair(dagster, name, f"{application.id}-in-1@0")
+    _repair(f"{dagster.url}/assets/{application.id}/instances", name, f"{application.id}-in-1@0")
     assert alerts(project)["TASK_PAUSED"] == AlertState.RESOLVED.value
     assert {record.value for record in broker.consume(dead_letter_topic(application.id))} == {b'{"truncated', b"nonsense \xff"}
 
@@ -82,7 +82,7 @@ def test_dagster_starts_watches_and_repairs_and_the_instance_outlives_it(project
     assert second.alive, "the instance outlives Dagster"
 
 
-def _repair(dagster: LiveDagster, name: str, place: str) -> None:
+def _repair(asset: str, name: str, place: str) -> None:
     """Repair in a real browser: find the alert on the asset's page, start the run-book by clicks, wait for the check to turn green. Keep
     screenshots."""
     executable = next(filter(None, map(shutil.which, BROWSERS)), None)
@@ -93,10 +93,10 @@ def _repair(dagster: LiveDagster, name: str, place: str) -> None:
         browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1440, "height": 1000})
         page.set_default_timeout(60_000)
-        _see(page, f"{dagster.url}/assets/instances?view=partitions&partition={name}", name, "task_count")
+        _see(page, f"{asset}?view=partitions&partition={name}", name, "task_count")
         page.screenshot(path=ARTEFACTS / "dagster-instances.png", full_page=True)
 
-        page.goto(f"{dagster.url}/assets/instances?view=checks")
+        page.goto(f"{asset}?view=checks")
         page.get_by_text("no_open_alerts").first.click()
         for text in (f"is paused at {place}", "Failed", "nonsense \\xff", "6e 6f 6e 73 65 6e 73 65 20 ff", "penstock run-book skip-record"):
             expect(page.get_by_text(text).first).to_be_visible(timeout=60_000)
@@ -108,7 +108,7 @@ def _repair(dagster: LiveDagster, name: str, place: str) -> None:
         expect(launchpad.get_by_text("RUN_SUCCESS").first).to_be_visible(timeout=120_000)
         launchpad.screenshot(path=ARTEFACTS / "dagster-run-book.png", full_page=True)
 
-        _see(page, f"{dagster.url}/assets/instances?view=checks&checkDetail=no_open_alerts", "no alert is open", "Passed")
+        _see(page, f"{asset}?view=checks&checkDetail=no_open_alerts", "no alert is open", "Passed")
         page.screenshot(path=ARTEFACTS / "dagster-checks.png", full_page=True)
         browser.close()
 

@@ -48,6 +48,9 @@ def project(tmp_path: Path) -> Iterator[NewProject]:
     project.penstock("broker", "stop")
 
 
+ASSETS = {"cold-store/instances", "kafka/readings", "kafka/rooms", "sample_records"}
+
+
 def test_a_new_project_works_at_once(project: NewProject, tmp_path: Path) -> None:
     kafka_port = project.kafka.bootstrap_servers.rpartition(":")[2]
     # `penstock dev` would start it, but gives it a minute; tests/dagster/test_installed.py has that.
@@ -57,7 +60,7 @@ def test_a_new_project_works_at_once(project: NewProject, tmp_path: Path) -> Non
         tmp_path / "penstock-dev", project=project.folder, location="cold-store", command=command, environment=project.environment
     )
     try:
-        assert live.assets() == {"instances", "sample_records"}
+        assert live.assets() == ASSETS
         project.run("dagster", "asset", "materialize", "--select", "sample_records", "-m", "cold_store.definitions")
         assert "cold-store-1 is RUNNING" in project.penstock("start")
         wait_until(lambda: readings_of_all_rooms(project.kafka) == 1_000, 60, "the results of the sample records")
@@ -65,7 +68,7 @@ def test_a_new_project_works_at_once(project: NewProject, tmp_path: Path) -> Non
         live.stop()
     live = LiveDagster(tmp_path / "dagster-dev", project=project.folder, location="cold-store", environment=project.environment)
     try:
-        assert live.assets() == {"instances", "sample_records"}
+        assert live.assets() == ASSETS
     finally:
         live.stop()
 

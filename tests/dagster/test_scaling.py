@@ -11,7 +11,8 @@ import pytest
 from sqlalchemy import select
 
 from penstock.assets.instances import instance_metadata, learned_percent
-from penstock.orchestration.dagster.instance_partitions import PARTITIONS, follow_instances
+from penstock.orchestration.dagster.instance_partitions import follow_instances
+from penstock.orchestration.dagster.names import partitions_name
 from penstock.orchestration.database.models import Alert, AuditEntry, Task
 from penstock.orchestration.declarations.applications import Applications
 from penstock.orchestration.definitions import definitions
@@ -19,8 +20,8 @@ from penstock.orchestration.instances.operations import Operations
 from penstock.orchestration.kafka.observer import Observer
 from penstock.orchestration.kafka.task_commands import RefusedError
 from penstock.runtime.model.states import TaskKind
-from penstock.sensors.instances import instances_no_longer_declared, instances_that_should_run
-from tests.dagster.telling import Project
+from penstock.sensors.instances import instances_no_longer_declared
+from tests.dagster.telling import Project, instances_that_should_run
 from tests.dagster.test_commands import penstock
 from tests.dagster.test_instances import run, tick
 from tests.support import wait_until
@@ -52,6 +53,11 @@ def declare(project: Project, count: int) -> None:
 
 def name(project: Project, number: int) -> str:
     return f"{project.application.id}-{number}"
+
+
+def partitions(project: Project, dagster: dg.DagsterInstance) -> list[str]:
+    """Return the partitions of the application's asset."""
+    return list(dagster.get_dynamic_partitions(partitions_name(project.application.id)))
 
 
 def lives(project: Project) -> list[int]:
@@ -90,12 +96,12 @@ def test_a_job_scales_out_and_in_and_may_be_run_again(counted: Project, dagster:
     names = [name(counted, number) for number in (1, 2, 3)]
     for _ in range(2):
         scale(3)
-        assert (lives(counted), wanted(counted), sorted(dagster.get_dynamic_partitions(PARTITIONS))) == ([1, 2, 3], names, names)
+        assert (lives(counted), wanted(counted), sorted(partitions(counted, dagster))) == ([1, 2, 3], names, names)
     run_by(counted, 1, 1, 2)
     assert tick(counted, instances_that_should_run, dagster).run_requests == []
     assert tick(counted, instances_no_longer_declared, dagster).run_requests == [], "an operator asked for it"
     scale(1)
-    assert (lives(counted), wanted(counted), dagster.get_dynamic_partitions(PARTITIONS)) == ([1], names[:1], names[:1])
+    assert (lives(counted), wanted(counted), partitions(counted, dagster)) == ([1], names[:1], names[:1])
     run_by(counted, 4)
     assert tick(counted, instances_that_should_run, dagster).run_requests == []
     with counted.control_plane.reading() as session:
@@ -113,13 +119,13 @@ def test_a_raised_number_in_the_file_starts_instances_and_a_lower_one_drains_the
     declare(counted, 2)
     found = tick(counted, instances_that_should_run, dagster)
     (request,) = found.run_requests or []
-    assert (request.partition_key, dagster.get_dynamic_partitions(PARTITIONS)) == (two, [one, two])
-    assert run(counted, request, "start_instances", dagster).success
+    assert (request.partition_key, partitions(counted, dagster)) == (two, [one, two])
+    assert run(counted, request, counted.start_job, dagster).success
     run_by(counted, 2, 2)
     declare(counted, 1)
     (drain,) = tick(counted, instances_no_longer_declared, dagster).run_requests or []
     assert run(counted, drain, "drain_instance", dagster).success
-    assert (lives(counted), wanted(counted), dagster.get_dynamic_partitions(PARTITIONS)) == ([1], [one], [one])
+    assert (lives(counted), wanted(counted), partitions(counted, dagster)) == ([1], [one], [one])
     run_by(counted, 4)
     assert tick(counted, instances_no_longer_declared, dagster).run_requests == []
     declare(counted, 2)
@@ -171,9 +177,9 @@ def test_only_scale_runs_more_than_are_declared(counted: Project, dagster: dg.Da
     for command in (("start", two), ("start", one, two), ("restart", two), ("stop", two), ("run-book", "restart-instance", two)):
         said = penstock(*command, status=1)
         assert more in said and f"Did you mean {one!r}" in said and f"penstock scale {counted.application.id} 2" in said
-    dagster.add_dynamic_partitions(PARTITIONS, [two])
+    dagster.add_dynamic_partitions(partitions_name(counted.application.id), [two])
     by_config = {"ops": {"restart": {"config": {"instance": two}}}}
-    for job, request in (("start_instances", dg.RunRequest(partition_key=two)), ("restart_instance", dg.RunRequest(run_config=by_config))):
+    for job, request in ((counted.start_job, dg.RunRequest(partition_key=two)), ("restart_instance", dg.RunRequest(run_config=by_config))):
         result = run(counted, request, job, dagster)
         (failure,) = (event.step_failure_data.error for event in result.all_events if event.is_step_failure)
         assert not result.success and failure is not None and any(more in each.message for each in (failure, failure.cause) if each)

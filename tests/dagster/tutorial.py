@@ -187,7 +187,7 @@ class Reader:
             browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
             page = browser.new_page(viewport={"width": 1200, "height": 700})
             page.set_default_timeout(PATIENCE * 1000)
-            page.goto(f"http://127.0.0.1:{self._port}/assets/instances?view=checks&checkDetail=no_open_alerts")
+            page.goto(f"http://127.0.0.1:{self._port}/assets/climate/instances?view=checks&checkDetail=no_open_alerts")
             for text in PICTURES[name]:
                 expect(page.get_by_text(text).first).to_be_visible(timeout=PATIENCE * 1000)
             page.screenshot(path=self._pictures / name)

@@ -18,6 +18,7 @@ from pyspark.sql import types as T
 from typer.testing import CliRunner
 
 from penstock import serdes
+from penstock.assets.lineage import Topics
 from penstock.assets.spark.process.pipes import Context, SparkJobs
 from penstock.assets.spark.tables.check import TableCheck
 from penstock.assets.spark.tables.job import _Content, _of_all_tasks, first_whole_day
@@ -25,10 +26,8 @@ from penstock.assets.spark.tables.request import ColumnText, TableRequest, Table
 from penstock.assets.spark.tables.shape import Shape, column_texts, ddl
 from penstock.assets.tables.asset import check_result, partitions
 from penstock.assets.tables.definitions import JOB, table_definitions
-from penstock.assets.tables.lineage import Topics, topic_key, topics_of
 from penstock.assets.tables.metadata import plots, skew, table_metadata
 from penstock.orchestration.cli import app
-from penstock.orchestration.dagster.alert_check import INSTANCES
 from penstock.orchestration.dagster.resources import PenstockResource
 from penstock.orchestration.declarations.applications import Applications
 from penstock.orchestration.declarations.state_tables import Days, StateTable
@@ -36,7 +35,6 @@ from penstock.orchestration.definitions import definitions
 from penstock.orchestration.tables import SOURCE, TableVersion, WrongTableError, newest_version
 from penstock.runtime.snapshots.manifest import PartitionOffset
 from penstock.runtime.stores import Stores
-from tests.support import ROOT
 from tests.support.state_snapshots import Tasks
 
 Request = TypeVar("Request")
@@ -119,29 +117,6 @@ def test_partitions_are_the_days_with_both_ends_or_up_to_today() -> None:
     growing = partitions(Days(today))
     assert growing is not None and growing.get_partition_keys()[0] == today.isoformat()
     assert partitions(None) is None
-
-
-def test_the_lineage_is_that_of_the_topology_and_loads_without_it() -> None:
-    board = Applications.read(ROOT / "streams.toml").named("flight-board")
-    topics = topics_of(board)
-    assert topics.sources == ("airlines", "airports", "flights", "weather")
-    assert topics.of_stores["hourly-delay"] == CHANGELOG and topics.of_stores["airlines"] == "airlines"
-    assert topics_of(Applications.parse(DECLARED, Path("x")).named("a")) == Topics()
-
-
-def test_the_flight_boards_tables_hang_on_their_topics_and_instances() -> None:
-    defs = definitions(Applications.read(ROOT / "streams.toml"))
-    specs = {spec.key: spec for spec in defs.resolve_all_asset_specs()}
-    table = specs[dg.AssetKey("hourly_delay")]
-    assert {dep.asset_key for dep in table.deps} == {INSTANCES, topic_key(CHANGELOG)}
-    assert {"spark", "parquet"} <= table.kinds and table.group_name == "streams"
-    assert "Departures of 2013" in str(table.description)
-    changelog = specs[topic_key(CHANGELOG)]
-    assert "kafka" in changelog.kinds and [dep.asset_key for dep in changelog.deps] == [INSTANCES]
-    assert {dep.asset_key for dep in specs[INSTANCES].deps} == {topic_key(name) for name in ("airlines", "airports", "flights", "weather")}
-    assert not specs[topic_key("flights")].deps
-    checks = {key.asset_key for check in defs.asset_checks or () for key in check.check_keys}
-    assert checks >= {dg.AssetKey("hourly_delay"), dg.AssetKey("carriers")}
 
 
 def test_tables_by_days_are_not_in_the_job_and_backfill_in_one_run() -> None:

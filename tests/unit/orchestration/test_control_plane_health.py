@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -193,3 +194,28 @@ def test_lags_are_kept_for_a_day(control_plane: ControlPlane) -> None:
     with control_plane.reading() as session:
         assert {(row.subject, row.value, row.at) for row in session.scalars(select(Sample))} == {("0_0", 5, NOW), ("*", 5, NOW)}
     assert {result.name for result in examine_one(A, control_plane, NOW, brokers=False)} == set(checks.DESCRIPTIONS)
+
+
+def test_a_check_says_that_nothing_runs_and_that_it_cannot_know(control_plane: ControlPlane) -> None:
+    def said(**unknown: str) -> set[tuple[bool, str]]:
+        results = examine_one(A, control_plane, NOW, brokers=False, **unknown)
+        return {(result.passed, result.summary) for result in results}
+
+    assert said() == {(True, "nothing runs yet")}
+    assert said(unknown="no broker answers at x:1") == {(False, "cannot be known: no broker answers at x:1")}
+    with control_plane.writing() as session:
+        session.add(Instance(application="a", name="a-1", wanted=False, heartbeat_at=NOW - timedelta(hours=1), deaths=0))
+    assert said() == {(True, "nothing runs: every instance is stopped")}
+    with control_plane.writing() as session:
+        session.get_one(Instance, ("a", "a-1")).heartbeat_at = NOW
+    assert "2 looked at, all well" in {text for _, text in said()}, "it runs, although it is not wanted"
+
+
+def test_an_alert_is_not_resolved_while_no_broker_answers(control_plane: ControlPlane) -> None:
+    def look(skipped: int, unknown: str) -> str:
+        result = replace(checks.dead_letters(known(skipped_hour=skipped)), unknown=unknown)
+        remember(control_plane, A, [result], NOW)
+        with control_plane.reading() as session:
+            return session.scalars(select(Alert)).one().state
+
+    assert [look(9, ""), look(0, "no broker answers"), look(0, "")] == ["OPEN", "OPEN", "RESOLVED"]
