@@ -32,6 +32,8 @@ NO_OPEN_ALERTS = "no_open_alerts"
 _ROWS = 100
 _REPAIR = 6
 """Number of the section of `alert_text.sections` that the links follow."""
+_LONG = ("4.1 stack", "4.2 log excerpt")
+"""Sections that the page opens by a click, as it does with all Markdown; text is shown at once, in one line."""
 _COMMENT = 120
 """Maximum length of a comment in a form."""
 
@@ -89,7 +91,7 @@ def metadata(alert: Alert) -> Mapping[str, dg.MetadataValue]:
     """Return what an operator needs, in the order in which it is needed (`alert_text.sections`), and a link for each decision."""
     shown: dict[str, dg.MetadataValue] = {}
     for name, value in alert_text.sections(alert).items():
-        shown[name] = _block(value) if "\n" in value else dg.MetadataValue.text(value)
+        shown[name] = _block(value) if name in _LONG else dg.MetadataValue.text(value.replace("\n", " · "))
     for number, (name, path) in enumerate(links(alert).items(), 1):
         shown[f"{_REPAIR}.{number} {name}"] = dg.MetadataValue.url(path)
     return dict(sorted(shown.items()))

@@ -117,6 +117,8 @@ def _repair(dagster: LiveDagster, name: str, place: str) -> None:
         launchpad.get_by_role("button", name="Launch run").first.click(timeout=60_000)
         expect(launchpad.get_by_text("RUN_SUCCESS").first).to_be_visible(timeout=120_000)
         launchpad.screenshot(path=ARTEFACTS / "dagster-run-book.png", full_page=True)
+        _see(page, f"{dagster.url}/runs", f"skip {place}", f"penstock/record: {place}")
+        page.screenshot(path=ARTEFACTS / "dagster-runs.png", full_page=True)
 
         _see(page, f"{dagster.url}/assets/instances?view=checks&checkDetail=no_open_alerts", "no alert is open", "Passed")
         page.screenshot(path=ARTEFACTS / "dagster-checks.png", full_page=True)

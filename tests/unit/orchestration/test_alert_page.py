@@ -4,6 +4,7 @@ content of a record can leave."""
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import dagster as dg
@@ -12,21 +13,23 @@ import yaml
 
 from penstock.orchestration.alerts import alert_text, raw_bytes
 from penstock.orchestration.dagster import alert_check
-from penstock.orchestration.dagster.jobs import RUN_BOOK_JOBS
+from penstock.orchestration.dagster.jobs import JOBS, RUN_BOOK_JOBS
+from penstock.orchestration.dagster.resources import PenstockResource
 from penstock.orchestration.database.models import Alert
 from penstock.orchestration.run_books.inputs import SkipRecordInputs
 
+DECISION = next(job for job in JOBS if job.name == "approve_run_book")
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 HOSTILE = "no\nops: {skip: {config: {offset: 99}}}\r\x85\u2028```\n[link](javascript:alert(1)) <b>\x1b[31m"
 
 
-def alert(kind: str = "TASK_PAUSED", **detail: object) -> Alert:
+def alert(**detail: object) -> Alert:
     paused: dict[str, object] = {"topic": "in", "partition": 0, "offset": 5, "error_type": "ValueError", "error": HOSTILE}
     paused |= {"key_base64": raw_bytes.to_base64(b"k"), "value_base64": raw_bytes.to_base64(HOSTILE.encode()), "stack": "frames"}
     return Alert(
         id=7,
         occurrence="o",
-        kind=kind,
+        kind="TASK_PAUSED",
         severity="ERROR",
         state="OPEN",
         application="a",
@@ -85,7 +88,7 @@ def test_a_form_is_filled_in_and_its_comments_contain_the_record_but_cannot_chan
 
 
 def test_what_a_record_contains_stays_in_its_block() -> None:
-    shown = alert_check.metadata(alert())["4 why"]
+    shown = alert_check.metadata(alert(stack=HOSTILE))["4.1 stack"]
     assert isinstance(shown, dg.MarkdownMetadataValue) and shown.value is not None
     fence = shown.value.splitlines()[0]
     assert len(fence) > 3 and shown.value.count(fence) == 2, "longer than any run of backticks within it"
@@ -97,3 +100,29 @@ def test_the_table_of_alerts_has_five_columns_and_begins_with_the_worst() -> Non
     table = alert_check._table([mild, alert()])
     assert len(table.schema.columns) <= 5
     assert [record.data["alert"] for record in table.records] == [7, 8]
+
+
+@pytest.mark.parametrize(
+    ("job", "config", "sentence"),
+    [
+        (
+            RUN_BOOK_JOBS[SkipRecordInputs],
+            {"application": "b", "task": "0_0", "topic": "in", "partition": 0, "offset": 5},
+            "no application 'b'",
+        ),
+        (RUN_BOOK_JOBS[SkipRecordInputs], {"application": "a", "task": "x", "topic": "in", "partition": 0, "offset": 5}, "subtopology"),
+        (DECISION, {"run_book_run": 7}, "there is no run 7; `penstock run-books` lists them"),
+    ],
+)
+def test_a_refusal_is_a_sentence_without_a_stack_trace(
+    job: dg.JobDefinition, config: dict[str, object], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "streams.toml").write_text('[applications.a]\nfactory = "m:f"\ninstances = 1\n')
+    monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PENSTOCK_STREAMS", str(tmp_path / "streams.toml"))
+    monkeypatch.delenv("PENSTOCK_DATABASE_URL", raising=False)
+    (node,) = job.graph.node_dict
+    done = job.execute_in_process({"ops": {node: {"config": config}}}, raise_on_error=False, resources={"penstock": PenstockResource()})
+    (failure,) = [event for event in done.all_node_events if event.is_step_failure]
+    error = failure.step_failure_data.error
+    assert error is not None and sentence in error.message and (error.stack, error.cause) == ([], None)
