@@ -6,7 +6,7 @@ from __future__ import annotations
 import shlex
 
 from penstock.orchestration.alerts import raw_bytes
-from penstock.orchestration.database.models import Alert
+from penstock.orchestration.database.models import Alert, AlertState
 
 _CODE = "the code was wrong: deploy the fix, then"
 
@@ -34,6 +34,47 @@ def facts(alert: Alert) -> dict[str, str]:
         else:
             shown[name] = str(value)
     return shown
+
+
+_RECORD = ("topic", "partition", "offset", "timestamp_ms", "left_out_bytes", "value_bytes")
+_WHY = ("error_type", "error", "location", "reason", "why", "ended", "node", "part", "serde", "field", "byte")
+_FIRST_BYTES = 64
+"""Bytes of a key or value in the sections of an alert; `facts` has more."""
+
+
+def sections(alert: Alert) -> dict[str, str]:
+    """Return the alert in the order in which an operator needs it. The names begin with numbers, so that sorting keeps this order.
+    Sections without content are left out."""
+    known = {name: value for name, value in facts(alert).items() if not name.endswith("_hex")}
+
+    def lines(*names: str) -> str:
+        return "\n".join(f"{name}: {known.pop(name)}" for name in names if name in known)
+
+    record, why = lines(*_RECORD), lines(*_WHY)
+    found = {
+        "1 what": alert.title,
+        "2 since": f"{seen(alert)} ({alert.severity}, {alert.state})",
+        "3 record": f"{alert.subject}\n{record}" if record else "",
+        "4 why": why,
+        "4.1 stack": known.pop("stack", ""),
+        "4.2 log excerpt": known.pop("log_end", ""),
+        "5 bytes": first_bytes(alert),
+    }
+    repair = [known.pop("run-book", ""), *([alert.resolution or ""] if alert.state == AlertState.RESOLVED.value else next_commands(alert))]
+    found["6 repair"] = "\n".join(filter(None, repair))
+    context = {"alert": str(alert.id), "instance": alert.instance, "task": alert.task, "subject": alert.subject}
+    others = {name: value for name, value in known.items() if name not in ("key", "value")}
+    found["7 what else"] = "\n".join(f"{name}: {value}" for name, value in {**context, **others}.items() if value)
+    return {name: text for name, text in found.items() if text}
+
+
+def first_bytes(alert: Alert) -> str:
+    """Return the beginning of the record's key and value, decoded and as hex; empty without a record."""
+    parts = [(part, alert.detail.get(f"{part}_base64")) for part in ("key", "value") if alert.detail.get(f"{part}_base64") is not None]
+    shown = [(part, raw_bytes.from_base64(data)) for part, data in parts]
+    return "\n".join(
+        f"{part}: {raw_bytes.decoded(data, 4 * _FIRST_BYTES)}\n{raw_bytes.hex_dump(data, _FIRST_BYTES)}" for part, data in shown
+    )
 
 
 def waits_for_approval(alert: Alert) -> int | None:

@@ -20,10 +20,12 @@ from penstock.orchestration.commands.common import (
     Named,
     Servers,
     Watch,
+    ago,
     ago_ms,
     brief,
     catch_up,
     clock,
+    compact,
     err,
     explained,
     out,
@@ -37,7 +39,7 @@ from penstock.orchestration.commands.common import (
 )
 from penstock.orchestration.database import ControlPlaneError, audit
 from penstock.orchestration.database.models import Alert, AlertState, AuditEntry, Task, from_ms
-from penstock.orchestration.declarations.applications import Application
+from penstock.orchestration.declarations.applications import Application, Severity
 from penstock.orchestration.instances.operations import Operations
 from penstock.orchestration.kafka.observer import Condition, Observer
 from penstock.orchestration.run_books.tasks import paused_at
@@ -62,8 +64,9 @@ def alerts_or_list(
     as_json: Json = False,
     watch: Watch = None,
 ) -> None:
-    """List unresolved alerts, newest last. Dagster's sensors open them; problems that Kafka shows and that have no alert are listed below
-    them.
+    """List unresolved alerts, the most severe first. Dagster's sensors open them.
+
+    Problems that Kafka shows and that have no alert are listed below them.
 
     If the database is away, or with `--bootstrap-servers`, it shows the current problems according to Kafka.
     """
@@ -161,12 +164,20 @@ def _from_database(everything: bool, limit: int, application: str | None, as_jso
     notes = [Text(f"no alert yet (Dagster's sensors open them): {row['what']}", style="yellow") for row in unseen]
     if not found:
         return Group(*notes, *_hints(unseen)) if notes else Text("no alerts")
-    shown = table("alert", "first seen", "last seen", "count", "severity", "state", "application", "what")
-    for alert in found:
-        times = (clock(alert.opened_at), clock(alert.last_seen_at))
-        what = Text(alert.title)
-        shown.add_row(str(alert.id), *times, str(alert.count), alert.severity, alert.state, alert.application, what)
-    return Group(shown, *notes, *_hints(unseen), Text("penstock alerts show N: the details, and the next commands", style="dim"))
+    several = len({alert.application for alert in found}) > 1
+    cells: list[dict[str, str | Text]] = [
+        {
+            "alert": str(alert.id),
+            "since": ago(alert.opened_at),
+            "severity": Text(alert.severity, style="red" if alert.severity == Severity.ERROR.value else ""),
+            "state": "" if alert.state == AlertState.OPEN.value else alert.state,
+            "count": str(alert.count) if alert.count > 1 else "",
+            "application": alert.application if several else "",
+            "what": Text(alert.title),
+        }
+        for alert in sorted(found, key=lambda alert: (-Severity(alert.severity).rank, -alert.id))
+    ]
+    return Group(compact(cells), *notes, *_hints(unseen), Text("penstock alerts show N: the details, and the next commands", style="dim"))
 
 
 def _hints(unseen: Sequence[dict[str, object]]) -> list[Text]:

@@ -14,6 +14,7 @@ import typer
 from confluent_kafka import KafkaException
 from rich.console import Console, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from penstock.orchestration.declarations.applications import Application, Applications, WrongDeclarationError
 from penstock.orchestration.declarations.errors import ExpectedError
@@ -220,6 +221,15 @@ def table(*columns: str) -> Table:
     shown = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         shown.add_column(column, no_wrap=column in _WHOLE, overflow="fold" if column == "what" else "ellipsis")
+    return shown
+
+
+def compact(rows: Sequence[Mapping[str, str | Text]]) -> Table:
+    """Create a table of rows by column that leaves out columns in which every cell is empty or 0."""
+    names = [name for name in (rows[0] if rows else ()) if any(str(row[name]) not in ("", "0") for row in rows)]
+    shown = table(*names)
+    for row in rows:
+        shown.add_row(*(row[name] for name in names))
     return shown
 
 

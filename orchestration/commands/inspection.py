@@ -28,9 +28,9 @@ from penstock.orchestration.commands.common import (
     ago_ms,
     brief,
     clock,
+    compact,
     explained,
     show,
-    table,
     targets,
 )
 from penstock.orchestration.declarations.unknown_names import unknown
@@ -74,7 +74,7 @@ def status(
         if instances and (strangers := set(instances) - set(known)):
             raise StreamsError(unknown("instance", min(strangers), known, how="known"))
         rows = [row for row in rows if not instances or row["instance"] in instances]
-        missing = any((row["wanted"] and row["state"] in _NOT_RUNNING) or row["idle_tasks"] or row["unread_partitions"] for row in rows)
+        missing = any(_is_missing(row) or row["idle_tasks"] or row["unread_partitions"] for row in rows)
         return rows if as_json else _status_table(rows)
 
     with explained():
@@ -120,13 +120,18 @@ def events(
 
 
 def describe(
-    application: Application = None, named: Named = None, bootstrap_servers: Servers = None, as_json: Json = False, watch: Watch = None
+    application: Application = None,
+    named: Named = None,
+    bootstrap_servers: Servers = None,
+    topology: Annotated[bool, typer.Option("--topology", "-t", help="Also show the topology.")] = False,
+    as_json: Json = False,
+    watch: Watch = None,
 ) -> None:
-    """Describe an application: its topology, its instances, its tasks, what is wrong, and what happened last. Read from Kafka alone."""
+    """Describe an application: what is wrong, its instances, its tasks, what happened last, and its topology. Read from Kafka alone."""
 
     def make() -> RenderableType | JsonValue:
         described = [_describe(target) for target in targets(application or named, bootstrap_servers)]
-        return described if as_json else Group(*(part for one in described for part in _description(one)))
+        return described if as_json else Group(*(part for one in described for part in _description(one, topology)))
 
     with explained():
         show(make, as_json=as_json, watch=watch)
@@ -217,28 +222,40 @@ def _state_of(member: Member) -> str:
 
 
 def _status_table(rows: Sequence[Row]) -> RenderableType:
-    shown = table(
-        "instance", "wanted", "state", "host", "process", "heartbeat", "tasks", "paused", "restoring", "standbys", "lag", "memory"
-    )
-    for row in rows:
-        bad = row["wanted"] and row["state"] in _NOT_RUNNING
-        shown.add_row(
-            str(row["instance"]),
-            "yes" if row["wanted"] else "no",
-            Text(str(row["state"]), style="red" if bad else ""),
-            str(row["host"] or ""),
-            str(row["process"] or "-"),
-            ago_ms(row["heartbeat_ms"] if isinstance(row["heartbeat_ms"], int) else None),
-            str(row["tasks"]),
-            Text(str(row["paused"]), style="red" if row["paused"] else ""),
-            str(row["restoring"]),
-            str(row["standbys"]),
-            str(row["lag"]),
-            _mib(_memory(row).get(RESIDENT)),
-        )
+    """Return what is wrong, then the instances in the columns that say something: hosts if there are several, counts if one is not 0."""
+    hosts = {row["host"] for row in rows if row["host"]}
+    all_wanted = all(row["wanted"] for row in rows)
+    cells: list[dict[str, str | Text]] = [
+        {
+            "instance": str(row["instance"]),
+            "wanted": "" if all_wanted else "yes" if row["wanted"] else "no",
+            "state": Text(str(row["state"]), style="red" if _is_missing(row) else ""),
+            "host": str(row["host"] or "") if len(hosts) > 1 else "",
+            "process": str(row["process"] or ""),
+            "heartbeat": ago_ms(row["heartbeat_ms"] if isinstance(row["heartbeat_ms"], int) else None),
+            "tasks": str(row["tasks"]),
+            "paused": Text(str(row["paused"]), style="red" if row["paused"] else ""),
+            "restoring": str(row["restoring"]),
+            "standbys": str(row["standbys"]),
+            "lag": str(row["lag"]),
+            "MiB": _mib(_memory(row).get(RESIDENT)),
+        }
+        for row in rows
+    ]
+    missing = [Text(f"instance {row['instance']} should run: it is {row['state']}", style="red") for row in rows if _is_missing(row)]
+    paused = [
+        Text(f"{row['paused']} tasks of {row['instance']} are paused: penstock tasks {row['application']}", style="red")
+        for row in rows
+        if row["paused"]
+    ]
     logs = [Text(f"log of {row['instance']}: {row['log']}", style="dim") for row in rows if row["log"]]
     memory = [line for row in rows if (line := _memory_line(row)) is not None]
-    return Group(shown, *memory, *logs, *_idle_lines(rows), *_unread_lines(rows))
+    return Group(*missing, *_idle_lines(rows), *paused, *_unread_lines(rows), compact(cells), *memory, *logs)
+
+
+def _is_missing(row: Row) -> bool:
+    """Return True for an instance that is wanted and does not run."""
+    return bool(row["wanted"]) and row["state"] in _NOT_RUNNING
 
 
 def _memory(row: Row) -> dict[str, int]:
@@ -336,27 +353,26 @@ def _global_row(application: str, store: str, instance: str, worker: int, report
 
 
 def _tasks_table(rows: Sequence[Row]) -> RenderableType:
-    restoring = any(row["restore"] for row in rows)
-    columns = ("application", "task", "instance", "kind", "state", "lag", "checkpoint", "paused at")
-    shown = table(*columns, *(["restore"] if restoring else []))
-    for row in rows:
-        checkpoint = row["checkpoint_ms"]
-        shown.add_row(
-            str(row["application"]),
-            _task_name(row),
-            str(row["instance"]),
-            str(row["kind"]),
-            Text(str(row["state"]), style="red" if row["state"] == TaskState.PAUSED.value else ""),
-            "" if row["lag"] is None else str(row["lag"]),
-            ago_ms(checkpoint if isinstance(checkpoint, int) else None),
-            Text(str(row["paused_at"] or "")),
-            *([_progress(row["restore"])] if restoring else []),
-        )
-    errors = [Text(_pause(row), style="red") for row in rows if row["error"]]
+    """Return what is wrong, with the coordinates of records outside of the table, which may have to shorten its cells; then the tasks."""
+    several = len({row["application"] for row in rows}) > 1
+    cells: list[dict[str, str | Text]] = [
+        {
+            "application": str(row["application"]) if several else "",
+            "task": _task_name(row),
+            "instance": str(row["instance"]),
+            "kind": str(row["kind"]),
+            "state": Text(str(row["state"]), style="red" if row["state"] == TaskState.PAUSED.value else ""),
+            "lag": "" if row["lag"] is None else str(row["lag"]),
+            "checkpoint": ago_ms(checkpoint if isinstance(checkpoint := row["checkpoint_ms"], int) else None),
+            "restore": _progress(row["restore"]),
+        }
+        for row in rows
+    ]
+    paused = [Text(_pause(row), style="red") for row in rows if row["paused_at"]]
     rebuilt = [
         Text(f"{_task_name(row)} on {row['instance']} is rebuilt: {row['recovery']}", style="yellow") for row in rows if row["recovery"]
     ]
-    return Group(shown, *errors, *rebuilt)
+    return Group(*paused, *rebuilt, compact(cells))
 
 
 def _task_name(row: Row) -> str:
@@ -369,7 +385,7 @@ def _task_name(row: Row) -> str:
 def _pause(row: Row) -> str:
     since, location = row["paused_since_ms"], row["location"]
     ago = f", {ago_ms(since)}" if isinstance(since, int) else ""
-    return f"task {row['task']} is paused at {row['paused_at']}{ago}: {row['error']}{f' ({location})' if location else ''}"
+    return f"task {row['task']} is paused at {row['paused_at']}{ago}: {row['error'] or 'by hand'}{f' ({location})' if location else ''}"
 
 
 def _progress(restore: object) -> str:
@@ -417,7 +433,7 @@ def _describe(target: Target) -> Row:
     }
 
 
-def _description(described: Row) -> list[RenderableType]:
+def _description(described: Row, topology: bool) -> list[RenderableType]:
     def rows(name: str) -> list[Row]:
         found = described[name]
         return found if isinstance(found, list) else []
@@ -425,11 +441,14 @@ def _description(described: Row) -> list[RenderableType]:
     sites = described["call_sites"] if isinstance(described["call_sites"], dict) else {}
     leader = f" (leader: {described['leader']})" if described["leader"] else ""
     last = [f"{clock(from_ms(int(str(row['at_ms']))))}  {row['instance']} {row['task'] or ''}  {row['kind']}" for row in rows("events")]
+    started = bool(described["topology"])
+    drawn = [Text(with_call_sites(str(described["topology"]), sites))] if started and topology else []
     return [
         Text(f"{described['application']}{leader}", style="bold"),
-        Text(with_call_sites(str(described["topology"]), sites) if described["topology"] else "it was never started here"),
+        *([] if started else [Text("it was never started here")]),
+        *(Text(f"{row['severity']} {row['kind']} {row['what']}", style="red") for row in rows("wrong")),
         _status_table(rows("instances")),
         _tasks_table(rows("tasks")),
-        *(Text(f"{row['severity']} {row['kind']} {row['what']}", style="red") for row in rows("wrong")),
         Text("\n".join(["last events:", *last]) if last else "no events"),
+        *drawn,
     ]

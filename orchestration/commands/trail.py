@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from rich.padding import Padding
+from rich.text import Text
 from sqlalchemy import select
 
 from penstock.orchestration.commands.common import brief, clock, out, project, say
@@ -25,7 +27,9 @@ def audit(application: Application = None, limit: Limit = 50) -> None:
             out.print("the audit trail is empty")
         for entry in entries:
             subject = " ".join(filter(None, (entry.application, entry.instance, entry.task)))
-            say(f"{clock(entry.at)}  {subject}  {entry.actor}: {entry.action}  {brief(entry.detail)}")
+            say(f"{clock(entry.at)}  {entry.actor}: {entry.action}  {subject}".rstrip())
+            if details := brief(entry.detail):
+                out.print(Padding(Text(details, style="dim"), (0, 0, 0, 4)), soft_wrap=False)
 
 
 def _check_declared(operations: Operations, application: str | None) -> None:

@@ -5,6 +5,7 @@ that is opened or resolved. They show the same details as `penstock alerts show`
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from urllib.parse import quote
 
@@ -13,15 +14,28 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from penstock.orchestration.alerts import alert_text, alerts
-from penstock.orchestration.alerts.incidents import GLOBAL_RECOVERY
+from penstock.orchestration.alerts.incidents import GLOBAL_RECOVERY, INSTANCE_DIED
 from penstock.orchestration.dagster.names import instances_key
 from penstock.orchestration.database.models import Alert, AlertState
 from penstock.orchestration.declarations.policies import Severity
 from penstock.orchestration.instances.operations import Operations
+from penstock.orchestration.run_books.inputs import (
+    RestartInstanceInputs,
+    RestoreGlobalTopicInputs,
+    ResumeTaskInputs,
+    RunBookInputs,
+    SkipRecordInputs,
+)
 from penstock.runtime.model.events import EventKind
 
 NO_OPEN_ALERTS = "no_open_alerts"
 _ROWS = 100
+_REPAIR = 6
+"""Number of the section of `alert_text.sections` that the links follow."""
+_LONG = ("4.1 stack", "4.2 log excerpt")
+"""Sections that the page opens by a click, as it does with all Markdown; text is shown at once, in one line."""
+_COMMENT = 120
+"""Maximum length of a comment in a form."""
 
 
 def check_spec(application_id: str) -> dg.AssetCheckSpec:
@@ -46,7 +60,7 @@ def result(operations: Operations, application_id: str) -> dg.AssetCheckResult:
         passed=not failing,
         severity=dg.AssetCheckSeverity.ERROR if errors else dg.AssetCheckSeverity.WARN,
         description="; ".join(alert.title for alert in failing[:5]) or "no alert is open",
-        metadata={"open_alerts": dg.MetadataValue.int(len(failing)), **_pages(failing), "alerts": _table(found[-_ROWS:])},
+        metadata={**_pages(failing), "8 all alerts": _table(found[-_ROWS:]), "open_alerts": dg.MetadataValue.int(len(failing))},
     )
 
 
@@ -78,43 +92,70 @@ def observation(operations: Operations, alert: Alert) -> dg.AssetObservation:
 
 
 def metadata(alert: Alert) -> Mapping[str, dg.MetadataValue]:
-    """Return what an operator needs: the record's coordinates, its bytes decoded and as hex, the error, the next command."""
-    shown: dict[str, dg.MetadataValue] = {
-        "alert": dg.MetadataValue.int(alert.id),
-        "severity": dg.MetadataValue.text(alert.severity),
-        "subject": dg.MetadataValue.text(alert.subject),
-        "seen": dg.MetadataValue.text(alert_text.seen(alert)),
-    }
-    for name, value in alert_text.facts(alert).items():
-        shown[name] = dg.MetadataValue.md(f"```\n{value}\n```") if "\n" in value else dg.MetadataValue.text(value)
-    first, *others = alert_text.next_commands(alert)
-    shown["next_command"] = dg.MetadataValue.text(first)
-    if others:
-        shown["or"] = dg.MetadataValue.text("; ".join(others))
-    link = launchpad(alert)
-    if link is not None:
-        shown["run_book"] = dg.MetadataValue.url(link)
-    return shown
+    """Return what an operator needs, in the order in which it is needed (`alert_text.sections`), and a link for each decision."""
+    shown: dict[str, dg.MetadataValue] = {}
+    for name, value in alert_text.sections(alert).items():
+        shown[name] = _block(value) if name in _LONG else dg.MetadataValue.text(value.replace("\n", " · "))
+    for number, (name, path) in enumerate(links(alert).items(), 1):
+        shown[f"{_REPAIR}.{number} {name}"] = dg.MetadataValue.url(path)
+    return dict(sorted(shown.items()))
 
 
-def launchpad(alert: Alert) -> str | None:
-    """Return the path, within Dagster's UI, of the launchpad with the run-book for this alert filled in; None if no run-book fits."""
-    if (run := alert_text.waits_for_approval(alert)) is not None:
-        return _launchpad("approve_run_book", "decide", {"run_book_run": run})
+def _block(value: str) -> dg.MetadataValue:
+    """Return a text of several lines, with the fence that none of them can close."""
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", value)), default=0))
+    return dg.MetadataValue.md(f"{fence}\n{value}\n{fence}")
+
+
+def links(alert: Alert) -> dict[str, str]:
+    """Return the paths, within Dagster's UI, of the decisions on this alert, by name: forms that are filled in, and the instance's page."""
+    found: dict[str, str] = {}
+    if alert.state != AlertState.RESOLVED.value:
+        if (run := alert_text.waits_for_approval(alert)) is not None:
+            decision = {"run_book_run": run, "reject": False, "reason": ""}
+            found["approve"] = _launchpad(alert, "approve_run_book", "decide", decision)
+            found["reject"] = _launchpad(alert, "approve_run_book", "decide", {**decision, "reject": True})
+        if (repair := _repair(alert)) is not None:
+            declared, values = repair
+            if run is None:
+                found["repair"] = _launchpad(alert, declared.JOB, declared.OP, {**values, "reason": "", "dry_run": False}, declared)
+            found["try"] = _launchpad(alert, declared.JOB, declared.OP, {**values, "reason": "", "dry_run": True}, declared)
+    if alert.instance:
+        found["instance"] = f"/assets/instances?view=partitions&partition={quote(alert.instance, safe='')}"
+    return found
+
+
+def _repair(alert: Alert) -> tuple[type[RunBookInputs], Mapping[str, object]] | None:
+    """Return the run-book that fits this alert, and its inputs; None if none does."""
     if alert.kind == GLOBAL_RECOVERY and alert.detail.get("lost"):
-        return _launchpad("restore_global_topic", "restore", {"application": alert.application, "topic": alert.detail.get("topic")})
+        return RestoreGlobalTopicInputs, {"application": alert.application, "topic": alert.detail.get("topic")}
+    if alert.kind == INSTANCE_DIED:
+        return RestartInstanceInputs, {"instance": alert.instance}
     if alert.kind != EventKind.TASK_PAUSED.value:
         return None
     task = {"application": alert.application, "task": alert.task}
     if alert.detail.get("reason") == "command":
-        return _launchpad("resume_task", "resume", task)
-    return _launchpad("skip_record", "skip", {**task, **{name: alert.detail.get(name) for name in ("topic", "partition", "offset")}})
+        return ResumeTaskInputs, task
+    return SkipRecordInputs, {**task, **{name: alert.detail.get(name) for name in ("topic", "partition", "offset")}}
 
 
-def _launchpad(job: str, op: str, config: Mapping[str, object]) -> str:
+def _launchpad(alert: Alert, job: str, op: str, config: Mapping[str, object], declared: type[RunBookInputs] | None = None) -> str:
+    """Return the path of a launchpad whose form is filled in, with comments on the alert and on what the steps will do."""
+    comments = [("alert", f"{alert.id}, {alert.kind} {alert.subject}"), ("task", alert.task), ("error", alert.detail.get("error"))]
+    facts = alert_text.facts(alert)
+    comments += [(f"first bytes of the {part}", facts.get(part)) for part in ("key", "value")]
+    if declared is not None:
+        comments += [(f"step {step.name}", step.what) for step in declared.BOOK.STEPS]
+    head = "".join(f"# {name}: {_comment(text)}\n" for name, text in comments if text)
     lines = "".join(f"      {key}: {json.dumps(value)}\n" for key, value in config.items())
-    text = f"ops:\n  {op}:\n    config:\n{lines}"
-    return f"/locations/__repository__@penstock/jobs/{job}/playground/setup?config={quote(text)}"
+    text = f"{head}ops:\n  {op}:\n    config:\n{lines}"
+    return f"/guess/{job}/playground/setup?config={quote(text)}"  # Dagster finds the code location, whose name is the project's
+
+
+def _comment(value: object) -> str:
+    """Return a text that stays in the line of its comment, whatever it contains."""
+    text = "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in str(value))
+    return text if len(text) <= _COMMENT else f"{text[: _COMMENT - 1]}…"
 
 
 def changed(session: Session, seen: Mapping[str, str]) -> tuple[Sequence[Alert], dict[str, str]]:
@@ -134,24 +175,18 @@ def _pages(failing: Sequence[Alert]) -> dict[str, dg.MetadataValue]:
 
 
 def _table(found: Sequence[Alert]) -> dg.TableMetadataValue:
-    columns = {"alert": "int", "severity": "string", "state": "string", "kind": "string", "application": "string", "subject": "string"}
-    columns |= {"what": "string", "first_seen": "string", "last_seen": "string", "count": "int", "next": "string"}
+    """Return the alerts, the most severe first, in columns that a page of 1440 pixels has room for."""
+    columns = {"alert": "int", "severity": "string", "since": "string", "what": "string", "next": "string"}
     records = [
         dg.TableRecord(
             {
                 "alert": alert.id,
-                "severity": alert.severity,
-                "state": alert.state,
-                "kind": alert.kind,
-                "application": alert.application,
-                "subject": alert.subject,
-                "what": alert.title,
-                "first_seen": alert.opened_at.isoformat(timespec="seconds"),
-                "last_seen": alert.last_seen_at.isoformat(timespec="seconds"),
-                "count": alert.count,
+                "severity": alert.severity + (" (acknowledged)" if alert.state == AlertState.ACKNOWLEDGED.value else ""),
+                "since": alert_text.seen(alert),
+                "what": f"{alert.application}: {alert.title}",
                 "next": alert_text.next_commands(alert)[0],
             }
         )
-        for alert in found
+        for alert in sorted(found, key=lambda alert: (-Severity(alert.severity).rank, -alert.id))
     ]
     return dg.MetadataValue.table(records=records, schema=dg.TableSchema([dg.TableColumn(name, kind) for name, kind in columns.items()]))

@@ -6,25 +6,35 @@ launch it again with the same configuration (*Re-execute all* in the UI); comple
 """
 
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import dagster as dg
+from dagster._core.errors import DagsterUserCodeProcessError
+from dagster_shared.error import SerializableErrorInfo
 from pydantic import Field, create_model
 
+from penstock.orchestration.alerts import alerts
 from penstock.orchestration.dagster import alert_check
 from penstock.orchestration.dagster.instance_partitions import follow_instances
 from penstock.orchestration.dagster.names import plain_names
 from penstock.orchestration.dagster.resources import PenstockResource
 from penstock.orchestration.database.models import RunBookState
 from penstock.orchestration.declarations.applications import Application, Applications
+from penstock.orchestration.declarations.errors import ExpectedError
 from penstock.orchestration.instances.deployment import DEPLOY_SECONDS, Deployment
 from penstock.orchestration.instances.draining import DRAIN_SECONDS
 from penstock.orchestration.instances.operations import Operations
-from penstock.orchestration.kafka.task_commands import RefusedError
 from penstock.orchestration.run_books import RunBook, RunBookInputs, approve, approved_run_book, reject
 from penstock.orchestration.run_books.inputs import DECLARED
 from penstock.orchestration.snapshots.exports import export_snapshot
 from penstock.orchestration.snapshots.taking import TAKE_SECONDS, Progress, take_snapshot
+from penstock.runtime.model.errors import StreamsError
 from penstock.runtime.model.states import State
+
+APPLICATION = "penstock/application"
+"""Tag of a run with the id of its application."""
+_TAG_LENGTH = 200
 
 
 class StopConfig(dg.Config):
@@ -81,19 +91,53 @@ def _actor(context: dg.OpExecutionContext) -> str:
     return f"dagster run {context.run.run_id[:8]}"
 
 
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Fail the step with the sentence of an expected error: a refusal, a name that is not declared, a broker that does not answer. The run
+    shows no stack trace then: it would hide the sentence, and lead into code that is not at fault."""
+    try:
+        yield
+    except (ExpectedError, StreamsError) as error:
+        raise _failure(str(error)) from error
+
+
+def _failure(sentence: str) -> DagsterUserCodeProcessError:
+    """Return the error that Dagster shows as this sentence. `dg.Failure` shows the stack trace of its raise, too."""
+    return DagsterUserCodeProcessError(  # type: ignore[no-untyped-call]  # Dagster's own, without annotations
+        sentence, user_code_process_error_infos=[SerializableErrorInfo(sentence, [], "Refused")]
+    )
+
+
+def _tag(context: dg.OpExecutionContext, operations: Operations, book: RunBook) -> None:
+    """Tag the run with what it is about, so that the list of runs reads `skip flights-4@15535`, and its application, record, task and
+    alert find it."""
+    subject, application = book.subject(), book.application.id
+    with operations.control_plane.reading() as session:
+        found = [alert.id for alert in alerts.unresolved(session, application=application, subject=subject.name)]
+    tags = {
+        "penstock/run-book": f"{book.NAME.split('-')[0]} {subject.name}",
+        APPLICATION: application,
+        "penstock/record": subject.name if subject.offset is not None else None,
+        "penstock/task": subject.task,
+        "penstock/alert": str(found[-1]) if found else None,
+    }
+    context.instance.add_run_tags(context.run_id, {name: value[:_TAG_LENGTH] for name, value in tags.items() if value is not None})
+
+
 def _carry_out(context: dg.OpExecutionContext, operations: Operations, book: RunBook, *, dry_run: bool) -> None:
     """Run a run-book, or log what it would do. Fail with the reason if it is refused. Evaluate the check on alerts afterwards."""
+    _tag(context, operations, book)
     if dry_run:
         result = book.dry_run()
         for line in result.lines:
             context.log.info(f"would {line}" if result.refused is None else line)
         if result.refused is not None:
-            raise dg.Failure(description=f"would be refused: {result.refused}", allow_retries=False)
+            raise _failure(f"would be refused: {result.refused}")
         return
     run = book.run()
     context.log_event(alert_check.evaluation(operations, run.application))  # type: ignore[arg-type]  # it takes these too; its annotation is behind its code
     if run.state == RunBookState.REFUSED.value:
-        raise dg.Failure(description=f"refused: {run.reason}", metadata={"run_book_run": run.id}, allow_retries=False)
+        raise _failure(f"refused: {run.reason} (run {run.id}: penstock run-books)")
 
 
 @dg.op
@@ -122,10 +166,8 @@ def deploy(context: dg.OpExecutionContext, config: DeployConfig, penstock: Penst
         timeout_s=config.timeout_seconds,
         progress=context.log.info,
     )
-    try:
+    with _explained():
         plan = deployment.plan() if config.dry_run else deployment.run()
-    except RefusedError as error:
-        raise dg.Failure(description=f"refused: {error}", allow_retries=False) from error
     for line in plan.lines() if config.dry_run else ():
         context.log.info(line)
 
@@ -153,13 +195,14 @@ def install_seed(context: dg.OpExecutionContext, config: SeedConfig, penstock: P
 def decide(context: dg.OpExecutionContext, config: ApprovalConfig, penstock: PenstockResource) -> None:
     """Approve a run-book that a policy proposed, and run it; or reject it."""
     operations, actor = penstock.operations, _actor(context)
-    if config.reject:
-        run = reject(operations.control_plane, config.run_book_run, actor, config.reason)
-        context.log.info(f"run {run.id}: {run.reason}")
-        return
-    run = approve(operations.control_plane, config.run_book_run, actor)
-    book = approved_run_book(operations, run, actor, context.log.info, context.run.run_id)
-    _carry_out(context, operations, book, dry_run=False)
+    with _explained():
+        if config.reject:
+            run = reject(operations.control_plane, config.run_book_run, actor, config.reason)
+            context.log.info(f"run {run.id}: {run.reason}")
+            return
+        run = approve(operations.control_plane, config.run_book_run, actor)
+        book = approved_run_book(operations, run, actor, context.log.info, context.run.run_id)
+        _carry_out(context, operations, book, dry_run=False)
 
 
 def _job(name: str, op: dg.OpDefinition) -> dg.JobDefinition:
@@ -173,12 +216,13 @@ def _run_book_job(declared: type[RunBookInputs]) -> dg.JobDefinition:
 
     @dg.op(name=declared.OP, description=f"Run-book: {inspect.getdoc(declared)}", config_schema=form.to_config_schema())
     def take(context: dg.OpExecutionContext, penstock: PenstockResource) -> None:
-        try:
-            inputs = declared(**context.op_config)
-            book = inputs.run_book(penstock.operations, inputs.request(_actor(context), context.run.run_id), context.log.info)
-        except ValueError as error:
-            raise dg.Failure(description=str(error), allow_retries=False) from error
-        _carry_out(context, penstock.operations, book, dry_run=inputs.dry_run)
+        with _explained():
+            try:
+                inputs = declared(**context.op_config)
+                book = inputs.run_book(penstock.operations, inputs.request(_actor(context), context.run.run_id), context.log.info)
+            except ValueError as error:
+                raise _failure(str(error)) from error
+            _carry_out(context, penstock.operations, book, dry_run=inputs.dry_run)
 
     return _job(declared.JOB, take)
 
@@ -195,8 +239,6 @@ JOBS = (
 )
 
 _TELL_PERCENT = 10
-APPLICATION = "penstock/application"
-"""Tag of a run with the id of its application."""
 _ACTIVE = [dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED]
 _LIVING = {State.RUNNING.value, State.REBALANCING.value, State.RESTORING.value}
 

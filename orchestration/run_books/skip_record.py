@@ -111,6 +111,10 @@ class SkipRecord(TaskRunBook):
             raise RefusedError(f"task {self.task_id} was paused by hand: nothing is known to be wrong with {self._record}; resume it")
 
     def _why_not(self, task: Task | None) -> str:
+        """Return why the record cannot be skipped, and the command that shows what can be."""
+        return f"{self._state_of(task)}. `penstock tasks {self.application.id}` shows the paused tasks and their records"
+
+    def _state_of(self, task: Task | None) -> str:
         if task is None:
             return f"no instance has reported a task {self.task_id}"
         if task.state != TaskState.PAUSED.value:

@@ -152,7 +152,8 @@ class ResumeTask(TaskRunBook):
             self._ran = True
             return
         if task.state != TaskState.PAUSED.value:
-            raise RefusedError(f"task {self.task_id} is not paused: it is {task.state} on {task.instance}")
+            shows = f"`penstock tasks {self.application.id}` shows those that are"
+            raise RefusedError(f"task {self.task_id} is not paused: it is {task.state} on {task.instance}. {shows}")
         self._record = paused_at(task)
         event = None if self._record is None else self.pause_event(self._record)
         self._known_pause = 0 if event is None else event.sequence

@@ -153,7 +153,7 @@ def test_looking_needs_kafka_alone(project: Project, monkeypatch: pytest.MonkeyP
     (event,) = json.loads(penstock("events", *here, "--json", "--kind", "task_paused"))
     assert (event["task"], event["payload"]["offset"]) == ("0_0", 0)
     assert [each["kind"] for each in json.loads(penstock("events", *here, "--json", "--limit", "1", "--task", "0_0"))] == ["TASK_PAUSED"]
-    described = penstock("describe", *here)
+    described = penstock("describe", *here, "--topology")
     assert "Sub-topology: 0" in described
     assert f"is paused at {where}" in described
     (wrong,) = json.loads(CliRunner().invoke(app, ["alerts", *here, "--json"]).stdout)

@@ -106,7 +106,7 @@ def test_what_the_brokers_know_is_in_the_checks_and_an_alert_is_shown_until_it_i
     observed, evaluated = shown["AssetObservation"], shown["AssetCheckEvaluation"]
     assert isinstance(observed, dg.AssetObservation) and isinstance(evaluated, dg.AssetCheckEvaluation)
     assert (evaluated.check_name, evaluated.passed) == (NO_OPEN_ALERTS, False)
-    assert {"alert", "severity", "subject", "seen", "next_command"} <= set(observed.metadata)
+    assert {"1 what", "2 since", "6 repair", "7 what else"} <= set(observed.metadata)
     assert tick(dagster, result.cursor).asset_events == [], "on change only"
 
     topic = ConfigResource(ConfigResource.Type.TOPIC, f"{application.id}-names")

@@ -98,15 +98,27 @@ def _repair(asset: str, name: str, place: str) -> None:
 
         page.goto(f"{asset}?view=checks")
         page.get_by_text("no_open_alerts").first.click()
-        for text in (f"is paused at {place}", "Failed", "nonsense \\xff", "6e 6f 6e 73 65 6e 73 65 20 ff", "penstock run-book skip-record"):
+        for text in (
+            f"is paused at {place}",
+            "Failed",
+            "nonsense \\xff",
+            "6e 6f 6e 73 65 6e 73 65 20 ff",
+            "penstock run-book skip-record",
+            "1 what",
+            "6.2 try",
+        ):
             expect(page.get_by_text(text).first).to_be_visible(timeout=60_000)
         page.screenshot(path=ARTEFACTS / "dagster-alert.png", full_page=True)
         with page.expect_popup() as opened:
-            page.locator("a[href*='/jobs/skip_record/playground/setup']").first.click()
+            page.locator("a[href*='/guess/skip_record/playground/setup']").first.click()
         launchpad = opened.value
+        expect(launchpad.get_by_text("# first bytes of the value").first).to_be_visible(timeout=60_000)
+        launchpad.screenshot(path=ARTEFACTS / "dagster-launchpad.png", full_page=True)
         launchpad.get_by_role("button", name="Launch run").first.click(timeout=60_000)
         expect(launchpad.get_by_text("RUN_SUCCESS").first).to_be_visible(timeout=120_000)
         launchpad.screenshot(path=ARTEFACTS / "dagster-run-book.png", full_page=True)
+        _see(page, f"{dagster.url}/runs", f"skip {place}", f"penstock/record: {place}")
+        page.screenshot(path=ARTEFACTS / "dagster-runs.png", full_page=True)
 
         _see(page, f"{asset}?view=checks&checkDetail=no_open_alerts", "no alert is open", "Passed")
         page.screenshot(path=ARTEFACTS / "dagster-checks.png", full_page=True)

@@ -266,7 +266,8 @@ def test_a_topic_that_lost_records_has_one_run_that_waits_and_its_alert_stays_un
     react_globals(story, application)
     (alert,) = story.alerts(AlertState.OPEN)
     assert alert_text.next_commands(alert)[-1] == f"penstock run-book approve {run.id}"
-    assert "approve_run_book" in str(alert_check.launchpad(alert))
+    assert list(alert_check.links(alert)) == ["approve", "reject", "try", "instance"]
+    assert "approve_run_book" in alert_check.links(alert)["approve"]
     reject(story.control_plane, run.id, "ann", "it was meant")
     react_globals(story, application)
     assert story.alerts(AlertState.OPEN) == []

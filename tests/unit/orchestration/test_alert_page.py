@@ -1,0 +1,128 @@
+"""An alert on its page in Dagster: the order of its facts, a link for each decision, and forms that are filled in, with comments that no
+content of a record can leave."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import dagster as dg
+import pytest
+import yaml
+
+from penstock.orchestration.alerts import alert_text, raw_bytes
+from penstock.orchestration.dagster import alert_check
+from penstock.orchestration.dagster.jobs import JOBS, RUN_BOOK_JOBS
+from penstock.orchestration.dagster.resources import PenstockResource
+from penstock.orchestration.database.models import Alert
+from penstock.orchestration.run_books.inputs import SkipRecordInputs
+
+DECISION = next(job for job in JOBS if job.name == "approve_run_book")
+AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+HOSTILE = "no\nops: {skip: {config: {offset: 99}}}\r\x85\u2028```\n[link](javascript:alert(1)) <b>\x1b[31m"
+
+
+def alert(**detail: object) -> Alert:
+    paused: dict[str, object] = {"topic": "in", "partition": 0, "offset": 5, "error_type": "ValueError", "error": HOSTILE}
+    paused |= {"key_base64": raw_bytes.to_base64(b"k"), "value_base64": raw_bytes.to_base64(HOSTILE.encode()), "stack": "frames"}
+    return Alert(
+        id=7,
+        occurrence="o",
+        kind="TASK_PAUSED",
+        severity="ERROR",
+        state="OPEN",
+        application="a",
+        instance="a-1",
+        task="0_0",
+        subject="in-0@5",
+        title="task 0_0 is paused at in-0@5",
+        detail={**paused, **detail},
+        opened_at=AT,
+        last_seen_at=AT,
+        count=1,
+    )
+
+
+def form(path: str) -> str:
+    return parse_qs(urlsplit(path).query)["config"][0]
+
+
+def test_the_facts_are_in_the_order_of_need_also_where_names_are_sorted() -> None:
+    shown = list(alert_check.metadata(alert(**{"run-book": "none: no pattern matches"})))
+    assert shown == sorted(shown)
+    kept = [name.split(" ", 1)[1] for name in shown]
+    assert kept == ["what", "since", "record", "why", "stack", "bytes", "repair", "repair", "try", "instance", "what else"]
+    sections = alert_text.sections(alert())
+    assert sections["2 since"] == "once, 2026-01-02 03:04:05+00:00 (ERROR, OPEN)"
+    assert sections["3 record"].startswith("in-0@5\n")
+    assert "6b" in sections["5 bytes"] and "penstock run-book skip-record a 0_0" in sections["6 repair"]
+
+
+@pytest.mark.parametrize(
+    ("detail", "names"),
+    [
+        ({}, ["repair", "try", "instance"]),
+        ({"run_book_run": 3, "waits_for_approval": True}, ["approve", "reject", "try", "instance"]),
+        ({"reason": "command"}, ["repair", "try", "instance"]),
+    ],
+)
+def test_each_decision_has_a_link(detail: dict[str, object], names: list[str]) -> None:
+    links = alert_check.links(alert(**detail))
+    assert list(links) == names
+    if "reject" in links:
+        assert yaml.safe_load(form(links["reject"]))["ops"]["decide"]["config"] == {"run_book_run": 3, "reject": True, "reason": ""}
+
+
+def test_a_form_is_filled_in_and_its_comments_contain_the_record_but_cannot_change_it() -> None:
+    links = alert_check.links(alert())
+    for name, dry_run in (("repair", False), ("try", True)):
+        config = yaml.safe_load(form(links[name]))
+        expected = {"application": "a", "task": "0_0", "topic": "in", "partition": 0, "offset": 5, "reason": "", "dry_run": dry_run}
+        assert config == {"ops": {"skip": {"config": expected}}}
+        assert dg.validate_run_config(RUN_BOOK_JOBS[SkipRecordInputs], config)
+    comments = [line for line in form(links["repair"]).splitlines() if line.startswith("#")]
+    beginnings = [comment.removeprefix("# ").split(":")[0] for comment in comments]
+    steps = [f"step {step.name}" for step in SkipRecordInputs.BOOK.STEPS]
+    assert beginnings == ["alert", "task", "error", "first bytes of the key", "first bytes of the value", *steps]
+
+
+def test_what_a_record_contains_stays_in_its_block() -> None:
+    shown = alert_check.metadata(alert(stack=HOSTILE))["4.1 stack"]
+    assert isinstance(shown, dg.MarkdownMetadataValue) and shown.value is not None
+    fence = shown.value.splitlines()[0]
+    assert len(fence) > 3 and shown.value.count(fence) == 2, "longer than any run of backticks within it"
+
+
+def test_the_table_of_alerts_has_five_columns_and_begins_with_the_worst() -> None:
+    mild = alert()
+    mild.id, mild.severity, mild.kind = 8, "WARN", "LAG"
+    table = alert_check._table([mild, alert()])
+    assert len(table.schema.columns) <= 5
+    assert [record.data["alert"] for record in table.records] == [7, 8]
+
+
+@pytest.mark.parametrize(
+    ("job", "config", "sentence"),
+    [
+        (
+            RUN_BOOK_JOBS[SkipRecordInputs],
+            {"application": "b", "task": "0_0", "topic": "in", "partition": 0, "offset": 5},
+            "no application 'b'",
+        ),
+        (RUN_BOOK_JOBS[SkipRecordInputs], {"application": "a", "task": "x", "topic": "in", "partition": 0, "offset": 5}, "subtopology"),
+        (DECISION, {"run_book_run": 7}, "there is no run 7; `penstock run-books` lists them"),
+    ],
+)
+def test_a_refusal_is_a_sentence_without_a_stack_trace(
+    job: dg.JobDefinition, config: dict[str, object], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "streams.toml").write_text('[applications.a]\nfactory = "m:f"\ninstances = 1\n')
+    monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PENSTOCK_STREAMS", str(tmp_path / "streams.toml"))
+    monkeypatch.delenv("PENSTOCK_DATABASE_URL", raising=False)
+    (node,) = job.graph.node_dict
+    done = job.execute_in_process({"ops": {node: {"config": config}}}, raise_on_error=False, resources={"penstock": PenstockResource()})
+    (failure,) = [event for event in done.all_node_events if event.is_step_failure]
+    error = failure.step_failure_data.error
+    assert error is not None and sentence in error.message and (error.stack, error.cause) == ([], None)
