@@ -221,9 +221,3 @@ def table(*columns: str) -> Table:
     for column in columns:
         shown.add_column(column, no_wrap=column in _WHOLE, overflow="fold" if column == "what" else "ellipsis")
     return shown
-
-
-def brief(detail: dict[str, object]) -> str:
-    """Format an entry's details as one line, without the bytes of records and without stacks."""
-    shown = {key: value for key, value in detail.items() if value not in (None, "") and key != "stack" and not key.endswith("_base64")}
-    return ", ".join(f"{key} {value}" for key, value in shown.items())

@@ -24,7 +24,6 @@ from penstock.orchestration.commands.common import (
     Target,
     Watch,
     ago_ms,
-    brief,
     clock,
     explained,
     show,
@@ -36,6 +35,7 @@ from penstock.orchestration.drawing import with_call_sites
 from penstock.orchestration.drawing.live import newest_call_sites, newest_text
 from penstock.orchestration.instances.launcher import Launcher
 from penstock.orchestration.instances.seen_states import NOT_RUNNING, lives, state_of
+from penstock.orchestration.kafka.event_text import brief
 from penstock.orchestration.kafka.idle_tasks import idle_tasks
 from penstock.orchestration.kafka.observer import Observer, Picture
 from penstock.runtime.coordination.records import GlobalStoreReport, TaskReport

@@ -4,9 +4,7 @@ is opened or resolved. They show the same details as `penstock alerts show`: the
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from urllib.parse import quote
 
 import dagster as dg
 from sqlalchemy import select
@@ -14,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from penstock.orchestration.alerts import alert_text, alerts
 from penstock.orchestration.alerts.incidents import GLOBAL_RECOVERY
+from penstock.orchestration.alerts.launchpad import launchpad_path
 from penstock.orchestration.database.models import Alert, AlertState
 from penstock.orchestration.declarations.policies import Severity
 from penstock.orchestration.instances.operations import Operations
@@ -96,21 +95,15 @@ def metadata(alert: Alert) -> Mapping[str, dg.MetadataValue]:
 def launchpad(alert: Alert) -> str | None:
     """Return the path, within Dagster's UI, of the launchpad with the run-book for this alert filled in; None if no run-book fits."""
     if (run := alert_text.waits_for_approval(alert)) is not None:
-        return _launchpad("approve_run_book", "decide", {"run_book_run": run})
+        return launchpad_path("approve_run_book", "decide", {"run_book_run": run})
     if alert.kind == GLOBAL_RECOVERY and alert.detail.get("lost"):
-        return _launchpad("restore_global_topic", "restore", {"application": alert.application, "topic": alert.detail.get("topic")})
+        return launchpad_path("restore_global_topic", "restore", {"application": alert.application, "topic": alert.detail.get("topic")})
     if alert.kind != EventKind.TASK_PAUSED.value:
         return None
     task = {"application": alert.application, "task": alert.task}
     if alert.detail.get("reason") == "command":
-        return _launchpad("resume_task", "resume", task)
-    return _launchpad("skip_record", "skip", {**task, **{name: alert.detail.get(name) for name in ("topic", "partition", "offset")}})
-
-
-def _launchpad(job: str, op: str, config: Mapping[str, object]) -> str:
-    lines = "".join(f"      {key}: {json.dumps(value)}\n" for key, value in config.items())
-    text = f"ops:\n  {op}:\n    config:\n{lines}"
-    return f"/locations/__repository__@penstock/jobs/{job}/playground/setup?config={quote(text)}"
+        return launchpad_path("resume_task", "resume", task)
+    return launchpad_path("skip_record", "skip", {**task, **{name: alert.detail.get(name) for name in ("topic", "partition", "offset")}})
 
 
 def changed(session: Session, seen: Mapping[str, str]) -> tuple[Sequence[Alert], dict[str, str]]:
