@@ -13,7 +13,7 @@ let state = {}, chosen = null, token = null, ahead = 0, heard = 0, lostAt = null
 let dirty = new Map(), scheduled = false;
 const flow = new Flow($("flow"));
 const instances = new Map(), tiles = new Map(), cards = new Map(), moves = new Map(), listed = new Map();
-let spark = [];
+let spark = [], ordered = null; // keys of tasks in natural order; null when a task has come or gone
 
 // -- small helpers ---------------------------------------------------------------------------------------------------------------
 
@@ -215,6 +215,7 @@ function choose(name) {
   for (const kept of [instances, tiles, cards, moves, listed]) kept.clear();
   for (const id of ["instances", "paused", "moves-list", "events", "globals-list", "idle-list"]) $(id).replaceChildren();
   spark = [];
+  ordered = null;
   $("main").hidden = false;
   for (const other of Object.keys(state.applications)) touch("applications", other);
   for (const [section, content] of Object.entries(app())) for (const key of Object.keys(content)) touch(section, key);
@@ -307,6 +308,7 @@ function renderFleet(changedInstances, changedTasks, redraw) {
     if (!task) {
       if (tile) tile.remove();
       tiles.delete(key);
+      ordered = null;
       continue;
     }
     if (!tile) {
@@ -314,6 +316,7 @@ function renderFleet(changedInstances, changedTasks, redraw) {
       made.dataset.task = key;
       tiles.set(key, made);
       order.add(name);
+      ordered = null;
     }
     paint(tiles.get(key), task);
   }
@@ -327,8 +330,9 @@ function renderFleet(changedInstances, changedTasks, redraw) {
   }
   if (added) $("instances").append(...[...instances.keys()].sort(natural).map((name) => instances.get(name).root));
   const own = new Map();
+  if (rows.size || parts.size || redraw) ordered = ordered || Object.keys(tasks).sort(natural);
   if (rows.size) {
-    for (const key of Object.keys(tasks)) {
+    for (const key of ordered) {
       const name = key.slice(key.indexOf("@") + 1);
       if (!rows.has(name)) continue;
       if (!own.has(name)) own.set(name, []);
@@ -338,16 +342,18 @@ function renderFleet(changedInstances, changedTasks, redraw) {
   for (const name of rows) {
     const row = instances.get(name);
     if (!row) continue;
-    const keys = (own.get(name) || []).sort(natural);
+    const keys = own.get(name) || [];
     if (order.has(name)) row.tiles.append(...keys.map((key) => tiles.get(key)));
     updateRow(row, shown[name], keys.map((key) => tasks[key]));
     if (row.root.open) fillTable(row, keys.map((key) => tasks[key]));
   }
   if (parts.size || redraw) {
     const looks = new Map();
-    for (const key of Object.keys(tasks).sort(natural)) {
-      const part = Number(key.split("_")[0]);
-      if ((redraw || parts.has(part)) && tasks[key].kind === "ACTIVE") looks.set(part, [...(looks.get(part) || []), look(tasks[key])]);
+    for (const key of ordered) {
+      const part = parseInt(key, 10);
+      if (!(redraw || parts.has(part)) || tasks[key].kind !== "ACTIVE") continue;
+      if (!looks.has(part)) looks.set(part, []);
+      looks.get(part).push(look(tasks[key]));
     }
     for (const part of redraw ? looks.keys() : parts) flow.tasks(part, looks.get(part) || []);
   }
