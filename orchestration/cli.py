@@ -45,6 +45,7 @@ _COMMANDS: Sequence[tuple[str, str, Sequence[str]]] = (
     (_INSTANCES, "instances", ("start", "stop", "restart", "deploy", "scale", "drain")),
     (_INSPECT, "inspection", ("status", "tasks", "events", "describe")),
     (_INSPECT, "topology", ("topology",)),
+    (_INSPECT, "board", ("board",)),
     (_INSPECT, "trail", ("audit", "run_books")),
     (_REPAIR, "instances", ("pause", "resume")),
     (_STATE, "query", ("query",)),

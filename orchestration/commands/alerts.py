@@ -22,7 +22,6 @@ from penstock.orchestration.commands.common import (
     Watch,
     ago,
     ago_ms,
-    brief,
     catch_up,
     clock,
     compact,
@@ -41,6 +40,7 @@ from penstock.orchestration.database import ControlPlaneError, audit
 from penstock.orchestration.database.models import Alert, AlertState, AuditEntry, Task, from_ms
 from penstock.orchestration.declarations.applications import Application, Severity
 from penstock.orchestration.instances.operations import Operations
+from penstock.orchestration.kafka.event_text import brief
 from penstock.orchestration.kafka.observer import Condition, Observer
 from penstock.orchestration.run_books.tasks import paused_at
 from penstock.runtime.model.errors import BrokerUnavailableError, StreamsError

@@ -231,9 +231,3 @@ def compact(rows: Sequence[Mapping[str, str | Text]]) -> Table:
     for row in rows:
         shown.add_row(*(row[name] for name in names))
     return shown
-
-
-def brief(detail: dict[str, object]) -> str:
-    """Format an entry's details as one line, without the bytes of records and without stacks."""
-    shown = {key: value for key, value in detail.items() if value not in (None, "") and key != "stack" and not key.endswith("_base64")}
-    return ", ".join(f"{key} {value}" for key, value in shown.items())

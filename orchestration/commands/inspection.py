@@ -5,7 +5,6 @@ These commands need neither Dagster nor the database, and with `--bootstrap-serv
 
 from __future__ import annotations
 
-import socket
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -13,7 +12,6 @@ from dataclasses import asdict
 from typing import Annotated
 
 import msgspec
-import psutil
 import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -26,7 +24,6 @@ from penstock.orchestration.commands.common import (
     Target,
     Watch,
     ago_ms,
-    brief,
     clock,
     compact,
     explained,
@@ -36,10 +33,12 @@ from penstock.orchestration.commands.common import (
 from penstock.orchestration.declarations.unknown_names import unknown
 from penstock.orchestration.drawing import with_call_sites
 from penstock.orchestration.drawing.live import newest_call_sites, newest_text
-from penstock.orchestration.instances.launcher import CLOCK_WOBBLE_SECONDS, Launcher
+from penstock.orchestration.instances.launcher import Launcher
+from penstock.orchestration.instances.seen_states import NOT_RUNNING, lives, state_of
+from penstock.orchestration.kafka.event_text import brief
 from penstock.orchestration.kafka.idle_tasks import idle_tasks
 from penstock.orchestration.kafka.observer import Observer, Picture
-from penstock.runtime.coordination.records import SILENT_MS, GlobalStoreReport, Member, TaskReport
+from penstock.runtime.coordination.records import GlobalStoreReport, TaskReport
 from penstock.runtime.model.clock import from_ms
 from penstock.runtime.model.errors import StreamsError
 from penstock.runtime.model.events import Event, EventKind
@@ -47,8 +46,6 @@ from penstock.runtime.model.states import TaskKind, TaskState
 from penstock.runtime.stores.process_memory import RESIDENT
 from penstock.runtime.topology.input_growth import remedies
 from penstock.runtime.worker.input_partitions import INTERVAL_SECONDS
-
-_NOT_RUNNING = ("gone", "silent", "starting", "never started")
 
 Instances = Annotated[list[str] | None, typer.Argument(help="Names of instances. Default: all of them.")]
 Application = Annotated[str | None, typer.Argument(help="The application.id. Default: all that are declared.")]
@@ -162,15 +159,11 @@ def _events(target: Target, limit: int, kind: str | None, task: str | None) -> l
 
 def _status(target: Target) -> list[Row]:
     picture = _picture(target)
-    idle = [{"task": each.task, "reason": each.reason} for each in idle_tasks(picture, _lives, time.time_ns() // 1_000_000)]
-    runs = any(_lives(member) for member in picture.members.values())  # a start takes up new partitions, or is refused because of them
+    idle = [{"task": each.task, "reason": each.reason} for each in idle_tasks(picture, lives, time.time_ns() // 1_000_000)]
+    runs = any(lives(member) for member in picture.members.values())  # a start takes up new partitions, or is refused because of them
     unread = [asdict(each) for each in picture.unread] if runs else []
     names = picture.instances(target.instances)
     return [{**_instance_row(picture, name, target.launcher), "idle_tasks": idle, "unread_partitions": unread} for name in names]
-
-
-def _lives(member: Member) -> bool:
-    return _state_of(member) not in (*_NOT_RUNNING, "stopped")
 
 
 def _instance_row(picture: Picture, name: str, launcher: Launcher | None) -> Row:
@@ -182,7 +175,7 @@ def _instance_row(picture: Picture, name: str, launcher: Launcher | None) -> Row
         "application": picture.application,
         "instance": name,
         "wanted": desired is not None and desired.running,
-        "state": _unheard_state(picture, name, launcher) if member is None else _state_of(member),
+        "state": state_of(picture, name, launcher),
         "host": None if member is None else member.host,
         "process": None if member is None else member.pid,
         "heartbeat_ms": None if member is None else member.heartbeat_ms,
@@ -196,29 +189,6 @@ def _instance_row(picture: Picture, name: str, launcher: Launcher | None) -> Row
         "memory": dict(sum((Counter(worker.memory) for worker in workers), Counter[str]())),
         "log": None if member is None else member.log_path,
     }
-
-
-def _unheard_state(picture: Picture, name: str, launcher: Launcher | None) -> str:
-    """Return the state of an instance without a member: it has not joined yet, or it left or died and its record was deleted."""
-    desired = picture.desired.get(name)
-    if desired is None:
-        return "never started"
-    if not desired.running:
-        return "stopped"
-    process = None if launcher is None else launcher.last(name)
-    died = process is not None and not process.alive and process.created * 1000 > desired.at_ms - CLOCK_WOBBLE_SECONDS * 1000
-    joined = picture.heard_ms.get(name, 0) > desired.at_ms
-    return "gone" if died or joined or time.time() * 1000 - desired.at_ms >= SILENT_MS else "starting"
-
-
-def _state_of(member: Member) -> str:
-    """Return the state that the instance reported last; `gone` if its process on this machine is gone, `silent` after half a minute without
-    a report."""
-    if member.state.name in ("PENDING_SHUTDOWN", "NOT_RUNNING") or (member.returns and not member.tasks):
-        return "stopped"
-    if member.host == socket.gethostname() and not psutil.pid_exists(member.pid):
-        return "gone"
-    return "silent" if time.time() * 1000 - member.heartbeat_ms > SILENT_MS else member.state.value
 
 
 def _status_table(rows: Sequence[Row]) -> RenderableType:
@@ -255,7 +225,7 @@ def _status_table(rows: Sequence[Row]) -> RenderableType:
 
 def _is_missing(row: Row) -> bool:
     """Return True for an instance that is wanted and does not run."""
-    return bool(row["wanted"]) and row["state"] in _NOT_RUNNING
+    return bool(row["wanted"]) and row["state"] in NOT_RUNNING
 
 
 def _memory(row: Row) -> dict[str, int]:

@@ -9,10 +9,11 @@ from rich.padding import Padding
 from rich.text import Text
 from sqlalchemy import select
 
-from penstock.orchestration.commands.common import brief, clock, out, project, say
+from penstock.orchestration.commands.common import clock, out, project, say
 from penstock.orchestration.database import audit as trail
 from penstock.orchestration.database.models import RunBookRun, RunBookState
 from penstock.orchestration.instances.operations import Operations
+from penstock.orchestration.kafka.event_text import brief
 
 Application = Annotated[str | None, typer.Argument(help="The application.id. Default: all.")]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Show at most this many, the newest.")]

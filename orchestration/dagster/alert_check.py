@@ -4,7 +4,6 @@ that is opened or resolved. They show the same details as `penstock alerts show`
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from urllib.parse import quote
@@ -15,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from penstock.orchestration.alerts import alert_text, alerts
 from penstock.orchestration.alerts.incidents import GLOBAL_RECOVERY, INSTANCE_DIED
+from penstock.orchestration.alerts.launchpad import launchpad_path
 from penstock.orchestration.dagster.names import instances_key
 from penstock.orchestration.database.models import Alert, AlertState
 from penstock.orchestration.declarations.policies import Severity
@@ -121,7 +121,8 @@ def links(alert: Alert) -> dict[str, str]:
                 found["repair"] = _launchpad(alert, declared.JOB, declared.OP, {**values, "reason": "", "dry_run": False}, declared)
             found["try"] = _launchpad(alert, declared.JOB, declared.OP, {**values, "reason": "", "dry_run": True}, declared)
     if alert.instance:
-        found["instance"] = f"/assets/instances?view=partitions&partition={quote(alert.instance, safe='')}"
+        asset = quote("/".join(instances_key(alert.application).path))
+        found["instance"] = f"/assets/{asset}?view=partitions&partition={quote(alert.instance, safe='')}"
     return found
 
 
@@ -147,9 +148,7 @@ def _launchpad(alert: Alert, job: str, op: str, config: Mapping[str, object], de
     if declared is not None:
         comments += [(f"step {step.name}", step.what) for step in declared.BOOK.STEPS]
     head = "".join(f"# {name}: {_comment(text)}\n" for name, text in comments if text)
-    lines = "".join(f"      {key}: {json.dumps(value)}\n" for key, value in config.items())
-    text = f"{head}ops:\n  {op}:\n    config:\n{lines}"
-    return f"/guess/{job}/playground/setup?config={quote(text)}"  # Dagster finds the code location, whose name is the project's
+    return launchpad_path(job, op, config, comments=head)
 
 
 def _comment(value: object) -> str:

@@ -123,6 +123,65 @@ class Condition:
     since_ms: int | None
 
 
+class CoordinationLog:
+    """State of an application's coordination topic, applied record by record."""
+
+    def __init__(self, application: str) -> None:
+        self._application = application
+        self._members: dict[str, Member] = {}
+        self._desired: dict[str, Desired] = {}
+        self._topologies: dict[str, str] = {}
+        self._versions: dict[str, TopologyText] = {}
+        self._deaths: set[str] = set()
+        self._heard: dict[str, int] = {}
+        self._assignment: Assignment | None = None
+
+    def apply(self, key: object, value: object) -> records.Record | None:
+        """Apply and return the next record. One that cannot be read is logged; None is returned for it, and for records of other kinds."""
+        record = self._decode(key, value)
+        match record:
+            case Member():
+                self._members[record.who] = record
+                self._heard[record.instance] = max(record.heartbeat_ms, self._heard.get(record.instance, 0))
+            case Desired():
+                self._desired[record.instance] = record
+            case TopologyText():
+                self._topologies[record.hash] = record.text
+                self._versions.pop(record.digest, None)
+                self._versions[record.digest] = record
+            case Assignment():
+                self._assignment = record
+            case Death():
+                self._deaths.add(record.who)
+            case records.Tombstone(kind=records.MEMBER):
+                self._members.pop(record.id, None)
+            case records.Tombstone(kind=records.DEATH):
+                self._deaths.discard(record.id)
+        return record
+
+    def picture(self, partitions: Mapping[str, int]) -> Picture:
+        """Return a copy of the state. `partitions`: the number of partitions of every topic."""
+        unread = tuple(unread_partitions([*self._versions.values()][-1], partitions)) if self._versions else ()
+        return Picture(
+            self._application,
+            dict(self._members),
+            dict(self._desired),
+            dict(self._topologies),
+            self._assignment,
+            dict(self._versions),
+            frozenset(self._deaths),
+            dict(self._heard),
+            unread,
+        )
+
+    def _decode(self, key: object, value: object) -> records.Record | None:
+        try:
+            return records.decode(key if isinstance(key, bytes) else None, value if isinstance(value, bytes) else None)
+        except StreamsError as error:
+            logger.warning("%s: left out: %s", self._application, error)
+            return None
+
+
 class Observer:
     """Reader of one application's state on Kafka. Each call makes new requests to the brokers."""
 
@@ -132,38 +191,12 @@ class Observer:
 
     def observe(self) -> Picture:
         """Read the coordination topic. Raises BrokerUnavailableError; StreamsError if the application was never started there."""
-        members: dict[str, Member] = {}
-        desired: dict[str, Desired] = {}
-        topologies: dict[str, str] = {}
-        versions: dict[str, TopologyText] = {}
-        deaths: set[str] = set()
-        heard: dict[str, int] = {}
-        assignment: Assignment | None = None
+        log = CoordinationLog(self.application)
         with self._reading(coordination_topic(self.application)) as (consumer, partitions):
             consumer.assign([TopicPartition(coordination_topic(self.application), 0, FROM_START)])
             for message in to_end(consumer, _SECONDS):
-                key = message.key()
-                record = self._decode(key if isinstance(key, bytes) else None, message.value())
-                match record:
-                    case Member():
-                        members[record.who] = record
-                        heard[record.instance] = max(record.heartbeat_ms, heard.get(record.instance, 0))
-                    case Desired():
-                        desired[record.instance] = record
-                    case TopologyText():
-                        topologies[record.hash] = record.text
-                        versions.pop(record.digest, None)
-                        versions[record.digest] = record
-                    case Assignment():
-                        assignment = record
-                    case Death():
-                        deaths.add(record.who)
-                    case records.Tombstone(kind=records.MEMBER):
-                        members.pop(record.id, None)
-                    case records.Tombstone(kind=records.DEATH):
-                        deaths.discard(record.id)
-        unread = tuple(unread_partitions([*versions.values()][-1], partitions)) if versions else ()
-        return Picture(self.application, members, desired, topologies, assignment, versions, frozenset(deaths), heard, unread)
+                log.apply(message.key(), message.value())
+        return log.picture(partitions)
 
     def events(self, limit: int, kind: str | None = None, task: str | None = None) -> list[Event]:
         """Return the newest events of this kind and task, at most `limit`, oldest first. Raises as `look`."""
@@ -176,7 +209,7 @@ class Observer:
                 start = max(low, start - step)
                 step *= 4
                 consumer.assign([TopicPartition(topic, 0, start)])
-                events = [event for message in to_end(consumer, 60.0) if (event := _event(message.value())) is not None]
+                events = [event for message in to_end(consumer, 60.0) if (event := decode_event(message.value())) is not None]
                 found = [event for event in events if kind in (None, event.kind.value) and task in (None, event.task)]
         return _each_once(found)[-limit:]
 
@@ -203,15 +236,9 @@ class Observer:
             text = error.args[0].str() if isinstance(error.args[0], KafkaError) else str(error)
             raise BrokerUnavailableError(f"{self.application}: no broker answers at {self._servers} ({text})") from error
 
-    def _decode(self, key: bytes | None, value: object) -> records.Record | None:
-        try:
-            return records.decode(key, value if isinstance(value, bytes) else None)
-        except StreamsError as error:
-            logger.warning("%s: left out: %s", self.application, error)
-            return None
 
-
-def _event(value: object) -> Event | None:
+def decode_event(value: object) -> Event | None:
+    """Decode a record of the events topic. One that cannot be read is logged; None is returned for it."""
     try:
         return Event.from_json(value) if isinstance(value, bytes) else None
     except msgspec.DecodeError as error:

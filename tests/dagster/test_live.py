@@ -74,7 +74,7 @@ def test_dagster_starts_watches_and_repairs_and_the_instance_outlives_it(project
 
     broker.produce(f"{application.id}-in", [(b"key", b"nonsense \xff"), (b"key", b"{}")], partition=1)
     wait_until(lambda: alerts(project)["TASK_PAUSED"] == AlertState.OPEN.value, 60, "the alert on a record that no pattern matches")
-    _repair(f"{dagster.url}/assets/{application.id}/instances", name, f"{application.id}-in-1@0")
+    _repair(dagster.url, application.id, name, f"{application.id}-in-1@0")
     assert alerts(project)["TASK_PAUSED"] == AlertState.RESOLVED.value
     assert {record.value for record in broker.consume(dead_letter_topic(application.id))} == {b'{"truncated', b"nonsense \xff"}
 
@@ -82,13 +82,14 @@ def test_dagster_starts_watches_and_repairs_and_the_instance_outlives_it(project
     assert second.alive, "the instance outlives Dagster"
 
 
-def _repair(asset: str, name: str, place: str) -> None:
+def _repair(url: str, application_id: str, name: str, place: str) -> None:
     """Repair in a real browser: find the alert on the asset's page, start the run-book by clicks, wait for the check to turn green. Keep
     screenshots."""
     executable = next(filter(None, map(shutil.which, BROWSERS)), None)
     if executable is None:
         pytest.skip("everything but the pages in a browser held; no chromium on this machine; on Debian: apt-get install chromium")
     ARTEFACTS.mkdir(exist_ok=True)
+    asset = f"{url}/assets/{application_id}/instances"
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1440, "height": 1000})
@@ -117,7 +118,7 @@ def _repair(asset: str, name: str, place: str) -> None:
         launchpad.get_by_role("button", name="Launch run").first.click(timeout=60_000)
         expect(launchpad.get_by_text("RUN_SUCCESS").first).to_be_visible(timeout=120_000)
         launchpad.screenshot(path=ARTEFACTS / "dagster-run-book.png", full_page=True)
-        _see(page, f"{dagster.url}/runs", f"skip {place}", f"penstock/record: {place}")
+        _see(page, f"{url}/runs", f"skip {place}", f"penstock/record: {place}")
         page.screenshot(path=ARTEFACTS / "dagster-runs.png", full_page=True)
 
         _see(page, f"{asset}?view=checks&checkDetail=no_open_alerts", "no alert is open", "Passed")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.orchestration.board.server import FILES
 from penstock.orchestration.commands.where import EXTRAS
 from tests.support import ROOT
 from tests.support.installed import (
@@ -83,6 +84,7 @@ def test_the_wheel_holds_the_package_penstock_alone(source: Path, wheel: Path) -
     assert locks | {"penstock/py.typed"} <= files.keys()
     templates = {f"penstock/orchestration/templates/{name}" for name in ("project/.gitignore", "project/README.md", "fraud/topology.py")}
     assert templates <= files.keys(), "penstock init has nothing to copy"
+    assert {f"penstock/orchestration/board/static/{name}" for name in FILES} <= files.keys(), "penstock board has no page to show"
 
 
 def test_the_source_distribution_builds_the_same_wheel(source: Path, wheel: Path, tmp_path: Path) -> None:
@@ -188,6 +190,7 @@ def test_commands_that_need_no_control_plane_run_on_the_core_alone(core: Path, p
         (["alerts", "list"], "sqlalchemy", "dagster"),
         (["start", "shop-1"], "sqlalchemy", "dagster"),
         (["dev", "--port", "3999"], "dagster_webserver", "dagster"),
+        (["board"], "starlette", "dagster"),
         (["broker", "start"], "pyspark", "spark"),
     ],
 )

@@ -1,0 +1,176 @@
+"""Reading of an application's topics and offsets for the board, by two threads: one follows the coordination and events topics, the other
+requests offsets periodically. Both go on when a broker is away, and say so in the state.
+
+A request for metadata each second shows whether a broker answers. (Rejected: the client library's own events. It reports a broken
+connection, but not a broker that hangs.)
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from threading import Event as Flag
+from threading import Thread
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from penstock.orchestration.board.state import BoardState
+from penstock.orchestration.kafka.observer import decode_event
+from penstock.runtime.config.streams_config import StreamsConfig
+from penstock.runtime.coordination.topics import coordination_topic
+from penstock.runtime.kafka.clients import QUIET, tail_consumer
+from penstock.runtime.kafka.log_end import LogEnd
+from penstock.runtime.kafka.topic_admin import TopicAdmin
+from penstock.runtime.model.errors import StreamsError
+from penstock.runtime.model.events import events_topic
+from penstock.runtime.model.ids import TopicPartition as Place
+
+logger = logging.getLogger(__name__)
+
+EVENTS_BACK = 10_000
+"""The events topic is read from so many records before its end."""
+_PROBE_SECONDS, _ANSWER_SECONDS = 1.0, 2.0
+_POLL_SECONDS = 0.1
+_COUNTS_SECONDS = 10.0
+_BATCH = 500
+
+
+class _StartAgainError(Exception):
+    """The topics were deleted, or created again."""
+
+
+class Follower:
+    """Reader of one application. `start()` returns at once; `stop()` ends both threads."""
+
+    def __init__(self, config: StreamsConfig, state: BoardState) -> None:
+        self._config = config
+        self._state = state
+        self._application = config.application_id
+        self._stop = Flag()
+        self._threads = [
+            Thread(target=self._follow_topics, name=f"board-topics-{self._application}", daemon=True),
+            Thread(target=self._follow_offsets, name=f"board-offsets-{self._application}", daemon=True),
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Ask both threads to end; does not wait for requests to a broker that does not answer."""
+        self._stop.set()
+
+    # -- topics ----------------------------------------------------------------------------------------------------------------
+
+    def _follow_topics(self) -> None:
+        while not self._stop.is_set():
+            try:
+                consumer = tail_consumer({**self._config.consumer_properties("main"), **QUIET}, "penstock-board")
+                try:
+                    self._state.begin()
+                    self._follow(consumer)
+                finally:
+                    consumer.close()
+            except _StartAgainError:
+                logger.info("%s: its topics were created again: reading them from the start", self._application)
+            except KafkaException as error:
+                self._state.lost(self._unavailable(error))
+                self._stop.wait(_PROBE_SECONDS)
+
+    def _follow(self, consumer: Consumer) -> None:
+        """Read until `stop()`. Raises _StartAgainError, KafkaException."""
+        waiting: set[str] = set()
+        end: LogEnd | None = None
+        positions: dict[str, int] = {}
+        probed = float("-inf")
+        while not self._stop.is_set():
+            if time.monotonic() - probed >= _PROBE_SECONDS:
+                there = self._probe(consumer)
+                probed = time.monotonic()
+                if there is False and positions:
+                    raise _StartAgainError
+                if there and not positions:
+                    positions = self._assign(consumer)
+                    waiting, end = set(positions), LogEnd(consumer)
+            if not positions:
+                self._stop.wait(_POLL_SECONDS)
+                continue
+            for message in consumer.consume(_BATCH, _POLL_SECONDS):
+                self._apply(message, positions)
+                if end is not None and end.reached(message):
+                    waiting.discard(str(message.topic()))
+            if end is not None and not waiting:
+                self._state.complete()
+                end = None
+
+    def _probe(self, consumer: Consumer) -> bool | None:
+        """Return True if the application's topics exist, False if not, None if no broker answers."""
+        topic = coordination_topic(self._application)
+        try:
+            found = consumer.list_topics(topic, timeout=_ANSWER_SECONDS).topics[topic].error
+        except KafkaException as error:
+            self._state.lost(self._unavailable(error))
+            return None
+        missing = found is not None and found.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+        self._state.contact(_now_ms(), missing=missing)
+        return not missing
+
+    def _assign(self, consumer: Consumer) -> dict[str, int]:
+        """Assign both topics, the events from their last ones on. Return the first offset of each."""
+        first = {coordination_topic(self._application): 0}
+        topic = events_topic(self._application)
+        if consumer.list_topics(topic, timeout=_ANSWER_SECONDS).topics[topic].error is None:
+            low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=_ANSWER_SECONDS)
+            first[topic] = max(low, high - EVENTS_BACK)
+        consumer.assign([TopicPartition(topic, 0, offset) for topic, offset in first.items()])
+        return first
+
+    def _apply(self, message: Message, positions: dict[str, int]) -> None:
+        error, topic, offset = message.error(), str(message.topic()), message.offset()
+        if error is not None:
+            if error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.OFFSET_OUT_OF_RANGE):
+                raise _StartAgainError
+            return  # the end of a partition, or a lost connection, which the next probe shows
+        assert offset is not None  # only errors have none
+        if offset < positions[topic]:
+            raise _StartAgainError
+        positions[topic] = offset + 1
+        if topic == events_topic(self._application):
+            event = decode_event(message.value())
+            if event is not None:
+                self._state.event(event)
+        else:
+            self._state.coordination(message.key(), message.value())
+
+    def _unavailable(self, error: KafkaException) -> str:
+        text = error.args[0].str() if isinstance(error.args[0], KafkaError) else str(error)
+        return f"No broker answers at {self._config['bootstrap.servers']} ({text})"
+
+    # -- offsets ---------------------------------------------------------------------------------------------------------------
+
+    def _follow_offsets(self) -> None:
+        admin = TopicAdmin(self._config, self._stop.is_set)
+        counts: dict[str, int] = {}
+        known: set[str] = set()
+        counted = float("-inf")
+        while not self._stop.wait(_PROBE_SECONDS):
+            if not self._state.answered:  # some requests must not time out (`TopicAdmin.last_committed`)
+                continue
+            try:
+                topics, read = self._state.topics()
+                if topics != known or time.monotonic() - counted > _COUNTS_SECONDS:
+                    counts, known, counted = admin.partition_counts(topics), topics, time.monotonic()
+                places = [Place(topic, number) for topic, count in counts.items() for number in range(count)]
+                if not places:
+                    continue
+                ends = admin.end_offsets(places)
+                committed = admin.last_committed(self._application, [place for place in places if place.topic in read])
+                offsets = {place: each.offset for place, each in committed.items()}
+                self._state.offsets(ends, offsets, counts, _now_ms())
+            except (StreamsError, KafkaException, ValueError) as error:
+                known = set()  # a topic may have been deleted
+                logger.info("%s: offsets cannot be read: %s", self._application, error)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,373 @@
+"""The live board without a broker: documents of an application's state, their differences, viewers, and who is let in."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import re
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from starlette.testclient import TestClient
+from typer.testing import CliRunner
+
+from penstock.orchestration.board.difference import Document, difference, patched
+from penstock.orchestration.board.publisher import Publisher
+from penstock.orchestration.board.rates import OLD_MS, Rates
+from penstock.orchestration.board.server import FILES, board_app
+from penstock.orchestration.board.state import BoardState, Subject
+from penstock.orchestration.cli import app
+from penstock.orchestration.drawing.description import parse
+from penstock.orchestration.drawing.flow import flow
+from penstock.runtime.coordination.records import Desired, Member, PausedAt, RestoreReport, TaskReport, TopologyText, encode
+from penstock.runtime.model.clock import SystemClock
+from penstock.runtime.model.events import Event, EventKind
+from penstock.runtime.model.ids import TopicPartition
+from penstock.runtime.model.states import State, TaskKind, TaskState
+
+TOKEN = "a token for the tests"
+TEXT = """Topologies:
+   Sub-topology: 0
+    Source: source (topics: [in])
+      --> select
+    Processor: select (stores: [])
+      --> sink
+    Sink: sink (topic: app-by-name-repartition)
+
+   Sub-topology: 1
+    Source: again (topics: [app-by-name-repartition])
+      --> count
+    Processor: count (stores: [counts])
+      --> last
+    Sink: last (topic: out)
+"""
+HOSTILE = b"<img src=x onerror=alert(1)>\xff\x00"
+
+documents = st.recursive(
+    st.integers() | st.text(max_size=3) | st.booleans() | st.lists(st.integers(), max_size=2),
+    lambda inner: st.dictionaries(st.sampled_from("abcd"), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def now() -> int:
+    return SystemClock().wall_ms()
+
+
+# -- differences -----------------------------------------------------------------------------------------------------------------
+
+
+@given(st.dictionaries(st.sampled_from("abc"), documents), st.dictionaries(st.sampled_from("abc"), documents))
+def test_a_difference_makes_the_new_document_of_the_old_one(before: Document, after: Document) -> None:
+    assert patched(before, difference(before, after)) == after
+    assert difference(after, after) == {} and difference(after, dict(after)) == {}
+
+
+def test_a_difference_names_only_what_has_changed() -> None:
+    before = {"tasks": {"0_0": {"lag": 1, "state": "RUNNING"}, "0_1": {"lag": 2}}, "idle": {"0_2": "why"}}
+    after = {"tasks": {"0_0": {"lag": 3, "state": "RUNNING"}, "0_1": {"lag": 2}}, "idle": {}}
+    assert difference(before, after) == {"tasks": {"0_0": {"lag": 3}}, "idle": {"0_2": None}}
+
+
+# -- rates, the graph ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_rate_is_the_mean_of_the_last_seconds_and_unknown_without_samples() -> None:
+    rates = Rates()
+    assert rates.per_second("a", 0) is None
+    for second in range(10):
+        rates.add("a", 100 * second if second < 5 else 400 + 10 * (second - 4), second * 1000)
+    assert rates.per_second("a", 9_000) == 10
+    rates.add("a", 5, 10_000)
+    assert rates.per_second("a", 10_000) is None, "a counter that decreases begins again"
+    rates.add("a", 15, 11_000)
+    assert rates.per_second("a", 11_000) == 10 and rates.per_second("a", 11_001 + OLD_MS) is None
+
+
+def test_records_flow_to_the_right_and_nothing_overlaps() -> None:
+    graph = flow(parse(TEXT))
+    columns = {place.key: place.column for place in graph.places}
+    order = ["topic in", "part 0", "topic app-by-name-repartition", "part 1", "topic out"]
+    assert [columns[key] for key in order] == [0, 1, 2, 3, 4]
+    assert all(columns[edge.start] < columns[edge.end] for edge in graph.edges) and len(graph.edges) == 4
+    places = [(place.column, place.row) for place in graph.places]
+    assert all(abs(a[1] - b[1]) >= 1 for a in places for b in places if a is not b and a[0] == b[0])
+
+
+def test_a_cycle_of_topics_is_drawn() -> None:
+    graph = flow(parse("Sub-topology: 0\n Source: a (topics: [x])\n --> b\n Sink: b (topic: x)\n"))
+    assert len(graph.places) == 2 and len(graph.edges) == 2
+
+
+# -- the state -------------------------------------------------------------------------------------------------------------------
+
+
+def report(kind: TaskKind = TaskKind.ACTIVE, state: TaskState = TaskState.RUNNING, **more: object) -> TaskReport:
+    fields: dict[str, object] = {"kind": kind, "state": state, "offset_sum": 10, "end_sum": 10, "lag": 0, **more}
+    return msgspec.convert(msgspec.to_builtins(fields), TaskReport)
+
+
+def member(tasks: Mapping[str, TaskReport], instance: str = "app-1", at_ms: int | None = None, **more: object) -> Member:
+    fields: dict[str, object] = {
+        "instance": instance,
+        "incarnation": 1,
+        "transactional_id": "secret-transactional-id",
+        "state_dir": "/secret/state",
+        "host": "elsewhere",
+        "pid": 1,
+        "state": State.RUNNING,
+        "topology_hash": "h",
+        "heartbeat_ms": now() if at_ms is None else at_ms,
+        **more,
+    }
+    return msgspec.structs.replace(msgspec.convert(msgspec.to_builtins(fields), Member), tasks=dict(tasks))
+
+
+def board_state(*members: Member, dagster_url: str | None = None) -> BoardState:
+    state = BoardState(Subject("app", dagster_url=dagster_url))
+    state.contact(now(), missing=False)
+    topology = TopologyText(hash="h", text=TEXT)
+    state.coordination(topology.key, encode(topology))
+    for each in members:
+        state.coordination(each.key, encode(each))
+        desired = Desired(instance=each.instance, running=True, at_ms=now(), by="test")
+        state.coordination(desired.key, encode(desired))
+    state.complete()
+    return state
+
+
+def event(kind: EventKind, task: str | None = None, payload: dict[str, object] | None = None, number: int = 1) -> Event:
+    return Event(
+        id=str(number), application="app", instance="app-1", incarnation=1, kind=kind, task=task, at_ms=now(), payload=payload or {}
+    )
+
+
+def section(document: Document, name: str) -> Mapping[str, Mapping[str, object]]:
+    found = document[name]
+    assert isinstance(found, Mapping)
+    return found
+
+
+def headline(state: BoardState) -> tuple[object, object]:
+    shown = section(state.document(now()), "headline")
+    return shown["level"], shown["text"]
+
+
+PAUSED = report(
+    state=TaskState.PAUSED,
+    paused=PausedAt(topic="in", partition=0, offset=7, error_type="ValueError", error="no <b>json</b>", location="board.py:3", since_ms=5),
+)
+PAYLOAD: dict[str, object] = {
+    "topic": "in",
+    "partition": 0,
+    "offset": 7,
+    "key_base64": None,
+    "value_base64": base64.b64encode(HOSTILE).decode(),
+    "error_type": "ValueError",
+    "error": "no",
+}
+
+
+def test_a_pause_is_shown_with_its_bytes_and_the_run_book_and_goes() -> None:
+    state = board_state(member({"0_0": PAUSED, "0_1": report()}), dagster_url="http://dagster:3000")
+    state.event(event(EventKind.TASK_PAUSED, "0_0", PAYLOAD))
+    assert headline(state) == ("bad", "Task 0_0 is paused at in-0@7")
+    shown = section(state.document(now()), "paused")["0_0"]
+    value = shown["value"]
+    assert isinstance(value, Mapping) and value["size"] == len(HOSTILE) and value["text"] == r"<img src=x onerror=alert(1)>\xff\x00"
+    assert str(value["hex"]).startswith("00000000  3c 69 6d 67")
+    assert shown["error"] == "ValueError: no <b>json</b>" and shown["location"] == "board.py:3"
+    assert shown["command"] == "penstock run-book skip-record app 0_0 --record in-0@7"
+    assert str(shown["link"]).startswith("http://dagster:3000/locations/") and "skip_record" in str(shown["link"])
+    later = member({"0_0": report(), "0_1": report()}, at_ms=now() + 1)
+    state.coordination(later.key, encode(later))
+    assert section(state.document(now()), "paused") == {} and headline(state) == ("good", "All 2 tasks run on 1 instance")
+
+
+def test_bytes_of_another_pause_of_the_task_are_not_shown() -> None:
+    state = board_state(member({"0_0": PAUSED}))
+    state.event(event(EventKind.TASK_PAUSED, "0_0", {**PAYLOAD, "offset": 6}))
+    shown = section(state.document(now()), "paused")["0_0"]
+    assert "value" not in shown and "link" not in shown and "penstock events app" in str(shown["absent"])
+
+
+def test_a_learner_and_a_restore_show_their_progress() -> None:
+    learner = {"0_0": report(TaskKind.LEARNER, lag=1_000, position=0)}
+    state = board_state(member({"0_0": report()}), member(learner, "app-2", at_ms=now() - 2_000))
+    assert section(state.document(now()), "tasks")["0_0@app-2"]["move"] == {"left": 1_000, "of": 1_000, "rate": 0.0}
+    nearer = member({"0_0": report(TaskKind.LEARNER, lag=400, position=600)}, "app-2", at_ms=now())
+    state.coordination(nearer.key, encode(nearer))
+    move = section(state.document(now()), "tasks")["0_0@app-2"]["move"]
+    assert isinstance(move, Mapping) and move["left"] == 400 and move["of"] == 1_000 and move["rate"] > 0
+    assert headline(state) == ("busy", "1 task restoring or moving")
+    restore = RestoreReport(records=30, remaining=70, rate=7.0, seconds_left=10.0)
+    restoring = member({"0_0": report(state=TaskState.RESTORING, restore=restore)}, at_ms=now() + 1)
+    state.coordination(restoring.key, encode(restoring))
+    assert section(state.document(now()), "tasks")["0_0@app-1"]["move"] == {"left": 70, "of": 100, "rate": 7.0, "seconds": 10}
+
+
+def test_edges_have_rates_and_sources_their_lag() -> None:
+    state = board_state(member({"0_0": report()}))
+    place, out, at_ms = TopicPartition("in", 0), TopicPartition("out", 0), now()
+    for second in range(3):
+        state.offsets({place: 1_000 + 100 * second, out: 5 * second}, {place: 50 * second}, {"in": 1, "out": 1}, at_ms + 1000 * second)
+    document = state.document(at_ms + 2_000)
+    assert document["rates"] == {"topic in > part 0": 50, "part 1 > topic out": 5.0}
+    assert document["lags"] == {"in": 1_100}
+    assert state.topics() == ({"in", "out", "app-by-name-repartition"}, {"in", "app-by-name-repartition"})
+
+
+def test_a_broker_that_is_away_is_said_with_the_time_of_what_is_shown() -> None:
+    state = board_state(member({"0_0": report()}))
+    since_ms = now() - 5_000
+    state.contact(since_ms, missing=False)
+    state.lost("No broker answers at sasl://user:word@kafka:9092")
+    assert state.document(now())["reading"] == {"state": "lost", "error": "No broker answers at sasl://kafka:9092", "since_ms": since_ms}
+    assert not state.answered
+    state.contact(now(), missing=False)
+    assert state.document(now())["reading"] == {"state": "live"}
+
+
+def test_an_application_that_was_never_started_says_what_to_do() -> None:
+    state = BoardState(Subject("app", ("app-1",)))
+    assert state.document(now())["reading"] == {"state": "reading"}
+    state.contact(now(), missing=True)
+    assert headline(state) == ("none", "app has never been started on this Kafka. To start it: penstock start app-1")
+
+
+def test_a_silent_instance_is_not_shown_as_running_nor_are_its_tasks() -> None:
+    state = board_state(member({"0_0": report()}, at_ms=now() - 60_000))
+    document = state.document(now())
+    assert section(document, "instances")["app-1"]["state"] == "silent" and section(document, "tasks") == {}
+    assert headline(state)[0] != "good"
+
+
+def test_the_document_has_no_null_and_no_field_that_it_does_not_name() -> None:
+    state = board_state(member({"0_0": PAUSED, "0_1": report(TaskKind.STANDBY)}))
+    state.event(event(EventKind.INSTANCE_STATE, None, {"old": "CREATED", "new": "RUNNING", "pid": 1, "log_path": "/secret/log"}))
+    data = msgspec.json.encode(state.document(now()))
+    assert b"null" not in data and b"secret" not in data
+
+
+def test_the_last_events_are_kept_each_once_and_without_checkpoints() -> None:
+    state = board_state()
+    for number in range(200):
+        state.event(event(EventKind.TASK_RESUMED, "0_0", {}, number))
+        state.event(event(EventKind.CHECKPOINT, "0_0", {}, 1_000 + number))
+        state.event(event(EventKind.TASK_RESUMED, "0_0", {}, number))
+    shown = section(state.document(now()), "events")
+    assert list(shown) == [str(number) for number in range(141, 201)]
+
+
+# -- viewers ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_each_viewer_gets_the_whole_document_and_then_differences_and_a_slow_one_skips() -> None:
+    current: dict[str, object] = {"n": 0, "same": {"x": 1}}
+
+    async def run() -> None:
+        publisher = Publisher(lambda: dict(current), lambda: 5)
+        making = asyncio.create_task(publisher.run())
+        quick, slow = publisher.differences(), publisher.differences()
+        seen: dict[str, object] = {}
+        seen = patched(seen, await patch_of(quick, lambda found: "n" in found))
+        behind = patched({}, await patch_of(slow, lambda found: "n" in found))
+        assert seen == behind == current
+        for number in range(1, 4):
+            current["n"] = number
+            patch = await patch_of(quick, lambda found: "n" in found)
+            assert patch == {"n": number}, "only what has changed"
+        assert await patch_of(slow, lambda found: "n" in found) == {"n": 3}, "what is in between is skipped"
+        publisher.stop()
+        assert [data async for data in quick] == [], "a viewer's stream ends with the board"
+        making.cancel()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+async def patch_of(stream: AsyncIterator[bytes], wanted: Callable[[Document], bool]) -> Document:
+    async for data in stream:
+        message = msgspec.json.decode(data)
+        assert message["now"] == 5
+        if wanted(message.get("patch", {})):
+            found: Document = message["patch"]
+            return found
+    raise AssertionError("the stream has ended")
+
+
+@pytest.fixture
+def client() -> TestClient:
+    return TestClient(board_app(Publisher(dict, lambda: 0), TOKEN, ["board.example"]), base_url="http://127.0.0.1:3100")
+
+
+@pytest.mark.parametrize("header", [None, "Bearer wrong", f"Basic {TOKEN}", "Bearer", "Bearer ÿ"])
+def test_the_stream_takes_the_token(client: TestClient, header: str | None) -> None:
+    refused = client.get("/stream", headers={} if header is None else {b"Authorization": header.encode("latin-1")})
+    assert refused.status_code == 401 and "penstock board" in refused.text
+    assert client.get(f"/stream?token={TOKEN}").status_code == 401, "a token in a URL would be in logs"
+
+
+@pytest.mark.parametrize("name", ["", *FILES])
+def test_the_page_is_the_same_for_everyone_and_runs_only_its_own_files(client: TestClient, name: str) -> None:
+    page = client.get(f"/{name}")
+    assert page.status_code == 200 and TOKEN not in page.text
+    policy = page.headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy and "unsafe" not in policy and "frame-ancestors 'none'" in policy
+    for sink in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", " style=", "onclick="):
+        assert sink not in page.text, f"{sink}: bytes of records must become text"
+    assert not re.search(r"https?://(?!www\.w3\.org)[a-z]", page.text), "nothing comes from elsewhere"
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1:3100", 200),
+        ("localhost:3100", 200),
+        ("[::1]:3100", 200),
+        ("10.0.0.7", 200),
+        ("Board.Example:3100", 200),
+        ("evil.example:3100", 421),
+        ("127.0.0.1.evil.example", 421),
+        ("localhost.evil", 421),
+    ],
+)
+def test_a_foreign_host_name_is_refused(client: TestClient, host: str, status: int) -> None:
+    for path in ("/", "/stream"):
+        found = client.get(path, headers={"Host": host}).status_code
+        assert found == (401 if status == 200 and path == "/stream" else status)
+
+
+def test_the_board_is_only_read_and_has_no_other_files(client: TestClient) -> None:
+    assert client.post("/stream").status_code == 405 and client.put("/").status_code == 405
+    assert client.get("/state.py").status_code == 404 and client.get("/..%2Fstate.py").status_code == 404
+
+
+# -- the command -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--bootstrap-servers", "127.0.0.1:9"], "penstock board APP --bootstrap-servers"),
+        (["app", "-b", "127.0.0.1:9", "--token", "short"], "at least 16 characters"),
+        (["app", "-b", "127.0.0.1:9", "--dagster", "javascript:alert(1)"], "--dagster"),
+        (["app", "-b", "127.0.0.1:9", "--dagster", "http://user:word@host"], "--dagster"),
+    ],
+)
+def test_wrong_arguments_are_explained(arguments: list[str], text: str) -> None:
+    done = CliRunner().invoke(app, ["board", *arguments], env={"COLUMNS": "200", "TERM": "dumb"})
+    assert done.exit_code != 0 and text in done.output and "Traceback" not in done.output
+
+
+def test_a_port_that_is_taken_is_said_with_the_option() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        done = CliRunner().invoke(app, ["board", "app", "-b", "127.0.0.1:9", "--port", port])
+    text = " ".join(done.output.split())
+    assert done.exit_code == 1 and port in text and "penstock board --port" in text and "taken by process" in text
