@@ -89,8 +89,7 @@ class Follower:
                 probed = time.monotonic()
                 if there is False and positions:
                     raise _StartAgainError
-                if there and not positions:
-                    positions = self._assign(consumer)
+                if there and events_topic(self._application) not in positions and self._assign(consumer, positions):
                     waiting, end = set(positions), LogEnd(consumer)
             if not positions:
                 self._stop.wait(_POLL_SECONDS)
@@ -115,15 +114,18 @@ class Follower:
         self._state.contact(_now_ms(), missing=missing)
         return not missing
 
-    def _assign(self, consumer: Consumer) -> dict[str, int]:
-        """Assign both topics, the events from their last ones on. Return the first offset of each."""
-        first = {coordination_topic(self._application): 0}
-        topic = events_topic(self._application)
-        if consumer.list_topics(topic, timeout=_ANSWER_SECONDS).topics[topic].error is None:
-            low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=_ANSWER_SECONDS)
-            first[topic] = max(low, high - EVENTS_BACK)
-        consumer.assign([TopicPartition(topic, 0, offset) for topic, offset in first.items()])
-        return first
+    def _assign(self, consumer: Consumer, positions: dict[str, int]) -> bool:
+        """Assign the topics that exist, at their positions; add those of topics that were not read yet, the events from their last ones
+        on. Return True if there are such: an application creates its events topic after the coordination topic."""
+        coordination, events = coordination_topic(self._application), events_topic(self._application)
+        found = {} if coordination in positions else {coordination: 0}
+        if consumer.list_topics(events, timeout=_ANSWER_SECONDS).topics[events].error is None:
+            low, high = consumer.get_watermark_offsets(TopicPartition(events, 0), timeout=_ANSWER_SECONDS)
+            found[events] = max(low, high - EVENTS_BACK)
+        if found:
+            positions.update(found)
+            consumer.assign([TopicPartition(topic, 0, offset) for topic, offset in positions.items()])
+        return bool(found)
 
     def _apply(self, message: Message, positions: dict[str, int]) -> None:
         error, topic, offset = message.error(), str(message.topic()), message.offset()

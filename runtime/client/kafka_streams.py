@@ -96,6 +96,8 @@ class KafkaStreams:
         self._config = config if isinstance(config, StreamsConfig) else StreamsConfig(config)
         made = build_topology(topology) if isinstance(topology, str) else checked_topology(topology)
         self._topology = made.resolved(self._config)
+        turn_ms = self._topology.longest_turn_ms(unlimited_ms=self._config.integer("max.poll.interval.ms"))
+        self._config = self._config.with_time_for_calls(turn_ms)
         if generated := made.generated_names():
             logger.warning(
                 "names were generated, which move when something is put before them, and with them the state: %s "

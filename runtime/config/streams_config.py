@@ -13,6 +13,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import ipaddress
+import logging
 import re
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
@@ -29,6 +30,8 @@ from penstock.runtime.model.ids import HostInfo
 from penstock.runtime.model.offsets import AutoOffsetReset
 from penstock.runtime.model.secrets import FromEnvironment, kind, redacted, shown
 from penstock.runtime.serdes.serde import Serde
+
+logger = logging.getLogger(__name__)
 
 Property = str | int | float | bool
 
@@ -106,6 +109,8 @@ _TRANSACTIONAL_DEFAULTS: Mapping[str, Property] = {
 _TRANSACTION_TIMEOUT_MS = 10_000
 """Time beyond the commit interval after which the broker aborts a transaction. Consumers wait this long for an open transaction of a dead
 worker that is not fenced."""
+_LONGEST_TRANSACTION_MS = 900_000
+"""The brokers' default of `transaction.max.timeout.ms`."""
 
 
 class StreamsConfig(Mapping[str, object]):
@@ -205,6 +210,31 @@ class StreamsConfig(Mapping[str, object]):
                 raise StreamsConfigError(
                     f"{name} = {self._shown(name)} contradicts processing.guarantee = {self._shown('processing.guarantee')}"
                 )
+
+    def with_time_for_calls(self, turn_ms: int) -> StreamsConfig:
+        """Return the configuration of an application whose tasks may wait `turn_ms` for calls within a transaction. Its default of
+        `transaction.timeout.ms` is long enough for that; a given one stays, and a warning is logged if it is not."""
+        if turn_ms > (longest_ms := self.integer("max.poll.interval.ms")):
+            logger.warning(
+                "calls of map_async may hold up a task for %d ms, twice their timeout; after max.poll.interval.ms (%d) the process is "
+                "ended. Set it above %d, or a shorter timeout of the calls",
+                *(turn_ms, longest_ms, turn_ms),
+            )
+        if not turn_ms or not self.exactly_once:
+            return self
+        timeout_ms = int(str(self.producer_properties()["transaction.timeout.ms"]))
+        open_ms = self.integer("commit.interval.ms") + turn_ms
+        if any(_without_prefix(name) == "transaction.timeout.ms" for name in self._clients):
+            if timeout_ms <= open_ms:
+                logger.warning(
+                    "calls of map_async may keep a transaction open for %d ms, which is longer than transaction.timeout.ms (%d): the "
+                    "broker aborts it then, and its records are processed again, perhaps for ever. Set it above %d, or a shorter timeout "
+                    "of the calls",
+                    *(open_ms, timeout_ms, open_ms),
+                )
+            return self
+        needed_ms = min(open_ms + _TRANSACTION_TIMEOUT_MS // 2, _LONGEST_TRANSACTION_MS)
+        return self if needed_ms <= timeout_ms else StreamsConfig({**self._given, "transaction.timeout.ms": needed_ms})
 
     def redacted(self, text: str) -> str:
         """Return a message of the Kafka client about these settings, without secrets and values from the environment."""

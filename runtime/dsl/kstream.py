@@ -63,7 +63,7 @@ from penstock.runtime.serdes.serde import Serde
 from penstock.runtime.topology.nodes import TopicNameExtractor
 
 CALL_TIMEOUT = timedelta(seconds=5)
-"""Default timeout of a call of `map_async`: two of them are not longer than `transaction.timeout.ms`."""
+"""Default timeout of a call of `map_async`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -226,7 +226,7 @@ def raw_record(message: RawMessage) -> ConsumerRecord:
     )
 
 
-def error_context(message: RawMessage, task: TaskId, node: str | None = None) -> ErrorHandlerContext:
+def error_context(message: RawMessage, task: TaskId, node: str | None = None, label: str | None = None) -> ErrorHandlerContext:
     """Return the context of an error about `message`."""
     return ErrorHandlerContext(
         topic=message.topic(),
@@ -238,12 +238,13 @@ def error_context(message: RawMessage, task: TaskId, node: str | None = None) ->
         processor_node_id=node,
         source_raw_key=message.key(),
         source_raw_value=message.value(),
+        processor_node_label=label,
     )
 
 
-def punctuation_context(task: TaskId, timestamp: int, node: str | None) -> tuple[ErrorHandlerContext, ConsumerRecord]:
+def punctuation_context(task: TaskId, timestamp: int, node: str | None, label: str | None) -> tuple[ErrorHandlerContext, ConsumerRecord]:
     """Return the context of an error in a punctuator, which has no record."""
-    context = ErrorHandlerContext("", -1, -1, timestamp, None, task, node, None, None)
+    context = ErrorHandlerContext("", -1, -1, timestamp, None, task, node, None, None, label)
     return context, ConsumerRecord("", -1, -1, timestamp, None, None, None)
 
 

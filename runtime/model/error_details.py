@@ -33,7 +33,8 @@ _MISSING_FIELD = re.compile(r"^Object missing required field `([^`]{0,200})`")
 _MISSING_PROPERTY = re.compile(r"^'([^']{0,200})' is a required property$")
 _BYTE = re.compile(r"\(byte (\d+)\)$")
 _OTHER_SIZE = re.compile(r"^unpack requires a buffer of (\d+) bytes$")
-_LIBRARIES = (*(os.path.join(path, "") for path in set(sysconfig.get_paths().values())), "<frozen ")
+_STANDARD_LIBRARY = (*(os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "platstdlib")), "<frozen ")
+_INSTALLED = tuple(f"{os.sep}{folder}{os.sep}" for folder in ("site-packages", "dist-packages"))
 
 _Frame = tuple[FrameType, int]
 
@@ -77,7 +78,8 @@ def details_of(error: BaseException, key: bytes | None, value: bytes | None, nod
         node = error.node_label or node
     chain = _chain(cause)
     frames = [_outside(each) for each in chain]
-    return ErrorDetails(_location(frames[0]), _stack(chain, frames), node, serde, part, field, byte)
+    location = next((found for of_error in frames if (found := _location(of_error))), None)
+    return ErrorDetails(location, _stack(chain, frames), node, serde, part, field, byte)
 
 
 def at_line(error: BaseException) -> str:
@@ -106,9 +108,13 @@ def _file(frame: _Frame) -> str:
     return frame[0].f_code.co_filename
 
 
+def _of_library(file: str) -> bool:
+    return file.startswith(_STANDARD_LIBRARY) or any(folder in file for folder in _INSTALLED)
+
+
 def _location(frames: list[_Frame]) -> str | None:
     outside = [frame for frame in frames if not is_ours(_file(frame))]
-    own = [frame for frame in outside if not _file(frame).startswith(_LIBRARIES)]
+    own = [frame for frame in outside if not _of_library(_file(frame))]
     if not outside:
         return None
     frame, line = own[-1] if own else outside[0]

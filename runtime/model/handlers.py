@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol, TypeVar
 
+from penstock.runtime.model.error_details import at_line
 from penstock.runtime.model.errors import ProductionError, SerializationError, StreamsConfigError
 from penstock.runtime.model.ids import TaskId
 from penstock.runtime.model.record import Headers
@@ -47,6 +48,8 @@ class ErrorHandlerContext:
     processor_node_id: str | None
     source_raw_key: bytes | None
     source_raw_value: bytes | None
+    processor_node_label: str | None = None
+    """The node for a message: with the line that made it, if its name was generated."""
 
 
 class DeserializationHandlerResponse(Enum):
@@ -137,8 +140,8 @@ def _log(level: int, context: ErrorHandlerContext, what: str, exception: BaseExc
     shown = writable(stack)
     # A log file may refuse a text that UTF-8 cannot encode, and the line with it.
     error, more = (exception, "") if shown == stack else (None, f"\n{shown}")
-    extra = {"task": context.task_id}
-    logger.log(level, "task %s, %s %s: %s%s", context.task_id, place, what, text_of(exception), more, exc_info=error, extra=extra)
+    failed = f"{what}{at_line(exception)}: {text_of(exception)}{more}"
+    logger.log(level, "task %s, %s %s", context.task_id, place, failed, exc_info=error, extra={"task": context.task_id})
 
 
 class LogAndFailExceptionHandler(DeserializationExceptionHandler):
@@ -169,7 +172,7 @@ class LogAndFailProcessingExceptionHandler(ProcessingExceptionHandler):
     """The default: stop the client."""
 
     def handle(self, context: ErrorHandlerContext, record: ConsumerRecord, exception: Exception) -> ProcessingHandlerResponse:
-        _log(logging.ERROR, context, f"failed in {context.processor_node_id}; the client stops", exception)
+        _log(logging.ERROR, context, f"failed in {context.processor_node_label}; the client stops", exception)
         return ProcessingHandlerResponse.FAIL
 
 
@@ -177,7 +180,7 @@ class LogAndContinueProcessingExceptionHandler(ProcessingExceptionHandler):
     """Skip the record. Updates of stores and outputs from before the failure remain, as in Kafka Streams."""
 
     def handle(self, context: ErrorHandlerContext, record: ConsumerRecord, exception: Exception) -> ProcessingHandlerResponse:
-        _log(logging.WARNING, context, f"failed in {context.processor_node_id} and is skipped", exception)
+        _log(logging.WARNING, context, f"failed in {context.processor_node_label} and is skipped", exception)
         return ProcessingHandlerResponse.CONTINUE
 
 
@@ -185,7 +188,7 @@ class LogAndPauseProcessingExceptionHandler(ProcessingExceptionHandler):
     """Pause the task before the record until `KafkaStreams.resume(task_id)`."""
 
     def handle(self, context: ErrorHandlerContext, record: ConsumerRecord, exception: Exception) -> ProcessingHandlerResponse:
-        _log(logging.ERROR, context, f"failed in {context.processor_node_id}; the task pauses", exception)
+        _log(logging.ERROR, context, f"failed in {context.processor_node_label}; the task pauses", exception)
         return ProcessingHandlerResponse.PAUSE
 
 
@@ -243,7 +246,7 @@ def ask_serialization(
 ) -> ProductionExceptionHandlerResponse:
     """Call the handler for an output that a serde could not write. Returns CONTINUE or PAUSE. Raises ProductionError otherwise, naming
     task, node and input record."""
-    node = [f"node {context.processor_node_id}"] if context.processor_node_id else []
+    node = [f"node {context.processor_node_label}"] if context.processor_node_label else []
     source = [f"record {context.topic}-{context.partition}@{context.offset}"] if context.offset >= 0 else []
     where = ", ".join([f"task {context.task_id}", *node, *source])
     name = f"{type(handler).__name__}.handle_serialization_exception"

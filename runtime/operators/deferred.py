@@ -20,6 +20,7 @@ committed offsets).
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -91,8 +92,10 @@ class DeferringNode(ABC):
 
     __slots__ = ("open",)
 
-    turn = 1
+    turn: float = 1
     """Records that a task should process in one turn, for the operator to be efficient."""
+    most: float = math.inf
+    """Records that a turn may process although their results take long: the operator waits for twice its timeout then."""
 
     def __init__(self) -> None:
         self.open = 0
@@ -146,8 +149,14 @@ class Deferrals:
 
     @property
     def turn(self) -> int:
-        """Records that the task should process in one turn."""
-        return max((node.turn for queue in self.queues for node in queue.nodes), default=1)
+        """Records that the task should process in one turn, however long that takes."""
+        nodes = [node for queue in self.queues for node in queue.nodes]
+        return int(min([max([node.turn for node in nodes]), *[node.most for node in nodes]]))
+
+    @property
+    def most_open(self) -> int:
+        """The largest number of records that wait for one operator."""
+        return max(node.open for queue in self.queues for node in queue.nodes)
 
     def drop(self) -> None:
         """Drop all records: their task goes back to its last commit."""

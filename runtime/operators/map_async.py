@@ -13,18 +13,26 @@ the keep-alive of connections); a pool of threads (an async function that calls 
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import cast
+from functools import partial
+from queue import SimpleQueue
+from typing import ParamSpec, TypeVar, cast
 
+from penstock.runtime.model.user_errors import described
 from penstock.runtime.operators.base import OperatorSupplier
 from penstock.runtime.operators.context import Forward, NodeContext
 from penstock.runtime.operators.deferred import Deferred, DeferringNode
 
+logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
 AsyncMapper = Callable[..., Awaitable[object]]
 GROUPS = 8
 """Groups in which the calls of a full window are passed to the event loop."""
@@ -42,9 +50,54 @@ def event_loop() -> asyncio.AbstractEventLoop:
     with _starting:
         if _loop is None:
             _loop = asyncio.new_event_loop()
-            _loop.set_default_executor(ThreadPoolExecutor(THREADS, "map-async-blocking"))
-            threading.Thread(target=_loop.run_forever, name="map-async", daemon=True).start()
+            _loop.set_default_executor(_BlockingCalls())
+            threading.Thread(target=_run, args=(_loop,), name="map-async", daemon=True).start()
         return _loop
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    """Run the event loop until the process ends. A `sys.exit()` in a task that a call has created stops asyncio's loop, and so does
+    `loop.stop()`; the calls of other records must go on."""
+    while True:
+        try:
+            loop.run_forever()
+        except BaseException as error:
+            logger.error("map_async: a task that a call has created raised %s; the event loop goes on", described(error), exc_info=error)
+        else:
+            logger.error("map_async: a call has stopped the event loop that all calls of the process share; it goes on")
+
+
+class _BlockingCalls(ThreadPoolExecutor):
+    """Threads for blocking calls (`asyncio.to_thread`). Unlike those of the base class, they do not hold up the end of the process when a
+    call hangs. Used by the event loop's thread."""
+
+    def __init__(self) -> None:
+        super().__init__(THREADS)
+        self._waiting: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._idle = threading.Semaphore(0)
+        self._started = 0
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        future: Future[T] = Future()
+        self._waiting.put(partial(_fulfil, future, partial(fn, *args, **kwargs)))
+        if not self._idle.acquire(blocking=False) and self._started < THREADS:
+            self._started += 1
+            threading.Thread(target=self._serve, name=f"map-async-blocking-{self._started}", daemon=True).start()
+        return future
+
+    def _serve(self) -> None:
+        while True:
+            self._waiting.get()()
+            self._idle.release()
+
+
+def _fulfil(future: Future[T], call: Callable[[], T]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        future.set_result(call())
+    except BaseException as error:  # noqa: BLE001 (user code may raise anything; it is raised where the call is awaited)
+        future.set_exception(error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +143,11 @@ class MapAsync(OperatorSupplier):
 class _Calls(DeferringNode):
     """The calls of one node."""
 
-    __slots__ = ("_awaited", "_fn", "_group", "_limit", "_running", "_timeout", "_unstarted", "_with_key", "_woken", "turn")
+    __slots__ = ("_awaited", "_fn", "_group", "_limit", "_running", "_timeout", "_unstarted", "_with_key", "_woken", "most", "turn")
 
     def __init__(self, operator: MapAsync) -> None:
         super().__init__()
-        self.turn = 2 * operator.limit
+        self.turn = self.most = 2 * operator.limit
         self._fn = operator.fn
         self._with_key = operator.with_key
         self._limit = operator.limit

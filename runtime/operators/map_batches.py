@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 
 from penstock.runtime.model.user_errors import described, pass_ctrl_c
@@ -131,8 +131,14 @@ class _LengthError(ValueError):
 def _results(fn: BatchMapper, values: list[object]) -> list[object]:
     given = len(values)
     returned = fn(values)
+    if isinstance(returned, str | bytes | Mapping | Set) or hasattr(returned, "columns"):  # of these, `list` makes something else
+        raise _LengthError(
+            f"map_batches: its function returned a {type(returned).__name__}, which is no sequence of results: return a list or an array "
+            "with one for each value (of a data frame, frame.to_dict('records'))"
+        )
     try:
-        results = list(returned)
+        # The elements of an array of numbers are numbers of its library, which serdes do not write.
+        results = returned.tolist() if getattr(returned, "ndim", 0) == 1 and hasattr(returned, "tolist") else list(returned)
     except TypeError as error:
         if not isinstance(returned, Iterable):
             raise _LengthError(f"map_batches: its function is to return {given} results, one for each value, not {returned!r}") from error

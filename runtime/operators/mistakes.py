@@ -60,9 +60,11 @@ def watch_results(context: NodeContext, aggregator: Callable[..., object], use: 
     results, and `aggregator` itself as soon as one is not None."""
     nones = 0
 
-    def watched(*arguments: object) -> object:
+    def watched(key: object, value: object, aggregate: object) -> object:
         nonlocal nones
-        result = aggregator(*arguments)
+        result = aggregator(key, value, aggregate)
+        if aggregate is None and result is value:
+            return result  # the first value of a reduce, whose function was not called
         nones += 1
         if result is not None:
             nones = 0

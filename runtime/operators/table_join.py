@@ -41,6 +41,7 @@ from penstock.runtime.operators.mistakes import dropping
 from penstock.runtime.serdes.internal import Instruction, Response, Subscription, foreign_prefix, primary_key_of, written
 from penstock.runtime.serdes.murmur import hash128
 from penstock.runtime.serdes.serde import Serde, Serializer, resolved_serde
+from penstock.runtime.stores.expiring import StagedExpiringStore
 from penstock.runtime.stores.key_value import StagedKeyValueStore
 
 Joiner = Callable[..., object]
@@ -133,14 +134,17 @@ class TableJoinMerge(OperatorSupplier):
         return forward if self.store_name is None else self._build_stored(context, forward, self.store_name)
 
     def _build_stored(self, context: NodeContext, forward: Forward, store_name: str) -> Forward:
-        to_bytes, load, update, _, _, emit, _ = materialize(context, forward, store_name)
-        task = context.task
+        to_bytes, load, update, value_of, _, emit, store = materialize(context, forward, store_name)
+        task, expires = context.task, isinstance(store, StagedExpiringStore)
 
         def merge(key: object, change: Change, timestamp: int) -> None:
             raw = to_bytes(key)
-            update(raw, key, load(raw), change[0], timestamp, task.headers)
+            entry, (new, old) = load(raw), change
+            if expires and emit is not None:  # the tables above still have a row whose result has expired here
+                old = value_of(entry)
+            update(raw, key, entry, new, timestamp, task.headers)
             if emit is not None:
-                emit(key, change[0], change[1], timestamp)
+                emit(key, new, old, timestamp)
 
         return of_changes(merge)
 

@@ -109,6 +109,8 @@ class StagedExpiringStore(StagedKeyValueStore):
         self._cursor = self._committed_cursor = b""
         self._staged_from = LAST
         """No uncommitted entry has an earlier timestamp."""
+        self._written = 0
+        """Number of entries that the last commit has written, without those that it has removed."""
         self.dropped = False
         """True if the last update was dropped, because its timestamp had expired."""
         self.expired_records = 0
@@ -210,7 +212,8 @@ class StagedExpiringStore(StagedKeyValueStore):
         expired = self._task.stream_time - self._ttl
         if expired < 0:
             return
-        limit = _LEAST_ROWS + 2 * len(self._uncommitted)
+        # Caches above are flushed afterwards, so a table that they fill has its updates in the last commit only.
+        limit = _LEAST_ROWS + 2 * max(len(self._uncommitted), self._written)
         rows = list(islice(self._index_rows(expired), limit))  # the list, because a tombstone may cause updates of this store
         for row in rows:
             key = row[TIMESTAMP:]
@@ -234,6 +237,7 @@ class StagedExpiringStore(StagedKeyValueStore):
         if self._task is not _NO_TASK and self._task.stream_time != self._committed_time.now:
             self.set_meta(STREAM_TIME, TIME.pack(self._task.stream_time))
         self._stage_cursor()
+        self._written = sum(entry.value is not None for entry in self._uncommitted.values())
         super().commit(offsets)
         if self._task is not _NO_TASK:
             self._committed_time.now = self._task.stream_time

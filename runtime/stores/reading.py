@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from struct import Struct
 
+from penstock.runtime.model.error_details import at_line
 from penstock.runtime.model.errors import SchemaRegistryUnavailableError, StateUnreadableError, StreamsError
 from penstock.runtime.model.record import ValueAndTimestamp
 from penstock.runtime.model.user_errors import described, pass_ctrl_c
@@ -36,8 +37,8 @@ def unwritable(store: str, serde: str, what: str, given: object, error: BaseExce
     """Return an error that names the key or value which a store's serde could not write."""
     pass_ctrl_c(error, f"store {store}")
     return StreamsError(
-        f"store {store}: its serde {serde} cannot write the {what} {reprlib.repr(given)} (of type {type(given).__name__}): "
-        f"{described(error)}. Give the store a serde that can: Materialized({what}=...), or in its builder"
+        f"store {store}: its serde {serde} cannot write the {what} {reprlib.repr(given)} (of type {type(given).__name__})"
+        f"{at_line(error)}: {described(error)}. Give the store a serde that can: Materialized({what}=...), or in its builder"
     )
 
 
@@ -47,7 +48,7 @@ def unreadable(store: str, serde: str, key: bytes | None, read_key: Deserializer
     if isinstance(error, SchemaRegistryUnavailableError | StateUnreadableError):
         return error
     return StateUnreadableError(
-        f"store {store}: the value of key {_shown(key, read_key)} cannot be read by its serde {serde}: {described(error)}. "
+        f"store {store}: the value of key {_shown(key, read_key)} cannot be read by its serde {serde}{at_line(error)}: {described(error)}. "
         f"Its bytes are {reprlib.repr(data)}. What stands there was written by another version of the program, or by another program: "
         "start the version that wrote it, or see docs/changing.md"
     )

@@ -34,7 +34,8 @@ from penstock.runtime.topology.pipeline import Pipeline, compile_pipeline
 logger = logging.getLogger(__name__)
 
 DEFERRING_TURN_MS = 40
-"""Time after which a turn with deferred records takes no further run: slow calls must not hold up the worker for a whole batch."""
+"""Time after which a turn with deferred records takes no further run: slow calls must not hold up the worker for a whole batch, nor its
+transaction."""
 
 
 class ReplayBeforePauseError(TransactionAbortedError):
@@ -267,6 +268,7 @@ class ActiveTask:
         if queues is None or pipeline is None or self.state is not TaskState.RUNNING or self.pause_wanted is not None:
             return 0
         search, done, turn = self._incidents.search, 0, pipeline.turn
+        began_ms = self.plan.clock.monotonic_ms() if turn else now_ms
         searching = search.limit is not None
         if self._reads_begun:
             self._reads_begun = False
@@ -283,9 +285,12 @@ class ActiveTask:
             if searching:
                 search.note_record(self.id, run)
             done += self._process_run(pipeline, run)
-            if turn and self.plan.clock.monotonic_ms() - now_ms > DEFERRING_TURN_MS:
-                break
-        if turn and pipeline.finish_deferred():
+            if turn:
+                pipeline.finish_if_many()
+                if self.plan.clock.monotonic_ms() - began_ms > DEFERRING_TURN_MS:
+                    break
+        if turn:
+            pipeline.finish_deferred()
             self._release()
         self._count_dropped(queues)
         if done:
@@ -380,7 +385,7 @@ class ActiveTask:
             batch.values[row],
             None if batch.headers is None else batch.headers[row],
         )
-        context = error_context(message, self.id, error.node)
+        context = error_context(message, self.id, error.node, error.node_label)
         response = self._incidents.ask_processing(context, record, error)
         if response is ProcessingHandlerResponse.FAIL:
             raise error
@@ -455,7 +460,7 @@ class ActiveTask:
 
     def _continues_after(self, error: ProcessingError) -> bool:
         """Ask the handler about a punctuator's error (KIP-1033). Without a record to pause at, PAUSE is FAIL."""
-        context, record = punctuation_context(self.id, self._context.timestamp, error.node)
+        context, record = punctuation_context(self.id, self._context.timestamp, error.node, error.node_label)
         if self._incidents.ask_processing(context, record, error) is not ProcessingHandlerResponse.CONTINUE:
             return False
         self._incidents.dropped(self.id, 1)

@@ -161,7 +161,7 @@ class _GlobalStoreFactory:
         key_serde, value_serde = source.key_serde or config.default_key_serde, source.value_serde or config.default_value_serde
         assert key_serde is not None and value_serde is not None, "Topology.check has seen to it"
         extractor = source.timestamp_extractor or config["default.timestamp.extractor"]
-        decoder = Decoder(entry.topic, key_serde, value_serde, extractor, source=source.name)
+        decoder = Decoder(entry.topic, key_serde, value_serde, extractor, source=entry.source_label)
         global_decoder = GlobalDecoder(decoder, self._handler, self._metrics, self._events, self._dead_letters.add)
         if not entry.own_processor:
             return TableCopy(store, global_decoder)

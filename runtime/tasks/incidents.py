@@ -312,7 +312,7 @@ class Incidents:
         return response
 
     def _context(self, output: Output, origin: Origin) -> ErrorHandlerContext:
-        message = _raw_message(origin)
+        message, node = _raw_message(origin), self._node(output, origin)
         return ErrorHandlerContext(
             topic=origin.topic,
             partition=origin.partition,
@@ -320,9 +320,10 @@ class Incidents:
             timestamp=output.timestamp,
             headers=origin.headers,
             task_id=origin.task or TaskId(0, 0),
-            processor_node_id=self._node(output, origin),
+            processor_node_id=node,
             source_raw_key=None if message is None else message.key(),
             source_raw_value=None if message is None else message.value(),
+            processor_node_label=None if node is None else labelled(node, self._call_sites),
         )
 
     def unwritable(

@@ -80,7 +80,7 @@ class TaskPlan:
         source = self.sources[topic]
         extractor = source.timestamp_extractor or self.default_timestamp_extractor
         assert source.key_serde is not None and source.value_serde is not None  # a resolved topology has them
-        return Decoder(topic, source.key_serde, source.value_serde, extractor, source=source.name)
+        return Decoder(topic, source.key_serde, source.value_serde, extractor, source=self.subtopology.label(source.name))
 
     def offset_reset(self, topic: str) -> AutoOffsetReset:
         """Return the topic's own policy, else the configured one."""

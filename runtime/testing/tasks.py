@@ -132,7 +132,7 @@ class Surroundings:
         source = entry.source
         extractor = source.timestamp_extractor or self.config["default.timestamp.extractor"]
         assert source.key_serde is not None and source.value_serde is not None  # a resolved topology has them
-        return Decoder(entry.topic, source.key_serde, source.value_serde, extractor, source=source.name)
+        return Decoder(entry.topic, source.key_serde, source.value_serde, extractor, source=entry.source_label)
 
     def plan(self, part: SubTopology, sources: Mapping[str, SourceNode], global_stores: DriverGlobalStores) -> TaskPlan:
         """Return the plan of the only task of a sub-topology. `sources` is by topic."""

@@ -18,6 +18,8 @@ from dataclasses import replace
 
 from penstock.runtime.model.arity import checked
 from penstock.runtime.model.errors import TopologyError
+from penstock.runtime.operators.map_async import MapAsync
+from penstock.runtime.operators.map_batches import MapBatches
 from penstock.runtime.operators.processor import UserProcessor
 from penstock.runtime.operators.stateless import Foreach, Peek, Print
 from penstock.runtime.operators.transform_values import TableTransformValues
@@ -115,7 +117,7 @@ def has_effect(node: Node) -> bool:
         case SinkNode():
             return True
         case ProcessorNode():
-            acts = isinstance(node.supplier, Foreach | Peek | Print | TableTransformValues | UserProcessor)
+            acts = isinstance(node.supplier, Foreach | MapAsync | MapBatches | Peek | Print | TableTransformValues | UserProcessor)
             return acts or bool(node.stores) or node.wrapper is not None
     return False
 

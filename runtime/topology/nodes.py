@@ -173,13 +173,15 @@ class SubTopology:
 
 @dataclass(frozen=True, slots=True)
 class GlobalStoreTopology:
-    """A global store and the topic that fills it. `own_processor`: filled by a custom processor (`add_global_store`)."""
+    """A global store and the topic that fills it. `own_processor`: filled by a custom processor (`add_global_store`). `source_label`: the
+    name of the source for a message, with the line that made it."""
 
     id: int
     source: SourceNode
     processor: ProcessorNode
     store: StoreBuilder[StateStore]
     own_processor: bool
+    source_label: str
 
     @property
     def topic(self) -> str:

@@ -325,6 +325,13 @@ class Pipeline:
         self._no_record()
         return True
 
+    def finish_if_many(self) -> None:
+        """Finish all deferred records if they are more than a turn should process: those in front of an operator that takes fewer at once
+        would make the turn long."""
+        deferrals = self._deferrals
+        if deferrals is not None and deferrals.most_open >= self.turn:
+            self.finish_deferred()
+
     def _finish_all(self, first: int) -> None:
         """Finish the records of the queues from this level on."""
         assert self._deferrals is not None

@@ -20,6 +20,7 @@ from penstock.runtime.model.errors import TopologyError
 from penstock.runtime.model.handlers import make_handler
 from penstock.runtime.model.offsets import AutoOffsetReset
 from penstock.runtime.operators.base import OperatorSupplier
+from penstock.runtime.operators.map_async import MapAsync
 from penstock.runtime.operators.processor import MakesProcessor, UserProcessor, stores_of
 from penstock.runtime.operators.wrapper import PROCESSOR_WRAPPER, ProcessorWrapper, wrapped_user_processor
 from penstock.runtime.serdes.serde import PendingSerde, Serde, resolved_serde
@@ -423,6 +424,18 @@ class Topology:
                 found.append(f"sub-topology {number}, which ends at {' and '.join(ends)}")
         return ", ".join(found)
 
+    def longest_turn_ms(self, unlimited_ms: int) -> int:
+        """Return how long a turn of a task may wait for calls of `map_async`: twice the timeout of each in its sub-topology.
+        `unlimited_ms`: the same for calls without a timeout."""
+        return max((sum(self._waits_ms(name, unlimited_ms) for name in names) for names in self._groups()), default=0)
+
+    def _waits_ms(self, name: str, unlimited_ms: int) -> int:
+        node = self._nodes[name]
+        if not isinstance(node, ProcessorNode) or not isinstance(node.supplier, MapAsync):
+            return 0
+        timeout_ms = node.supplier.timeout_ms
+        return unlimited_ms if timeout_ms is None else 2 * timeout_ms
+
     def _check_names(self, config: StreamsConfig) -> None:
         if config["ensure.explicit.internal.resource.naming"] == "true" and (generated := self.generated_names()):
             raise TopologyError(
@@ -510,6 +523,7 @@ class Topology:
                 processor=self._processor(entry.processor),
                 store=self._builder(entry.store),
                 own_processor=entry.own_processor,
+                source_label=self._label(entry.source),
             )
             for entry in self._global_stores
         )

@@ -20,7 +20,7 @@ from penstock.runtime.model.metrics import THREAD, Metrics
 from penstock.runtime.model.offsets import OffsetAndMetadata
 from penstock.runtime.model.states import TaskState
 from penstock.runtime.seeds.first_state import FirstState
-from penstock.runtime.tasks.active import ActiveTask
+from penstock.runtime.tasks.active import DEFERRING_TURN_MS, ActiveTask
 from penstock.runtime.tasks.follower import FollowerTask
 from penstock.runtime.tasks.global_task import GlobalTask
 from penstock.runtime.tasks.incidents import PausePoint
@@ -303,19 +303,23 @@ class TaskManager:
     def process(self, limit: int, now_ms: int) -> int:
         """Let each task process at most `limit` records, a different one first each time. Return the total.
 
-        If an operator computes many results at once, each task may process as many: those behind it must keep up."""
+        If an operator computes many results at once, each task may process as many: those behind it must keep up. If it took long, a commit
+        may be due, and the others come first in the next turn."""
         if self.halted:
             return 0
         order, search = self._turn or self._reorder(), self._task_factory.incidents.search
         done = 0
         limit = max(limit, max((task.turn for task in self._tasks.values()), default=0))
-        for task_id in order:
+        for count, task_id in enumerate(order, 1):
             task = self._tasks.get(task_id)
             if task is not None and task.state is TaskState.RUNNING and self._may_process(task_id):
                 processed = task.process(limit if search.limit is None else search.room(limit), now_ms)
                 if processed:
                     search.count_records(processed)
                     done += processed
+                if task.turn and task.plan.clock.monotonic_ms() - now_ms > DEFERRING_TURN_MS:
+                    order[:] = order[count:] + order[:count]
+                    return done
         if order:
             order.append(order.pop(0))
         return done

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import Callable
@@ -45,6 +46,24 @@ def test_each_result_comes_once_although_a_worker_is_killed_with_calls_in_flight
 
         wait_until(lambda: sum(map(len, counts().values())) >= len(keys), 60, "all results")
         assert counts() == {key: list(range(1, keys.count(key) + 1)) for key in keys}
+
+
+def test_slow_calls_of_many_tasks_do_not_outlast_their_transaction(broker: Kafka, application_id: str, state_dir: Path) -> None:
+    """The tasks of a worker share its transaction: each turn of one task is committed before the next task begins. The turns of all of them
+    together are longer than the transaction's timeout."""
+
+    async def slow(value: str) -> str:
+        await asyncio.sleep(1.5)
+        return value
+
+    source, output = broker.create_topic("in", 5), broker.create_topic("out", 1)
+    builder = StreamsBuilder()
+    slowed = builder.stream(source, key=serdes.STRING, value=serdes.STRING).map_async(slow, limit=1, timeout=3_000)
+    slowed.to(output, key=serdes.STRING, value=serdes.STRING)
+    broker.produce(source, [(f"k{number}", str(number)) for number in range(15)])
+    with running(broker, builder.build(), application_id, state_dir, **{"transaction.timeout.ms": 8_000}):
+        wait_until(lambda: len(list(broker.consume(output))) >= 15, 120, "all results")
+        assert sorted(int(record.value or b"") for record in broker.consume(output)) == list(range(15))
 
 
 @pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])

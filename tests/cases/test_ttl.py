@@ -113,6 +113,24 @@ test_case = each(CASES)
 test_restarts_change_nothing = each_restarted(CASES)
 
 
+@pytest.mark.parametrize("caching", [True, False])
+def test_a_result_of_a_join_that_has_expired_is_subtracted_once(caching: bool) -> None:
+    """The tables above still have the rows that it was made of."""
+    builder = StreamsBuilder()
+    left, right = (builder.table(topic, TEXT) for topic in ("in", "other"))
+    kept = Materialized("rows", key=serdes.STRING, value=serdes.STRING, ttl=10, caching=caching)
+    rows = left.left_join(right, lambda one, other: f"{one}", materialized=kept)
+    by_value = rows.group_by(lambda key, value: (value, value), Grouped(serdes.STRING, value=serdes.STRING, name="by"))
+    by_value.count(Materialized("n", caching=False)).to_stream().to("out", Produced(serdes.STRING, value=serdes.LONG))
+    with TopologyTestDriver(builder.build()) as driver:
+        topic = driver.create_input_topic("in", serdes.STRING, serdes.STRING)
+        for value, time in [("a", 0), ("a", 25), ("b", 26)]:
+            topic.pipe_input("k", value, time)
+        found = driver.create_output_topic("out", serdes.STRING, serdes.LONG).read_key_values_to_list()
+        assert [found[0], found[-2], found[-1]] == [("a", 1), ("a", 0), ("b", 1)]
+        assert min(count for _, count in found if count is not None) == 0
+
+
 @pytest.mark.parametrize("state", State)
 def test_time_and_rows_survive_a_restart(state: State) -> None:
     """Also where the row is restored, and the record that made time pass touched no store's row."""

@@ -390,3 +390,16 @@ def test_a_transaction_may_take_longer_than_the_commit_interval() -> None:
     assert StreamsConfig({**settings, "commit.interval.ms": 60_000}).producer_properties()["transaction.timeout.ms"] == 65_000
     with pytest.raises(StreamsConfigError, match=r"transaction.timeout.ms \(20000\) must be longer than commit.interval.ms \(20000\)"):
         StreamsConfig({**settings, "commit.interval.ms": 20_000, "producer.transaction.timeout.ms": 20_000})
+
+
+def test_a_transaction_lasts_longer_than_the_calls_of_a_turn(caplog: pytest.LogCaptureFixture) -> None:
+    settings = {"application.id": "app", "bootstrap.servers": "b:1"}
+    by_default = {turn: StreamsConfig(settings).with_time_for_calls(turn) for turn in (0, 2_000, 10_000, 3_600_000)}
+    timeouts = {turn: made.producer_properties()["transaction.timeout.ms"] for turn, made in by_default.items()}
+    assert timeouts == {0: 10_000, 2_000: 10_000, 10_000: 15_100, 3_600_000: 900_000}
+    assert [record.getMessage() for record in caplog.records if "may hold up a task for 3600000 ms" in record.getMessage()]
+    caplog.clear()
+    given = StreamsConfig({**settings, "producer.transaction.timeout.ms": 10_100})
+    assert given.with_time_for_calls(9_999) is given and not caplog.records
+    assert given.with_time_for_calls(10_000) is given
+    assert "longer than transaction.timeout.ms (10100)" in caplog.text

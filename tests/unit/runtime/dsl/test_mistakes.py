@@ -138,6 +138,21 @@ def idle(stream: KStream) -> None:
     stream.filter(lambda key, value: True).map_values(lambda value: value)
 
 
+def test_a_reducer_that_forgets_its_result_is_reported_and_one_that_was_never_called_is_not(caplog: pytest.LogCaptureFixture) -> None:
+    def forgets(kept: str, value: str) -> str:
+        """Like a function without a return."""
+        return None  # type: ignore[return-value]
+
+    (warning,) = driven(lambda stream: stream.group_by_key().reduce(forgets), ["a"] * 5, caplog)
+    assert NONE in warning and f"(reduce at {HERE}:" in warning
+    caplog.clear()
+    assert driven(lambda stream: stream.group_by_key().reduce(forgets, "again"), ["a"], caplog) == []
+
+
+async def posted(value: str) -> None:
+    """A call to a service."""
+
+
 def test_a_topology_of_which_nothing_comes(caplog: pytest.LogCaptureFixture) -> None:
     warning, again = driven(idle, [], caplog)
     line = idle.__code__.co_firstlineno + 1
@@ -161,6 +176,8 @@ def test_a_client_warns_of_it_too(caplog: pytest.LogCaptureFixture) -> None:
         lambda stream: stream.to("out"),
         lambda stream: stream.foreach(lambda key, value: None),
         lambda stream: stream.peek(lambda key, value: None),
+        lambda stream: stream.map_async(posted),
+        lambda stream: stream.map_batches(list),
         lambda stream: stream.group_by_key().count(),
     ],
 )

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import subprocess
+import sys
 import threading
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import pytest
@@ -46,6 +48,7 @@ from penstock.runtime.model.timestamps import ConsumerRecord
 from penstock.runtime.operators.map_async import event_loop
 from penstock.runtime.testing.log import LogRecord
 from penstock.testing import TopologyTestDriver
+from tests.support import ROOT
 
 S = serdes.STRING
 STRINGS, OUT = Consumed(S, value=S), Produced(S, value=S)
@@ -343,6 +346,39 @@ def test_a_blocking_function_runs_in_a_thread_of_the_loop() -> None:
     assert results(found)[0].startswith("map-async-blocking")
 
 
+@pytest.mark.parametrize("stop", ["exit in a task", "stop"])
+def test_a_call_that_stops_the_event_loop_does_not_stop_the_others(stop: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def leave() -> None:
+        raise SystemExit(3)
+
+    async def call(value: str) -> str:
+        if value == "bad":
+            if stop == "stop":
+                asyncio.get_running_loop().stop()
+            else:
+                asyncio.get_running_loop().create_task(leave()).add_done_callback(lambda task: task.exception())
+            await asyncio.sleep(0.01)
+        return value
+
+    found = run(linear(lambda source: source.map_async(call, timeout=60_000)), values("a", "bad", "b"), None, 1)
+    assert results(found) == ["a", "bad", "b"]
+    assert "goes on" in caplog.text
+
+
+def test_a_blocking_call_that_hangs_does_not_hold_up_the_end_of_the_process() -> None:
+    program = """
+import asyncio, time
+from penstock.runtime.operators.map_async import event_loop
+
+async def call():
+    await asyncio.wait_for(asyncio.to_thread(time.sleep, 100_000), 0.1)
+
+print(type(asyncio.run_coroutine_threadsafe(call(), event_loop()).exception()).__name__)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600, check=True, cwd=ROOT)
+    assert ended.stdout == "TimeoutError\n"
+
+
 def test_a_call_that_hangs_times_out_and_is_cancelled() -> None:
     cancelled = threading.Event()
 
@@ -440,6 +476,34 @@ def test_the_records_of_a_batch_that_failed_are_tried_alone() -> None:
 def test_a_result_of_another_length_is_an_error(returned: list[str] | None, text: str) -> None:
     topology = linear(lambda source: source.map_batches(lambda _: returned, size=3))  # type: ignore[arg-type, return-value]
     assert run(topology, values(*"abc"), None, 100)["failure"] == ("in", 0, text)
+
+
+class Array:
+    """An array of a library of numbers."""
+
+    ndim = 1
+
+    def __init__(self, given: list[str]) -> None:
+        self.given = given
+
+    def __iter__(self) -> Iterator[object]:
+        return iter([object() for _ in self.given])
+
+    def tolist(self) -> list[str]:
+        return [value.upper() for value in self.given]
+
+
+class Frame(dict[str, list[str]]):
+    columns = ("a",)
+
+
+def test_an_array_gives_plain_values_and_what_is_no_sequence_of_results_is_refused() -> None:
+    assert results(run(linear(lambda source: source.map_batches(Array)), values("a", "b"), None, 2)) == ["A", "B"]  # type: ignore[arg-type]
+    for returned in ("ab", b"ab", {"a": 1, "b": 2}, {"a", "b"}, Frame()):
+        refused = linear(lambda source, returned=returned: source.map_batches(lambda _: returned))  # type: ignore[misc]
+        failure = run(refused, values("a", "b"), None, 2)["failure"]
+        assert isinstance(failure, tuple)
+        assert f"returned a {type(returned).__name__}, which is no sequence of results" in failure[2]
 
 
 def test_an_operator_whose_input_depends_on_its_results_takes_one_record_at_a_time(caplog: pytest.LogCaptureFixture) -> None:

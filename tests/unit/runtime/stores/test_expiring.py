@@ -112,6 +112,27 @@ def test_a_copy_drops_index_segments_of_removed_entries_and_keeps_those_of_other
     store.close()
 
 
+def test_a_commit_removes_more_than_the_last_one_wrote_although_its_own_updates_come_later(tmp_path: Path) -> None:
+    """A cache in front of the store is flushed after the removal, so that nothing is uncommitted then."""
+    under_test = opened(tmp_path, MINUTE)
+    store, task, removed = cast(StagedExpiringStore, under_test.store), Task(), []
+    for commit in range(6):
+        task.stream_time = commit * MINUTE
+        store.follow(task)
+        store.expire()
+        for number in range(3_000):
+            put(under_test.store, f"{commit}-{number}", task.stream_time)
+        removed.append(sum(value is None for _, value, _ in store.changelog_records()))
+        store.commit({CHANGELOG: NextOffset(commit)})
+    assert removed == [0, 3_000, 3_000, 3_000, 3_000, 3_000]
+    task.stream_time = 60 * MINUTE
+    for left in (0, 0):
+        store.expire()
+        store.commit({CHANGELOG: NextOffset(10)})
+        assert sum(1 for _ in store._expiring().range(None, None)) == left
+    store.close()
+
+
 def test_a_changed_time_to_live_is_accepted_with_a_warning() -> None:
     def form(ttl: int | None) -> object:
         supplier = Stores.persistent_key_value_store("s", ttl=ttl)

@@ -239,6 +239,23 @@ def test_a_pause_names_the_serde_the_field_and_the_byte(
         assert (details.location is None) == (name != "prefixed"), "no code but Penstock's and the decoder's"
 
 
+def test_the_serde_of_a_store_is_named_with_its_line_and_a_handler_logs_both_lines(caplog: pytest.LogCaptureFixture) -> None:
+    def write(topic: str, headers: object, value: str) -> bytes:
+        raise ValueError("no order")  # that a store's serde names
+
+    builder = StreamsBuilder()
+    broken: serdes.Serde[str] = serdes.Serde(write, lambda topic, headers, data: data.decode())
+    builder.stream("in", key=S, value=S).group_by_key().aggregate(str, lambda key, value, kept: value, "kept", value=broken)
+    with TopologyTestDriver(builder.build(), PAUSING) as driver, caplog.at_level(logging.ERROR):
+        driver.create_input_topic("in", S, S).pipe_input("k", "v")
+        details = pause_of(driver).details
+    assert details is not None
+    line = next(number for number, text in enumerate(Path(__file__).read_text().splitlines(), 1) if "that a store's serde names" in text)
+    assert details.location is not None and details.location.startswith(f"{__file__}:{line} in ")
+    [logged] = [record.getMessage() for record in caplog.records if "the task pauses" in record.getMessage()]
+    assert f"(aggregate at {Path(__file__).name}:" in logged and f"{__file__}:{line} in " in logged
+
+
 @pytest.mark.parametrize(
     ("value", "field"),
     [({"amount": {"cents": "x"}}, "$.amount.cents"), ({"amount": {}}, "$.amount.cents"), ({"of Mustermann": 1}, "$[...]")],

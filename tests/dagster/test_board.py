@@ -1,0 +1,171 @@
+"""The live board on real parts: `penstock board` as a process, a broker of its own, real instances, a real browser."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect, sync_playwright
+
+from penstock.orchestration.embedded.kafka import EmbeddedBroker
+from penstock.orchestration.embedded.ports import free_port
+from tests.support import PATIENCE, ROOT, Kafka, unique, wait_until
+
+ARTEFACTS = ROOT / "test-artefacts"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+TOKEN = "a-token-that-nobody-may-see"
+SECRET = "word-that-nobody-may-see"
+HOSTILE = b'<img src=x onerror="document.title=1">\xff'
+STREAMS_TOML = """
+[applications.{application}]
+factory = "tests.dagster.topology:build"
+instances = 2
+
+[applications.{application}.config]
+"bootstrap.servers" = "{bootstrap_servers}"
+"deserialization.exception.handler" = "penstock.LogAndPauseExceptionHandler"
+"client.tag.zone" = "${{PENSTOCK_TEST_SECRET}}"
+"http.token" = "${{PENSTOCK_TEST_SECRET}}"
+"""
+
+
+def penstock(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "penstock.orchestration", *arguments]
+
+
+@contextmanager
+def board(environment: dict[str, str], application: str, log: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """Run the board; yield its process, and the URL that it has printed."""
+    arguments = penstock("board", application, "--port", str(free_port()), "--dagster", "http://dagster.example")
+    with log.open("wb") as output, subprocess.Popen(arguments, env=environment, cwd=ROOT, stdout=output, stderr=output) as process:
+        try:
+            [url] = wait_until(lambda: re.findall(r"http://\S+", log.read_text()), 60, "the URL")
+            wait_until(lambda: answers(url), 30, "an answer of the board")
+            yield process, url
+        finally:
+            process.kill()
+
+
+def answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url.partition("#")[0], timeout=5):
+            return True
+    except OSError:
+        return False
+
+
+def test_the_board_shows_a_pause_a_scale_out_and_a_broker_that_is_away(
+    own_broker: EmbeddedBroker, tmp_path: Path, application_id: str
+) -> None:
+    executable = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if executable is None:
+        pytest.skip("no chromium on this machine; on Debian: apt-get install chromium")
+    kafka, application = Kafka(own_broker.bootstrap_servers), unique("shop")
+    for end, partitions in (("in", 4), ("out", 1)):
+        kafka.create_topic(f"{application}-{end}", partitions, exact=True)
+    streams = tmp_path / "streams.toml"
+    streams.write_text(STREAMS_TOML.format(application=application, bootstrap_servers=own_broker.bootstrap_servers))
+    environment = {
+        **os.environ,
+        "PENSTOCK_STREAMS": str(streams),
+        "PENSTOCK_HOME": str(tmp_path / "home"),
+        "PENSTOCK_TEST_APPLICATION": application,
+        "PENSTOCK_TEST_SECRET": SECRET,
+        "PENSTOCK_BOARD_TOKEN": TOKEN,
+    }
+
+    def command(*arguments: str) -> None:
+        done = subprocess.run(penstock(*arguments), env=environment, cwd=ROOT, capture_output=True, text=True, timeout=180, check=False)
+        assert done.returncode == 0, done.stderr
+
+    received: list[str] = []
+    with ExitStack() as stack:
+        playwright = stack.enter_context(sync_playwright())
+        process, url = stack.enter_context(board(environment, application, tmp_path / "board.log"))
+        browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+        stack.callback(browser.close)
+        page = browser.new_page(viewport={"width": 1440, "height": 1000})
+        page.set_default_timeout(30_000 * PATIENCE)
+        expect.set_options(timeout=30_000 * PATIENCE)
+        errors: list[str] = []
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+        page.goto(url)
+        headline = page.locator("#headline")
+        expect(headline).to_contain_text(f"penstock start {application}-1")
+        assert TOKEN not in page.url, "the address bar does not show the token"
+
+        stack.callback(subprocess.run, penstock("stop"), env=environment, cwd=ROOT, capture_output=True, timeout=180, check=False)
+        command("start", f"{application}-1")
+        expect(headline).to_have_text("All 4 tasks run on 1 instance")
+
+        kafka.produce(f"{application}-in", [(b"key", b"{}"), (HOSTILE, HOSTILE)], partition=1)
+        card = page.locator(".card")
+        expect(headline).to_have_text(f"Task 0_1 is paused at {application}-in-1@1")
+        expect(card).to_contain_text(r'<img src=x onerror="document.title=1">\xff')
+        expect(card.get_by_role("link", name="Dagster")).to_have_attribute(
+            "href", re.compile("^http://dagster.example/locations/.*skip_record")
+        )
+        assert page.locator("main img").count() == 0, "bytes are text, not markup"
+        look(page, "board-paused")
+        command("run-book", "skip-record", application, "0_1", "--record", f"{application}-in-1@1")
+        expect(card).to_have_count(0)
+        expect(headline).to_have_text("All 4 tasks run on 1 instance")
+
+        command("start", f"{application}-2")
+        expect(headline).to_have_text("All 4 tasks run on 2 instances")
+        expect(page.locator(".events .kind", has_text="task taken over").first).to_be_visible()
+        expect(page.locator(".instance", has_text=f"{application}-2").locator(".tile[data-look=running]").first).to_be_visible()
+        received.append(streamed(url, TOKEN))
+
+        status = own_broker.status()
+        assert status is not None
+        pid = status.pid
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            expect(page.locator("#banner")).to_contain_text(re.compile(r"No broker answers.*What is shown is \d+ s old", re.DOTALL))
+            expect(page.locator("#live-text")).to_have_text("not live")
+            look(page, "board-broker-away")
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        expect(page.locator("#banner")).to_be_hidden()
+        expect(page.locator("#live-text")).to_have_text("live")
+        page.set_viewport_size({"width": 390, "height": 844})
+        assert page.evaluate("document.documentElement.scrollWidth") == 390, "nothing overflows on a phone"
+        look(page, "board-phone")
+
+        received.append(page.content())
+        for secret in (SECRET, TOKEN):
+            assert not any(secret in text for text in received), "no secret in the page and in the stream"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30 * PATIENCE) == 0
+        assert "Traceback" not in (tmp_path / "board.log").read_text()
+        expect(page.locator("#banner")).to_contain_text("The board does not answer")
+        assert [error for error in errors if "Failed to load resource" not in error and "ERR_" not in error] == []
+
+
+def look(page: Page, name: str) -> None:
+    ARTEFACTS.mkdir(exist_ok=True)
+    page.screenshot(path=ARTEFACTS / f"{name}.png", full_page=True)
+
+
+def streamed(url: str, token: str) -> str:
+    """Return what the stream sends first: the whole document."""
+    request = urllib.request.Request(f"{url.partition('#')[0]}stream", headers={"Authorization": f"Bearer {token}"})
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            line: str = answer.readline().decode()
+            if '"patch"' in line:
+                return line
+    raise AssertionError("the stream has sent nothing")
