@@ -6,8 +6,10 @@ With the core's packages alone, those commands run that read Kafka or the projec
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 from collections.abc import Callable, Sequence
 from types import ModuleType
+from typing import Annotated
 
 import typer
 
@@ -40,6 +42,21 @@ Files are kept in `.penstock/` in the project's folder, the nearest upwards with
 `PENSTOCK_HOME` names.
 """,
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"penstock {importlib.metadata.version('penstock')}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _options(
+    version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    """Options of `penstock` itself."""
+
+
 _INSTANCES, _INSPECT, _REPAIR, _STATE, _MACHINE = "Instances", "Inspect", "Repair", "State", "This machine"
 _COMMANDS: Sequence[tuple[str, str, Sequence[str]]] = (
     (_INSTANCES, "instances", ("start", "stop", "restart", "deploy", "scale", "drain")),

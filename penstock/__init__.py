@@ -21,8 +21,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from penstock.api import *  # noqa: F403
 
+    __version__: str
+
 
 def __getattr__(name: str) -> object:
+    if name == "__version__":
+        return _version()
     if name == "api" or (name.startswith("__") and name != "__all__"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value: object = getattr(importlib.import_module("penstock.api"), name, _MISSING)
@@ -32,8 +36,17 @@ def __getattr__(name: str) -> object:
     return value
 
 
+def _version() -> str:
+    import importlib.metadata
+
+    try:
+        return importlib.metadata.version("penstock")
+    except importlib.metadata.PackageNotFoundError as error:
+        raise AttributeError("penstock has no version here: it is imported from a folder, and not installed") from error
+
+
 def __dir__() -> list[str]:
-    return sorted({*globals(), *importlib.import_module("penstock.api").__all__})
+    return sorted({*globals(), "__version__", *importlib.import_module("penstock.api").__all__})
 
 
 _MISSING = object()

@@ -58,7 +58,7 @@ def _reload(operations: Operations, application: Application, say: Say) -> list[
         findings = launcher.precheck(application, names)
     if findings.problems:
         listed = "".join(f"\n- {problem}" for problem in findings.problems)
-        say(f"the new code of {application.id} does not start; {', '.join(names)} goes on with the code it has:{listed}")
+        say(f"the new code of {application.id} does not start; still on the previous code: {', '.join(names)}{listed}")
         return []
     builds = running.result()
     changed = [name for name in names if builds.get(name) != findings.builds[name]]

@@ -60,7 +60,7 @@ def test_an_edit_reaches_the_running_stream_and_an_error_does_not(tmp_path: Path
         shows("a", "first a")
 
         (tmp_path / "shop.py").write_text(code.replace('"first " + value', '"first " + ) value'))
-        said(f"the new code of {application} does not start; {name} goes on")
+        said(f"the new code of {application} does not start; still on the previous code: {name}\n- ")
         assert f"SyntaxError: unmatched ')' ({tmp_path / 'shop.py'}, line 7)" in log.read_text()
         shows("b", "first b")
         (tmp_path / "test_shop.py").write_text("")

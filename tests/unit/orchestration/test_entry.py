@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import signal
 import subprocess
 import sys
 
+import pytest
+from typer.testing import CliRunner
+
+import penstock
+from penstock.orchestration.cli import app
 from tests.support import ROOT
 
 SLOW = """
@@ -30,3 +36,18 @@ def test_ctrl_c_while_the_command_loads_ends_it_without_a_traceback() -> None:
         _, errors = process.communicate(timeout=10)
     assert process.returncode == -signal.SIGINT
     assert errors == ""
+
+
+def test_the_version_is_the_installed_packages() -> None:
+    installed = importlib.metadata.version("penstock")
+    assert penstock.__version__ == installed and "__version__" in dir(penstock)
+    result = CliRunner().invoke(app, ["--version"])
+    assert (result.exit_code, result.output) == (0, f"penstock {installed}\n")
+
+
+def test_a_package_that_is_not_installed_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", missing)
+    assert not hasattr(penstock, "__version__")
