@@ -78,6 +78,9 @@ class Place(str):
         place.data, place.byte, place.field = data, byte, field
         return place
 
+    def __reduce__(self) -> tuple[type[Place], tuple[bytes, int | None, str | None]]:
+        return Place, (self.data, self.byte, self.field)
+
 
 def with_place(error: E, data: bytes, byte: int | None, field: str | None = None) -> E:
     """Return the exception of a serde with the note that it could not read `data` at this byte or field."""

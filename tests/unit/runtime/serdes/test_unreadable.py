@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any, cast
 from uuid import uuid4
 
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import serdes
-from penstock.runtime.model.error_details import details_of
+from penstock.runtime.model.error_details import Place, details_of
 from penstock.runtime.model.errors import DeserializationError
 from penstock.runtime.serdes.serde import Serde
 
@@ -112,3 +113,8 @@ def test_a_place_is_in_the_data_and_the_error_stays_the_librarys(noise: bytes, w
             wrapped.__cause__ = error
             byte = details_of(wrapped, None, data).byte
             assert byte is None or 0 <= byte <= len(data)
+
+
+def test_an_error_with_a_place_can_be_pickled() -> None:
+    place = pickle.loads(pickle.dumps(Place(b"ab", 1, "$.id")))
+    assert (place, place.data, place.byte, place.field) == ("unreadable at `$.id` (byte 1)", b"ab", 1, "$.id")
