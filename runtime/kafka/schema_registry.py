@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import msgspec
 
+from penstock.runtime.kafka.unreadable import place_in_avro, place_in_protobuf
+from penstock.runtime.model.error_details import with_place
 from penstock.runtime.model.errors import SchemaRegistryUnavailableError
 from penstock.runtime.model.extras import require
 from penstock.runtime.model.type_variables import T
@@ -30,11 +32,14 @@ from penstock.runtime.serdes.type_schemas import type_schema
 
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import RegisteredSchema, SchemaRegistryClient
+    from confluent_kafka.serialization import SerializationContext
 
 Registry: TypeAlias = "str | Mapping[str, object] | SchemaRegistryClient"
 """A registry's URL (`mock://name`: one in this process's memory, for tests), the settings of Confluent's client, or such a client."""
 M = TypeVar("M")
 
+_LEAST_OF_AVRO = 5
+"""Confluent's deserializer of Avro refuses this many bytes or fewer."""
 _BUILT_IN = (bytes, bytearray)
 _NOT_FOUND = 404
 _OF_SUBJECTS = frozenset({"subject.name.strategy", "subject.name.strategy.type", "subject.name.strategy.conf"})
@@ -136,7 +141,7 @@ def protobuf(
     file = cast(Any, message).DESCRIPTOR.file
     name = str(cast(Any, message).DESCRIPTOR.full_name)
     known = RegistrySchema("PROTOBUF", base64.b64encode(file.serialized_pb).decode(), name)
-    more = (serializer_config, deserializer_config, known, name, _imported(file))
+    more = (serializer_config, deserializer_config, known, name, _imported(file), cast(Any, message).DESCRIPTOR)
     return _RegistrySerde("protobuf", registry, make_writer, make_reader, None, is_key, *more)
 
 
@@ -156,6 +161,7 @@ _Make = Callable[["SchemaRegistryClient", "dict[str, object]"], _Function]
 
 class _RegistrySerde(Serde[Any]):
     __slots__ = (
+        "_descriptor",
         "_imported",
         "_is_key",
         "_kind",
@@ -181,8 +187,9 @@ class _RegistrySerde(Serde[Any]):
         schema: RegistrySchema | None = None,
         message: str = "",
         imported: Mapping[str, str] = MappingProxyType({}),
+        descriptor: object = None,
     ) -> None:
-        """`message`: the full name of a Protobuf message; `imported`: the files that its file imports."""
+        """`message`: the full name of a Protobuf message; `imported`: the files that its file imports; `descriptor`: its descriptor."""
         require("registry", f"serdes.{name}", "authlib", "cachetools", "httpx2", *_PACKAGES[name])
         immutable = kind is not None and is_frozen(kind)
         # With other settings, such as "use.latest.version", the schema is not enough to read values as the deserializer does.
@@ -195,6 +202,7 @@ class _RegistrySerde(Serde[Any]):
         self._kind = kind
         self._message = message
         self._imported = imported
+        self._descriptor = descriptor
         self._is_key = is_key
         # Confluent's own default requests associations from the registry first, which many registries do not support.
         self._writing = {"subject.name.strategy.type": "TOPIC", **(writing or {})}
@@ -279,9 +287,45 @@ class _RegistrySerde(Serde[Any]):
                     raise SchemaRegistryUnavailableError(
                         f"the Schema Registry is asked about topic {topic} and does not answer: {type(error).__name__}: {error}"
                     ) from error
+                if isinstance(data, bytes):  # it was read
+                    self._note_place(error, data, context)
                 raise
 
         return call
+
+    def _note_place(self, error: Exception, data: bytes, context: SerializationContext) -> None:
+        """Note on the error of a deserializer the field and the byte at which the data cannot be read, if they can be found."""
+        if "schema.id.deserializer" in self._reading:
+            return
+        try:
+            place = self._place(error, data, context)
+        except Exception:  # noqa: BLE001 (another error would hide the one that is explained)
+            return
+        if place is not None:
+            field, byte = place
+            with_place(error, data, byte, field)
+
+    def _place(self, error: Exception, data: bytes, context: SerializationContext) -> tuple[str | None, int] | None:
+        from confluent_kafka.schema_registry import dual_schema_id_deserializer
+        from confluent_kafka.schema_registry.serde import SchemaId
+
+        framing, payload = SchemaId(_LANGUAGES[self.name]), None
+        try:
+            payload = dual_schema_id_deserializer(data, context, framing)
+        except Exception:  # noqa: BLE001 (the framing is what cannot be read)
+            return None, 0 if data[:1] not in (b"\x00", b"\x01") else len(data)
+        start = payload.tell()
+        if self.name == "avro" and len(data) <= _LEAST_OF_AVRO:
+            return None, len(data)
+        if self.name == "json_schema" or framing.id is None:
+            return None
+        subject = f"{context.topic}-{'key' if self._is_key else 'value'}"
+        schema = _client(self._registry).get_schema(framing.id, subject, "serialized" if self.name == "protobuf" else None)
+        if schema.rule_set is not None:  # its rules may have decoded the data before they were read
+            return None
+        if self.name == "avro":
+            return place_in_avro(error, data, start, schema.schema_str or "")
+        return place_in_protobuf(data, start, self._descriptor)
 
     def _write(self, topic: str, headers: object, data: object) -> bytes | None:
         return self.serializer(topic, lambda: cast(Any, headers))(data)

@@ -12,10 +12,11 @@ import re
 import struct
 import sysconfig
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import dropwhile
 from types import FrameType
+from typing import Self, TypeVar
 
 import msgspec
 
@@ -31,11 +32,15 @@ _FIRST, _LAST = 6, 12
 _FIELD = re.compile(r" - at (?:`key` in )?`(\$[^`]{0,200})`$")
 _MISSING_FIELD = re.compile(r"^Object missing required field `([^`]{0,200})`")
 _MISSING_PROPERTY = re.compile(r"^'([^']{0,200})' is a required property$")
+_PATH_OF_NAMES = re.compile(r"\$(?:\.[^.\[\]]+)*")
+"""A path through objects only. `[...]` is any entry of a list or of a dict, and does not say which."""
+_SPACE = re.compile(r"[ \t\n\r]*")
 _BYTE = re.compile(r"\(byte (\d+)\)$")
 _OTHER_SIZE = re.compile(r"^unpack requires a buffer of (\d+) bytes$")
 _STANDARD_LIBRARY = (*(os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "platstdlib")), "<frozen ")
 _INSTALLED = tuple(f"{os.sep}{folder}{os.sep}" for folder in ("site-packages", "dist-packages"))
 
+E = TypeVar("E", bound=BaseException)
 _Frame = tuple[FrameType, int]
 
 
@@ -56,6 +61,49 @@ class ErrorDetails:
     part: str | None = None
     field: str | None = None
     byte: int | None = None
+
+
+class Place(str):
+    """Note on a serde's exception: field and byte of `data` at which it could not be read, as in ErrorDetails."""
+
+    __slots__ = ("byte", "data", "field")
+
+    byte: int | None
+    data: bytes
+    field: str | None
+
+    def __new__(cls, data: bytes, byte: int | None, field: str | None = None) -> Self:
+        at = f" at `{field}`" if field else ""
+        place = super().__new__(cls, f"unreadable{at}" if byte is None else f"unreadable{at} (byte {byte})")
+        place.data, place.byte, place.field = data, byte, field
+        return place
+
+    def __reduce__(self) -> tuple[type[Place], tuple[bytes, int | None, str | None]]:
+        return Place, (self.data, self.byte, self.field)
+
+
+def with_place(error: E, data: bytes, byte: int | None, field: str | None = None) -> E:
+    """Return the exception of a serde with the note that it could not read `data` at this byte or field."""
+    error.add_note(Place(data, byte, field))
+    return error
+
+
+def note_place_in(data: bytes, start: int, part: bytes, error: BaseException, step: str = "") -> None:
+    """Note on the exception of the serde that read `part`, which begins at `start` in `data`, where in `data` it failed. `step`: the part
+    as a step of the field's path."""
+    field, byte = _position(error, part)
+    path = f"${step}{field[1:] if field else ''}" if step or field else None
+    if (path is not None or byte is not None) and _notes(error) is not None:
+        with_place(error, data, None if byte is None else start + byte, path)
+
+
+def _notes(error: BaseException) -> list[object] | None:
+    """Return the notes on an exception; None for a class that has made something else of them."""
+    try:
+        notes: object = getattr(error, "__notes__", [])
+    except Exception:  # noqa: BLE001 (a property of the application's exception may raise anything)
+        return None
+    return notes if isinstance(notes, list) else None
 
 
 def cause_of(error: BaseException) -> BaseException:
@@ -141,7 +189,11 @@ def _position(error: BaseException, raw: bytes) -> tuple[str | None, int | None]
     """Return the field and the byte at which a serde failed, as far as its error, or one that led to it, says."""
     field: str | None = None
     byte: int | None = None
-    for each in _chain(error):
+    chain = _chain(error)
+    for place in (note for each in chain for note in reversed(_notes(each) or []) if isinstance(note, Place)):
+        start = raw.find(place.data)  # after what a serde around it has removed
+        return place.field, None if place.byte is None or start < 0 else start + place.byte
+    for each in chain:
         if isinstance(each, UnicodeDecodeError):
             byte = max(0, raw.find(each.object)) + each.start
         elif isinstance(each, json.JSONDecodeError):
@@ -149,8 +201,11 @@ def _position(error: BaseException, raw: bytes) -> tuple[str | None, int | None]
         elif type(each) in (msgspec.DecodeError, msgspec.ValidationError):
             text = text_of(each)
             at, path = _BYTE.search(text), _FIELD.search(text)
-            byte = int(at[1]) if at else len(raw) if text == "Input data was truncated" else byte
             field = path[1] if path else field
+            if at or text == "Input data was truncated":
+                byte = int(at[1]) if at else len(raw)
+            elif "at `key` in" not in text:
+                byte = _byte_of_value(raw, field or "$")
             if missing := _MISSING_FIELD.search(text):
                 field = f"{field or '$'}.{missing[1]}"
         elif isinstance(each, struct.error):  # of a number, after or before which the bytes end
@@ -159,6 +214,38 @@ def _position(error: BaseException, raw: bytes) -> tuple[str | None, int | None]
         else:
             field = _of_schema(each) or field
     return field, byte
+
+
+def _byte_of_value(raw: bytes, path: str) -> int | None:
+    """Return the index at which the value of this path begins in JSON; None if the path is not of one value."""
+    if not _PATH_OF_NAMES.fullmatch(path):
+        return None
+    try:
+        text = raw.decode()
+        json.loads(text)
+        at = _after_space(text, 0)
+        for name in path.split(".")[1:]:
+            [at] = [start for key, start in _members(text, at) if key == name]
+        return len(text[:at].encode())
+    except (ValueError, RecursionError):  # the bytes are not JSON, or the name is not there just once: nothing is known
+        return None
+
+
+def _members(text: str, at: int) -> Iterator[tuple[object, int]]:
+    """Yield name and start of each value of the JSON object at this index; nothing if the value there is not an object."""
+    read = json.JSONDecoder().raw_decode
+    more = text[at] == "{" and text[_after_space(text, at + 1)] != "}"
+    while more:
+        name, at = read(text, _after_space(text, at + 1))
+        start = _after_space(text, _after_space(text, at) + 1)
+        yield name, start
+        at = _after_space(text, read(text, start)[1])
+        more = text[at] == ","
+
+
+def _after_space(text: str, at: int) -> int:
+    found = _SPACE.match(text, at)
+    return found.end() if found else at
 
 
 def _of_schema(error: BaseException) -> str | None:

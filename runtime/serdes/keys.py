@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from struct import Struct
 
+from penstock.runtime.model.error_details import with_place
+
 _START = Struct(">q")
 _SUFFIX = Struct(">qi")
 _SESSION = Struct(">qq")
@@ -38,7 +40,7 @@ def windowed_key(key: bytes, start: int) -> bytes:
 def split_windowed_key(data: bytes) -> tuple[bytes, int]:
     """Return key and window start in ms. Raises ValueError for fewer than the 8 bytes of the start."""
     if len(data) < TIMESTAMP:
-        raise ValueError(f"a windowed key has at least {TIMESTAMP} bytes, this one has {len(data)}")
+        raise with_place(ValueError(f"a windowed key has at least {TIMESTAMP} bytes, this one has {len(data)}"), data, len(data))
     return data[:-TIMESTAMP], _START.unpack_from(data, len(data) - TIMESTAMP)[0]
 
 
@@ -68,7 +70,7 @@ def session_key(key: bytes, start: int, end: int) -> bytes:
 def split_session_key(data: bytes) -> tuple[bytes, int, int]:
     """Return record key, start and end in ms. Raises ValueError when the bytes are too few for a session key."""
     if len(data) < SESSION_SUFFIX:
-        raise ValueError(f"a session key has at least {SESSION_SUFFIX} bytes, this one has {len(data)}")
+        raise with_place(ValueError(f"a session key has at least {SESSION_SUFFIX} bytes, this one has {len(data)}"), data, len(data))
     end, start = _SESSION.unpack_from(data, len(data) - SESSION_SUFFIX)
     return data[:-SESSION_SUFFIX], start, end
 

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from itertools import takewhile
 from struct import Struct
 from typing import Any, get_origin
 
 import msgspec
 
+from penstock.runtime.model.error_details import note_place_in, with_place
 from penstock.runtime.model.type_variables import T
 from penstock.runtime.serdes.serde import CurrentHeaders, PlainSerde, Serde, WrappingSerde
 from penstock.runtime.serdes.serde_format import SerdeFormat
@@ -30,7 +32,8 @@ def _write_boolean(data: object) -> bytes:
 
 def _read_boolean(data: bytes) -> bool:
     if data not in (b"\x00", b"\x01"):
-        raise ValueError(f"serdes.BOOLEAN reads one byte, 0 or 1, not {data[:8]!r}")
+        first = 1 if data[:1] in (b"\x00", b"\x01") else 0
+        raise with_place(ValueError(f"serdes.BOOLEAN reads one byte, 0 or 1, not {data[:8]!r}"), data, first)
     return data == b"\x01"
 
 
@@ -60,8 +63,17 @@ def _write_uuid(data: object) -> bytes:
     return str(data).encode("ascii")
 
 
+_HYPHENS = (8, 13, 18, 23)
+_HEX = b"0123456789abcdefABCDEF"
+
+
 def _read_uuid(data: bytes) -> uuid.UUID:
-    return uuid.UUID(data.decode("utf-8"))
+    try:
+        return uuid.UUID(data.decode("utf-8"))
+    except ValueError as error:
+        fits = takewhile(lambda pair: pair[1] in (b"-" if pair[0] in _HYPHENS else _HEX), enumerate(data[:36]))
+        with_place(error, data, sum(1 for _ in fits))
+        raise
 
 
 def _write_null(data: object) -> bytes | None:
@@ -69,7 +81,7 @@ def _write_null(data: object) -> bytes | None:
 
 
 def _read_null(data: bytes) -> None:
-    raise ValueError(f"serdes.NULL reads only null, but there are {len(data)} bytes")
+    raise with_place(ValueError(f"serdes.NULL reads only null, but there are {len(data)} bytes"), data, 0)
 
 
 class _AnyJson(PlainSerde[Any]):
@@ -204,7 +216,18 @@ class _ListSerde(WrappingSerde[list[T]]):
         read = self._inner.deserializer(topic, headers)
 
         def entries(data: bytes) -> list[T | None]:
-            return [None if entry is None else read(entry) for entry in _Input(data, self).entries(self._size)]
+            parts = _Input(data, self).entries(self._size)
+            found: list[T | None] = []
+            try:
+                for part in parts:
+                    found.append(None if part is None else read(part))
+            except Exception as error:
+                rest = parts[len(found) :]
+                length = _INT.size if data[0] else 0
+                start = len(data) - sum(length + len(part or b"") for part in rest) + length
+                note_place_in(data, start, rest[0] or b"", error, "[...]")
+                raise
+            return found
 
         return entries  # type: ignore[return-value]  # a list may hold None whatever T is, as in Java
 
@@ -232,10 +255,13 @@ class _Input:
         self._serde = serde
         self._at = 0
 
+    def _error(self, text: str, byte: int) -> ValueError:
+        return with_place(ValueError(f"{self._serde!r}: {text}"), self._data, byte)
+
     def _take(self, size: int) -> bytes:
         start, self._at = self._at, self._at + size
         if size < 0 or self._at > len(self._data):
-            raise ValueError(f"{self._serde!r}: {len(self._data)} bytes are no list: {size} more are expected at byte {start}")
+            raise self._error(f"{len(self._data)} bytes are no list: {size} more are expected at byte {start}", start)
         return self._data[start : self._at]
 
     def _number(self) -> int:
@@ -245,18 +271,18 @@ class _Input:
         """Read a count. Raises ValueError if it exceeds the number of bytes, before anything of that size is allocated."""
         count = self._number()
         if not 0 <= count <= len(self._data):
-            raise ValueError(f"{self._serde!r}: {len(self._data)} bytes are no list: they cannot hold {count} entries")
+            raise self._error(f"{len(self._data)} bytes are no list: they cannot hold {count} entries", self._at - _INT.size)
         return count
 
     def entries(self, size: int | None) -> list[bytes | None]:
         flag = self._take(1)
         if flag not in (b"\x00", b"\x01"):
-            raise ValueError(f"{self._serde!r}: a list begins with 0 or 1, not {flag[0]}")
+            raise self._error(f"a list begins with 0 or 1, not {flag[0]}", 0)
         if flag == b"\x00" and size is None:
-            raise ValueError(f"{self._serde!r}: a list of fixed-size entries, and the entries of this serde have no fixed size")
+            raise self._error("a list of fixed-size entries, and the entries of this serde have no fixed size", 0)
         found = self._with_sizes() if flag == b"\x01" else self._without_sizes(size or 0)
         if self._at != len(self._data):
-            raise ValueError(f"{self._serde!r}: {len(self._data) - self._at} bytes are left behind the list")
+            raise self._error(f"{len(self._data) - self._at} bytes are left behind the list", self._at)
         return found
 
     def _with_sizes(self) -> list[bytes | None]:

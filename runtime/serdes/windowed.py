@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from penstock.runtime.model.clock import to_ms
+from penstock.runtime.model.error_details import note_place_in
 from penstock.runtime.model.record import SessionWindow, Window, Windowed
 from penstock.runtime.model.type_variables import K
 from penstock.runtime.serdes.keys import session_key, split_session_key, split_windowed_key, windowed_key
@@ -88,6 +89,10 @@ class _WindowedSerde(WrappingSerde[Windowed[K]]):
 
         def windowed(data: bytes) -> Windowed[K]:
             key, window = split(data)
-            return Windowed(read(key), window)
+            try:
+                return Windowed(read(key), window)
+            except Exception as error:
+                note_place_in(data, 0, key, error)
+                raise
 
         return windowed

@@ -214,9 +214,9 @@ class WithPrefix(serdes.Serde[object]):
 @pytest.mark.parametrize(
     ("serde", "value", "name", "field", "byte"),
     [
-        (serdes.json(Order), b'{"amount": {"cents": "x"}}', "json(Order)", "$.amount.cents", None),
-        (serdes.json(Order), b'{"amount": {}}', "json(Order)", "$.amount.cents", None),
-        (serdes.json(Order), b"{}", "json(Order)", "$.amount", None),
+        (serdes.json(Order), b'{"amount": {"cents": "x"}}', "json(Order)", "$.amount.cents", 21),
+        (serdes.json(Order), b'{"amount": {}}', "json(Order)", "$.amount.cents", 11),
+        (serdes.json(Order), b"{}", "json(Order)", "$.amount", 0),
         (serdes.json(Order), b'{"amount": {cents}}', "json(Order)", None, 12),
         (serdes.json(Order), b'{"amount": ', "json(Order)", None, 11),
         (serdes.JSON, b'{"a": \xff}', "JSON", None, 6),
@@ -224,6 +224,17 @@ class WithPrefix(serdes.Serde[object]):
         (WithPrefix(), b"\0\0\0\0\1[1, x]", "prefixed", None, 9),
         (L, b"123", "LONG", None, 3),
         (L, b"123456789", "LONG", None, 8),
+        (serdes.BOOLEAN, b"\2", "BOOLEAN", None, 0),
+        (serdes.BOOLEAN, b"\1\1", "BOOLEAN", None, 1),
+        (serdes.UUID, b"0123", "UUID", None, 4),
+        (serdes.UUID, b"0" * 36, "UUID", None, 8),
+        (serdes.NULL, b"x", "NULL", None, 0),
+        (serdes.time_windowed(S, 5), b"abc", "time_windowed(STRING)", None, 3),
+        (serdes.session_windowed(S), b"abc", "session_windowed(STRING)", None, 3),
+        (serdes.time_windowed(serdes.json(Order), 5), b'{"amount":12345678', "time_windowed(json(Order))", None, 10),
+        (serdes.list_of(S), b"", "list_of(STRING)", None, 0),
+        (serdes.list_of(S), b"\1\0\0\0\2\0\0\0\1a\0\0\0\1\xff", "list_of(STRING)", "$[...]", 14),
+        (serdes.list_of(serdes.json(Order)), b'\1\0\0\0\1\0\0\0\x0c{"amount":1}', "list_of(json(Order))", "$[...].amount", 19),
     ],
 )
 def test_a_pause_names_the_serde_the_field_and_the_byte(
@@ -236,7 +247,7 @@ def test_a_pause_names_the_serde_the_field_and_the_byte(
         details = pause_of(driver).details
         assert details is not None
         assert (details.node, details.serde, details.part, details.field, details.byte) == ("orders", name, "value", field, byte)
-        assert (details.location is None) == (name != "prefixed"), "no code but Penstock's and the decoder's"
+        assert (details.location is None) == (name not in ("prefixed", "UUID")), "no Python code but Penstock's"
 
 
 def test_the_serde_of_a_store_is_named_with_its_line_and_a_handler_logs_both_lines(caplog: pytest.LogCaptureFixture) -> None:
