@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import dagster as dg
 
 from examples.project.send import send_samples
@@ -14,4 +16,7 @@ def sample_records() -> dg.MaterializeResult[None]:
     return dg.MaterializeResult(metadata={"records": send_samples()})
 
 
-defs = dg.Definitions.merge(penstock.defs, dg.Definitions(assets=[sample_records]))
+@dg.definitions
+def defs() -> dg.Definitions:
+    folder = dg.load_from_defs_folder(path_within_project=Path(__file__).parent)  # `defs/`, where `dg scaffold defs` writes
+    return dg.Definitions.merge(penstock.defs, folder, dg.Definitions(assets=[sample_records]))

@@ -27,7 +27,7 @@ PROJECT, PROJECT_NAME = "project", "penstock-project"
 OUTPUTS = {PROJECT: "rooms", "fraud": "alerts", "orders": "bills"}
 """The templates, with the topic that shows the results of each."""
 _EXAMPLES = [name for name in OUTPUTS if name != PROJECT]
-_PACKAGE_FILES = ("__init__.py", "topology.py", "samples.py", "send.py", "definitions.py")
+_PACKAGE_FILES = ("__init__.py", "topology.py", "samples.py", "send.py", "definitions.py", "defs/__init__.py")
 _TEST = "test_topology.py"
 _FILES = ("pyproject.toml", "README.md", "streams.toml", ".gitignore", "Dockerfile", ".dockerignore")
 _NAME = re.compile(r"[A-Za-z](?:[A-Za-z0-9_-]{0,98}[A-Za-z0-9])?")  # of a distribution, of an application, of topics, of a TOML table
