@@ -116,7 +116,7 @@ def test_the_board_shows_a_pause_a_scale_out_and_a_broker_that_is_away(
         expect(card.get_by_role("link", name="Dagster")).to_have_attribute("href", re.compile("^http://dagster.example/guess/skip_record/"))
         assert page.locator("main img").count() == 0, "bytes are text, not markup"
         look(page, "board-paused")
-        command("run-book", "skip-record", application, "0_1", "--record", f"{application}-in-1@1")
+        command("run-book", "skip-record", application, "0_1", "--record", f"{application}-in-1@1", "--yes")
         expect(card).to_have_count(0)
         expect(headline).to_have_text("All 4 tasks run on 1 instance")
 

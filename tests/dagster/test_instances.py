@@ -316,7 +316,8 @@ def test_the_run_book_is_safe_to_run_twice_and_refused_where_it_does_not_fit(pro
     other = skip(project, 0)
     assert (other.state, other.reason) == (
         RunBookState.REFUSED.value,
-        f"task 0_0 is paused at {project.application.id}-in-0@1, not at {project.application.id}-in-0@0",
+        f"task 0_0 is paused at {project.application.id}-in-0@1, not at {project.application.id}-in-0@0. "
+        f"`penstock tasks {project.application.id}` shows the paused tasks and their records",
     )
     running = skip(project, 0, partition=1)
     assert running.state == RunBookState.REFUSED.value
