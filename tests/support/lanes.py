@@ -14,6 +14,7 @@ from xdist.workermanage import WorkerController
 HEAVY = {
     f"tests/dagster/test_{name}.py"
     for name in (
+        "board",
         "changelog_tables",
         "demo",
         "live",
