@@ -61,8 +61,14 @@ def recreate_topic(kafka: Kafka, topic: str, partitions: int = 1, config: Mappin
 
 
 def alter(kafka: Kafka, topic: str, name: str, value: str) -> None:
-    """Set one configuration of a topic."""
+    """Set one configuration of a topic. A broker answers the change before it shows it, so this waits until it does."""
     _alter(kafka, ResourceType.TOPIC, topic, ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET))
+
+    def shown() -> bool:
+        (found,) = kafka.admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
+        return bool(found.result(30)[name].value == value)
+
+    wait_until(shown, what=f"{name} = {value} of topic {topic}")
 
 
 @contextmanager
