@@ -1,4 +1,4 @@
-"""What Dagster shows: Penstock's definitions of `streams.toml`, beside the project's own."""
+"""Dagster definitions: Penstock's, from `streams.toml`, beside the project's own."""
 
 from __future__ import annotations
 

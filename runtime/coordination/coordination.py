@@ -306,7 +306,7 @@ class Coordination:
         if self._topology != self._registry.last_topology:
             self._log.append(self._topology.key, encode(self._topology))
         if not self._written_ms:
-            self._registry.released.clear()  # in earlier lives of the application: this worker takes over from nobody
+            self._registry.released.clear()  # in earlier lives of the application: this worker takes over from no member
         self._announced = True
         self.membership.granted_to = self.membership.member_id
         self._announce(member_id=self.membership.granted_to)

@@ -166,7 +166,7 @@ class PartitionQueue:
         self.at_end = False
 
     def clear(self, start: NextOffset) -> None:
-        """Drop all records; the next one will be that at `start`. TopicPartition time is kept (rules.md, 17)."""
+        """Drop all records; the next one will be that at `start`. Partition time is kept (rules.md, 17)."""
         self._raw.clear()
         self._batch, self._row, self.buffered, self._end = None, 0, 0, 0
         self.failure, self.stop_before, self.at_end = None, None, False

@@ -31,7 +31,7 @@ from penstock.runtime.stores.reading import Reader, unreadable
 FAMILY = "keyValueWithTimestampAndHeaders"
 """The column family of a key-value store's entries, named as in Kafka Streams."""
 NO_HEADERS = b"\0"
-"""What a value without headers begins with."""
+"""First byte of a value without headers."""
 _TIMESTAMP = Struct(">q")
 
 

@@ -66,7 +66,7 @@ class Pair:
     second: KafkaStreams
     ports: tuple[int, int]
 
-    def told(self, kind: EventKind, instance: str) -> list[Event]:
+    def events_of(self, kind: EventKind, instance: str) -> list[Event]:
         return [event for event in events_of_kind(self.broker, self.application, kind) if event.instance == instance]
 
 
@@ -95,7 +95,7 @@ def pair(broker: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pa
             second.start()
             made = Pair(broker, application, source, output, first, second, ports)
             wait_until(lambda: active_tasks(second), 40, "a task of the second instance")
-            wait_until(lambda: made.told(EventKind.TASK_TAKEN_OVER, "b"), 20, "the event of the hand-over")
+            wait_until(lambda: made.events_of(EventKind.TASK_TAKEN_OVER, "b"), 20, "the event of the hand-over")
             yield made
 
 
@@ -116,21 +116,21 @@ def test_running_instances_register_the_metrics_of_the_page_and_no_others(pair: 
 
 
 def test_a_hand_over_is_seen_with_its_gap_its_cause_and_all_tasks(pair: Pair) -> None:
-    wait_until(lambda: value(pair.second, "hand-over-total") == len(pair.told(EventKind.TASK_TAKEN_OVER, "b")), what="their number")
-    taken = pair.told(EventKind.TASK_TAKEN_OVER, "b")[0]
+    wait_until(lambda: value(pair.second, "hand-over-total") == len(pair.events_of(EventKind.TASK_TAKEN_OVER, "b")), what="their number")
+    taken = pair.events_of(EventKind.TASK_TAKEN_OVER, "b")[0]
     gap = taken.payload["gap_ms"]
     assert isinstance(gap, int)
     assert 0 <= gap <= value(pair.second, "hand-over-gap-max") < 20_000
     assert str(taken.payload["from"]).startswith("a/")
     assert taken.payload["copied"] is True
-    assert not pair.told(EventKind.TASK_TAKEN_OVER, "a"), "the first had them from nobody"
-    first, *_ = pair.told(EventKind.TASKS_ASSIGNED, "a")
+    assert not pair.events_of(EventKind.TASK_TAKEN_OVER, "a"), "the first took them over from no member"
+    first, *_ = pair.events_of(EventKind.TASKS_ASSIGNED, "a")
     assert first.payload == {"active": ["1_0", "1_1", "2_0"], "standby": [], "learner": [], "cause": "FIRST"}
-    assigned = [event.payload for event in pair.told(EventKind.TASKS_ASSIGNED, "b")]
+    assigned = [event.payload for event in pair.events_of(EventKind.TASKS_ASSIGNED, "b")]
     assert assigned[0]["cause"] == "MEMBER_JOINED"
     copied = {str(task) for payload in assigned for kind in ("standby", "learner") for task in payload[kind]}  # type: ignore[attr-defined]
     assert taken.task in copied
-    wait_until(lambda: value(pair.second, "assignment-total") == len(pair.told(EventKind.TASKS_ASSIGNED, "b")), what="their number")
+    wait_until(lambda: value(pair.second, "assignment-total") == len(pair.events_of(EventKind.TASKS_ASSIGNED, "b")), what="their number")
     assert 0 <= value(pair.second, "last-rebalance-seconds-ago") < 120
     wait_until(lambda: value(pair.first, "active-tasks") + value(pair.second, "active-tasks") == 3, what="every task once")
     assert value(pair.second, "active-tasks") == sum(len(thread.active_tasks) for thread in pair.second.metadata_for_local_threads())
