@@ -1,7 +1,7 @@
 """`python -m benchmarks checkpoints`: cost and benefit of the checkpoint interval (KIP-116).
 
-For each interval, in turn: a count per key of records that arrive at a steady rate, for several intervals of 30 s, killed with SIGKILL in
-the middle of an interval. Measured are
+For each interval, in turn: a count per key of records that arrive at a steady rate, for five intervals and a half (of 30 s, where the
+interval is shorter), killed with SIGKILL in the middle of an interval. Measured are
 
     rate           records per second that were committed: lower than the rate of arrival if the interval costs too much
     commits        durations in ms of all commits, each with its checkpoint if one was due: records wait for them
@@ -11,9 +11,10 @@ the middle of an interval. Measured are
                    loses none of them: the operating system has the write-ahead log
     from nothing   seconds to RUNNING with an empty state folder: the total benefit of kept state
 
-An interval is in the table only if a run contains at least two of it: `--interval 300` runs for 12.5 minutes per repeat. The time of one
-checkpoint of many updates is measured separately.
+A run contains five checkpoints of its interval: `--interval 300` runs for 27.5 minutes per repeat. The time of one checkpoint of many
+updates is measured separately.
 
+`--runs FILE` keeps each run in a file, so the measurement may be made in pieces: `--repeats 0` prints the table of what is there.
 `--write` puts the table and the plot into `docs/`.
 """
 
@@ -55,9 +56,8 @@ from penstock.runtime.stores.base import EngineStore, StoreContext
 from penstock.runtime.stores.budget import StoreMemory
 from penstock.runtime.stores.suppliers import Stores
 
-DEFAULT_SECONDS = 300
 PAGE, PLOT = ROOT / "docs" / "checkpoints.md", ROOT / "docs" / "checkpoints.svg"
-LEAST_SECONDS, INTERVALS_PER_RUN = 75.0, 2.5
+LEAST_SECONDS, INTERVALS_PER_RUN = 165.0, 5.5
 NOTICED_SECONDS = 60.0
 CHECKPOINTS, UPDATES = 5, 100_000
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
@@ -83,12 +83,31 @@ class Restart:
 
 
 @dataclass(frozen=True, slots=True)
+class Measured:
+    """One run. `rate`: records per second that arrived; `load`: the machine's load average over the last 5 minutes of it."""
+
+    interval: float
+    rate: int
+    seconds: float
+    load: float
+    steady: Steady
+    restart: Restart
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
     """The runs of one interval, in seconds; 0: every commit."""
 
     interval: float
-    steady: tuple[Steady, ...]
-    restarts: tuple[Restart, ...]
+    runs: tuple[Measured, ...]
+
+    @property
+    def steady(self) -> tuple[Steady, ...]:
+        return tuple(each.steady for each in self.runs)
+
+    @property
+    def restarts(self) -> tuple[Restart, ...]:
+        return tuple(each.restart for each in self.runs)
 
     @property
     def name(self) -> str:
@@ -98,24 +117,34 @@ class Row:
 def main(
     interval: Annotated[list[float], typer.Option(min=0, help="Interval in seconds, 0 for each commit; repeat for several.")] = [0, 1, 30],  # noqa: B006
     rate: Annotated[int, typer.Option(min=1_000, help="Records per second that arrive.")] = 20_000,
-    repeats: Annotated[int, typer.Option(min=1, help="Turns over all intervals; the table shows medians and ranges.")] = 3,
+    repeats: Annotated[int, typer.Option(min=0, help="Turns over all intervals; the table shows medians and ranges.")] = 3,
+    runs: Annotated[Path | None, typer.Option(help="File to which each run is added; the table has all runs in it.")] = None,
     bootstrap: Annotated[str | None, typer.Option(help="A broker to use in place of one started for this.")] = None,
     write: Annotated[bool, typer.Option("--write", help=f"Put table and plot into {PAGE.name} and {PLOT.name}.")] = False,
 ) -> None:
     """Measure commits, throughput and restart over checkpoint intervals. Exit status 1 if a program fails."""
     console = stdout_console()
-    runs: dict[float, list[tuple[Steady, Restart]]] = {each: [] for each in interval}
+    measured = _kept(runs)
     try:
-        with broker_for(bootstrap, console) as servers:
-            for turn in range(repeats):
-                for each, found in runs.items():
-                    seconds = run_seconds(each)
-                    with console.status(f"{each:g} s, {turn + 1} of {repeats}, for {seconds:.0f} s"):
-                        found.append(_measured(servers, each, rate, seconds))
+        if repeats:
+            with broker_for(bootstrap, console) as servers:
+                for turn in range(repeats):
+                    for each in interval:
+                        with console.status(f"{each:g} s, {turn + 1} of {repeats}, for {run_seconds(each):.0f} s"):
+                            measured.append(_measured(servers, each, rate, run_seconds(each)))
+                        _keep(runs, measured[-1])
     except MeasurementError as error:
         console.print(f"[red]{error}[/red]", soft_wrap=True)
         raise typer.Exit(1) from error
-    rows = [Row(each, tuple(steady for steady, _ in found), tuple(restart for _, restart in found)) for each, found in runs.items()]
+    rows = [
+        Row(each, tuple(run for run in measured if (run.interval, run.rate, run.seconds) == (each, rate, run_seconds(each))))
+        for each in interval
+    ]
+    if missing := [row.name for row in rows if not row.runs]:
+        console.print(
+            f"[red]no runs at {rate:,} records/s with checkpoints at {', '.join(missing)}; measure them first[/red]", soft_wrap=True
+        )
+        raise typer.Exit(1)
     text = table(rows, rate) + "\n" + _one_checkpoint() + "\n"
     console.print(text, soft_wrap=True)
     if write:
@@ -123,12 +152,24 @@ def main(
         console.print(f"written: {PAGE}, {PLOT}")
 
 
+def _kept(runs: Path | None) -> list[Measured]:
+    """Return the runs of earlier calls."""
+    lines = runs.read_bytes().splitlines() if runs is not None and runs.exists() else []
+    return [msgspec.json.decode(line, type=Measured) for line in lines]
+
+
+def _keep(runs: Path | None, run: Measured) -> None:
+    if runs is not None:
+        with runs.open("ab") as file:
+            file.write(msgspec.json.encode(run) + b"\n")
+
+
 def run_seconds(interval: float) -> float:
-    """Return the length of a run: it contains two checkpoints of the interval, and ends in the middle of another."""
+    """Return the length of a run: it contains five checkpoints of the interval, and ends in the middle of another."""
     return max(LEAST_SECONDS, INTERVALS_PER_RUN * interval)
 
 
-def _measured(servers: str, interval: float, rate: int, seconds: float) -> tuple[Steady, Restart]:
+def _measured(servers: str, interval: float, rate: int, seconds: float) -> Measured:
     with tempfile.TemporaryDirectory(prefix="penstock-bench-state-") as state:
         app = f"bench-checkpoints-{uuid.uuid4().hex[:8]}"
         for topic in (f"{app}-input", f"{app}-output"):
@@ -142,6 +183,7 @@ def _measured(servers: str, interval: float, rate: int, seconds: float) -> tuple
         feed(servers, run.input, rate, seconds)
         with closing(Consumer({"bootstrap.servers": servers, "group.id": run.app})) as consumer:
             inputs = [ClientPartition(run.input, number) for number in range(PARTITIONS)]
+            load = os.getloadavg()[1]
             done = sum(max(0, at.offset) for at in consumer.committed(inputs, timeout=30))
             took, cpu = time.monotonic() - begun, sum(watched.cpu_times()[:2]) - cpu
             _kill(process, run)
@@ -155,7 +197,7 @@ def _measured(servers: str, interval: float, rate: int, seconds: float) -> tuple
         shutil.rmtree(Path(state) / run.app)
         process, from_nothing = _started(run)
         _kill(process, run)
-    return steady, Restart(restart, replay, from_nothing)
+    return Measured(interval, rate, seconds, load, steady, Restart(restart, replay, from_nothing))
 
 
 def _started(run: Run) -> tuple[subprocess.Popen[str], float]:
@@ -214,10 +256,14 @@ def table(rows: Sequence[Row], rate: int) -> str:
         ]
         lines.append(f"| {' | '.join(cells)} |")
     lines.append("")
-    runs = " and ".join(sorted({f"{run_seconds(row.interval):.0f} s" for row in rows}))
+    runs = [run for row in rows for run in row.runs]
+    lengths = " and ".join(f"{seconds:.0f} s" for seconds in sorted({run.seconds for run in runs}))
+    repeats = " and ".join(str(number) for number in sorted({len(row.runs) for row in rows}))
+    least, most = (pick(run.load for run in runs) for pick in (min, max))
     lines.append(
-        f"{rate:,} records/s arrive for {runs}; commits every {COMMIT_MS[True]} ms, exactly once; medians of {len(rows[0].steady)} "
-        "(least–most)."
+        f"{rate:,} records/s arrive for {lengths}; commits every {COMMIT_MS[True]} ms, exactly once; medians of {repeats} runs "
+        f"(least–most). {os.cpu_count()} processors; load averages over 5 minutes from {least:.1f} to {most:.1f}, which include the run "
+        "itself and its broker."
     )
     return "\n".join(lines) + "\n"
 
@@ -252,8 +298,8 @@ def _one_checkpoint() -> str:
             times.append(time.perf_counter() - begin)
     taken = statistics.median(times)
     return (
-        f"One checkpoint of {PARTITIONS} tasks with {UPDATES:,} updates each since the last one takes {taken * 1000:.0f} ms: "
-        f"{taken / DEFAULT_SECONDS:.3%} of the default's {DEFAULT_SECONDS // 60} minutes."
+        f"One checkpoint of {PARTITIONS} tasks with {UPDATES:,} updates each since the last one takes {taken * 1000:.0f} ms "
+        f"({min(times) * 1000:.0f}–{max(times) * 1000:.0f})."
     )
 
 

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import msgspec
 
-from penstock.runtime.kafka.unreadable import place_in_avro, place_in_protobuf
-from penstock.runtime.model.error_details import with_place
+from penstock.runtime.kafka.unreadable import AvroPlaces, place_in_protobuf
+from penstock.runtime.model.error_details import position, with_place
 from penstock.runtime.model.errors import SchemaRegistryUnavailableError
 from penstock.runtime.model.extras import require
 from penstock.runtime.model.type_variables import T
@@ -31,7 +31,8 @@ from penstock.runtime.serdes.serde_format import SerdeFormat
 from penstock.runtime.serdes.type_schemas import type_schema
 
 if TYPE_CHECKING:
-    from confluent_kafka.schema_registry import RegisteredSchema, SchemaRegistryClient
+    from confluent_kafka.schema_registry import RegisteredSchema, Schema, SchemaRegistryClient
+    from confluent_kafka.schema_registry.serde import SchemaId
     from confluent_kafka.serialization import SerializationContext
 
 Registry: TypeAlias = "str | Mapping[str, object] | SchemaRegistryClient"
@@ -264,11 +265,10 @@ class _RegistrySerde(Serde[Any]):
         return lambda data: cast("bytes | None", call(msgspec.to_builtins(data, builtin_types=_BUILT_IN)))
 
     def deserializer(self, topic: str, headers: CurrentHeaders | None = None) -> Callable[[bytes], Any]:
-        call = self._bound(self._make_reader(_client(self._registry), self._reading), topic, headers)
-        kind = self._kind
+        read, kind = self._make_reader(_client(self._registry), self._reading), self._kind
         if kind is None:
-            return call
-        return lambda data: msgspec.convert(call(data), kind)
+            return self._bound(read, topic, headers)
+        return self._bound(lambda data, context: msgspec.convert(read(data, context), kind), topic, headers)
 
     def _bound(self, function: _Function, topic: str, headers: CurrentHeaders | None) -> Callable[[Any], Any]:
         """Return the function for one topic. It passes the record's headers, and distinguishes an unavailable registry from a bad
@@ -295,43 +295,65 @@ class _RegistrySerde(Serde[Any]):
 
     def _note_place(self, error: Exception, data: bytes, context: SerializationContext) -> None:
         """Note on the error of a deserializer the field and the byte at which the data cannot be read, if they can be found."""
-        if "schema.id.deserializer" in self._reading:
-            return
         try:
-            place = self._place(error, data, context)
+            field, byte = self._place(error, data, context)
         except Exception:  # noqa: BLE001 (another error would hide the one that is explained)
             return
-        if place is not None:
-            field, byte = place
+        if field is not None or byte is not None:
             with_place(error, data, byte, field)
 
-    def _place(self, error: Exception, data: bytes, context: SerializationContext) -> tuple[str | None, int] | None:
+    def _place(self, error: Exception, data: bytes, context: SerializationContext) -> tuple[str | None, int | None]:
         from confluent_kafka.schema_registry import dual_schema_id_deserializer
         from confluent_kafka.schema_registry.serde import SchemaId
 
-        framing, payload = SchemaId(_LANGUAGES[self.name]), None
+        framing, own = SchemaId(_LANGUAGES[self.name]), cast(Any, self._reading.get("schema.id.deserializer"))
         try:
-            payload = dual_schema_id_deserializer(data, context, framing)
+            payload = (own or dual_schema_id_deserializer)(data, context, framing)
         except Exception:  # noqa: BLE001 (the framing is what cannot be read)
-            return None, 0 if data[:1] not in (b"\x00", b"\x01") else len(data)
-        start = payload.tell()
+            at_once = own or data[:1] in (b"\x00", b"\x01")
+            return None, (None if own else len(data)) if at_once else 0
+        rest = payload if isinstance(payload, bytes) else payload.read()
+        start = len(data) - len(rest) if data.endswith(rest) else None
         if self.name == "avro" and len(data) <= _LEAST_OF_AVRO:
             return None, len(data)
-        if self.name == "json_schema" or framing.id is None:
-            return None
+        field, byte = self._place_in(rest, error, framing, context)
+        return field, None if byte is None or start is None else start + byte
+
+    def _place_in(self, data: bytes, error: Exception, framing: SchemaId, context: SerializationContext) -> tuple[str | None, int | None]:
+        """Return field and byte in the data without their framing."""
+        if self.name == "json_schema":
+            return position(error, data)
+        client, form = _client(self._registry), "serialized" if self.name == "protobuf" else None
         subject = f"{context.topic}-{'key' if self._is_key else 'value'}"
-        schema = _client(self._registry).get_schema(framing.id, subject, "serialized" if self.name == "protobuf" else None)
-        if schema.rule_set is not None:  # its rules may have decoded the data before they were read
-            return None
-        if self.name == "avro":
-            return place_in_avro(error, data, start, schema.schema_str or "")
-        return place_in_protobuf(data, start, self._descriptor)
+        by_id = framing.id is not None
+        schema = client.get_schema(cast(int, framing.id), subject, form) if by_id else client.get_schema_by_guid(str(framing.guid), form)
+        rules = schema.rule_set
+        if rules is not None and rules.encoding_rules:  # they may have decoded the data before they were read
+            return None, None
+        if any(name.startswith("use.latest.") for name in self._reading):  # another version is read to, by rules that may migrate to it
+            return None, None
+        if self.name == "protobuf":
+            return place_in_protobuf(data, 0, self._descriptor) or (None, None)
+        places = AvroPlaces(data, schema.schema_str or "", _referenced(client, schema), None if self._schema is None else self._schema.text)
+        if isinstance(error, msgspec.ValidationError):  # read, but not of the kind
+            field, _ = position(error, b"")
+            return field, places.byte_of(field or "$")
+        return places.unreadable(error) or (None, None)
 
     def _write(self, topic: str, headers: object, data: object) -> bytes | None:
         return self.serializer(topic, lambda: cast(Any, headers))(data)
 
     def _read(self, topic: str, headers: object, data: bytes) -> object:
         return self.deserializer(topic, lambda: cast(Any, headers))(data)
+
+
+def _referenced(client: SchemaRegistryClient, schema: Schema) -> list[str]:
+    """Return the texts of the schemas that a schema refers to, directly or not, those first that others need."""
+    texts: dict[str, None] = {}
+    for each in schema.references or []:
+        found = client.get_version(cast(str, each.subject), cast(int, each.version), deleted=True).schema
+        texts |= dict.fromkeys([*_referenced(client, found), found.schema_str or ""])
+    return list(texts)
 
 
 def _record_name(schema: RegistrySchema | None) -> str:

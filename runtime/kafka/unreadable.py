@@ -1,13 +1,16 @@
 """Field and byte at which data of Avro or Protobuf cannot be read. The decoders' own errors do not contain them.
 
-After a failure the data are walked by their schema, and each value is read alone by the same decoder. The first that fails so is the one.
-If none does, the failure is not one of the bytes (for example of the reader's schema), and nothing is returned.
+After a failure the data are decoded again, and walked by their schema. In Avro the value is the one after which the decoder stopped; in
+Protobuf the first that fails when it is read alone. If decoding does not fail again, the failure is not one of the bytes (for example of a
+rule of the Schema Registry), and nothing is returned.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from io import BytesIO
+from itertools import islice
 from typing import Any, NamedTuple, cast
 
 import msgspec
@@ -15,94 +18,131 @@ import msgspec
 _Place = tuple[str, int]
 """Path of a field (`$` is the value itself), and the index in the data."""
 _MOST_VALUES = 200_000
-"""Number of values after which the search stops: blocks of an Avro array of nulls take no bytes."""
+"""Number of values after which the search stops: nulls in an Avro array take no bytes."""
 _MOST_LEVELS = 100
 """Depth at which Protobuf refuses a message."""
 
 
-class _Unreadable(Exception):
-    def __init__(self, field: str, byte: int, cause: Exception) -> None:
-        super().__init__()
-        self.place = field, byte
-        self.cause = cause
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A value that was read by the writer's schema. `error`: why it cannot be; `framing`: the length of a list or the choice of a union."""
+
+    field: str
+    start: int
+    end: int
+    error: Exception | None
+    framing: bool
 
 
-def place_in_avro(error: Exception, data: bytes, start: int, schema: str) -> _Place | None:
-    """Return field and byte of the value that the writer's schema cannot read from `start`, if it fails as `error` did."""
-    from fastavro.schema import parse_schema
+class AvroPlaces:
+    """Fields of data of Avro with the bytes at which they begin.
 
-    named: dict[str, Any] = {}
-    parsed = parse_schema(msgspec.json.decode(schema), named)
-    walk = _AvroWalk(data, start, named)
-    try:
-        walk.read(parsed, "$")
-    except _Unreadable as found:
-        # Fields that the reader's schema does not have are skipped, so that a value that is unreadable here may not be the one.
-        return found.place if type(found.cause) is type(error) else None
-    return None
+    `writer` is the schema of the data, `references` the texts of the schemas that it refers to, those first that others need; `reader` the
+    schema to which values are resolved.
+    """
 
+    def __init__(self, data: bytes, writer: str, references: Iterable[str] = (), reader: str | None = None) -> None:
+        from fastavro.schema import parse_schema
 
-class _AvroWalk:
-    """Position in data of Avro."""
+        self._data = data
+        self._named: dict[str, Any] = {}
+        for text in references:
+            parse_schema(msgspec.json.decode(text), self._named)
+        self._writer = parse_schema(msgspec.json.decode(writer), self._named)
+        self._reader = None if reader is None else parse_schema(msgspec.json.decode(reader))
 
-    def __init__(self, data: bytes, start: int, named: Mapping[str, Any]) -> None:
-        self._input = BytesIO(data)
-        self._input.seek(start)
-        self._named = named
-        self._left = _MOST_VALUES
+    def unreadable(self, error: Exception) -> _Place | None:
+        """Return field and byte of the value that cannot be read, if reading fails as `error` did; None if it is not one value."""
+        from fastavro import schemaless_reader
+        from fastavro.read import SchemaResolutionError
 
-    def read(self, schema: Any, field: str) -> None:  # noqa: ANN401  # a schema is a name, a list or a dict
-        """Move behind a value. Raises _Unreadable at the value that cannot be read."""
+        source = BytesIO(self._data)
+        try:
+            schemaless_reader(source, self._writer, self._reader)
+        except SchemaResolutionError:  # raised about a record too, after its last field
+            return None
+        except Exception as again:  # noqa: BLE001 (as below)
+            return self._last_read(source.tell(), type(again)) if type(again) is type(error) else None
+        return None
+
+    def _last_read(self, stop: int, kind: type[Exception]) -> _Place | None:
+        """Return the value after which the decoder stopped, at byte `stop`. Unreadable values that the reader skips do not stop it."""
+        found: _Place | None = None
+        for each in self._read():
+            if each.end >= stop and type(each.error) is kind:
+                return each.field, each.start
+            if each.end > stop or (each.start >= stop and each.error is not None):
+                break
+            if each.end == stop and each.error is None and not each.framing:
+                found = each.field, each.start  # readable by the writer's schema, but not by the reader's
+        return found
+
+    def byte_of(self, path: str) -> int | None:
+        """Return the byte at which the value of a field begins; None for an unknown one, and for entries of lists and maps."""
+        if "[" in path:
+            return None
+        return next((each.start for each in self._read() if each.field == path or each.field.startswith((f"{path}.", f"{path}["))), None)
+
+    def _read(self) -> Iterator[_Read]:
+        source = BytesIO(self._data)
+        return islice(self._values(source, self._writer, "$"), _MOST_VALUES)
+
+    def _values(self, source: BytesIO, schema: Any, field: str) -> Iterator[_Read]:  # noqa: ANN401  # a schema is a name, a list or a dict
+        """Yield the values in the order of their bytes."""
         kind = schema["type"] if isinstance(schema, dict) else schema
         if isinstance(schema, list):
-            self._union(schema, field)
+            yield from self._union(source, schema, field)
         elif isinstance(kind, dict | list):
-            self.read(kind, field)
+            yield from self._values(source, kind, field)
         elif kind in self._named and schema != self._named[kind]:
-            self.read(self._named[kind], field)
+            yield from self._values(source, self._named[kind], field)
         elif kind in ("record", "error"):
             for each in schema["fields"]:
-                self.read(each["type"], f"{field}.{each['name']}")
+                yield from self._values(source, each["type"], f"{field}.{each['name']}")
         elif kind == "array":
-            for _ in self._entries(field):
-                self.read(schema["items"], f"{field}[...]")
+            yield from self._entries(source, [schema["items"]], field)
         elif kind == "map":
-            for _ in self._entries(field):
-                self._value("string", f"{field}[...]")
-                self.read(schema["values"], f"{field}[...]")
+            yield from self._entries(source, ["string", schema["values"]], field)
         else:
-            self._value(schema, field)
+            yield self._one(source, schema, field)[1]
 
-    def _value(self, schema: Any, field: str) -> object:  # noqa: ANN401  # as above
+    def _one(self, source: BytesIO, schema: Any, field: str, framing: bool = False) -> tuple[object, _Read]:  # noqa: ANN401  # as above
         from fastavro import schemaless_reader
 
-        self._left -= 1
-        if self._left < 0:
-            raise OverflowError("too many values")
-        start = self._input.tell()
+        value: object = None
+        failure: Exception | None = None
+        start = source.tell()
         try:
-            return schemaless_reader(self._input, schema, None)
+            value = schemaless_reader(source, schema, None)
         except UnicodeDecodeError as error:
-            raise _Unreadable(field, self._input.tell() - len(error.object) + error.start, error) from error
-        except Exception as error:
-            raise _Unreadable(field, start, error) from error
+            start, failure = source.tell() - len(error.object) + error.start, error
+        except Exception as error:  # noqa: BLE001 (the decoder's errors have no common class)
+            failure = error
+        return value, _Read(field, start, source.tell(), failure, framing)
 
-    def _union(self, schemas: list[Any], field: str) -> None:
-        start = self._input.tell()
-        index = cast(int, self._value("long", field))
-        try:
-            schema = schemas[index]
-        except IndexError as error:
-            raise _Unreadable(field, start, error) from error
-        self.read(schema, field)
+    def _union(self, source: BytesIO, schemas: list[Any], field: str) -> Iterator[_Read]:
+        index, read = self._one(source, "long", field, framing=True)
+        if read.error is None:
+            try:
+                schema = schemas[cast(int, index)]
+            except IndexError as error:
+                read = replace(read, error=error)
+        yield read
+        if read.error is None:
+            yield from self._values(source, schema, field)
 
-    def _entries(self, field: str) -> Iterator[None]:
-        """Yield for each entry of an array or a map, whose blocks begin with their number of entries, negative if a size follows."""
-        while count := cast(int, self._value("long", field)):
-            if count < 0:
-                self._value("long", field)
-            for _ in range(abs(count)):
-                yield
+    def _entries(self, source: BytesIO, schemas: list[Any], field: str) -> Iterator[_Read]:
+        """Yield the values of an array or a map, whose blocks begin with their number of entries, negative if a size follows."""
+        while True:
+            count, read = self._one(source, "long", field, framing=True)
+            yield read
+            if not count:
+                return
+            if cast(int, count) < 0:
+                yield self._one(source, "long", field, framing=True)[1]
+            for _ in range(abs(cast(int, count))):
+                for schema in schemas:
+                    yield from self._values(source, schema, f"{field}[...]")
 
 
 class _Part(NamedTuple):

@@ -14,7 +14,7 @@ import sysconfig
 import traceback
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import dropwhile
+from itertools import count, dropwhile
 from types import FrameType
 from typing import Self, TypeVar
 
@@ -32,8 +32,22 @@ _FIRST, _LAST = 6, 12
 _FIELD = re.compile(r" - at (?:`key` in )?`(\$[^`]{0,200})`$")
 _MISSING_FIELD = re.compile(r"^Object missing required field `([^`]{0,200})`")
 _MISSING_PROPERTY = re.compile(r"^'([^']{0,200})' is a required property$")
-_PATH_OF_NAMES = re.compile(r"\$(?:\.[^.\[\]]+)*")
-"""A path through objects only. `[...]` is any entry of a list or of a dict, and does not say which."""
+_PATH = re.compile(r"\$(?:\.[^.\[\]]+|\[\d+\])*")
+"""A path to one value. `[...]` is any entry of a list or of a dict, and does not say which."""
+_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
+_NAMED = ("properties", "patternProperties", "dependentSchemas", "dependencies")
+"""Keywords of JSON Schema after which a path has a name that the schema's author chose, which may be a keyword too."""
+_ENTRIES = (
+    "patternProperties",
+    "additionalProperties",
+    "unevaluatedProperties",
+    "items",
+    "prefixItems",
+    "additionalItems",
+    "unevaluatedItems",
+)
+"""Keywords of JSON Schema that lead to any entry."""
+_ANY = object()
 _SPACE = re.compile(r"[ \t\n\r]*")
 _BYTE = re.compile(r"\(byte (\d+)\)$")
 _OTHER_SIZE = re.compile(r"^unpack requires a buffer of (\d+) bytes$")
@@ -91,7 +105,7 @@ def with_place(error: E, data: bytes, byte: int | None, field: str | None = None
 def note_place_in(data: bytes, start: int, part: bytes, error: BaseException, step: str = "") -> None:
     """Note on the exception of the serde that read `part`, which begins at `start` in `data`, where in `data` it failed. `step`: the part
     as a step of the field's path."""
-    field, byte = _position(error, part)
+    field, byte = position(error, part)
     path = f"${step}{field[1:] if field else ''}" if step or field else None
     if (path is not None or byte is not None) and _notes(error) is not None:
         with_place(error, data, None if byte is None else start + byte, path)
@@ -118,10 +132,10 @@ def details_of(error: BaseException, key: bytes | None, value: bytes | None, nod
     serde = part = field = byte = None
     if isinstance(error, DeserializationError):
         node, serde, part = error.node or node, error.serde, error.part
-        field, byte = _position(cause, (key if part == "key" else value) or b"")
+        field, byte = position(cause, (key if part == "key" else value) or b"")
     elif isinstance(error, SerializationError):
         serde, part = error.serde, "key" if error.is_key else "value"
-        field, _ = _position(cause, b"")
+        field, _ = position(cause, b"")
     elif isinstance(error, ProcessingError):
         node = error.node_label or node
     chain = _chain(cause)
@@ -185,61 +199,73 @@ def _formatted(frames: list[_Frame]) -> Iterable[str]:
     return [*first, f"  … {len(frames) - _FIRST - _LAST} frames\n", *last]
 
 
-def _position(error: BaseException, raw: bytes) -> tuple[str | None, int | None]:
-    """Return the field and the byte at which a serde failed, as far as its error, or one that led to it, says."""
+def position(error: BaseException, raw: bytes) -> tuple[str | None, int | None]:
+    """Return the field and the byte in `raw` at which a serde failed, as far as its error, or one that led to it, says."""
     field: str | None = None
     byte: int | None = None
     chain = _chain(error)
     for place in (note for each in chain for note in reversed(_notes(each) or []) if isinstance(note, Place)):
-        start = raw.find(place.data)  # after what a serde around it has removed
-        return place.field, None if place.byte is None or start < 0 else start + place.byte
+        return place.field, None if place.byte is None else _byte_in(raw, place.data, place.byte)  # a serde around it may have removed some
     for each in chain:
         if isinstance(each, UnicodeDecodeError):
-            byte = max(0, raw.find(each.object)) + each.start
+            byte = _byte_in(raw, each.object, each.start)
         elif isinstance(each, json.JSONDecodeError):
-            byte = max(0, raw.find(each.doc.encode(errors="surrogatepass"))) + len(each.doc[: each.pos].encode(errors="surrogatepass"))
+            before, after = (part.encode(errors="surrogatepass") for part in (each.doc[: each.pos], each.doc[each.pos :]))
+            byte = _byte_in(raw, before + after, len(before))
         elif type(each) in (msgspec.DecodeError, msgspec.ValidationError):
             text = text_of(each)
             at, path = _BYTE.search(text), _FIELD.search(text)
             field = path[1] if path else field
             if at or text == "Input data was truncated":
                 byte = int(at[1]) if at else len(raw)
-            elif "at `key` in" not in text:
-                byte = _byte_of_value(raw, field or "$")
+            elif "at `key` in" not in text and _PATH.fullmatch(field or "$"):
+                byte = _byte_of_value(raw, [name or int(index) for name, index in _STEP.findall(field or "")])
             if missing := _MISSING_FIELD.search(text):
                 field = f"{field or '$'}.{missing[1]}"
         elif isinstance(each, struct.error):  # of a number, after or before which the bytes end
             size = _OTHER_SIZE.search(text_of(each))
             byte = min(int(size[1]), len(raw)) if size else byte
-        else:
-            field = _of_schema(each) or field
+        elif (found := _place_of_schema(each, raw)) is not None:
+            field, byte = found
     return field, byte
 
 
-def _byte_of_value(raw: bytes, path: str) -> int | None:
-    """Return the index at which the value of this path begins in JSON; None if the path is not of one value."""
-    if not _PATH_OF_NAMES.fullmatch(path):
-        return None
+def _byte_in(raw: bytes, part: bytes, at: int) -> int | None:
+    """Return the index in `raw` of index `at` in a part of it; None if it is no part of it, but decoded from it."""
+    start = len(raw) - len(part) if raw.endswith(part) else raw.find(part)
+    return None if start < 0 else start + at
+
+
+def _byte_of_value(raw: bytes, path: Iterable[object], value: object = _ANY) -> int | None:
+    """Return the index at which the value of this path of names and indices begins in JSON; None if it is not there once, or is not
+    `value`."""
     try:
         text = raw.decode()
         json.loads(text)
         at = _after_space(text, 0)
-        for name in path.split(".")[1:]:
-            [at] = [start for key, start in _members(text, at) if key == name]
-        return len(text[:at].encode())
+        for step in path:
+            [at] = [start for name, start in _members(text, at) if name == step]
+        found: object = json.JSONDecoder().raw_decode(text, at)[0]
     except (ValueError, RecursionError):  # the bytes are not JSON, or the name is not there just once: nothing is known
         return None
+    return len(text[:at].encode()) if value is _ANY or found == value else None
 
 
 def _members(text: str, at: int) -> Iterator[tuple[object, int]]:
-    """Yield name and start of each value of the JSON object at this index; nothing if the value there is not an object."""
+    """Yield name or index and start of each value of the JSON object or array at this index; nothing if another value is there."""
     read = json.JSONDecoder().raw_decode
-    more = text[at] == "{" and text[_after_space(text, at + 1)] != "}"
-    while more:
-        name, at = read(text, _after_space(text, at + 1))
-        start = _after_space(text, _after_space(text, at) + 1)
-        yield name, start
-        at = _after_space(text, read(text, start)[1])
+    is_object, first = text[at] == "{", _after_space(text, at + 1)
+    more = text[at] in "{[" and text[first] not in "}]"
+    for index in count():
+        if not more:
+            return
+        at = _after_space(text, at + 1)
+        name: object = index
+        if is_object:
+            name, at = read(text, at)
+            at = _after_space(text, _after_space(text, at) + 1)
+        yield name, at
+        at = _after_space(text, read(text, at)[1])
         more = text[at] == ","
 
 
@@ -248,17 +274,22 @@ def _after_space(text: str, at: int) -> int:
     return found.end() if found else at
 
 
-def _of_schema(error: BaseException) -> str | None:
-    """Return the field of a jsonschema error from the path in its schema: the path in the data has keys of the record."""
-    path: object = getattr(error, "absolute_schema_path", None)
-    if not isinstance(path, Iterable):
+def _place_of_schema(error: BaseException, raw: bytes) -> tuple[str | None, int | None] | None:
+    """Return the place of a jsonschema error; None for another one. Its path in the data may have keys of the record, so the field is named
+    by the path in the schema."""
+    path, schema_path = (getattr(error, name, None) for name in ("absolute_path", "absolute_schema_path"))
+    if not isinstance(path, Iterable) or not isinstance(schema_path, Iterable):
         return None
-    steps, field = iter(path), "$"
+    path, steps, fields = list(path), iter(schema_path), list[str]()
     for step in steps:
+        name = next(steps, None) if step in _NAMED else None
         if step == "properties":
-            field += f".{next(steps, '')}"
-        elif step in ("items", "prefixItems", "additionalProperties", "patternProperties"):
-            field += "[...]"
+            fields.append(f".{name}")
+        elif step in _ENTRIES:
+            fields.append("[...]")
+    byte = _byte_of_value(raw, path, getattr(error, "instance", None))
+    if len(fields) < len(path):  # by a keyword that is not known here
+        return None, byte
     if missing := _MISSING_PROPERTY.search(str(getattr(error, "message", ""))):
-        field += f".{missing[1]}"
-    return writable(field)
+        path, fields = [*path, missing[1]], [*fields[: len(path)], f".{missing[1]}"]
+    return writable("".join(["$", *fields[: len(path)]])), byte

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import cast
@@ -204,11 +205,16 @@ class Order(msgspec.Struct):
 
 
 class WithPrefix(serdes.Serde[object]):
-    def __init__(self) -> None:
-        super().__init__(lambda topic, headers, data: json.dumps(data).encode(), self._read, name="prefixed")
+    def __init__(self, name: str = "prefixed", content: Callable[[bytes], bytes] = lambda data: data[5:]) -> None:
+        super().__init__(lambda topic, headers, data: json.dumps(data).encode(), self._read, name=name)
+        self._content = content
 
     def _read(self, topic: str, headers: object, data: bytes) -> object:
-        return json.loads(data[5:])
+        return json.loads(self._content(data))
+
+
+COUNTED = serdes.json_schema("mock://counted", '{"properties": {"amount": {"properties": {"cents": {"type": "integer"}}}}}')
+FRAMING = (COUNTED.serializer("in")({}) or b"")[:5]
 
 
 @pytest.mark.parametrize(
@@ -222,6 +228,9 @@ class WithPrefix(serdes.Serde[object]):
         (serdes.JSON, b'{"a": \xff}', "JSON", None, 6),
         (S, b"abc\xffd", "STRING", None, 3),
         (WithPrefix(), b"\0\0\0\0\1[1, x]", "prefixed", None, 9),
+        (WithPrefix("zlib", zlib.decompress), zlib.compress(b"[1, x]"), "zlib", None, None),
+        (COUNTED, FRAMING + b'{"amount": {"cents": "x"}}', "json_schema", "$.amount.cents", 26),
+        (COUNTED, FRAMING + b'{"amount": x}', "json_schema", None, 16),
         (L, b"123", "LONG", None, 3),
         (L, b"123456789", "LONG", None, 8),
         (serdes.BOOLEAN, b"\2", "BOOLEAN", None, 0),
@@ -247,7 +256,7 @@ def test_a_pause_names_the_serde_the_field_and_the_byte(
         details = pause_of(driver).details
         assert details is not None
         assert (details.node, details.serde, details.part, details.field, details.byte) == ("orders", name, "value", field, byte)
-        assert (details.location is None) == (name not in ("prefixed", "UUID")), "no Python code but Penstock's"
+        assert (details.location is None) == (name not in ("prefixed", "zlib", "json_schema", "UUID")), "no Python code but Penstock's"
 
 
 def test_the_serde_of_a_store_is_named_with_its_line_and_a_handler_logs_both_lines(caplog: pytest.LogCaptureFixture) -> None:
