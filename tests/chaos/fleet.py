@@ -34,8 +34,8 @@ from tests.chaos.sabotage import topology
 from tests.chaos.witness import Changelogs, committed, each_update_once, stores_equal_their_changelogs, truth
 from tests.support import Kafka, wait_until
 from tests.support.engine import events_of_kind
-from tests.support.fleets import ran_nothing_twice
-from tests.support.instances import Application, coordination_log
+from tests.support.fleets import ran_nothing_twice, settled_log
+from tests.support.instances import Application
 
 PARTITIONS, KEYS, RATE = 4, 300, 1_000
 SESSION_MS, COMMIT_MS = 2_000, 100
@@ -111,12 +111,12 @@ class FleetChaos:
             wait_until(lambda: sum(committed(broker, app.id, [source]).values()) == end, CATCH_UP_SECONDS, "the end of the input")
             wait_until(lambda: len(broker.consume(outputs[1])) == end, CATCH_UP_SECONDS, "the end of the repartition topic")
             fleet.settle()
-            log = coordination_log(broker, app.id)
+            log = settled_log(broker, app.id, fleet.tasks)
             for name in list(app.processes):
                 assert app.stop(name) == 0, app.log(name)[-4000:]
         finally:
             app.kill_all()
-        ran_nothing_twice(log, fleet.tasks)
+        ran_nothing_twice(log)
         self._verdict(app, outputs)
         self.say(
             f"{time.monotonic() - began:6.1f} s  {count} events: each output once, every store as its changelog says\n\n{self.table()}"

@@ -22,8 +22,7 @@ from penstock.orchestration.instances.operations import Operations
 from tests.dagster.telling import Project
 from tests.dagster.test_commands import penstock
 from tests.support import ROOT, wait_until
-from tests.support.fleets import ran_nothing_twice
-from tests.support.instances import coordination_log
+from tests.support.fleets import ran_nothing_twice, settled_log
 
 PARTITIONS, KEYS, RATE = 4, 40, 200
 CODE = """
@@ -109,7 +108,7 @@ def test_an_operator_a_sink_and_a_store_more_are_rolled_out_under_load_and_nothi
             wait_until(lambda: all(times and times[-1] > since for times in watch.times), 60, "outputs of all partitions")
         wait_until(lambda: watch.records >= load.records, 60, f"{load.records} outputs")
     assert not check.wrong and check.seen == load.written, f"{watch.records} outputs of {load.records}, {check.wrong} of them wrong"
-    ran_nothing_twice(coordination_log(broker, application), {f"0_{number}" for number in range(PARTITIONS)})
+    ran_nothing_twice(settled_log(broker, application, [f"0_{number}" for number in range(PARTITIONS)]))
     assert broker.consume(f"{application}-copies"), "the new sink"
     assert actions(deployed) == ["deploy started", "instance deployed", "instance deployed", "deploy ended"]
 

@@ -30,8 +30,10 @@ from penstock.runtime.model.ids import TaskId, TopicPartition
 from penstock.runtime.model.states import TaskKind, TaskState
 
 TASKS = frozenset(TaskId(0, number) for number in range(5))
-LAYOUT = TopicLayout({}, TASKS, frozenset(), frozenset(), TopicPartition("guard", 0))
+LAYOUT = TopicLayout({}, TASKS, frozenset({TaskId(0, 0), TaskId(0, 1)}), frozenset(), TopicPartition("guard", 0))
 NAMES = ("a/1", "a/2", "b/1")
+LONG_MS = 60_000
+"""Longer than any reservation."""
 
 
 @dataclass(slots=True)
@@ -126,8 +128,9 @@ class Worker:
         self.joined, self.leads, self.alive = True, False, True
         world.group.append(self.member_id)
         world.rebalance()
+        self.clock = Clock()
         config = StreamsConfig({"application.id": "app", "bootstrap.servers": "nowhere:1"})
-        self.leader = Leader(config, LAYOUT, cast(Any, self), cast(Any, self), cast(Any, self), self.registry, cast(Any, self), Clock())
+        self.leader = Leader(config, LAYOUT, cast(Any, self), cast(Any, self), cast(Any, self), self.registry, cast(Any, self), self.clock)
         self.leader.begin(self.name)
         self.report()
 
@@ -209,8 +212,8 @@ class Worker:
         self.obey()
         self.leader.step()
 
-    def announce(self, dead: Worker) -> None:
-        death = Death(instance=dead.instance, worker=dead.worker, incarnation=dead.incarnation, by=self.name, at_ms=0)
+    def announce(self, dead: Worker, by: str = "") -> None:
+        death = Death(instance=dead.instance, worker=dead.worker, incarnation=dead.incarnation, by=by or self.name, at_ms=0)
         self.world.log.append((death.key, encode(death)))
 
 
@@ -440,6 +443,40 @@ class Leaders(RuleBasedStateMachine):
                     self.workers[name].step()
 
         self.world.in_transaction = meanwhile
+
+    @rule(order=st.permutations(NAMES), rounds=st.lists(st.integers(0, 3), min_size=len(NAMES), max_size=len(NAMES)))
+    def all_die_at_once_and_start_again(self, order: list[str], rounds: list[int]) -> None:
+        """In any order, beside the sessions of the dead. Each reports the death of its former incarnation first, and joins once those
+        before it have run for some rounds."""
+        dead = dict(self.workers)
+        for worker in dead.values():
+            worker.alive = False
+        for name in order:
+            self.incarnations += 1
+            dead[name].announce(dead[name], by=f"{name}/{self.incarnations}")
+        for place, name in enumerate(order):
+            settle(*self.awake(), rounds=rounds[place])
+            self.workers[name] = Worker(self.world, name, self.incarnations - len(order) + 1 + place)
+
+    @rule()
+    def comes_to_rest(self) -> None:
+        """Sessions end, reservations expire, who was dropped joins again. Then each task is granted to one member, and runs there."""
+        self.world.in_transaction = None
+        for member_id in set(self.world.group) - {worker.member_id for worker in self.awake()}:
+            self.world.group.remove(member_id)
+            self.world.rebalance()
+        for worker in self.awake():
+            if worker.member_id not in self.world.group:
+                self.incarnations += 1
+                self.workers[worker.name.rpartition("/")[0]] = Worker(self.world, worker.name.rpartition("/")[0], self.incarnations)
+        settle(*self.awake())
+        for worker in self.awake():
+            worker.clock.now += LONG_MS
+        settle(*self.awake())
+        last = decode(*self.world.log[self.world.assignments])
+        assert isinstance(last, Assignment)
+        assert sorted(task for grant in last.grants for task in grant.active) == sorted(map(str, TASKS)), "orphans, or tasks granted twice"
+        assert sorted(task for worker in self.awake() for task in worker.running) == sorted(map(str, TASKS))
 
     @invariant()
     def no_task_runs_twice(self) -> None:

@@ -97,11 +97,22 @@ class Fleet:
         return coordination_log(self.app.broker, self.app.id)
 
 
-def ran_nothing_twice(log: list[tuple[int, Record]], tasks: set[str]) -> None:
-    """Check in log order that no task was granted while a live member might still run it, and that each task is now granted to one
-    member."""
+def settled_log(broker: Kafka, application_id: str, tasks: Collection[str], seconds: float = 45) -> list[tuple[int, Record]]:
+    """Wait until the last assignment grants each task to one member; return the log. A task that is handed over at this moment is granted
+    to none."""
+
+    def settled() -> list[tuple[int, Record]] | None:
+        log = coordination_log(broker, application_id)
+        last = next((record for _, record in reversed(log) if isinstance(record, Assignment)), None)
+        granted = [] if last is None else sorted(task for grant in last.grants for task in grant.active)
+        return log if granted == sorted(tasks) else None
+
+    return wait_until(settled, seconds, "an assignment that grants each task once, without orphans") or []
+
+
+def ran_nothing_twice(log: list[tuple[int, Record]]) -> None:
+    """Check in log order that no task was granted while a live member might still run it."""
     open_at: dict[str, set[str]] = {}
-    granted: list[str] = []
     for place, (offset, record) in enumerate(log):
         match record:
             case Member():
@@ -111,11 +122,11 @@ def ran_nothing_twice(log: list[tuple[int, Record]], tasks: set[str]) -> None:
             case Assignment():
                 dead = _tombstones_after(log, place)
                 granted = [task for grant in record.grants for task in grant.active]
+                assert len(granted) == len(set(granted)), f"the assignment at {offset} grants a task twice: {sorted(granted)}"
                 for grant in record.grants:
                     others = {task: who for who, mine in open_at.items() if who not in dead | {grant.who} for task in mine}
                     twice = {task: others[task] for task in grant.active if task in others}
                     assert not twice, f"the assignment at {offset} grants {grant.who} what others may run: {twice}"
-    assert sorted(granted) == sorted(tasks), "orphans, or tasks granted twice"
 
 
 def _tombstones_after(log: list[tuple[int, Record]], place: int) -> set[str]:
@@ -153,4 +164,4 @@ def fleet(
             wait_until(lambda: watch.records >= load.records, 60, f"{load.records} outputs")
             time.sleep(0.3)  # the last output may be a duplicate
         assert not check.wrong and check.seen == load.written, f"{watch.records} outputs of {load.records}, {check.wrong} of them wrong"
-        ran_nothing_twice(found.log(), {f"0_{number}" for number in range(partitions)})
+        ran_nothing_twice(settled_log(broker, app.id, [f"0_{number}" for number in range(partitions)]))

@@ -7,7 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,6 +40,8 @@ class Application:
     settings: dict[str, object] = field(default_factory=dict)
     factory: str = "tests.support.instances:build"
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    started_ms: dict[str, int] = field(default_factory=dict)
+    """Time of each instance's last start (Unix ms)."""
 
     def start(self, name: str, **more: object) -> subprocess.Popen[bytes]:
         """Start an instance, or start it again with its state. `more` is configuration of this instance alone."""
@@ -61,6 +64,7 @@ class Application:
         path = self.folder / f"{name}.json"
         path.write_text(json.dumps(settings))
         environment = {**os.environ, "TEST_SOURCE": self.source, "TEST_OUTPUT": self.output}
+        self.started_ms[name] = time.time_ns() // 1_000_000
         process = subprocess.Popen([sys.executable, "-m", "penstock.runtime.instance", "--config", str(path)], cwd=ROOT, env=environment)
         self.processes[name] = process
         return process
@@ -93,10 +97,11 @@ class Application:
         self.broker.produce(self.source, [(f"k{number % keys}", "v") for number in range(records)])
 
     def becomes(self, wanted: dict[str, int], seconds: float = 45) -> None:
-        """Wait until exactly these members run this many tasks each, all of them RUNNING."""
+        """Wait until exactly these members run this many tasks each, all of them RUNNING. The last records of processes that were killed
+        before the last start of their instance do not count."""
 
         def as_wanted() -> bool:
-            reports = self.reports()
+            reports = members(self.broker, self.id, self.started_ms)
             return {name: len(tasks) for name, tasks in reports.items()} == wanted and {
                 state for tasks in reports.values() for state in tasks.values()
             } <= {"RUNNING"}
@@ -121,13 +126,16 @@ class Application:
         assert updates() == wanted
 
 
-def members(broker: Kafka, application_id: str) -> dict[str, dict[str, str]]:
-    """Return the tasks that each member of an application reports: state by task. Empty if there is no such application."""
+def members(broker: Kafka, application_id: str, since_ms: Mapping[str, int] | None = None) -> dict[str, dict[str, str]]:
+    """Return the tasks that each member of an application reports: state by task. Empty if there is no such application. Incarnations that
+    began before the time in `since_ms` (Unix ms, by instance) are left out."""
     if coordination_topic(application_id) not in broker.topics():
         return {}
     with CommandClient(application_id, broker.bootstrap_servers, "test") as client:
         found: dict[str, dict[str, str]] = {}
         for member in client.members():  # an instance has a member per worker
+            if since_ms is not None and member.incarnation < since_ms.get(member.instance, 0):
+                continue
             found.setdefault(member.instance, {}).update({task: member.tasks[task].state.value for task in member.active})
         return found
 
