@@ -37,62 +37,80 @@ def avro_changes(written: str, read: str) -> list[str]:
 
 
 def avro_removals(written: str, read: str) -> list[str]:
-    """Return the fields of the outermost record that were written and are no longer read, also not by an alias."""
-    try:
-        mine, theirs = msgspec.json.decode(written), msgspec.json.decode(read)
-    except msgspec.DecodeError:
-        return []
-    return _gone(mine, theirs) if _is_record(mine) and _is_record(theirs) else []
+    """Return the fields that were written and are no longer read, also not by an alias, with the path to each."""
+    return [each.at for each in _avro_losses(written, read) if not each.enum]
 
 
 def avro_renames(written: str, read: str) -> list[str]:
     """Return messages about removed fields for which a new one of the same type, with a default, was added, and about removed symbols of an
     enum that are read as its default while others were added. Without an alias, their values would be lost."""
+    return [each.text for each in _avro_losses(written, read) if each.text]
+
+
+class _Loss(NamedTuple):
+    """A field, or symbols of an enum, of which values would be lost. `text`: a message, if it was probably renamed."""
+
+    at: str
+    text: str = ""
+    enum: bool = False
+
+
+def _avro_losses(written: str, read: str) -> list[_Loss]:
     try:
         mine, theirs = _Schema(msgspec.json.decode(written)), _Schema(msgspec.json.decode(read))
-        return list(dict.fromkeys(_renames("", mine.root, mine, theirs.root, theirs, frozenset())))
+        return list(dict.fromkeys(_losses("", mine.root, mine, theirs.root, theirs, frozenset())))
     except (msgspec.DecodeError, KeyError, TypeError, AttributeError):
         return []
 
 
-def _renames(at: str, written: object, all_written: _Schema, read: object, all_read: _Schema, seen: _Seen) -> Iterator[str]:
+def _losses(at: str, written: object, all_written: _Schema, read: object, all_read: _Schema, seen: _Seen) -> Iterator[_Loss]:
     for mine in _branches(written, all_written):
         for theirs in _branches(read, all_read):
             if not isinstance(mine, dict) or not isinstance(theirs, dict) or mine["type"] != theirs["type"]:
                 continue
             if mine["type"] in ("array", "map"):
                 part = "items" if mine["type"] == "array" else "values"
-                yield from _renames(f"{at}[]", mine[part], all_written, theirs[part], all_read, seen)
-            elif mine["type"] == "enum" and _short(mine["name"]) == _short(theirs["name"]):
+                yield from _losses(f"{at}[]", mine[part], all_written, theirs[part], all_read, seen)
+            elif mine["type"] in _NAMED and not _named_alike(mine, theirs):
+                continue  # another member of the union
+            elif mine["type"] == "enum":
                 gone = [symbol for symbol in mine["symbols"] if symbol not in theirs["symbols"]]
                 added = [symbol for symbol in theirs["symbols"] if symbol not in mine["symbols"]]
                 if gone and added and "default" in theirs:
-                    yield (
+                    text = (
                         f"{_at(at)} may be {', '.join(gone)}, which is gone, and {', '.join(added)} is new: was it renamed? Its values "
                         f"would be read as {theirs['default']}"
                     )
+                    yield _Loss(at, text, enum=True)
             elif _is_record(mine) and _is_record(theirs) and (pair := (str(mine["name"]), str(theirs["name"]))) not in seen:
-                yield from _renamed_fields(at, mine, all_written, theirs, all_read, seen | {pair})
+                yield from _lost_fields(at, mine, all_written, theirs, all_read, seen | {pair})
 
 
-def _renamed_fields(
+def _lost_fields(
     at: str, written: Mapping[str, Any], all_written: _Schema, read: Mapping[str, Any], all_read: _Schema, seen: _Seen
-) -> Iterator[str]:
+) -> Iterator[_Loss]:
     old = {field["name"]: field for field in written["fields"]}
     new = [field for field in read["fields"] if not {field["name"], *field.get("aliases", ())} & old.keys()]
     for name in _gone(written, read):
         here = f"{at}.{name}" if at else name
-        alike = [field["name"] for field in new if field["type"] == old[name]["type"]]
-        if alike:
-            yield (
-                f"field {here} is gone and {' or '.join(alike)} of the same type is new: was it renamed? Its values would be lost; give "
-                f"the new field the alias {name}"
-            )
+        of = old[name]["type"]
+        alike = [field["name"] for field in new if of in (field["type"], _without_null(field["type"]))]
+        text = (
+            f"field {here} is gone and {' or '.join(alike)} of the same type is new: was it renamed? Its values would be lost; give "
+            f"the new field the alias {name}"
+        )
+        yield _Loss(here, text if alike else "")
     for field in read["fields"]:
         found = next((old[name] for name in (field["name"], *field.get("aliases", ())) if name in old), None)
         if found is not None:
             here = f"{at}.{field['name']}" if at else field["name"]
-            yield from _renames(here, found["type"], all_written, field["type"], all_read, seen)
+            yield from _losses(here, found["type"], all_written, field["type"], all_read, seen)
+
+
+def _without_null(node: object) -> object:
+    """Return T for the union of null and T."""
+    rest = [each for each in node if each != "null"] if isinstance(node, list) else []
+    return rest[0] if len(rest) == 1 else node
 
 
 def _gone(written: Mapping[str, Any], read: Mapping[str, Any]) -> list[str]:
@@ -200,8 +218,7 @@ def _same_kind(
         part = "items" if kind == "array" else "values"
         yield from _changes(f"{at}[]", written[part], all_written, read[part], all_read, seen)
     elif kind in ("record", "error", "enum", "fixed"):
-        names = {_short(read["name"]), *map(_short, read.get("aliases", []))}  # type: ignore[call-overload]  # a list of names
-        if _short(written["name"]) not in names:
+        if not _named_alike(written, read):
             yield f"{_at(at)} is {written['name']} and is read as {read['name']}, of which it is no alias"
         elif kind == "fixed" and written["size"] != read["size"]:
             yield f"{_at(at)} has {written['size']} bytes and is read with {read['size']}"
@@ -227,6 +244,11 @@ def _records(
             yield from _changes(here, found["type"], all_written, field["type"], all_read, seen | {pair})
         elif "default" not in field:
             yield f"field {here} is new and has no default: values that were written without it cannot be read"
+
+
+def _named_alike(written: Mapping[str, Any], read: Mapping[str, Any]) -> bool:
+    """Return True if a reader's type has the written one's name, also by an alias."""
+    return _short(written["name"]) in {_short(read["name"]), *map(_short, read.get("aliases", []))}
 
 
 def _kind(node: object) -> str:

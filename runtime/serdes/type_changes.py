@@ -4,7 +4,7 @@
 |---|---|
 | a field with a default, or an optional one, is added | fits |
 | a field is removed | fits: it is ignored when read, and missing when the value is written again; refused by `forbid_unknown_fields` |
-| a field is renamed | refused, even where the new one has a default (`was it renamed?`) |
+| a field is renamed: a new one has its type, or its type or None | refused, even where the new one has a default (`was it renamed?`) |
 | a required field is added | refused |
 | int → float, int or float → Decimal | fits |
 | a union, an enum, a literal or a constraint gets wider | fits; refused where it gets narrower |
@@ -36,36 +36,67 @@ def type_changes(written: Node, read: Node, filled: Collection[str] = ()) -> lis
 
 
 def removed_fields(written: Node, read: Node) -> list[str]:
-    """Return the outermost fields that were written and are no longer read."""
-    old, new = _fields(_resolved(written, written)), _fields(_resolved(read, read))
-    return [name for name in old if name not in new] if old and new else []
+    """Return the fields that were written and are no longer read, with the path to each."""
+    return list(dict.fromkeys(at for at, _ in _removed("", written, written, read, read, frozenset())))
 
 
 def likely_renames(written: Node, read: Node) -> list[str]:
-    """Return messages about removed fields for which a new one of the same type, with a default, was added.
+    """Return messages about removed fields for which a new one with a default was added, of the same type or of that type or None.
 
     Only the author knows whether such a field was renamed; its values would then be lost.
     """
-    return list(_renames("", written, written, read, read, frozenset()))
+    texts = (
+        f"field {at} is gone and {' or '.join(alike)} of the same type is new: was it renamed? Its values would be lost"
+        for at, alike in _removed("", written, written, read, read, frozenset())
+        if alike
+    )
+    return list(dict.fromkeys(texts))
 
 
-def _renames(at: str, written: Node, all_written: Node, read: Node, all_read: Node, seen: _Seen) -> Iterator[str]:
-    written, read = _resolved(written, all_written), _resolved(read, all_read)
-    if (id(written), id(read)) in seen:
-        return
-    seen |= {(id(written), id(read))}
+def _removed(at: str, written: Node, all_written: Node, read: Node, all_read: Node, seen: _Seen) -> Iterator[tuple[str, list[str]]]:
+    """Yield the path of each removed field, with the new fields beside it that may hold its values."""
+    for mine in _alternatives(written, all_written):
+        for theirs in _alternatives(read, all_read):
+            if mine["is"] == theirs["is"] and (id(mine), id(theirs)) not in seen and _same_tag(mine, theirs):
+                yield from _removed_inside(at, mine, all_written, theirs, all_read, seen | {(id(mine), id(theirs))})
+
+
+def _removed_inside(at: str, written: Node, all_written: Node, read: Node, all_read: Node, seen: _Seen) -> Iterator[tuple[str, list[str]]]:
     old, new = _fields(written), _fields(read)
     for name, field in old.items():
         here = f"{at}.{name}" if at else name
         if name in new:
-            yield from _renames(here, cast(Node, field["type"]), all_written, cast(Node, new[name]["type"]), all_read, seen)
-            continue
-        alike = [other for other, found in new.items() if other not in old and found["type"] == field["type"]]
-        if alike:
-            yield f"field {here} is gone and {' or '.join(alike)} of the same type is new: was it renamed? Its values would be lost"
+            yield from _removed(here, cast(Node, field["type"]), all_written, cast(Node, new[name]["type"]), all_read, seen)
+        else:
+            of = field["type"]
+            yield here, [other for other, found in new.items() if other not in old and of in (found["type"], _without_null(found["type"]))]
     for part in ("items", "values"):
         if isinstance(written.get(part), dict) and isinstance(read.get(part), dict):
-            yield from _renames(f"{at}[]", cast(Node, written[part]), all_written, cast(Node, read[part]), all_read, seen)
+            yield from _removed(f"{at}[]", cast(Node, written[part]), all_written, cast(Node, read[part]), all_read, seen)
+    if written["is"] == "tuple":
+        places = zip(cast(list[Node], written["fields"]), cast(list[Node], read["fields"]), strict=False)
+        for place, (mine, theirs) in enumerate(places):
+            here = f"{at}[{theirs.get('name', place)}]"
+            yield from _removed(here, cast(Node, mine["type"]), all_written, cast(Node, theirs["type"]), all_read, seen)
+
+
+def _alternatives(node: Node, root: Node) -> list[Node]:
+    """Return the members of a union, or the node itself."""
+    node = _resolved(node, root)
+    return [_resolved(each, root) for each in _members(node)] if node["is"] == "union" else [node]
+
+
+def _same_tag(written: Node, read: Node) -> bool:
+    """Return False for two members of tagged unions of which the second never reads what the first wrote."""
+    return written.get("tag") is None or read.get("tag") is None or written["tag"] == read["tag"]
+
+
+def _without_null(node: object) -> object:
+    """Return T for the union of T and null."""
+    if not isinstance(node, dict) or node["is"] != "union":
+        return node
+    rest = [each for each in _members(node) if each["is"] != "null"]
+    return rest[0] if len(rest) == 1 else node
 
 
 class _Comparison:

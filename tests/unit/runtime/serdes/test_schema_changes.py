@@ -16,7 +16,7 @@ from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorP
 
 from penstock import serdes
 from penstock.runtime.serdes.schema_changes import avro_changes, protobuf_changes
-from penstock.runtime.serdes.serde_format import format_changes, format_removals, versions_changes
+from penstock.runtime.serdes.serde_format import SerdeFormat, format_changes, format_removals, versions_changes
 
 N: dict[str, object] = {"name": "n", "type": "int"}
 
@@ -116,8 +116,27 @@ def test_a_field_or_symbol_that_was_probably_renamed_is_refused_and_a_field_that
         "the value may be B, which is gone, and C is new: was it renamed? Its values would be read as A"
     ]
     assert changed(enum("A", "B"), enum("A", default="A")) == []
+    maybe: dict[str, object] = {"name": "count", "type": ["null", "int"], "default": None}
+    assert changed(record(N), record(maybe)) == [
+        "field n is gone and count of the same type is new: was it renamed? Its values would be lost; give the new field the alias n"
+    ]
     both, one = (serdes.avro("mock://schemas", json.dumps(record(*fields))).format() for fields in ((N, renamed), (N,)))
     assert (format_removals(both, one), format_removals(one, both)) == (["count"], [])
+
+
+def test_records_of_a_union_are_compared_with_their_namesakes_only() -> None:
+    m: dict[str, object] = {"name": "m", "type": "int", "default": 0}
+
+    def outer(*members: dict[str, object], more: tuple[dict[str, object], ...] = ()) -> SerdeFormat:
+        schema = record({"name": "in", "type": ["null", *members]}, *more, name="Outer")
+        return serdes.avro("mock://schemas", json.dumps(schema)).format()
+
+    one, other = record(N, name="One"), record(m, name="Other")
+    first, wider, removed = outer(one, other), outer(one, other, more=(m,)), outer(record(name="One"), other)
+    assert (versions_changes([first], first), versions_changes([first], wider), versions_changes([first], removed)) == ([], [], [])
+    assert (format_removals(first, wider), format_removals(first, removed)) == ([], ["in.n"])
+    [renamed] = versions_changes([first], outer(record(m, name="One"), other))
+    assert renamed.startswith("field in.n is gone and m of the same type is new")
 
 
 def message(*fields: tuple[str, int, str], required: bool = False) -> str:

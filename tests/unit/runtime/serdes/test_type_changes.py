@@ -6,6 +6,7 @@ import datetime as dt
 import enum
 import itertools
 import uuid
+from collections.abc import Callable
 from decimal import Decimal
 from types import GenericAlias
 from typing import Annotated, Any, Literal, NamedTuple, NotRequired, TypedDict
@@ -94,6 +95,21 @@ class Full(TypedDict):
     b: int
 
 
+class Former(msgspec.Struct, tag="part"):
+    a: int
+
+
+class Renamed(msgspec.Struct, tag="part"):
+    b: int = 0
+
+
+RENAMED_INSIDE: list[tuple[Callable[[Any], object], str]] = [
+    (lambda part: part | None, "field a is gone and b of the same type is new"),
+    (lambda part: list[part | None], "field [].a is gone and b of the same type is new"),  # type: ignore[valid-type]  # a class at run time
+    (lambda part: dict[str, tuple[int, part]], "field [][1].a is gone and b of the same type is new"),  # type: ignore[valid-type]  # a class at run time
+    (lambda part: part | Cat | Dog, "field a is gone and b of the same type is new"),
+]
+
 NUMBERS = itertools.count()
 
 
@@ -140,6 +156,8 @@ REFUSED: list[tuple[object, object, str]] = [
     (struct([N]), struct([N, ("m", str)]), "field m is new and has no default"),
     (struct([N]), struct([("m", int)]), "field m is new and has no default"),
     (struct([N]), struct([("m", int, 0)]), "field n is gone and m of the same type is new: was it renamed?"),
+    (struct([N]), struct([("m", int | None, None)]), "field n is gone and m of the same type is new: was it renamed?"),
+    *((of(Former), of(Renamed), told) for of, told in RENAMED_INSIDE),
     (struct([("n", float)]), struct([N]), "field n is float and is read as int"),
     (struct([N]), struct([("n", str)]), "field n is int and is read as str"),
     (struct([N]), struct([("n", bool)]), "field n is int and is read as bool"),
