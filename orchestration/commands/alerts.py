@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from penstock.orchestration.alerts import alert_text, alerts
 from penstock.orchestration.alerts.incidents import INSTANCE_DIED
 from penstock.orchestration.commands.common import (
+    CompactRows,
     Json,
     JsonValue,
     Named,
@@ -24,21 +25,19 @@ from penstock.orchestration.commands.common import (
     ago_ms,
     catch_up,
     clock,
-    compact,
-    err,
     explained,
     out,
     print_json,
     project,
     say,
     show,
-    table,
     targets,
     warn,
 )
 from penstock.orchestration.database import ControlPlaneError, audit
 from penstock.orchestration.database.models import Alert, AlertState, AuditEntry, Task, from_ms
 from penstock.orchestration.declarations.applications import Application, Severity
+from penstock.orchestration.drawing.console import Wrapped
 from penstock.orchestration.instances.operations import Operations
 from penstock.orchestration.kafka.event_text import brief
 from penstock.orchestration.kafka.observer import Condition, Observer
@@ -161,7 +160,7 @@ def _from_database(everything: bool, limit: int, application: str | None, as_jso
         operations.control_plane.close()
     if as_json:
         return [*(_row(alert) for alert in found), *unseen]
-    notes = [Text(f"no alert yet (Dagster's sensors open them): {row['what']}", style="yellow") for row in unseen]
+    notes = [Wrapped(f"no alert yet (Dagster's sensors open them): {row['what']}", "yellow") for row in unseen]
     if not found:
         return Group(*notes, *_hints(unseen)) if notes else Text("no alerts")
     several = len({alert.application for alert in found}) > 1
@@ -173,16 +172,17 @@ def _from_database(everything: bool, limit: int, application: str | None, as_jso
             "state": "" if alert.state == AlertState.OPEN.value else alert.state,
             "count": str(alert.count) if alert.count > 1 else "",
             "application": alert.application if several else "",
-            "what": Text(alert.title),
+            "what": alert.title,
         }
         for alert in sorted(found, key=lambda alert: (-Severity(alert.severity).rank, -alert.id))
     ]
-    return Group(compact(cells), *notes, *_hints(unseen), Text("penstock alerts show N: the details, and the next commands", style="dim"))
+    more = Wrapped("penstock alerts show N: the details, and the next commands", "dim")
+    return Group(CompactRows(cells, ("alert", "since", "severity", "state")), *notes, *_hints(unseen), more)
 
 
-def _hints(unseen: Sequence[dict[str, object]]) -> list[Text]:
+def _hints(unseen: Sequence[dict[str, object]]) -> list[Wrapped]:
     """Return the next commands for problems without an alert."""
-    return [Text(str(hint), style="dim") for hint in dict.fromkeys(row["next"] for row in unseen)]
+    return [Wrapped(str(hint), "dim") for hint in dict.fromkeys(row["next"] for row in unseen)]
 
 
 def _paused_without_alert(session: Session, application: str | None) -> list[dict[str, object]]:
@@ -250,21 +250,25 @@ def _conditions(observer: Observer) -> list[tuple[str, Condition]]:
 
 def _from_kafka(reason: str, application: str | None, servers: str | None, as_json: bool) -> RenderableType | JsonValue:
     """Show the current problems visible on Kafka, and state that they come from Kafka alone."""
-    err.print(
-        f"{reason}. Only problems that Kafka shows are listed; numbers, acknowledgements, comments and history are in the database.",
-        style="yellow",
-        markup=False,
-    )
+    warn(f"{reason}. Only problems that Kafka shows are listed; numbers, acknowledgements, comments and history are in the database.")
     found = [each for target in targets(application, servers) for each in _conditions(target.observer)]
     if as_json:
         names = ("kind", "severity", "subject", "what", "since_ms")
         return [{"application": name, "source": "kafka", **{key: getattr(each, key) for key in names}} for name, each in found]
     if not found:
         return Text("no problem is visible in Kafka")
-    shown = table("since", "severity", "kind", "application", "what")
-    for name, each in found:
-        shown.add_row(ago_ms(each.since_ms), each.severity, each.kind, name, Text(each.what))
-    return shown
+    several = len({name for name, _ in found}) > 1
+    cells: list[dict[str, str | Text]] = [
+        {
+            "since": ago_ms(each.since_ms),
+            "severity": Text(each.severity, style="red" if each.severity == Severity.ERROR.value else ""),
+            "kind": each.kind,
+            "application": name if several else "",
+            "what": each.what,
+        }
+        for name, each in sorted(found, key=lambda entry: -Severity(entry[1].severity).rank)
+    ]
+    return CompactRows(cells, ("severity", "kind", "since"))
 
 
 def _row(alert: Alert) -> dict[str, object]:

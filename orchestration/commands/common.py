@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from confluent_kafka import KafkaException
-from rich.console import Console, RenderableType
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
 from penstock.orchestration.declarations.applications import Application, Applications, WrongDeclarationError
 from penstock.orchestration.declarations.errors import ExpectedError
 from penstock.orchestration.declarations.project_paths import ProjectPaths
-from penstock.orchestration.drawing.console import stdout_console
+from penstock.orchestration.drawing.console import UNBROKEN, Wrapped, stdout_console
 from penstock.orchestration.instances.launcher import Launcher
 from penstock.orchestration.kafka.observer import Observer
 from penstock.runtime.model.clock import from_ms
@@ -59,7 +60,7 @@ def hint(line: str) -> None:
 
 
 def warn(line: str) -> None:
-    err.print(line, style="yellow", markup=False)
+    err.print(Wrapped(line, "yellow"))
 
 
 @contextmanager
@@ -224,10 +225,28 @@ def table(*columns: str) -> Table:
     return shown
 
 
-def compact(rows: Sequence[Mapping[str, str | Text]]) -> Table:
-    """Create a table of rows by column that leaves out columns in which every cell is empty or 0."""
-    names = [name for name in (rows[0] if rows else ()) if any(str(row[name]) not in ("", "0") for row in rows)]
-    shown = table(*names)
-    for row in rows:
-        shown.add_row(*(row[name] for name in names))
-    return shown
+@dataclass(frozen=True, slots=True)
+class CompactRows:
+    """Rows by column, without the columns in which every cell is empty or 0. They are a table if that fits; else each row is a line of its
+    first cells and a line of its others, so that no cell is cut or broken. `heads`: columns of the first line, whose cells need no
+    name."""
+
+    rows: Sequence[Mapping[str, str | Text]]
+    heads: Sequence[str] = ()
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        names = [name for name in (self.rows[0] if self.rows else ()) if any(str(row[name]) not in ("", "0") for row in self.rows)]
+        widths = [max(len(name), *(cell_len(str(row[name])) for row in self.rows)) for name in names]
+        if sum(widths) + 2 * max(0, len(names) - 1) <= options.max_width:
+            shown = table(*names)
+            for row in self.rows:
+                shown.add_row(*(row[name] for name in names))
+            yield shown
+            return
+        for row in self.rows:
+            known = [name for name in names if str(row[name]) not in ("", "0")]
+            heads = [name for name in known if name in self.heads]
+            style = next((str(cell.style) for name in heads if isinstance(cell := row[name], Text) and cell.style), "bold")
+            yield Wrapped("  ".join(str(row[name]) for name in heads), style)
+            rest = [name for name in known if name not in heads]
+            yield Wrapped(", ".join(str(row[name]) if name == "what" else f"{name}{UNBROKEN}{row[name]}" for name in rest), indent=2)

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -17,6 +18,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from penstock.orchestration.commands.common import (
+    CompactRows,
     Json,
     JsonValue,
     Named,
@@ -25,13 +27,13 @@ from penstock.orchestration.commands.common import (
     Watch,
     ago_ms,
     clock,
-    compact,
     explained,
     show,
     targets,
 )
 from penstock.orchestration.declarations.unknown_names import unknown
 from penstock.orchestration.drawing import with_call_sites
+from penstock.orchestration.drawing.console import Wrapped
 from penstock.orchestration.drawing.live import newest_call_sites, newest_text
 from penstock.orchestration.instances.launcher import Launcher
 from penstock.orchestration.instances.seen_states import NOT_RUNNING, lives, state_of
@@ -50,6 +52,8 @@ from penstock.runtime.worker.input_partitions import INTERVAL_SECONDS
 Instances = Annotated[list[str] | None, typer.Argument(help="Names of instances. Default: all of them.")]
 Application = Annotated[str | None, typer.Argument(help="The application.id. Default: all that are declared.")]
 Row = dict[str, object]
+_PAUSES_SHOWN = 5
+"""Paused tasks that `status` lists for each application."""
 
 
 def status(
@@ -72,7 +76,7 @@ def status(
             raise StreamsError(unknown("instance", min(strangers), known, how="known"))
         rows = [row for row in rows if not instances or row["instance"] in instances]
         missing = any(_is_missing(row) or row["idle_tasks"] or row["unread_partitions"] for row in rows)
-        return rows if as_json else _status_table(rows)
+        return rows if as_json else Group(*_status_problems(rows), *_status_table(rows, detailed=bool(instances) or len(rows) == 1))
 
     with explained():
         show(make, as_json=as_json, watch=watch)
@@ -88,7 +92,7 @@ def tasks(
 
     def make() -> RenderableType | JsonValue:
         rows = [row for target in targets(application or named, bootstrap_servers) for row in _tasks(_picture(target))]
-        return rows if as_json else _tasks_table(rows)
+        return rows if as_json else Group(*_task_problems(rows), *_tasks_table(rows))
 
     with explained():
         show(make, as_json=as_json, watch=watch)
@@ -124,7 +128,8 @@ def describe(
     as_json: Json = False,
     watch: Watch = None,
 ) -> None:
-    """Describe an application: what is wrong, its instances, its tasks, what happened last, and its topology. Read from Kafka alone."""
+    """Describe an application: what is wrong, its instances, its tasks, what happened last, and with --topology its topology. Read from
+    Kafka alone."""
 
     def make() -> RenderableType | JsonValue:
         described = [_describe(target) for target in targets(application or named, bootstrap_servers)]
@@ -182,6 +187,7 @@ def _instance_row(picture: Picture, name: str, launcher: Launcher | None) -> Row
         "workers": len(workers),
         "tasks": len(active),
         "paused": sum(report.state is TaskState.PAUSED for report in active),
+        "pauses": [_task_row(picture.application, *row) for row in _paused_tasks(picture, name)],
         "restoring": sum(report.state is TaskState.RESTORING for report in active),
         "standbys": sum(report.kind is TaskKind.STANDBY for report in reports),
         "learners": sum(report.kind is TaskKind.LEARNER for report in reports),
@@ -191,8 +197,15 @@ def _instance_row(picture: Picture, name: str, launcher: Launcher | None) -> Row
     }
 
 
-def _status_table(rows: Sequence[Row]) -> RenderableType:
-    """Return what is wrong, then the instances in the columns that say something: hosts if there are several, counts if one is not 0."""
+def _status_problems(rows: Sequence[Row]) -> list[Wrapped]:
+    """Return a line for each thing that is wrong."""
+    missing = [Wrapped(f"instance {row['instance']} should run: it is {row['state']}", "red") for row in rows if _is_missing(row)]
+    return [*missing, *_idle_lines(rows), *_pause_lines(rows), *_unread_lines(rows)]
+
+
+def _status_table(rows: Sequence[Row], *, detailed: bool) -> list[RenderableType]:
+    """Return the instances, in the columns that say something: hosts if there are several, counts if one is not 0; and their logs.
+    `detailed`: also the parts of their memory."""
     hosts = {row["host"] for row in rows if row["host"]}
     all_wanted = all(row["wanted"] for row in rows)
     cells: list[dict[str, str | Text]] = [
@@ -207,20 +220,40 @@ def _status_table(rows: Sequence[Row]) -> RenderableType:
             "paused": Text(str(row["paused"]), style="red" if row["paused"] else ""),
             "restoring": str(row["restoring"]),
             "standbys": str(row["standbys"]),
-            "lag": str(row["lag"]),
+            "lag": _lag(row["lag"], paused=bool(row["paused"])),
             "MiB": _mib(_memory(row).get(RESIDENT)),
         }
         for row in rows
     ]
-    missing = [Text(f"instance {row['instance']} should run: it is {row['state']}", style="red") for row in rows if _is_missing(row)]
-    paused = [
-        Text(f"{row['paused']} tasks of {row['instance']} are paused: penstock tasks {row['application']}", style="red")
-        for row in rows
-        if row["paused"]
-    ]
-    logs = [Text(f"log of {row['instance']}: {row['log']}", style="dim") for row in rows if row["log"]]
-    memory = [line for row in rows if (line := _memory_line(row)) is not None]
-    return Group(*missing, *_idle_lines(rows), *paused, *_unread_lines(rows), compact(cells), *memory, *logs)
+    memory = [line for row in rows if detailed and (line := _memory_line(row)) is not None]
+    return [CompactRows(cells, ("instance", "state")), *memory, *_log_lines(rows)]
+
+
+def _pause_lines(rows: Sequence[Row]) -> Iterator[Wrapped]:
+    """Yield a line for each of the first paused tasks of an application, and one for the others."""
+    paused: dict[str, list[str]] = {}
+    for row in rows:
+        pauses = row["pauses"]
+        paused.setdefault(str(row["application"]), []).extend(map(_pause, pauses) if isinstance(pauses, list) else [])
+    for application, lines in paused.items():
+        yield from (Wrapped(f"{line} ({application})" if len(paused) > 1 else line, "red") for line in lines[:_PAUSES_SHOWN])
+        if len(lines) > _PAUSES_SHOWN:
+            yield Wrapped(f"and {len(lines) - _PAUSES_SHOWN} more paused tasks: penstock tasks {application}", "red")
+
+
+def _log_lines(rows: Sequence[Row]) -> Iterator[Wrapped]:
+    """Yield where the logs are: one line if they are in one folder and have the instances' names."""
+    logs = {str(row["instance"]): Path(str(row["log"])) for row in rows if row["log"]}
+    folders = {log.parent if log.name == f"{name}.log" else log for name, log in logs.items()}
+    if len(logs) > 1 and len(folders) == 1:
+        yield Wrapped(f"logs: {folders.pop()}/<instance>.log", "dim")
+    else:
+        yield from (Wrapped(f"log of {name}: {log}", "dim") for name, log in logs.items())
+
+
+def _lag(lag: object, *, paused: bool) -> str:
+    """Format a lag. That of a paused task was measured when it paused, since it reads nothing, so it is a lower bound."""
+    return "" if lag is None else f"≥ {lag}" if paused and lag else str(lag)
 
 
 def _is_missing(row: Row) -> bool:
@@ -234,31 +267,31 @@ def _memory(row: Row) -> dict[str, int]:
     return found if isinstance(found, dict) else {}
 
 
-def _memory_line(row: Row) -> Text | None:
-    parts = [f"{name} {_mib(size)}" for name, size in _memory(row).items() if name != RESIDENT]
-    return Text(f"memory of {row['instance']}, MiB: {', '.join(parts)}", style="dim") if parts else None
+def _memory_line(row: Row) -> Wrapped | None:
+    parts = [f"{name} {_mib(size)}" for name, size in _memory(row).items() if name != RESIDENT and _mib(size) != "0"]
+    return Wrapped(f"memory of {row['instance']}, MiB: {', '.join(parts)}", "dim") if parts else None
 
 
 def _mib(size: int | None) -> str:
     return "" if size is None else f"{size / 2**20:.0f}"
 
 
-def _idle_lines(rows: Sequence[Row]) -> list[Text]:
+def _idle_lines(rows: Sequence[Row]) -> list[Wrapped]:
     """Return one line for each task that no instance runs; all rows of an application list the same ones."""
     idle = {str(row["application"]): row["idle_tasks"] for row in rows}
     return [
-        Text(f"task {each['task']} of {application} is run by no instance: {each['reason']}", style="red")
+        Wrapped(f"task {each['task']} of {application} is run by no instance: {each['reason']}", "red")
         for application, tasks in idle.items()
         if isinstance(tasks, list)
         for each in tasks
     ]
 
 
-def _unread_lines(rows: Sequence[Row]) -> list[Text]:
+def _unread_lines(rows: Sequence[Row]) -> list[Wrapped]:
     """Return one line for each input topic with partitions that no task reads; all rows of an application list the same ones."""
     unread = {str(row["application"]): row["unread_partitions"] for row in rows}
     return [
-        Text(_unread_text(application, each["topic"], each["read"], each["partitions"]), style="red")
+        Wrapped(_unread_text(application, each["topic"], each["read"], each["partitions"]), "red")
         for application, topics in unread.items()
         if isinstance(topics, list)
         for each in topics
@@ -271,6 +304,12 @@ def _unread_text(application: str, topic: str, read: int, partitions: int) -> st
         f"input topic {topic} of {application} has {partitions} partitions, and tasks read the first {read}. If this stays for more than "
         f"{INTERVAL_SECONDS:.0f} s, the others cannot be taken up, with the reason in {reason}. {remedies(topic, read, application)}"
     )
+
+
+def _paused_tasks(picture: Picture, name: str) -> list[tuple[str, str, TaskReport]]:
+    """Return the paused tasks of an instance."""
+    paused = [each for each in picture.reports() if each[1] == name and each[2].state is TaskState.PAUSED]
+    return [each for each in paused if each[2].kind is TaskKind.ACTIVE and each[2].paused is not None]
 
 
 def _tasks(picture: Picture) -> list[Row]:
@@ -322,27 +361,38 @@ def _global_row(application: str, store: str, instance: str, worker: int, report
     }
 
 
-def _tasks_table(rows: Sequence[Row]) -> RenderableType:
-    """Return what is wrong, with the coordinates of records outside of the table, which may have to shorten its cells; then the tasks."""
-    several = len({row["application"] for row in rows}) > 1
-    cells: list[dict[str, str | Text]] = [
-        {
-            "application": str(row["application"]) if several else "",
-            "task": _task_name(row),
-            "instance": str(row["instance"]),
-            "kind": str(row["kind"]),
-            "state": Text(str(row["state"]), style="red" if row["state"] == TaskState.PAUSED.value else ""),
-            "lag": "" if row["lag"] is None else str(row["lag"]),
-            "checkpoint": ago_ms(checkpoint if isinstance(checkpoint := row["checkpoint_ms"], int) else None),
-            "restore": _progress(row["restore"]),
-        }
-        for row in rows
-    ]
-    paused = [Text(_pause(row), style="red") for row in rows if row["paused_at"]]
+def _tasks_table(rows: Sequence[Row]) -> list[RenderableType]:
+    """Return the tasks of each application, with its name if there are several."""
+    by_application: dict[str, list[Row]] = {}
+    for row in rows:
+        by_application.setdefault(str(row["application"]), []).append(row)
+    shown: list[RenderableType] = []
+    for application, own in by_application.items():
+        if len(by_application) > 1:
+            shown.append(Wrapped(application, "bold"))
+        shown.append(CompactRows([_task_cells(row) for row in own], ("task", "instance")))
+    return shown
+
+
+def _task_cells(row: Row) -> dict[str, str | Text]:
+    return {
+        "task": _task_name(row),
+        "instance": str(row["instance"]),
+        "kind": str(row["kind"]),
+        "state": Text(str(row["state"]), style="red" if row["state"] == TaskState.PAUSED.value else ""),
+        "lag": _lag(row["lag"], paused=row["paused_at"] is not None),
+        "checkpoint": ago_ms(checkpoint if isinstance(checkpoint := row["checkpoint_ms"], int) else None),
+        "restore": _progress(row["restore"]),
+    }
+
+
+def _task_problems(rows: Sequence[Row]) -> list[Wrapped]:
+    """Return a line for each paused task, and for each global store that is rebuilt."""
+    paused = [Wrapped(_pause(row), "red") for row in rows if row["paused_at"]]
     rebuilt = [
-        Text(f"{_task_name(row)} on {row['instance']} is rebuilt: {row['recovery']}", style="yellow") for row in rows if row["recovery"]
+        Wrapped(f"{_task_name(row)} on {row['instance']} is rebuilt: {row['recovery']}", "yellow") for row in rows if row["recovery"]
     ]
-    return Group(*paused, *rebuilt, compact(cells))
+    return [*paused, *rebuilt]
 
 
 def _task_name(row: Row) -> str:
@@ -381,11 +431,11 @@ def _kind(text: str) -> str:
 
 
 def _events_text(found: Sequence[Event]) -> RenderableType:
-    lines = []
+    lines: list[Wrapped] = []
     for event in found:
         subject = f"{event.application} {event.instance}" + (f" {event.task}" if event.task else "")
-        lines.append(f"{clock(from_ms(event.at_ms))}  {subject}  {event.kind.value}  {brief(event.payload)}")
-    return Text("\n".join(lines) if lines else "no events")
+        lines.append(Wrapped(f"{clock(from_ms(event.at_ms))}  {subject}  {event.kind.value}  {brief(event.payload)}"))
+    return Group(*lines) if lines else Text("no events")
 
 
 def _describe(target: Target) -> Row:
@@ -409,16 +459,28 @@ def _description(described: Row, topology: bool) -> list[RenderableType]:
         return found if isinstance(found, list) else []
 
     sites = described["call_sites"] if isinstance(described["call_sites"], dict) else {}
-    leader = f" (leader: {described['leader']})" if described["leader"] else ""
-    last = [f"{clock(from_ms(int(str(row['at_ms']))))}  {row['instance']} {row['task'] or ''}  {row['kind']}" for row in rows("events")]
+    last = [
+        Wrapped(
+            " ".join(
+                filter(None, (clock(from_ms(int(str(row["at_ms"])))), "", str(row["kind"]), str(row["task"] or ""), str(row["instance"])))
+            )
+        )
+        for row in rows("events")
+    ]
     started = bool(described["topology"])
     drawn = [Text(with_call_sites(str(described["topology"]), sites))] if started and topology else []
+    instances = rows("instances")
+    pauses = {str(row["paused_at"]) for row in rows("tasks") if row["paused_at"]}
+    wrong = [row for row in rows("wrong") if row["subject"] not in pauses]  # these are among the problems of the tasks
     return [
-        Text(f"{described['application']}{leader}", style="bold"),
+        Wrapped(str(described["application"]), "bold"),
         *([] if started else [Text("it was never started here")]),
-        *(Text(f"{row['severity']} {row['kind']} {row['what']}", style="red") for row in rows("wrong")),
-        _status_table(rows("instances")),
-        _tasks_table(rows("tasks")),
-        Text("\n".join(["last events:", *last]) if last else "no events"),
+        *(line for line in _status_problems([{**row, "pauses": []} for row in instances])),
+        *_task_problems(rows("tasks")),
+        *(Wrapped(f"{row['severity']} {row['kind']} {row['what']}", "red" if row["severity"] == "ERROR" else "yellow") for row in wrong),
+        *_status_table(instances, detailed=False),
+        *([Wrapped(f"leader: {described['leader']}", "dim")] if described["leader"] else []),
+        *_tasks_table(rows("tasks")),
+        *([Text("last events:", style="bold"), *last] if last else [Text("no events")]),
         *drawn,
     ]

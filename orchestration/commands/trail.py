@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.padding import Padding
-from rich.text import Text
 from sqlalchemy import select
 
 from penstock.orchestration.commands.common import clock, out, project, say
 from penstock.orchestration.database import audit as trail
 from penstock.orchestration.database.models import RunBookRun, RunBookState
+from penstock.orchestration.drawing.console import Wrapped
 from penstock.orchestration.instances.operations import Operations
 from penstock.orchestration.kafka.event_text import brief
 
@@ -27,10 +26,11 @@ def audit(application: Application = None, limit: Limit = 50) -> None:
             _check_declared(operations, application)
             out.print("the audit trail is empty")
         for entry in entries:
-            subject = " ".join(filter(None, (entry.application, entry.instance, entry.task)))
-            say(f"{clock(entry.at)}  {entry.actor}: {entry.action}  {subject}".rstrip())
+            named = (entry.instance or "").startswith(f"{entry.application}-")  # its instance's name says which application it is
+            subject = " ".join(filter(None, (None if named else entry.application, entry.instance, entry.task)))
+            out.print(Wrapped(f"{clock(entry.at)}  {entry.actor}: {entry.action}  {subject}".rstrip()))
             if details := brief(entry.detail):
-                out.print(Padding(Text(details, style="dim"), (0, 0, 0, 4)), soft_wrap=False)
+                out.print(Wrapped(details, "dim", indent=4))
 
 
 def _check_declared(operations: Operations, application: str | None) -> None:
@@ -55,6 +55,6 @@ def run_books(application: Application = None, limit: Limit = 20) -> None:
             if run.state == RunBookState.PROPOSED.value:
                 say(f"    next: penstock run-book approve {run.id}")
             for step in run.steps:
-                say(f"    {step.number}. {step.name}: {step.state}  {brief(step.detail)}")
+                out.print(Wrapped(f"{step.number}. {step.name}: {step.state}  {brief(step.detail)}", indent=4))
             if run.reason:
-                say(f"    {run.reason}")
+                out.print(Wrapped(run.reason, indent=4))

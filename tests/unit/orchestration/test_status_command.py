@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from pathlib import Path
 
@@ -13,11 +14,12 @@ from typer.testing import CliRunner
 
 from penstock.assets.instances import global_stores_metadata
 from penstock.orchestration.cli import app
+from penstock.orchestration.commands.common import out
 from penstock.orchestration.declarations.project_paths import ProjectPaths
 from penstock.orchestration.instances.launcher import Process
-from penstock.orchestration.kafka.observer import Observer, Picture, UnreadPartitions, unread_partitions
-from penstock.runtime.coordination.records import Desired, GlobalStoreReport, Member, RestoreReport, TopologyText
-from penstock.runtime.model.states import State, TaskState
+from penstock.orchestration.kafka.observer import Condition, Observer, Picture, UnreadPartitions, unread_partitions
+from penstock.runtime.coordination.records import Desired, GlobalStoreReport, Member, PausedAt, RestoreReport, TaskReport, TopologyText
+from penstock.runtime.model.states import State, TaskKind, TaskState
 from penstock.runtime.topology.shape import Part
 
 
@@ -138,3 +140,54 @@ def test_unread_partitions_of_an_application_that_runs_are_named_and_are_exit_st
     found = CliRunner().invoke(app, ["status", "-b", "x:1", "-a", "a"])
     assert found.exit_code == status
     assert ("input topic in of a has 5 partitions, and tasks read the first 2" in found.output) is bool(status)
+
+
+LONG = "order-enrichment-for-settlement-europe"
+TOPIC = "settlement-orders-validated-europe-west-v2"
+
+
+@pytest.mark.parametrize("command", ["status", "tasks", "describe", "alerts"])
+def test_at_80_columns_what_is_wrong_is_first_and_no_name_is_cut_or_broken(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    now_ms = int(time.time() * 1000)
+    at = PausedAt(topic=TOPIC, partition=4, offset=15_535, since_ms=now_ms, error="Input data was truncated", location="count at a.py:9")
+    tasks = {
+        "0_3": TaskReport(kind=TaskKind.ACTIVE, state=TaskState.RUNNING, offset_sum=0, end_sum=123_456, lag=123_456, checkpoint_ms=now_ms),
+        "0_4": TaskReport(kind=TaskKind.ACTIVE, state=TaskState.PAUSED, offset_sum=0, end_sum=7, lag=7, paused=at),
+    }
+    members = [
+        Member(
+            instance=f"{LONG}-{number}",
+            incarnation=1,
+            transactional_id=f"t{number}",
+            host="elsewhere",
+            pid=12_345 + number,
+            state=State.RUNNING,
+            heartbeat_ms=now_ms,
+            tasks=tasks if number == 1 else {},
+            memory={"resident": 100 * 2**20},
+            log_path=f"/var/lib/penstock/logs/{LONG}-{number}.log",
+        )
+        for number in (1, 2)
+    ]
+    wishes = {each.instance: Desired(instance=each.instance, running=True, at_ms=now_ms, by="ann") for each in members}
+    picture = Picture(LONG, {each.who: each for each in members}, wishes, {}, None)
+    place = f"{TOPIC}-4@15535"
+    condition = Condition("TASK_PAUSED", "ERROR", place, f"task 0_4 on {LONG}-1 is paused at {place}: truncated", now_ms)
+    monkeypatch.setattr(Observer, "observe", lambda self: picture)
+    monkeypatch.setattr(Observer, "conditions", lambda self, now_ms: [condition])
+    monkeypatch.setattr(Observer, "events", lambda self, limit, kind=None, task=None: [])
+    application = [LONG] if command == "describe" else ["-a", LONG]
+    monkeypatch.setattr(out, "_width", 80)
+    shown = CliRunner().invoke(app, [command, "-b", "x:1", *application], env={"COLUMNS": "80"}).stdout
+    lines = shown.splitlines()
+    assert any(place in line for line in lines[:3]), "what is wrong is first, with the place in one piece"
+    assert shown.count(place) == 1
+    assert all(len(line) <= 80 for line in lines) and "…" not in shown
+    assert all(
+        re.fullmatch(rf"({LONG}(-\d)?|{TOPIC}-4@15535)\W*", word)
+        for word in shown.split()
+        if LONG[:5] in word or TOPIC[:5] in word
+        if "/" not in word
+    )
+    if command != "alerts":
+        assert re.search("1234(56|63)", shown) and "restoring" not in shown and "standbys" not in shown, "counts that are 0 are left out"
