@@ -16,6 +16,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from penstock.orchestration.board.state import BoardState
 from penstock.orchestration.kafka.observer import decode_event
+from penstock.orchestration.kafka.topic_offsets import TopicOffsets
 from penstock.runtime.config.streams_config import StreamsConfig
 from penstock.runtime.coordination.topics import coordination_topic
 from penstock.runtime.kafka.clients import QUIET, tail_consumer
@@ -23,7 +24,6 @@ from penstock.runtime.kafka.log_end import LogEnd
 from penstock.runtime.kafka.topic_admin import TopicAdmin
 from penstock.runtime.model.errors import StreamsError
 from penstock.runtime.model.events import events_topic
-from penstock.runtime.model.ids import TopicPartition as Place
 
 logger = logging.getLogger(__name__)
 
@@ -162,13 +162,8 @@ class Follower:
                 topics, read = self._state.topics()
                 if topics != known or time.monotonic() - counted > _COUNTS_SECONDS:
                     counts, known, counted = admin.partition_counts(topics), topics, time.monotonic()
-                places = [Place(topic, number) for topic, count in counts.items() for number in range(count)]
-                if not places:
-                    continue
-                ends = admin.end_offsets(places)
-                committed = admin.last_committed(self._application, [place for place in places if place.topic in read])
-                offsets = {place: each.offset for place, each in committed.items()}
-                self._state.offsets(ends, offsets, counts, _now_ms())
+                if counts:
+                    self._state.offsets(TopicOffsets.of(admin, self._application, counts, read), counts, _now_ms())
             except (StreamsError, KafkaException, ValueError) as error:
                 known = set()  # a topic may have been deleted
                 logger.info("%s: offsets cannot be read: %s", self._application, error)

@@ -17,12 +17,13 @@ from penstock.orchestration.board.difference import Document
 from penstock.orchestration.board.rates import Rates
 from penstock.orchestration.drawing.description import parse
 from penstock.orchestration.drawing.flow import Flow, flow
-from penstock.orchestration.drawing.live import newest_call_sites, newest_text
+from penstock.orchestration.drawing.live import lags, newest_call_sites, newest_text
 from penstock.orchestration.instances.launcher import Launcher
 from penstock.orchestration.instances.seen_states import NOT_RUNNING, lives, state_of
 from penstock.orchestration.kafka.event_text import brief
 from penstock.orchestration.kafka.idle_tasks import idle_tasks
 from penstock.orchestration.kafka.observer import CoordinationLog, Picture
+from penstock.orchestration.kafka.topic_offsets import TopicOffsets
 from penstock.runtime.coordination.records import GlobalStoreReport, Member, PausedAt, TaskReport, Tombstone
 from penstock.runtime.model.events import Event, EventKind
 from penstock.runtime.model.ids import TopicPartition
@@ -66,7 +67,7 @@ class BoardState:
         self._sequence = 0
         self._rates = Rates()
         self._most: dict[tuple[str, str], int] = {}
-        self._lags: dict[str, int] = {}
+        self._behind: dict[TopicPartition, int] = {}
         self._partitions: dict[str, int] = {}
         self._rows: dict[str, tuple[Member, bool, dict[str, Document]]] = {}
         self._flow: tuple[str, Flow, Document] = ("", Flow(), {})
@@ -108,31 +109,24 @@ class BoardState:
 
     def offsets(
         self,
-        ends: Mapping[TopicPartition, int],
-        committed: Mapping[TopicPartition, int],
+        found: TopicOffsets,
         partitions: Mapping[str, int],
         at_ms: int,
     ) -> None:
-        """Apply the ends of the topology's topics, the offsets that the application has committed, and numbers of partitions by topic."""
+        """Apply offsets of the topology's topics, and numbers of partitions by topic."""
         with self._lock:
             self._partitions = dict(partitions)
-            for place, end in ends.items():
+            for place, end in found.ends.items():
                 self._rates.add(("end", place), end, at_ms)
-            for place, offset in committed.items():
+            for place, offset in found.committed.items():
                 self._rates.add(("read", place), offset, at_ms)
-            lags: dict[str, int] = {}
-            for place, offset in committed.items():
-                if place in ends:
-                    lags[place.topic] = lags.get(place.topic, 0) + max(0, ends[place] - offset)
-            self._lags = lags
+            self._behind = found.behind
 
     def topics(self) -> tuple[set[str], set[str]]:
         """Return the topics of the topology: all of them, and those that its tasks read."""
         with self._lock:
             graph = self._drawn(self._log.picture({}))
-        tasks = {place.key for place in graph.places if place.kind == "part"}
-        read = {edge.topic for edge in graph.edges if edge.reads and edge.end in tasks}
-        return {edge.topic for edge in graph.edges}, read
+        return graph.topics, set(graph.read_by_tasks)
 
     def contact(self, now_ms: int, *, missing: bool) -> None:
         """Note that a broker has answered. `missing`: the application has no coordination topic."""
@@ -172,6 +166,8 @@ class BoardState:
         idle = {each.task: each.reason for each in idle_tasks(picture, lives, now_ms)}
         paused = self._paused(members)
         graph = self._drawn(picture)
+        tasks.update(self._paused_lags(tasks, graph))
+        topic_lags = self._topic_lags()
         body: dict[str, Document] = {
             "instances": instances,
             "tasks": tasks,
@@ -181,11 +177,36 @@ class BoardState:
             "unread": {each.topic: f"tasks read {each.read} of {each.partitions} partitions" for each in picture.unread if members},
             "flow": self._flow[2],
             "rates": self._edge_rates(graph, now_ms),
-            "lags": {topic: lag for topic, lag in self._lags.items() if lag},
+            "lags": topic_lags,
+            "late": {topic: True for topic, lag in topic_lags.items() if lags(lag, self._topic_rate("read", topic, now_ms))},
             "events": {str(number): _event_row(event) for number, event in self._events},
         }
         body["totals"] = _totals(body, picture)
         return {**body, "reading": self._reading(), "headline": self._headline(body)}
+
+    def _paused_lags(self, tasks: Mapping[str, Document], graph: Flow) -> Iterator[tuple[str, Document]]:
+        """Yield the rows of paused tasks with the lag of their partitions. A paused task reads nothing, so the lag in its report is that
+        at which it paused."""
+        for key, row in tasks.items():
+            if row["state"] == TaskState.PAUSED.value:
+                number, partition = map(int, str(row["task"]).split("_"))
+                places = [TopicPartition(topic, partition) for topic, part in graph.read_by_tasks.items() if part == number]
+                known = [self._behind[place] for place in places if place in self._behind]
+                if known:
+                    yield key, {**row, "lag": sum(known)}
+
+    def _topic_lags(self) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for place, lag in self._behind.items():
+            if lag:
+                found[place.topic] = found.get(place.topic, 0) + lag
+        return found
+
+    def _topic_rate(self, counter: str, topic: str, now_ms: int) -> float | None:
+        """Return the records per second of a topic's partitions; None if no one's is known."""
+        places = (TopicPartition(topic, number) for number in range(self._partitions.get(topic, 0)))
+        known = [rate for place in places if (rate := self._rates.per_second((counter, place), now_ms)) is not None]
+        return sum(known) if known else None
 
     def _instances(self, picture: Picture) -> tuple[dict[str, Document], list[Member]]:
         """Return the row of each instance, and the newest record of each worker that runs."""
@@ -310,17 +331,11 @@ class BoardState:
     def _edge_rates(self, graph: Flow, now_ms: int) -> dict[str, object]:
         """Return records per second of each edge: of a topic's reader by committed offsets, of a writer by the topic's ends. A topic that
         others write too has the rate of all writers."""
-        tasks = {place.key for place in graph.places if place.kind == "part"}
         found: dict[str, object] = {}
         for edge in graph.edges:
-            counter = "read" if edge.reads and edge.end in tasks else "end"
-            each = [
-                self._rates.per_second((counter, TopicPartition(edge.topic, number)), now_ms)
-                for number in range(self._partitions.get(edge.topic, 0))
-            ]
-            known = [rate for rate in each if rate is not None]
-            if known:
-                found[edge.key] = _rounded(sum(known))
+            rate = self._topic_rate("read" if edge.reads and edge.topic in graph.read_by_tasks else "end", edge.topic, now_ms)
+            if rate is not None:
+                found[edge.key] = _rounded(rate)
         return found
 
     def _reading(self) -> Document:

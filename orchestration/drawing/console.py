@@ -37,9 +37,13 @@ class Wrapped:
         begin = " " * self.indent
         lines = [begin + line for line in self.text.splitlines()] or [""]
         if console.is_terminal or "COLUMNS" in os.environ:
-            rules = {"break_long_words": False, "break_on_hyphens": False, "replace_whitespace": False}
-            lines = [
-                part for line in lines for part in textwrap.wrap(line, options.max_width, subsequent_indent=begin + "  ", **rules) or [""]
-            ]
+            wrapper = textwrap.TextWrapper(
+                options.max_width,
+                subsequent_indent=begin + "  ",
+                break_long_words=False,
+                break_on_hyphens=False,
+                replace_whitespace=False,
+            )
+            lines = [part for line in lines for part in wrapper.wrap(line) or [""]]
         for line in lines:
             yield Text(line.replace(UNBROKEN, " "), style=self.style, no_wrap=True, overflow="ignore", end="\n")

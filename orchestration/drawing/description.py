@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
 _PART = re.compile(r"Sub-topology: (\d+)( for global store)?")
 _NODE = re.compile(r"(Source|Processor|Sink): (\S+) \((topics?|pattern|stores|extractor class): (.*)\)")
@@ -25,24 +26,48 @@ class Node:
 
     @property
     def title(self) -> str:
-        """Its name, and the line that made it."""
-        return f"{self.name} ({self.call_site})" if self.call_site else self.name
+        """Its name; if that was generated, the call and line that made it."""
+        return self.call_site or self.name
+
+
+class Level(StrEnum):
+    """What is wrong with a running sub-topology: the worst."""
+
+    GOOD = ""
+    LAGGING = "lagging"
+    PAUSED = "paused"
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Tasks and rates of a running sub-topology, as text, and what is wrong with it."""
+
+    text: str
+    level: Level = Level.GOOD
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRate:
+    """Records per second that the application reads from a topic, and that all writers append to it; None if unknown."""
+
+    read: float | None
+    written: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Sub-topology, or global store with its source. `note`: its tasks and rates while it runs, or empty."""
+    """Sub-topology, or global store with its source. `note`: its tasks and rates while it runs."""
 
     number: int
     is_global: bool
     nodes: tuple[Node, ...]
-    note: str = ""
+    note: Note = Note("")
 
     @property
     def title(self) -> str:
         """Title of the frame: the kind, and the note."""
         what = f"Global store ({self.number})" if self.is_global else f"Sub-topology {self.number}"
-        return f"{what}: {self.note}" if self.note else what
+        return f"{what}: {self.note.text}" if self.note.text else what
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +83,7 @@ def with_call_sites(text: str, call_sites: Mapping[str, str]) -> str:
     return f"{text.rstrip()}\n\nLines:\n{lines}" if lines else text
 
 
-def parse(text: str, notes: Mapping[int, str] | None = None, call_sites: Mapping[str, str] | None = None) -> Drawing:
+def parse(text: str, notes: Mapping[int, Note] | None = None, call_sites: Mapping[str, str] | None = None) -> Drawing:
     """Parse the description of a topology; `notes` by the number of the sub-topology, `call_sites` by the name of the node. Raises
     ValueError for other text."""
     parts: list[Part] = []
@@ -67,7 +92,7 @@ def parse(text: str, notes: Mapping[int, str] | None = None, call_sites: Mapping
         if begins := _PART.search(line):
             number = int(begins[1])
             nodes = []
-            parts.append(Part(number, begins[2] is not None, (), (notes or {}).get(number, "")))
+            parts.append(Part(number, begins[2] is not None, (), (notes or {}).get(number, Note(""))))
         elif found := _NODE.search(line):
             kind, name, what, listed = found.groups()
             names = tuple(listed.strip("[]").split(", ")) if listed.strip("[]") else ()

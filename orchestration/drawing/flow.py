@@ -25,7 +25,7 @@ class PlaceKind(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Place:
     """Topic, sub-topology or global store. `number`: of the sub-topology. `column` and `row`: its place, in shapes; rows may be fractions.
-    `nodes`: its nodes with generated names replaced by the calls that made them, in order."""
+    `nodes`: its processors, by name or by the call and line that made them, in order."""
 
     key: str
     kind: PlaceKind
@@ -58,6 +58,17 @@ class Flow:
     places: tuple[Place, ...] = ()
     edges: tuple[Edge, ...] = ()
 
+    @property
+    def topics(self) -> set[str]:
+        """All topics."""
+        return {edge.topic for edge in self.edges}
+
+    @property
+    def read_by_tasks(self) -> dict[str, int]:
+        """Topics that tasks read, with the number of their sub-topology; those of global stores have no tasks."""
+        numbers = {place.key: place.number for place in self.places if place.kind is PlaceKind.PART}
+        return {edge.topic: number for edge in self.edges if edge.reads and (number := numbers.get(edge.end)) is not None}
+
 
 def flow(drawing: Drawing) -> Flow:
     """Return the graph of a topology, laid out."""
@@ -84,7 +95,7 @@ def _place(key: str, part: Part | None, column: int, row: float) -> Place:
     if part is None:
         return Place(key, PlaceKind.TOPIC, key.removeprefix("topic "), column, row)
     stores = tuple(dict.fromkeys(store for node in part.nodes for store in node.stores))
-    nodes = tuple(node.call_site or node.name for node in part.nodes)
+    nodes = tuple(dict.fromkeys(node.title for node in part.nodes if node.kind == "processor"))
     name = ", ".join(stores) if part.is_global else f"Sub-topology {part.number}"
     return Place(key, PlaceKind.GLOBAL if part.is_global else PlaceKind.PART, name, column, row, part.number, stores, nodes)
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from penstock.orchestration.drawing.description import Drawing, Part
+from penstock.orchestration.drawing.description import Drawing, Part, TopicRate
 
 _STYLES = """\
   classDef topic fill:#e8f1f8,stroke:#3a7ca5,color:#16425b
   classDef store fill:#f6efe0,stroke:#b08930,color:#5c4813
+  classDef paused fill:#fdeceb,stroke:#d3372e,stroke-width:2px
+  classDef lagging fill:#fff1dc,stroke:#b86e00,stroke-width:2px
 """
 
 
-def mermaid(drawing: Drawing) -> str:
-    """Return the chart's text, for a code block marked `mermaid`."""
+def mermaid(drawing: Drawing, rates: Mapping[str, TopicRate] | None = None) -> str:
+    """Return the chart's text, for a code block marked `mermaid`. `rates` by topic."""
     topics = {topic: f"t{number}" for number, topic in enumerate(_topics(drawing))}
     lines = [f"  {key}([{_text(topic)}]):::topic" for topic, key in topics.items()]
     for part in drawing.parts:
@@ -22,8 +24,13 @@ def mermaid(drawing: Drawing) -> str:
         keys = _keys(part)
         for node in part.nodes:
             for topic in node.topics:
-                ends = (topics[topic], keys[node.name]) if node.kind == "source" else (keys[node.name], topics[topic])
-                lines.append(f"  {ends[0]} --> {ends[1]}")
+                reads, found = node.kind == "source", (rates or {}).get(topic)
+                ends = (topics[topic], keys[node.name]) if reads else (keys[node.name], topics[topic])
+                rate = None if found is None else found.read if reads else found.written
+                label = "" if rate is None else f'|"{rate:,.0f}/s"|'
+                lines.append(f"  {ends[0]} -->{label} {ends[1]}")
+        if part.note.level:
+            lines.append(f"  class p{part.number} {part.note.level.value}")
     return "flowchart TB\n" + "\n".join(lines) + "\n" + _STYLES
 
 

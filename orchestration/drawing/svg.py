@@ -11,12 +11,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
-from penstock.orchestration.drawing.description import Drawing, Part
+from penstock.orchestration.drawing.description import Drawing, Part, TopicRate
 
 _CHARACTER, _PADDING, _HEIGHT, _GAP_X, _GAP_Y, _FRAME, _TITLE, _SPACE = 7.0, 20, 26, 18, 26, 16, 30, 34
 _STYLE = (
     "text{font:11px sans-serif;text-anchor:middle;fill:#333}.frame{fill:#fafafa;stroke:#bbb}.title{font-weight:bold;text-anchor:start}"
     ".node{fill:#fff;stroke:#777}.topic{fill:#e8f1f8;stroke:#3a7ca5}.store{fill:#f6efe0;stroke:#b08930}"
+    ".frame.paused{fill:#fdeceb;stroke:#d3372e;stroke-width:2}.frame.lagging{fill:#fff1dc;stroke:#b86e00;stroke-width:2}"
+    ".title.paused{fill:#b3261e}.title.lagging{fill:#955400}"
+    ".rate{font-weight:bold;fill:#0b6e8f;text-anchor:start;paint-order:stroke;stroke:#fff;stroke-width:4px}"
     ".line{fill:none;stroke:#777}.uses{fill:none;stroke:#b08930;stroke-dasharray:3 3}"
 )
 _ARROW = (
@@ -27,9 +30,12 @@ _ARROW = (
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
+    """`label`: shown while the pointer is on it, if that says more than the text."""
+
     key: str
     text: str
     kind: str
+    label: str = ""
 
     @property
     def width(self) -> float:
@@ -48,14 +54,14 @@ class _Frame:
     height: float
 
 
-def svg(drawing: Drawing) -> str:
-    """Return the diagram as a complete file, on white, so that it is readable on dark pages too."""
+def svg(drawing: Drawing, rates: Mapping[str, TopicRate] | None = None) -> str:
+    """Return the diagram as a complete file, on white, so that it is readable on dark pages too. `rates` by topic."""
     frames = [_laid_out(part) for part in drawing.parts]
     drawn, y, width = [], 0.0, 0.0
     for row in _rows(frames):
         x = 0.0
         for frame in row:
-            drawn.append(f'<g transform="translate({x:.0f} {y:.0f})">{"".join(_drawn(frame))}</g>')
+            drawn.append(f'<g transform="translate({x:.0f} {y:.0f})">{"".join(_drawn(frame, rates or {}))}</g>')
             x += frame.width + _SPACE
         width, y = max(width, x), y + max(frame.height for frame in row) + _SPACE
     size = f'viewBox="-10 -10 {width - _SPACE + 20:.0f} {y - _SPACE + 20:.0f}"'
@@ -110,7 +116,7 @@ def _contents(part: Part) -> tuple[list[_Shape], list[tuple[str, str]]]:
     shapes: dict[str, _Shape] = {}
     lines: list[tuple[str, str]] = []
     for node in part.nodes:
-        shapes[f"node {node.name}"] = _Shape(f"node {node.name}", node.title, "node")
+        shapes[f"node {node.name}"] = _Shape(f"node {node.name}", node.title, "node", node.name if node.call_site else "")
     for node in part.nodes:
         key = f"node {node.name}"
         for topic in node.topics:
@@ -156,21 +162,37 @@ def _place(row: list[_Shape], above: Mapping[str, Sequence[str]], x: dict[str, f
         x[shape.key] += shift
 
 
-def _drawn(frame: _Frame) -> Iterator[str]:
-    yield f'<rect class="frame" width="{frame.width:.0f}" height="{frame.height:.0f}" rx="6"/>'
-    yield f'<text class="title" x="{_FRAME}" y="19">{escape(frame.part.title)}</text>'
-    kinds = {shape.key: shape.kind for shape in frame.shapes}
+def _drawn(frame: _Frame, rates: Mapping[str, TopicRate]) -> Iterator[str]:
+    level = frame.part.note.level.value
+    yield f'<rect class="frame {level}" width="{frame.width:.0f}" height="{frame.height:.0f}" rx="6"/>'
+    yield f'<text class="title {level}" x="{_FRAME}" y="19">{escape(frame.part.title)}</text>'
+    shapes = {shape.key: shape for shape in frame.shapes}
+    labels = []
     for start, end in frame.lines:
         (x1, y1), (x2, y2) = frame.centres[start], frame.centres[end]
         top, bottom = y1 + _HEIGHT / 2, y2 - _HEIGHT / 2
-        uses = kinds[end] == "store"
+        uses = shapes[end].kind == "store"
         look = 'class="uses"' if uses else 'class="line" marker-end="url(#arrow)"'
         bend = _GAP_Y / 2
         yield f'<path {look} d="M{x1:.1f} {top:.1f}C{x1:.1f} {top + bend:.1f} {x2:.1f} {bottom - bend:.1f} {x2:.1f} {bottom:.1f}"/>'
+        rate = _rate(shapes[start], shapes[end], rates)
+        if rate is not None:
+            labels.append(f'<text class="rate" x="{(x1 + x2) / 2 + 6:.1f}" y="{(top + bottom) / 2 + 3:.1f}">{rate:,.0f}/s</text>')
     for shape in frame.shapes:
         x, y = frame.centres[shape.key]
         round_by = 13 if shape.kind == "topic" else 3
         yield (
             f'<rect class="{shape.kind}" x="{x - shape.width / 2:.1f}" y="{y - _HEIGHT / 2:.1f}" width="{shape.width:.1f}" '
-            f'height="{_HEIGHT}" rx="{round_by}"/><text x="{x:.1f}" y="{y + 4:.1f}">{escape(shape.text)}</text>'
+            f'height="{_HEIGHT}" rx="{round_by}">{f"<title>{escape(shape.label)}</title>" if shape.label else ""}</rect>'
+            f'<text x="{x:.1f}" y="{y + 4:.1f}">{escape(shape.text)}</text>'
         )
+    yield from labels
+
+
+def _rate(start: _Shape, end: _Shape, rates: Mapping[str, TopicRate]) -> float | None:
+    """Return the records per second of an edge, if it is one between a topic and a node."""
+    if start.kind == "topic":
+        found = rates.get(start.text)
+        return None if found is None else found.read
+    found = rates.get(end.text) if end.kind == "topic" else None
+    return None if found is None else found.written

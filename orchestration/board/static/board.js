@@ -235,6 +235,7 @@ function render() {
   const redraw = has("flow");
   for (const edge of redraw ? Object.keys(app().rates || {}) : keys("rates")) flow.rate(edge, (app().rates || {})[edge], number((app().rates || {})[edge]));
   for (const topic of redraw ? Object.keys(app().lags || {}) : keys("lags")) flow.lag(topic, (app().lags || {})[topic], number((app().lags || {})[topic]));
+  if (redraw || has("late")) flow.late(app().late || {});
   renderFleet(keys("instances"), keys("tasks"), redraw);
   if (has("paused")) renderPaused();
   if (has("idle") || has("unread")) renderIdle();

@@ -1,6 +1,6 @@
 // The topology as SVG: topics and sub-topologies at the places that the server has laid out.
 const NS = "http://www.w3.org/2000/svg";
-const WIDTH = 196, GAP = 92, ROW = 84, TOPIC = 40, PART = 62, MARGIN = 6, LONGEST = 27, CELLS = 16;
+const WIDTH = 206, GAP = 92, ROW = 78, SPACE = 24, TOPIC = 40, PART = 62, LINE = 15, MARGIN = 6, CELLS = 16, NODES = 6;
 
 function make(name, parent, attributes = {}) {
   const element = document.createElementNS(NS, name);
@@ -15,8 +15,42 @@ function text(parent, attributes, content) {
   return element;
 }
 
-function shortened(name) {
-  return name.length <= LONGEST ? name : `${name.slice(0, LONGEST - 11)}…${name.slice(-10)}`;
+// Take characters out of the middle of a text until it fits: the ends of names differ most.
+function fit(element, room) {
+  const whole = element.textContent;
+  for (let kept = whole.length - 1; kept > 4 && element.getComputedTextLength() > room; kept -= 1) {
+    const end = Math.floor(kept * 0.4);
+    element.textContent = `${whole.slice(0, kept - end)}…${whole.slice(-end)}`;
+  }
+}
+
+// The lines of a sub-topology's nodes, the last one for those that do not fit.
+function lines(place) {
+  const nodes = place.nodes || [];
+  return nodes.length <= NODES ? nodes : [...nodes.slice(0, NODES - 1), `and ${nodes.length - NODES + 1} more`];
+}
+
+function tall(place) {
+  return place.kind === "topic" ? TOPIC : place.kind === "part" ? PART + lines(place).length * LINE : PART - 14;
+}
+
+// Return the middle of each place: at its row, moved so that nothing in a column overlaps.
+function spread(places) {
+  const columns = new Map(), middles = new Map();
+  for (const entry of places) columns.set(entry[1].column, [...(columns.get(entry[1].column) || []), entry]);
+  for (const column of columns.values()) {
+    let edge = -Infinity, shift = 0;
+    for (const [key, place] of column.sort(([, a], [, b]) => a.row - b.row)) {
+      const wanted = place.row * ROW, middle = Math.max(wanted, edge + SPACE + tall(place) / 2);
+      shift += (wanted - middle) / column.length;
+      edge = middle + tall(place) / 2;
+      middles.set(key, middle);
+    }
+    for (const [key] of column) middles.set(key, middles.get(key) + shift);
+  }
+  const top = Math.min(...places.map(([key, place]) => middles.get(key) - tall(place) / 2));
+  for (const [key, middle] of middles) middles.set(key, middle - top + MARGIN);
+  return middles;
 }
 
 export class Flow {
@@ -39,34 +73,37 @@ export class Flow {
       return;
     }
     const columns = Math.max(...places.map(([, place]) => place.column)) + 1;
-    const rows = Math.max(...places.map(([, place]) => place.row)) + 1;
-    const width = columns * WIDTH + (columns - 1) * GAP + 2 * MARGIN, height = (rows - 1) * ROW + PART + 2 * MARGIN;
+    const middles = spread(places);
+    const width = columns * WIDTH + (columns - 1) * GAP + 2 * MARGIN;
+    const height = Math.max(...places.map(([key, place]) => middles.get(key) + tall(place) / 2)) + MARGIN;
     const svg = make("svg", null, { viewBox: `0 0 ${width} ${height}`, width, height, role: "img" });
     svg.style.setProperty("--wide", `${width}px`);
     make("title", svg).textContent = `Topology of ${application}: ${places.length} topics and sub-topologies`;
-    const lines = make("g", svg), shapes = make("g", svg), labels = make("g", svg);
+    const paths = make("g", svg), shapes = make("g", svg), labels = make("g", svg), texts = [];
     const read = new Set(edges.filter(([, edge]) => edge.reads).map(([, edge]) => edge.topic));
     const written = new Set(edges.filter(([, edge]) => !edge.reads).map(([, edge]) => edge.topic));
     const at = new Map();
     for (const [key, place] of places) {
-      const high = place.kind === "topic" ? TOPIC : PART;
-      const x = MARGIN + place.column * (WIDTH + GAP), y = MARGIN + place.row * ROW + PART / 2;
+      const nodes = place.kind === "part" ? lines(place) : [];
+      const high = tall(place);
+      const x = MARGIN + place.column * (WIDTH + GAP), y = middles.get(key);
       at.set(key, { x, y });
       const group = make("g", shapes, { class: place.kind === "topic" ? "topic" : "part", transform: `translate(${x} ${y - high / 2})` });
       make("rect", group, { class: "shape", width: WIDTH, height: high, rx: place.kind === "topic" ? high / 2 : 9 });
       const inner = place.kind === "topic" ? place.name.replace(`${application}-`, "") : place.name;
       make("title", group).textContent = [place.kind === "topic" ? `topic ${place.name}` : place.name, ...(place.nodes || [])].join("\n");
-      const entry = { group, cells: [] };
+      const entry = { group, cells: [], topics: [] };
       if (place.kind === "topic") {
-        text(group, { x: WIDTH / 2, y: 17, "text-anchor": "middle" }, shortened(inner));
+        texts.push(text(group, { x: WIDTH / 2, y: 17, "text-anchor": "middle" }, inner));
         entry.role = !written.has(place.name) ? "input" : read.has(place.name) ? "repartition" : "output";
         entry.sub = text(group, { class: "sub", x: WIDTH / 2, y: 31, "text-anchor": "middle" }, entry.role);
       } else {
-        text(group, { x: 12, y: 20, "font-weight": 620 }, shortened(place.kind === "global" ? `Global ${place.name}` : place.name));
+        texts.push(text(group, { x: 12, y: 20, "font-weight": 620 }, place.kind === "global" ? `Global ${place.name}` : place.name));
         const stores = place.kind === "global" ? "on every instance" : (place.stores || []).join(", ") || "no store";
-        text(group, { class: "sub", x: 12, y: 35 }, shortened(stores));
+        texts.push(text(group, { class: "sub", x: 12, y: 35 }, stores));
+        nodes.forEach((node, number) => texts.push(text(group, { class: "node", x: 12, y: 51 + number * LINE }, node)));
         entry.cells = Array.from({ length: place.kind === "part" ? CELLS : 0 }, (_, number) =>
-          make("rect", group, { class: "cell", x: 12 + number * 11, y: 43, width: 8, height: 8, rx: 2, visibility: "hidden" }));
+          make("rect", group, { class: "cell", x: 12 + number * 11, y: high - 19, width: 8, height: 8, rx: 2, visibility: "hidden" }));
         entry.number = place.number;
       }
       this.places.set(key, entry);
@@ -76,13 +113,15 @@ export class Flow {
       if (!start || !end) continue;
       const x1 = start.x + WIDTH, x2 = end.x, bend = x2 > x1 ? (x2 - x1) / 2 : GAP;
       const d = `M${x1} ${start.y}C${x1 + bend} ${start.y} ${x2 - bend} ${end.y} ${x2} ${end.y}`;
-      const group = make("g", lines);
+      const group = make("g", paths);
       make("path", group, { class: "edge", d });
       make("path", group, { class: "stream", d });
       const label = text(labels, { class: "rate", x: (x1 + x2) / 2, y: (start.y + end.y) / 2 - 5 }, "");
       this.edges.set(key, { group, label });
+      if (edge.reads && this.places.get(edge.end)) this.places.get(edge.end).topics.push(edge.topic);
     }
     this.container.replaceChildren(svg);
+    for (const each of texts) fit(each, WIDTH - 24);
   }
 
   rate(key, perSecond, shown) {
@@ -99,9 +138,15 @@ export class Flow {
 
   lag(topic, lag, shown) {
     const place = this.places.get(`topic ${topic}`);
-    if (!place) return;
-    place.sub.textContent = lag ? `lag ${shown}` : place.role;
-    place.group.classList.toggle("lagging", Boolean(lag));
+    if (place) place.sub.textContent = lag ? `lag ${shown}` : place.role;
+  }
+
+  // `late`: the topics whose readers lag.
+  late(late) {
+    for (const [key, place] of this.places) {
+      const lags = place.sub ? key.slice(6) in late : place.topics.some((topic) => topic in late);
+      place.group.classList.toggle("lagging", lags);
+    }
   }
 
   // `looks`: the look of each active task of a sub-topology, in order.

@@ -17,12 +17,13 @@ from typer.testing import CliRunner
 
 from penstock.orchestration.board.difference import Document, difference, patched
 from penstock.orchestration.board.publisher import Publisher
-from penstock.orchestration.board.rates import OLD_MS, Rates
+from penstock.orchestration.board.rates import LONGEST_STEP_MS, OLD_MS, Rates
 from penstock.orchestration.board.server import FILES, board_app
 from penstock.orchestration.board.state import BoardState, Subject
 from penstock.orchestration.cli import app
 from penstock.orchestration.drawing.description import parse
 from penstock.orchestration.drawing.flow import flow
+from penstock.orchestration.kafka.topic_offsets import TopicOffsets
 from penstock.runtime.coordination.records import Desired, Member, PausedAt, RestoreReport, TaskReport, TopologyText, encode
 from penstock.runtime.model.clock import SystemClock
 from penstock.runtime.model.events import Event, EventKind
@@ -86,6 +87,34 @@ def test_a_rate_is_the_mean_of_the_last_seconds_and_unknown_without_samples() ->
     assert rates.per_second("a", 10_000) is None, "a counter that decreases begins again"
     rates.add("a", 15, 11_000)
     assert rates.per_second("a", 11_000) == 10 and rates.per_second("a", 11_001 + OLD_MS) is None
+
+
+def test_a_counter_that_changes_in_steps_has_their_mean_rate_until_it_stops() -> None:
+    """Committed offsets of an application with at least once change every 30 s."""
+    rates, shown = Rates(), set()
+    for second in range(300):
+        rates.add("a", 30 * 100 * (second // 30), second * 1000)
+        shown.add(rates.per_second("a", second * 1000) if second > 30 else 100.0)
+    assert shown == {100.0}
+    for second in range(300, 300 + LONGEST_STEP_MS // 1000 + 1):
+        rates.add("a", 27_000, second * 1000)
+    assert rates.per_second("a", second * 1000) == 0
+    rates.add("a", 27_050, (second + 1) * 1000)
+    assert rates.per_second("a", (second + 1) * 1000) == 50, "the time in which it stood still is not averaged in"
+
+
+def test_a_paused_task_lags_more_while_records_arrive_and_the_reader_is_late() -> None:
+    """Its report has the lag at which it paused, since it reads nothing."""
+    paused = report(state=TaskState.PAUSED, lag=7, paused=PausedAt(topic="in", partition=0, offset=5, since_ms=now()))
+    state = board_state(member({"0_0": paused}))
+    at_ms = now()
+    for second in range(6):
+        state.offsets(
+            TopicOffsets({TopicPartition("in", 0): 5 + 100 * second}, {TopicPartition("in", 0): 5}), {"in": 1}, at_ms + 1000 * second
+        )
+    document = state.document(at_ms + 5_000)
+    assert section(document, "tasks")["0_0@app-1"]["lag"] == totals(document)["lag"] == 500
+    assert document["lags"] == {"in": 500} and document["late"] == {"in": True}
 
 
 def test_records_flow_to_the_right_and_nothing_overlaps() -> None:
@@ -152,6 +181,12 @@ def section(document: Document, name: str) -> Mapping[str, Mapping[str, object]]
     return found
 
 
+def totals(document: Document) -> Mapping[str, object]:
+    found = document["totals"]
+    assert isinstance(found, Mapping)
+    return found
+
+
 def headline(state: BoardState) -> tuple[object, object]:
     shown = section(state.document(now()), "headline")
     return shown["level"], shown["text"]
@@ -214,7 +249,8 @@ def test_edges_have_rates_and_sources_their_lag() -> None:
     state = board_state(member({"0_0": report()}))
     place, out, at_ms = TopicPartition("in", 0), TopicPartition("out", 0), now()
     for second in range(3):
-        state.offsets({place: 1_000 + 100 * second, out: 5 * second}, {place: 50 * second}, {"in": 1, "out": 1}, at_ms + 1000 * second)
+        found = TopicOffsets({place: 1_000 + 100 * second, out: 5 * second}, {place: 50 * second})
+        state.offsets(found, {"in": 1, "out": 1}, at_ms + 1000 * second)
     document = state.document(at_ms + 2_000)
     assert document["rates"] == {"topic in > part 0": 50, "part 1 > topic out": 5.0}
     assert document["lags"] == {"in": 1_100}

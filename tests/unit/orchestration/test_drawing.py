@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import pytest
 
 from penstock import Consumed, Grouped, Materialized, StreamsBuilder, StreamsConfig, serdes
-from penstock.orchestration.drawing import mermaid, parse, svg, with_call_sites
+from penstock.orchestration.drawing import Level, Note, TopicRate, mermaid, parse, svg, with_call_sites
 from penstock.orchestration.drawing.live import have_reported_again, newest_text, notes
 from penstock.orchestration.kafka.observer import Picture
 from penstock.runtime.coordination.records import Member, PausedAt, TaskReport
@@ -35,8 +35,12 @@ def description() -> str:
 
 
 def test_every_node_topic_and_store_is_read_from_the_description() -> None:
-    drawing = parse(description(), {0: "2 tasks"})
-    assert [(part.number, part.is_global, part.note) for part in drawing.parts] == [(0, True, "2 tasks"), (1, False, ""), (2, False, "")]
+    drawing = parse(description(), {0: Note("2 tasks")})
+    assert [(part.number, part.is_global, part.note.text) for part in drawing.parts] == [
+        (0, True, "2 tasks"),
+        (1, False, ""),
+        (2, False, ""),
+    ]
     nodes = {node.name: node for part in drawing.parts for node in part.nodes}
     assert {topic for node in nodes.values() if node.kind == "source" for topic in node.topics} == {
         "flights", "charters", "airports", "board-by-airport-repartition",
@@ -51,8 +55,8 @@ def test_every_node_topic_and_store_is_read_from_the_description() -> None:
 def test_an_unnamed_node_is_shown_with_the_line_that_made_it() -> None:
     node = next(node.name for part in parse(description()).parts for node in part.nodes if node.name.startswith("KSTREAM-LEFTJOIN-"))
     drawing = parse(description(), call_sites={node: "join at board.py:31"})
-    label = f"{node} (join at board.py:31)"
-    assert label in svg(drawing) and f'["{label}"]' in mermaid(drawing)
+    label = "join at board.py:31"
+    assert f">{label}</text>" in svg(drawing) and f"<title>{node}</title>" in svg(drawing) and f'["{label}"]' in mermaid(drawing)
     text = with_call_sites(description(), {node: "join at board.py:31"})
     assert text.endswith(f"\n\nLines:\n  {node}: join at board.py:31\n")
     assert with_call_sites(description(), {}) == description() and len(parse(text).parts) == 3
@@ -64,7 +68,7 @@ def test_other_text_is_refused() -> None:
 
 
 def test_the_svg_shows_all_of_it_inside_its_frame() -> None:
-    drawing = parse(description(), {1: "3 tasks, 5 records/s"})
+    drawing = parse(description(), {1: Note("3 tasks, 5 records/s")})
     root = ET.fromstring(svg(drawing))
     texts = [element.text or "" for element in root.iter(f"{SVG}text")]
     for part in drawing.parts:
@@ -87,7 +91,7 @@ def test_the_svg_shows_all_of_it_inside_its_frame() -> None:
 
 
 def test_the_mermaid_chart_names_everything_and_quotes_it() -> None:
-    text = mermaid(parse(description(), {1: 'a "note" <here>'}))
+    text = mermaid(parse(description(), {1: Note('a "note" <here>')}))
     assert text.startswith("flowchart TB\n")
     for name in ("board-by-airport-repartition", "departures", "all-airports"):
         assert f'"{name}"' in text
@@ -95,6 +99,17 @@ def test_the_mermaid_chart_names_everything_and_quotes_it() -> None:
     declared = set(re.findall(r"^\s+(?:subgraph )?(\w+)[\[(]", text, re.MULTILINE))
     used = {key for line in text.splitlines() if " --> " in line or " -.- " in line for key in re.split(r" --> | -\.- ", line.strip())}
     assert used <= declared
+
+
+def test_what_is_wrong_has_a_colour_and_edges_their_rates() -> None:
+    drawing = parse(description(), {1: Note("1 paused", Level.PAUSED), 2: Note("lag 9", Level.LAGGING)})
+    rates = {"flights": TopicRate(1_200.0, 3.0), "board-by-airport-repartition": TopicRate(700.0, 1_100.0)}
+    drawn, chart = svg(drawing, rates), mermaid(drawing, rates)
+    frames = [frame.attrib["class"] for frame in ET.fromstring(drawn).iter(f"{SVG}rect") if "frame" in frame.attrib.get("class", "")]
+    assert frames == ["frame ", "frame paused", "frame lagging"]
+    shown = [text.text for text in ET.fromstring(drawn).iter(f"{SVG}text") if text.attrib.get("class") == "rate"]
+    assert sorted(map(str, shown)) == ["1,100/s", "1,200/s", "700/s"], "read at the source, written at the sink"
+    assert "class p1 paused" in chart and "class p2 lagging" in chart and chart.count('-->|"1,200/s"|') == 1
 
 
 def member(heartbeat_ms: int, tasks: Mapping[str, TaskReport], topology: str = "h") -> Member:
@@ -124,8 +139,10 @@ def test_rates_are_those_between_two_reports_of_the_same_worker() -> None:
     after = picture(
         member(3_000, {"0_0": report(2_100), "0_1": report(0, TaskState.PAUSED), "1_1": report(7), "0_2": report(1, kind=TaskKind.STANDBY)})
     )
-    assert notes(after, before) == {0: "2 tasks, 1 paused, 1,000 records/s, lag 20", 1: "1 task, lag 10"}
-    assert notes(after) == {0: "2 tasks, 1 paused, lag 20", 1: "1 task, lag 10"}
+    assert notes(after, before) == {0: Note("2 tasks, 1 paused, 1,000 records/s, lag ≥ 20", Level.PAUSED), 1: Note("1 task, lag 10")}
+    assert notes(after) == {0: Note("2 tasks, 1 paused, lag ≥ 20", Level.PAUSED), 1: Note("1 task, lag 10")}
+    assert notes(after, before, {0: 9_000, 1: 61})[0].text.endswith("1,000 records/s, lag 9,000"), "measured"
+    assert notes(after, before, {1: 61})[1].level is Level.GOOD and notes(after, None, {1: 10_001})[1].level is Level.LAGGING
     assert have_reported_again(after, before) and not have_reported_again(before, before)
     assert have_reported_again(picture(), before), "a worker that is gone is not waited for"
     assert newest_text(after) == "Topologies:" and newest_text(picture()) is None
