@@ -181,7 +181,7 @@ class Applications:
     applications: tuple[Application, ...] = ()
     notifications: tuple[NotificationRule, ...] = ()
     tables: tuple[StateTable, ...] = ()
-    spark: SparkSettings = field(default_factory=SparkSettings)
+    spark: SparkSettings = field(default_factory=SparkSettings, repr=False)
     source: Path | None = None
 
     @classmethod

@@ -208,7 +208,8 @@ def test_no_mistake_shows_what_may_be_a_secret(text: str) -> None:
 
 def test_what_is_declared_is_printed_without_secrets() -> None:
     """In logs and tracebacks of programs that print it."""
-    made = parse(HEAD + f'[applications.a.config]\n"sasl.password" = "{SECRET}"\n[[notifications]]\nurls = ["slack://{SECRET}"]\n')
+    spark = f'[spark]\nconnect = "sc://host:1/;token={SECRET}"\n[spark.conf]\n"spark.hadoop.fs.s3a.secret.key" = "{SECRET}"\n'
+    made = parse(HEAD + f'[applications.a.config]\n"sasl.password" = "{SECRET}"\n[[notifications]]\nurls = ["slack://{SECRET}"]\n' + spark)
     assert SECRET not in repr(made)
 
 

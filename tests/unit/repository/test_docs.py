@@ -77,6 +77,16 @@ def test_a_decision_is_short_and_says_what_was_rejected() -> None:
         assert text.count("\n") <= 40, page.name
 
 
+def test_headings_that_messages_and_comments_point_at_exist() -> None:
+    missing, found = [], 0
+    for path in (path for folder in ("runtime", "orchestration", "assets", "sensors") for path in (ROOT / folder).rglob("*.py")):
+        for page, heading in re.findall(r"docs/([\w-]+\.md), ['*]([^'*]+)['*]", path.read_text()):
+            found += 1
+            if f"# {heading}\n" not in (ROOT / "docs" / page).read_text():
+                missing.append(f"{path.relative_to(ROOT)}: docs/{page}, {heading}")
+    assert found and not missing
+
+
 def test_each_fault_names_tests_that_exist() -> None:
     lines = (ROOT / "docs" / "faults.md").read_text().splitlines()
     rows = [line for line in lines if line.startswith("| ") and not line.startswith("| fault |")]

@@ -44,6 +44,18 @@ ELSEWHERE = {
     "`its module ensurepip is missing`": "tests/unit/repository/test_build_env.py",
     "if the machine has no Java, the one among the Python packages is used": "tests/unit/orchestration/test_java.py",
     "depends on Kafka and RocksDB alone": "tests/unit/repository/test_import_direction.py",
+    "every row is compared with the result that pandas computes": "tests/dagster/test_demo.py",
+    "the table recovers, and its alert is resolved": "tests/dagster/test_demo.py",
+    "check it, then replace one instance after the other": "tests/dagster/test_deploy.py",
+    "from Kafka alone (docs/board.md)": "tests/dagster/test_board.py",
+    "reads a key from the instance that has it": "tests/broker/test_fleet_queries.py",
+    "each `[[tables]]` entry of `streams.toml` is an asset": "tests/dagster/test_tables.py",
+    "makes a project that works at once": "tests/dagster/test_new_project.py",
+    "`penstock` reads the nearest one, in the current folder or above it": "tests/unit/orchestration/test_project_paths.py",
+    "The project may have packages named `assets`, `sensors` or `runtime`": "tests/dagster/test_installed.py",
+    "merge Penstock's definitions into its own": "tests/dagster/test_installed.py",
+    "In a project of `dg`, a component does the same": "tests/dagster/test_installed.py",
+    "## A topology, without a broker": "tests/cases/test_readme.py",
 }
 
 
@@ -171,13 +183,19 @@ def test_numbers_are_what_they_are() -> None:
 
 
 def test_the_speed_is_that_of_the_page_on_benchmarks() -> None:
-    """thousand records/s, and the ratios to the loop by hand, Kafka Streams and Quix Streams."""
+    """thousand records/s, the ratios to the loop by hand, Kafka Streams and Quix Streams, and MiB."""
     measured = (ROOT / "docs" / "benchmarks.md").read_text()
+    rows = [line.replace("*", "").split("|") for line in measured.splitlines() if re.match(r"\| [a-z-]+-(eos|alo)[a-z-]* \|", line)]
+    beside_java = [float(row[6]) for row in rows if len(row) > 15]
+    assert len(beside_java) == 12
+    slowest, fastest = re.findall(r"\(([\d.]+) to ([\d.]+) times Kafka Streams\)", README)[0]
+    assert (min(beside_java), max(beside_java)) == (pytest.approx(float(slowest), abs=0.051), pytest.approx(float(fastest), abs=0.051))
     for workload, row in (("count-eos", "updates folded by the cache"), ("count-eos-nocache", "every update written")):
         own = [cell.strip() for cell in next(line for line in README.splitlines() if line.startswith(f"| {row} |")).split("|")[2:7]]
         cells = next(line for line in measured.splitlines() if line.startswith(f"| {workload} |")).replace("*", "").split("|")
         shown = [float(cells[place]) for place in (2, 4, 6, 8)]
         assert own[0] == f"{shown[0]:.0f}" and own[1] == f"{shown[1]:.2f}", (own, shown)
+        assert own[4] == cells[13].strip()
         assert float(own[2]) == pytest.approx(shown[2], abs=0.05) and float(own[3]) == pytest.approx(shown[3], abs=0.6), (own, shown)
 
 
