@@ -17,6 +17,7 @@ from penstock.runtime.coordination.fleet import Fleet
 from penstock.runtime.coordination.records import Member
 from penstock.runtime.model.errors import InvalidStateStoreError, StreamsError
 from penstock.runtime.model.ids import HostInfo, TaskId, TopicPartition
+from penstock.runtime.model.user_errors import described, pass_ctrl_c
 from penstock.runtime.serdes.murmur import partition_for
 from penstock.runtime.serdes.serde import Serde
 from penstock.runtime.topology.catalogue import KnownStore, known_stores
@@ -159,9 +160,10 @@ class StreamsMetadataState:
         write = serde.serializer(topic) if isinstance(serde, Serde) else cast(Callable[[object], bytes | None], serde)
         try:
             data = write(key)
-        except Exception as error:
+        except BaseException as error:
+            pass_ctrl_c(error, f"store {store.name}")
             name = f"serde {serde.name}" if isinstance(serde, Serde) else f"{serde!r}"
-            raise StreamsError(f"store {store.name!r}: {name} cannot write the key {key!r}: {error}") from error
+            raise StreamsError(f"store {store.name!r}: {name} cannot write the key {key!r}: {described(error)}") from error
         if data is None:
             raise StreamsError(f"store {store.name!r}: a key must not be null")
         return partition_for(data, partitions)

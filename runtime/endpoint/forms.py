@@ -11,6 +11,7 @@ import msgspec
 
 from penstock.runtime.endpoint.answers import Refusal
 from penstock.runtime.model.record import ValueAndTimestamp, VersionedRecord, Windowed
+from penstock.runtime.model.user_errors import described
 from penstock.runtime.serdes.serde import Serde
 
 FORMATS = ("text", "json", "base64")
@@ -25,7 +26,7 @@ def key_of(text: str, form: str, serde: Serde, topic: str) -> object:
     for candidate in _from_json(text) if form == "json" else _candidates(text):
         try:
             data = write(candidate)
-        except Exception:  # noqa: BLE001 (a serde may raise anything; the next candidate is tried)
+        except BaseException:  # noqa: BLE001 (a serde may raise anything; the next candidate is tried)
             continue
         if data is not None:
             return _read(data, serde, topic)
@@ -45,8 +46,8 @@ def _read(data: bytes, serde: Serde, topic: str) -> object:
     """Deserialize the key with the store's serde: a JSON object may stand for a user's class."""
     try:
         key = serde.deserializer(topic)(data)
-    except Exception as error:
-        raise Refusal(400, f"these bytes are no key that serde {serde.name} can read: {error}") from error
+    except BaseException as error:
+        raise Refusal(400, f"these bytes are no key that serde {serde.name} can read: {described(error)}") from error
     if key is None:
         raise Refusal(400, "a key must not be null: no store has such a one")
     return key

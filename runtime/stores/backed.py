@@ -136,7 +136,7 @@ class BackedStore(EngineStore, Generic[B]):
         serde = self._settings.value_serde
         return unwritable(self.name, serde.name, "value", value, error)
 
-    def _unreadable(self, key: bytes | None, data: object, error: Exception) -> Exception:
+    def _unreadable(self, key: bytes | None, data: object, error: BaseException) -> Exception:
         """Return an error that names the entry which the store's serde could not read."""
         return unreadable(self.name, self._settings.value_serde.name, key, self._read_key, data, error)
 

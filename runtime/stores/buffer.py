@@ -197,7 +197,7 @@ class ChangeBuffer(BackedStore[KeyValueBackend]):
             value = BufferValue.from_bytes(data)
             try:
                 prior, old, new = (None if part is None else held(part) for part in (value.prior, value.old, value.new))
-            except Exception as error:
+            except BaseException as error:
                 raise self._unreadable(raw, data, error) from error
             waiting = self._waiting[raw] = Waiting(None, value.time, prior)
             waiting.old, waiting.new, waiting.timestamp, waiting.origin = old, new, value.timestamp, value.origin
@@ -240,7 +240,7 @@ class ChangeBuffer(BackedStore[KeyValueBackend]):
         key = self._read_key(raw) if waiting.key is None else waiting.key
         try:
             return Evicted(key, self._object(waiting.new), self._object(waiting.prior), waiting.timestamp, waiting.origin)
-        except Exception as error:
+        except BaseException as error:
             raise self._unreadable(raw, waiting.new, error) from error
 
     def prior(self, key: object) -> tuple[object] | None:

@@ -155,7 +155,7 @@ class StagedDuplicatesStore(StagedWindowStore):
             read = self._read_value
             try:
                 found = [read(value) for value in found]  # type: ignore[arg-type]  # staged as bytes
-            except Exception as error:
+            except BaseException as error:
                 raise self._unreadable(key, found, error) from error
         return zip(times[start:stop], found, strict=True)
 

@@ -42,9 +42,10 @@ def unwritable(store: str, serde: str, what: str, given: object, error: BaseExce
     )
 
 
-def unreadable(store: str, serde: str, key: bytes | None, read_key: Deserializer, data: object, error: Exception) -> Exception:
+def unreadable(store: str, serde: str, key: bytes | None, read_key: Deserializer, data: object, error: BaseException) -> Exception:
     """Return an error that names the entry which a store's serde could not read, or the error itself where the Schema Registry is
     unavailable. `key`: in the store."""
+    pass_ctrl_c(error, f"store {store}")
     if isinstance(error, SchemaRegistryUnavailableError | StateUnreadableError):
         return error
     return StateUnreadableError(
@@ -60,7 +61,8 @@ def _shown(key: bytes | None, read_key: Deserializer) -> str:
         return "(unknown)"
     try:
         return reprlib.repr(read_key(key))
-    except Exception:  # noqa: BLE001  # any error of a user's serde; the message then shows the bytes
+    except BaseException as error:  # noqa: BLE001  # any error of a user's serde; the message then shows the bytes
+        pass_ctrl_c(error, "the key of an entry that cannot be read")
         return repr(key)
 
 
@@ -95,7 +97,7 @@ class Reader:
         """Decode the value of a key. Raises StateUnreadableError."""
         try:
             return self.read_value(data)
-        except Exception as error:
+        except BaseException as error:
             raise unreadable(self.store, self.value_serde, key, self.read_key, data, error) from error
 
     def giving(self, timestamped: bool, headers: bool = False) -> Reader:

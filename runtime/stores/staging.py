@@ -175,7 +175,7 @@ class StagedStore(BackedStore[B], EntryStore):
             return value
         try:
             return self._read_value(value)  # type: ignore[arg-type]  # staged as bytes
-        except Exception as error:
+        except BaseException as error:
             raise self._unreadable(self._key_of(entry), value, error) from error
 
     def _key_of(self, entry: Entry) -> bytes | None:
@@ -202,7 +202,7 @@ class StagedStore(BackedStore[B], EntryStore):
                 timestamp, data = _TIMESTAMP.unpack_from(data)[0], data[8:]
             try:
                 entry = Entry(data if self._decode is None else self._decode(data), timestamp)
-            except Exception as error:
+            except BaseException as error:
                 raise self._unreadable(key, data, error) from error
             self._value_bytes += len(data)
         self._loads += 1
@@ -308,7 +308,7 @@ class StagedStore(BackedStore[B], EntryStore):
             try:
                 new = self._read_value(new) if new is not None else None  # type: ignore[arg-type]  # staged as bytes
                 old = self._read_value(old) if old is not None else None  # type: ignore[arg-type]  # staged as bytes
-            except Exception as error:
+            except BaseException as error:
                 raise self._unreadable(self._key_of(entry), (new, old), error) from error
         if self._listener is not None:
             self._listener(entry.key, new, old, entry.timestamp, headers)

@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol, cast
 from penstock.runtime.model.arity import takes_context
 from penstock.runtime.model.errors import TopologyError
 from penstock.runtime.model.timestamps import extractor_function
+from penstock.runtime.model.user_errors import pass_ctrl_c
 from penstock.runtime.operators.base import no_children
 from penstock.runtime.operators.context import Forward, Hooks, KeysAhead, NodeContext, RowGetter, TaskContext, ValueGetter
 from penstock.runtime.operators.deferred import Deferrals, DeferredQueue, Levels, gate
@@ -98,7 +99,8 @@ def _keys(messages: Sequence[KeyedMessage], store_key: StoreKey | None, keys: Ke
     if store_key is not None:
         try:
             found = [store_key(cast(bytes, raw)) for raw in found]
-        except Exception:  # noqa: BLE001 (user code may raise anything; the error is reported when the record is processed)
+        except BaseException as error:  # noqa: BLE001 (user code may raise anything; it is reported when the record is processed)
+            pass_ctrl_c(error, "the key of a record")
             return ()
         if None in found:
             return ()

@@ -14,6 +14,7 @@ from penstock.runtime.dsl.options import Consumed
 from penstock.runtime.model.errors import InvalidStateStoreError, StreamsConfigError, StreamsError
 from penstock.runtime.model.ids import TaskId, TopicPartition
 from penstock.runtime.model.states import TaskKind, TaskState
+from penstock.runtime.serdes.serde import PlainSerde
 from penstock.runtime.topology.topology import Topology
 from tests.support.own_stores import OwnBuilder
 
@@ -99,6 +100,12 @@ def test_the_stores_own_serde_is_asked_by_default_and_says_what_it_cannot_write(
     assert places.of_key("table", 5).active_host == C
     with pytest.raises(StreamsError, match=r"store 'table': serde LONG cannot write the key 'five'"):
         places.of_key("table", "five")
+
+    def exits(key: object) -> bytes:
+        raise SystemExit(0)
+
+    with pytest.raises(StreamsError, match=r"store 'table': .* cannot write the key 5: SystemExit: 0"):
+        places.of_key("table", 5, PlainSerde("exits", exits, int, immutable=True))
 
 
 def test_a_store_of_ones_own_needs_a_serde() -> None:

@@ -21,6 +21,7 @@ from penstock.runtime.input.queues import MAX_RUN, PartitionQueue
 from penstock.runtime.model.errors import TaskCorruptedError
 from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition
 from penstock.runtime.serdes.keys import window_store_key
+from penstock.runtime.serdes.serde import PlainSerde
 from penstock.runtime.stores import StoreContext, StoreMemory, Stores
 from penstock.runtime.stores.look_ahead import MOST_BYTES, LookAhead
 from penstock.runtime.stores.rocks import RocksStore
@@ -317,6 +318,14 @@ def test_look_ahead_ignores_a_record_with_an_unreadable_key(tmp_path: Path, monk
     good = [Raw(0, b" 7 "), Raw(1, b"8")]
     assert looked_up(tmp_path / "a", builder, good, monkeypatch) == {"n": [b"7", b"8"]}
     assert looked_up(tmp_path / "b", builder, [*good, Raw(2, b"no number")], monkeypatch) == {}
+
+    def exits(data: bytes) -> int:
+        raise SystemExit(0)
+
+    builder = StreamsBuilder()
+    exiting = PlainSerde("exits", lambda number: b"%d" % number, exits, immutable=True)
+    builder.stream("in", Consumed(exiting, value=S)).group_by_key(Grouped(serdes.LONG, value=S)).count(Materialized("n"))
+    assert looked_up(tmp_path / "c", builder, good, monkeypatch) == {}
 
 
 def test_a_queue_shows_the_records_after_its_head() -> None:

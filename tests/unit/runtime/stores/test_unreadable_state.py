@@ -70,12 +70,13 @@ def opened(store: EngineStore, folder: Path) -> None:
     store.open(folder, StoreContext("app", folder, TaskId(0, 0), LOG))
 
 
-def test_no_handler_may_skip_the_record_that_is_processed() -> None:
+@pytest.mark.parametrize("error", [kind("no number of mine") for kind in (ValueError, SystemExit, GeneratorExit)])
+def test_no_handler_may_skip_the_record_that_is_processed(error: BaseException) -> None:
     written = [0]
 
     def counts(topic: str, headers: object, data: bytes) -> int:
         if written[0] > 1:
-            raise ValueError("no number of mine")
+            raise error
         return int(data)
 
     def write(topic: str, headers: object, data: int) -> bytes:
@@ -92,6 +93,6 @@ def test_no_handler_may_skip_the_record_that_is_processed() -> None:
         topic = driver.create_input_topic("in", serdes.STRING, serdes.STRING)
         topic.pipe_input("EWR", "v")
         topic.pipe_input("EWR", "v")
-        line = r"serde digits, at .*test_unreadable_state\.py:\d+ in .*counts: ValueError: no number of mine"
+        line = rf"serde digits, at .*test_unreadable_state\.py:\d+ in .*counts: {type(error).__name__}: no number of mine"
         with pytest.raises(StateUnreadableError, match=rf"store totals: the value of key 'EWR' .* {line}"):
             topic.pipe_input("EWR", "v")
