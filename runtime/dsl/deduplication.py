@@ -9,7 +9,8 @@ from penstock.runtime.dsl.graph import Repartition, StreamNode
 from penstock.runtime.dsl.options import KEY_AND_VALUE, MaterializedOrStr, NamedOrStr, StoreOrNamed, node_and_store
 from penstock.runtime.dsl.stores import key_value_store
 from penstock.runtime.model.arity import checked
-from penstock.runtime.model.clock import Duration, to_ms
+from penstock.runtime.model.clock import Duration
+from penstock.runtime.model.durations import length_ms
 from penstock.runtime.model.errors import TopologyError
 from penstock.runtime.model.type_variables import KR, K, V
 from penstock.runtime.operators.deduplicate import Deduplicate
@@ -31,7 +32,7 @@ def deduplicate(
 ) -> StreamNode[K, V]:
     """Add a deduplication. Raises TopologyError."""
     graph = stream._graph
-    within_ms = 0 if within is None else to_ms(within, "deduplicate: the interval")
+    within_ms = 0 if within is None else length_ms(within, "the interval")
     if within_ms == 0:
         raise TopologyError("deduplicate: within=… is the interval in which records of one id are duplicates, at least 1 ms")
     named, how = node_and_store(store, materialized, named)

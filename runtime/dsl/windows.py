@@ -9,7 +9,6 @@ table.suppress(Suppressed.until_time_limit(timedelta(seconds=5), Suppressed.Buff
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -17,10 +16,9 @@ from enum import Enum
 from typing import TypeAlias
 
 from penstock.runtime.dsl.options import Named, name_of
-from penstock.runtime.model.call_sites import call_site
 from penstock.runtime.model.clock import Duration, to_ms
+from penstock.runtime.model.durations import length_ms
 from penstock.runtime.model.errors import TopologyError
-from penstock.runtime.model.once import first_time
 from penstock.runtime.model.record import Window
 from penstock.runtime.operators.suppress import UNLIMITED
 from penstock.runtime.operators.windowed import Windows
@@ -37,7 +35,6 @@ __all__ = [
     "Windows",
 ]
 
-logger = logging.getLogger(__name__)
 _LAST = 2**63 - 1
 
 
@@ -59,7 +56,7 @@ class TimeWindows:
     @classmethod
     def of_size_and_grace(cls, size: Duration, after_window_end: Duration) -> TimeWindows:
         """Return tumbling windows that accept late records until `after_window_end` after their end."""
-        size_ms = _size_ms(size, "the window size")
+        size_ms = length_ms(size, "the window size")
         return cls(size_ms, size_ms, to_ms(after_window_end, "the grace period"))
 
     @classmethod
@@ -88,7 +85,7 @@ class SlidingWindows:
     @classmethod
     def of_time_difference_and_grace(cls, time_difference: Duration, after_window_end: Duration) -> SlidingWindows:
         """Return windows that accept late records until `after_window_end` after their end."""
-        return cls(_size_ms(time_difference, "the time difference"), to_ms(after_window_end, "the grace period"))
+        return cls(length_ms(time_difference, "the time difference"), to_ms(after_window_end, "the grace period"))
 
     @classmethod
     def of_time_difference_with_no_grace(cls, time_difference: Duration) -> SlidingWindows:
@@ -112,7 +109,7 @@ class SessionWindows:
     def of_inactivity_gap_and_grace(cls, inactivity_gap: Duration, after_window_end: Duration) -> SessionWindows:
         """Return sessions that accept late records until `after_window_end` later: a session closes when stream time has passed its end,
         the gap and the grace period."""
-        return cls(_size_ms(inactivity_gap, "the inactivity gap"), to_ms(after_window_end, "the grace period"))
+        return cls(length_ms(inactivity_gap, "the inactivity gap"), to_ms(after_window_end, "the grace period"))
 
     @classmethod
     def of_inactivity_gap_with_no_grace(cls, inactivity_gap: Duration) -> SessionWindows:
@@ -176,7 +173,7 @@ class JoinWindows:
     @classmethod
     def of_time_difference_and_grace(cls, time_difference: Duration, after_window_end: Duration) -> JoinWindows:
         """Join records at most `time_difference` apart; accept late ones until `after_window_end` later."""
-        difference = _size_ms(time_difference, "the time difference")
+        difference = length_ms(time_difference, "the time difference")
         return cls(difference, difference, to_ms(after_window_end, "the grace period"))
 
     @classmethod
@@ -196,18 +193,6 @@ class JoinWindows:
     def size_ms(self) -> int:
         """Time from the oldest possible partner to the newest, in ms."""
         return self.before_ms + self.after_ms
-
-
-def _size_ms(size: Duration, what: str) -> int:
-    """Convert the size of a window. Warns, once per line of the application, about a number so small that seconds may be meant."""
-    milliseconds = to_ms(size, what)
-    if not isinstance(size, timedelta) and 0 < milliseconds < 1000 and first_time("small window", site := call_site()):
-        logger.warning(
-            "%s: %s of %d is %d ms. A bare number is in milliseconds; for seconds give timedelta(seconds=%d), and "
-            "timedelta(milliseconds=%d) if this is meant",
-            *(site, what, milliseconds, milliseconds, milliseconds, milliseconds),
-        )
-    return milliseconds
 
 
 def _signed_ms(duration: Duration) -> int:

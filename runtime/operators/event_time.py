@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 from penstock.runtime.model.clock import NEVER
 from penstock.runtime.model.metrics import NODE, Counter
+from penstock.runtime.model.once import first_time
 from penstock.runtime.model.record import Windowed
 from penstock.runtime.operators.context import NodeContext
 from penstock.runtime.operators.materialized import Emit, Materialized
@@ -96,13 +97,12 @@ class DroppedRecords:
     """The dropped records of one node. The task's `dropped-records-total` counts them; the node's `dropped-records-by-reason-total` has the
     tag `reason`: `null-key-or-value` or `expired-window`."""
 
-    __slots__ = ("_last_late", "_last_null", "_late", "_logged_late", "_logged_null", "_null", "label", "node", "task")
+    __slots__ = ("_last_late", "_late", "_logged_late", "_null", "label", "node", "task")
 
     def __init__(self, context: NodeContext) -> None:
         self.task, self.node, self.label = context.task, context.name, context.label
         self._null, self._late = self._counter("null-key-or-value"), self._counter("expired-window")
-        self._logged_null, self._logged_late = self._null.value, self._late.value
-        self._last_null: _Coordinates | None = None
+        self._logged_late = self._late.value
         self._last_late: _Late | None = None
         context.hooks.before_commit.append(self.log)
 
@@ -111,10 +111,16 @@ class DroppedRecords:
         return self.task.metrics.counter("dropped-records-by-reason-total", NODE, **of_node, reason=reason)
 
     def null(self) -> None:
-        """Count a record without a key or value."""
+        """Count a record without a key or value. The first one is logged with its coordinates."""
         self.task.dropped.add()
         self._null.add()
-        self._last_null = self._coordinates()
+        if first_time("null-key-or-value", self.task.application_id, self.node):
+            logger.warning(
+                "task %s, node %s: dropped a record without a key or value: %s-%d@%d. Operations by key need both: select_key, group_by, "
+                "filter. Further records are only counted, in dropped-records-by-reason-total",
+                *(self.task.task_id, self.label, *self._coordinates()),
+                extra={"task": self.task.task_id},
+            )
 
     def late(self, timestamp: int, window: str, expiration: int, stream_time: int) -> None:
         """Count a record for a closed window. Windows are closed up to `expiration`; all times in ms."""
@@ -126,15 +132,8 @@ class DroppedRecords:
         return _Coordinates(self.task.topic, self.task.partition, self.task.offset)
 
     def log(self) -> None:
-        """Log the records dropped since the last commit."""
-        null, late = self._last_null, self._last_late
-        if null is not None:
-            count, self._logged_null, self._last_null = self._null.value - self._logged_null, self._null.value, None
-            logger.warning(
-                "task %s, node %s: skipped %d records due to null key or value. topic=[%s] partition=[%d] offset=[%d]",
-                *(self.task.task_id, self.label, count, *null),
-                extra={"task": self.task.task_id},
-            )
+        """Log the records dropped for closed windows since the last commit."""
+        late = self._last_late
         if late is not None:
             count, self._logged_late, self._last_late = self._late.value - self._logged_late, self._late.value, None
             logger.warning(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from penstock.runtime.model.clock import Duration, to_ms
+from penstock.runtime.model.durations import length_ms
 from penstock.runtime.serdes.serde import Serde
 from penstock.runtime.stores.base import EngineStore
 from penstock.runtime.stores.duplicates import StagedDuplicatesStore
@@ -309,7 +310,7 @@ def _key_value_builder(supplier: KeyValueSupplier, settings: StoreSettings) -> B
 
 def checked_ttl_ms(ttl: Duration | None, what: str) -> int | None:
     """Return a time to live in ms. Raises ValueError below 1 ms, TypeError for another type; `what` begins the message."""
-    milliseconds = None if ttl is None else to_ms(ttl, f"{what}: the time to live")
+    milliseconds = None if ttl is None else length_ms(ttl, f"{what}: the time to live")
     if milliseconds == 0:
         raise ValueError(f"{what}: the time to live is at least 1 ms")
     return milliseconds

@@ -195,7 +195,7 @@ test_restarts_change_nothing = each_restarted(CASES)
 
 def test_dropped_records_are_counted_with_the_reason_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     topology = windowed(window_count("w", TUMBLING), window("w", TUMBLING))()
-    with TopologyTestDriver(topology, None, 0) as driver:
+    with TopologyTestDriver(topology, {"application.id": "dropping"}, 0) as driver:
         source = driver.create_input_topic("in", S, S)
         for key, value, timestamp in (("a", "x", 30), (None, "x", 31), ("a", None, 32), ("a", "x", 9), ("a", "x", 15)):
             source.pipe_input(key, value, timestamp)
@@ -205,7 +205,8 @@ def test_dropped_records_are_counted_with_the_reason_and_logged(caplog: pytest.L
         (group,) = {name.group for name in driver.metrics() if name.name == "dropped-records-by-reason-total"}
     assert (found, group) == ({"null-key-or-value": 2, "expired-window": 2}, NODE)
     told = [record.message for record in caplog.records]
-    assert "task 0_0, node node-0: skipped 1 records due to null key or value. topic=[in] partition=[0] offset=[2]" in told
+    (null,) = (message for message in told if "without a key or value" in message)
+    assert null.startswith("task 0_0, node node-0: dropped a record without a key or value: in-0@1. "), "the first one alone"
     assert (
         "task 0_0, node node-0: skipped 1 records for expired windows. topic=[in] partition=[0] offset=[3] timestamp=[9] window=[0,10) "
         "expiration=[25] streamTime=[30]"

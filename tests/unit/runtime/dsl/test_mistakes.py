@@ -17,6 +17,7 @@ from penstock import (
     Materialized,
     SessionWindows,
     SlidingWindows,
+    Stores,
     StreamsBuilder,
     TimeWindows,
     serdes,
@@ -112,6 +113,9 @@ JOINS: list[Define] = [
     lambda stream: stream.join(stream.group_by_key().count(), lambda left, right: left),
     lambda stream: stream.join(stream, lambda left, right: left, JoinWindows.of_time_difference_with_no_grace(HOUR)),
     lambda stream: stream.to_table(Materialized("rows")),
+    lambda stream: stream.group_by_key().windowed_by(TimeWindows.of_size_with_no_grace(HOUR)).count(),
+    lambda stream: stream.group_by_key().windowed_by(SlidingWindows.of_time_difference_with_no_grace(HOUR)).count(),
+    lambda stream: stream.group_by_key().windowed_by(SessionWindows.of_inactivity_gap_with_no_grace(HOUR)).count(),
 ]
 
 
@@ -185,13 +189,17 @@ def test_what_has_an_effect_is_not_reported(define: Define, caplog: pytest.LogCa
     assert driven(define, ["a"], caplog) == []
 
 
-def test_a_window_below_a_second_as_a_bare_number(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_length_below_a_second_as_a_bare_number(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     for _ in range(2):
         TimeWindows.of_size_with_no_grace(5)
         SlidingWindows.of_time_difference_and_grace(999, 0)
         SessionWindows.of_inactivity_gap_with_no_grace(30)
         JoinWindows.of_time_difference_with_no_grace(60)
+        Materialized("rows", ttl=60)
+        Stores.persistent_key_value_store("rows", ttl=60)
+        StreamsBuilder().stream("in", key=serdes.STRING).deduplicate(within=60)
+    Materialized("rows", ttl=timedelta(milliseconds=60))
     TimeWindows.of_size_and_grace(1000, 5)
     TimeWindows.of_size_with_no_grace(timedelta(milliseconds=5))
     JoinWindows.of_time_difference_with_no_grace(0)
@@ -201,5 +209,8 @@ def test_a_window_below_a_second_as_a_bare_number(caplog: pytest.LogCaptureFixtu
         "of_time_difference_and_grace",
         "of_inactivity_gap_with_no_grace",
         "of_time_difference_with_no_grace",
+        "Materialized",
+        "persistent_key_value_store",
+        "deduplicate",
     ]
     assert "the window size of 5 is 5 ms. A bare number is in milliseconds; for seconds give timedelta(seconds=5)" in here[0]
