@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -157,12 +157,11 @@ class Launcher:
                 )
             except subprocess.TimeoutExpired as error:
                 raise LaunchError(f"{application.factory} was not checked within {_CHECK_SECONDS:.0f} s: does it wait?") from error
-        lines = done.stdout.splitlines()
-        try:
-            return msgspec.json.decode(lines[-1] if lines else "", type=Findings)
-        except msgspec.DecodeError as error:
-            said = (done.stderr or done.stdout).strip()[-2000:] or f"the process ended with status {done.returncode} and without a word"
-            raise LaunchError(f"{application.factory} cannot be checked: {said}") from error
+        for line in reversed(done.stdout.splitlines()):  # the user's code may print when the process exits
+            with suppress(msgspec.DecodeError):
+                return msgspec.json.decode(line, type=Findings)
+        said = (done.stderr or done.stdout).strip()[-2000:] or "without a word"
+        raise LaunchError(f"{application.factory} cannot be checked: the process ended with status {done.returncode}: {said}")
 
     @contextmanager
     def _alone_with(self, instance: str) -> Iterator[None]:

@@ -1,8 +1,8 @@
 """Check before a start: `python -m penstock.runtime.instance.precheck --config FILE …` tests whether instances would start now.
 
 It runs in a process of its own and takes the same files as `python -m penstock.runtime.instance`, of instances of one application. It
-creates and changes nothing, locally or on the brokers. The result is a JSON object on the last line of stdout (`Findings`), with all
-problems and not only the first.
+creates and changes nothing, locally or on the brokers. The result is a JSON object on a line of stdout (`Findings`), with all problems
+and not only the first.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ from penstock.runtime.worker.subscription import Subscription
 Value = TypeVar("Value")
 
 
-class Findings(msgspec.Struct, kw_only=True):
-    """Result of the check.
+class Findings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Result of the check. `problems` has no default, so that no other JSON that the factory's code prints is taken for a result.
 
     `problems`: reasons why instances would not start. `beside`: by name of a running instance, why they cannot run beside it, so that it
     must be stopped first. `changes`: lines of the topology that differ from the last one that ran. `builds`: the fingerprint of each
     instance (`runtime/instance/build.py`).
     """
 
-    problems: list[str] = []
+    problems: list[str]
     beside: dict[str, str] = {}
     changes: list[str] = []
     builds: dict[str, str] = {}
@@ -56,7 +56,7 @@ class Findings(msgspec.Struct, kw_only=True):
 
 def check(paths: list[Path]) -> Findings:
     """Check the instances of these files. Raises nothing; errors are findings."""
-    found = Findings()
+    found = Findings(problems=[])
     written = [settings for path in paths if (settings := _noted(found, InstanceSettings.written, path))]
     configs = [config for settings in written if (config := _config(found, settings))]
     factories = dict.fromkeys(settings.factory for settings in written)

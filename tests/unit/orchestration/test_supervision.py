@@ -17,6 +17,7 @@ from penstock.orchestration.database import ControlPlane
 from penstock.orchestration.database.models import Alert, AlertState, Instance
 from penstock.orchestration.declarations.applications import Applications
 from penstock.orchestration.declarations.project_paths import ProjectPaths
+from penstock.orchestration.instances import launcher
 from penstock.orchestration.instances.launcher import Launcher, LaunchError, Process
 from penstock.orchestration.instances.supervision import Verdict, examine_instance, wait_before_start
 from penstock.orchestration.projection import writer
@@ -227,3 +228,29 @@ def test_a_folder_that_cannot_be_written_is_named(paths: ProjectPaths) -> None:
     paths.home.write_text("a file where a folder should be")
     with pytest.raises(LaunchError, match=r"a-1 cannot be started: .*home"):
         Launcher(paths).start(A, "a-1")
+
+
+LOGS = "import atexit, os, sys, time\ndef say(): print('{\"level\": \"info\"}', '{}', sep='\\n', flush=True)\nsay()\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "problem", "refused"),
+    [
+        ("atexit.register(say)\nraise SystemExit(0)\n", "SystemExit: 0", ""),
+        ("os._exit(0)\n", "", "m:f cannot be checked: the process ended with status 0: "),
+        ("time.sleep(600)\n", "", r"m:f was not checked within 5 s: does it wait\?"),
+    ],
+    ids=["prints JSON at its end", "ends the process", "hangs"],
+)
+def test_a_check_believes_no_output_of_the_users_code_and_does_not_wait_for_ever(
+    paths: ProjectPaths, monkeypatch: pytest.MonkeyPatch, code: str, problem: str, refused: str
+) -> None:
+    if "sleep" in code:
+        monkeypatch.setattr(launcher, "_CHECK_SECONDS", 5.0)
+    (paths.root / "m.py").write_text(LOGS + code)
+    if refused:
+        with pytest.raises(LaunchError, match=refused):
+            Launcher(paths).precheck(A, ["a-1"])
+    else:
+        [found] = Launcher(paths).precheck(A, ["a-1"]).problems
+        assert problem in found
