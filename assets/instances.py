@@ -6,7 +6,9 @@ is detached and keeps running without Dagster; a job stops it.
 """
 
 import base64
+import os
 import shlex
+from urllib.parse import quote
 
 import dagster as dg
 
@@ -40,6 +42,7 @@ def instances_asset(application: Application, group: str, topics: Topics) -> dg.
                 owners=application.owners,
                 tags=application.tags,
                 description=_description(application, topics),
+                metadata=_links(application),
             )
         ],
         partitions_def=dg.DynamicPartitionsDefinition(name=partitions_name(application.id)),
@@ -65,9 +68,18 @@ def _description(application: Application, topics: Topics) -> str:
     how = (
         f"The running instances of `{application.id}` (`{application.factory}`), one partition each. Materialise one to start it; the jobs "
         "`scale_application`, `drain_instance`, `stop_instance`, `restart_instance`, `resume_task` and `skip_record` do the rest. The "
-        "process outlives Dagster."
+        "process outlives Dagster. "
+        f"`penstock board {application.id} --open` shows them live."
     )
     return f"{about}\n\n{how}" if about else how
+
+
+def _links(application: Application) -> dict[str, dg.MetadataValue]:
+    """Return a link to the application on the live board, if the environment says where that is."""
+    board = os.environ.get("PENSTOCK_BOARD_URL", "").rstrip("/")
+    if not board.startswith(("http://", "https://")):
+        return {}
+    return {"board": dg.MetadataValue.url(f"{board}/#app={quote(application.id, safe='')}")}
 
 
 def instance_metadata(paths: ProjectPaths, started: Started) -> dict[str, dg.MetadataValue]:

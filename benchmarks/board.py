@@ -8,6 +8,7 @@ measured, and Kafka is not. The table shows the frames that the browser has draw
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 import threading
@@ -80,22 +81,36 @@ def main(
         publisher.stop()
     frames, long = seen["frames"], seen["long"]
     gaps = sorted(later - sooner for sooner, later in pairwise(frames))
-    console.print(f"{instances} instances, {tasks} tasks, {seconds} s")
+    console.print(f"{instances} instances, {tasks} tasks, {seconds} s; load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     console.print(f"frames per second    {len(gaps) / ((frames[-1] - frames[0]) / 1000):.0f}")
     console.print(f"longest frame, ms    {gaps[-1]:.0f} (median {gaps[len(gaps) // 2]:.0f}, 99 % below {gaps[len(gaps) * 99 // 100]:.0f})")
     console.print(f"long tasks           {len(long)} ({sum(long):.0f} ms in all, the longest {max(long, default=0):.0f} ms)")
+    console.print(
+        f"page's thread busy   {seen['busy'][0]:.0%} of the time, of it scripts {seen['busy'][1]:.0%}; heap {seen['heap'][0]:.0f} MiB"
+    )
 
 
 def _watch(executable: str, url: str, tasks: int, seconds: int) -> dict[str, list[float]]:
-    """Open the page, wait until it shows all tasks, and return the times of frames and the durations of long tasks from then on, in ms."""
+    """Open the page, wait until it shows all tasks, and return from then on: times of frames and durations of long tasks, in ms; the share
+    of the time in which the page's thread was busy, and in which it ran scripts; its heap in MiB."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1440, "height": 1000})
         page.goto(url)
         page.wait_for_function("tasks => document.querySelectorAll('.instances .tile').length === tasks", arg=tasks, timeout=120_000)
+        session = page.context.new_cdp_session(page)
+        session.send("Performance.enable")
+
+        def metrics() -> dict[str, float]:
+            return {each["name"]: each["value"] for each in session.send("Performance.getMetrics")["metrics"]}
+
+        before = metrics()
         page.evaluate(COUNT)
         page.wait_for_timeout(1000 * seconds)
         found: dict[str, list[float]] = json.loads(page.evaluate("JSON.stringify(window.seen)"))
+        after = metrics()
+        found["busy"] = [(after[name] - before[name]) / seconds for name in ("TaskDuration", "ScriptDuration")]
+        found["heap"] = [after["JSHeapUsedSize"] / 2**20]
         browser.close()
     return found
 

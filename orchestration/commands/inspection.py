@@ -214,18 +214,18 @@ def _status_table(rows: Sequence[Row], *, detailed: bool) -> list[RenderableType
             "wanted": "" if all_wanted else "yes" if row["wanted"] else "no",
             "state": Text(str(row["state"]), style="red" if _is_missing(row) else ""),
             "host": str(row["host"] or "") if len(hosts) > 1 else "",
-            "process": str(row["process"] or ""),
+            "process": "" if row["state"] == "stopped" else str(row["process"] or ""),
             "heartbeat": ago_ms(row["heartbeat_ms"] if isinstance(row["heartbeat_ms"], int) else None),
             "tasks": str(row["tasks"]),
             "paused": Text(str(row["paused"]), style="red" if row["paused"] else ""),
             "restoring": str(row["restoring"]),
             "standbys": str(row["standbys"]),
             "lag": _lag(row["lag"], paused=bool(row["paused"])),
-            "MiB": _mib(_memory(row).get(RESIDENT)),
+            "MiB": "" if row["state"] == "stopped" else _mib(_memory(row).get(RESIDENT)),
         }
         for row in rows
     ]
-    memory = [line for row in rows if detailed and (line := _memory_line(row)) is not None]
+    memory = [line for row in rows if detailed and row["state"] != "stopped" and (line := _memory_line(row)) is not None]
     return [CompactRows(cells, ("instance", "state")), *memory, *_log_lines(rows)]
 
 

@@ -9,7 +9,7 @@ const numbers = new Intl.NumberFormat("en");
 const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 const natural = new Intl.Collator("en", { numeric: true }).compare;
 
-let state = {}, chosen = null, token = null, ahead = 0, heard = 0, lostAt = null, attempt = null;
+let state = {}, chosen = null, wanted = null, token = null, ahead = 0, heard = 0, lostAt = null, attempt = null;
 let dirty = new Map(), scheduled = false;
 const flow = new Flow($("flow"));
 const instances = new Map(), tiles = new Map(), cards = new Map(), moves = new Map(), listed = new Map();
@@ -95,7 +95,7 @@ function receive(message, first) {
   if (message.patch) {
     merge(state, message.patch);
     const names = Object.keys(state.applications || {});
-    if (names.length && (first || !names.includes(chosen))) choose(names.includes(chosen) ? chosen : names[0]);
+    if (names.length && (first || !names.includes(chosen))) choose([chosen, wanted].find((name) => names.includes(name)) ?? names[0]);
     mark(message.patch);
   }
   if (lostAt !== null) {
@@ -579,7 +579,8 @@ $("ask").addEventListener("submit", (event) => {
   event.preventDefault();
   enter($("token").value.trim());
 });
-const given = new URLSearchParams(location.hash.slice(1)).get("token");
+const fragment = new URLSearchParams(location.hash.slice(1)), given = fragment.get("token");
+wanted = fragment.get("app"); // a link from Dagster names the application
 if (given) {
   history.replaceState(null, "", location.pathname); // not in the address bar, where others may see or copy it
   enter(given);

@@ -128,6 +128,17 @@ kinds = ["kafka", "rocksdb"]
         Applications.parse(text.replace("domain", '"dagster/domain"'), Path("x"))
 
 
+def test_the_asset_links_to_the_board_where_its_address_is_known(factories: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = f'[applications."a.b"]\nfactory = "{factories}:one_two"\ninstances = 2\n'
+    assert "board" not in specs_of(text)["a.b/instances"].metadata
+    monkeypatch.setenv("PENSTOCK_BOARD_URL", "http://127.0.0.1:3100/")
+    spec = specs_of(text)["a.b/instances"]
+    assert spec.metadata["board"] == dg.MetadataValue.url("http://127.0.0.1:3100/#app=a.b")
+    assert "`penstock board a.b --open`" in str(spec.description)
+    monkeypatch.setenv("PENSTOCK_BOARD_URL", "javascript:alert(1)")
+    assert "board" not in specs_of(text)["a.b/instances"].metadata
+
+
 def test_ids_that_differ_in_punctuation_have_groups_and_jobs_of_their_own() -> None:
     text = "\n".join(f'[applications."{name}"]\nfactory = "m:f"\ninstances = ["i{n}"]' for n, name in enumerate(("a-b", "a.b", "c")))
     applications = Applications.parse(text, Path("x"))
