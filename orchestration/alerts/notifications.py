@@ -162,10 +162,16 @@ def notify_pending(control_plane: ControlPlane, rules: Sequence[NotificationRule
     """Send notifications of all alerts that need one. Return the number sent. Never raises for an undeliverable message."""
     if not rules:
         return 0
+    unsent = (Alert.notified_at.is_(None), Alert.notify_attempts < NOTIFY_ATTEMPTS, Alert.state != AlertState.RESOLVED.value)
     with control_plane.reading() as session:
-        unsent = (Alert.notified_at.is_(None), Alert.notify_attempts < NOTIFY_ATTEMPTS, Alert.state != AlertState.RESOLVED.value)
-        waiting = list(session.scalars(select(Alert).where(*unsent).order_by(Alert.id)))
-    return sum(_notify(control_plane, alert, rules, deliver, at) for alert in waiting)
+        waiting = list(session.scalars(select(Alert.id).where(*unsent).order_by(Alert.id)))
+    sent = 0
+    for number in waiting:  # each is read again: sending those before it takes seconds, and it may be over since
+        with control_plane.reading() as session:
+            alert = session.scalar(select(Alert).where(Alert.id == number, *unsent))
+        if alert is not None:
+            sent += _notify(control_plane, alert, rules, deliver, at)
+    return sent
 
 
 def _notify(control_plane: ControlPlane, alert: Alert, rules: Sequence[NotificationRule], deliver: Send, at: datetime) -> int:

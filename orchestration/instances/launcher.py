@@ -42,6 +42,7 @@ _children: list[subprocess.Popen[bytes]] = []
 """Children of this process: they stay zombies until their parent waits for them."""
 _KERNEL_LOG = Path("/dev/kmsg")
 _KERNEL_LINE_BYTES = 8_192
+_KERNEL_FIELDS = 3
 
 
 class LaunchError(ExpectedError):
@@ -232,7 +233,7 @@ class Launcher:
                 return f"with exit status {left.status}"
         except (OSError, msgspec.DecodeError):
             pass  # it had no time to write it, or not all of it
-        if _killed_for_memory(process.pid):
+        if status in (None, -signal.SIGKILL) and _killed_for_memory(process):
             return "killed by the kernel for lack of memory"
         return None if status is None else f"by {signal.Signals(-status).name}"
 
@@ -312,19 +313,29 @@ def _wait_until_dead(process: Process, timeout_s: float) -> bool:
     return True
 
 
-def _killed_for_memory(pid: int) -> bool:
+def _killed_for_memory(process: Process) -> bool:
     """Return True if the kernel's log says that this process was killed for lack of memory. Often only root may read it."""
-    named = f"Killed process {pid} ".encode()
     try:
         log = os.open(_KERNEL_LOG, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
         return False
     try:
         while line := os.read(log, _KERNEL_LINE_BYTES):  # /dev/kmsg returns one record at a time
-            if named in line:
+            if any(_names(record, process) for record in line.decode(errors="replace").splitlines()):
                 return True
     except OSError:  # BlockingIOError: the end of the log
         pass
     finally:
         os.close(log)
     return False
+
+
+def _names(record: str, process: Process) -> bool:
+    """Return True if a record of the kernel's log (`priority,sequence,microseconds since boot,flags;message`) says that this process was
+    killed. One from before its creation is of another process with the same id."""
+    head, _, message = record.partition(";")
+    fields = head.split(",")
+    if f"Killed process {process.pid} " not in message or len(fields) < _KERNEL_FIELDS or not fields[2].isdigit():
+        return False
+    at = time.time() - time.monotonic() + int(fields[2]) / 1e6
+    return at > process.created - CLOCK_WOBBLE_SECONDS

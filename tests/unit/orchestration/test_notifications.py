@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -99,10 +99,16 @@ def test_an_alert_that_is_over_before_it_could_be_sent_is_not_sent(hook: WebHook
     text = f'[[notifications]]\nurls = ["json://127.0.0.1:{hook.server_port}/all"]\nseverity = "INFO"\n'
     rules, at = Applications.parse(text, Path("streams.toml")).notifications, datetime(2026, 11, 21, tzinfo=UTC)
     with control_plane.writing() as session:
-        for number in range(2):
+        for number in range(3):
             open_alert(session, NewAlert(f"o{number}", "LAG", Severity.WARN, "a", f"{number}", f"alert {number}"), actor="sensor", at=at)
         resolve(session, 1, actor="sensor", at=at, resolution="over")
-    assert notify_pending(control_plane, rules, send, at=at) == 1
+
+    def send_while_the_last_ends(urls: Sequence[str], title: str, body: str, severity: Severity) -> None:
+        send(urls, title, body, severity)
+        with control_plane.writing() as session:
+            resolve(session, 3, actor="sensor", at=at, resolution="over while another was sent")
+
+    assert notify_pending(control_plane, rules, send_while_the_last_ends, at=at) == 1
     assert [message["title"] for message in hook.received] == ["a: alert 1"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -173,11 +174,13 @@ def test_a_death_says_what_is_known(world: World, process: Callable[[], Process]
 
 
 def test_the_kernels_log_names_what_was_killed_for_memory(paths: ProjectPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = tmp_path / "kmsg"
-    log.write_text("6,1,2,-;Memory cgroup out of memory: Killed process 4711 (python) total-vm:1kB\n")
+    """By id and time: a record from before its creation is of another process with the same id."""
+    log, now = tmp_path / "kmsg", time.time()
+    killed_us = round((time.monotonic() - 60) * 1e6)
+    log.write_text(f"6,1,2,-;x\n6,2,{killed_us},-;Memory cgroup out of memory: Killed process 4711 (python) total-vm:1kB\n")
     monkeypatch.setattr("penstock.orchestration.instances.launcher._KERNEL_LOG", log)
-    ends = [Launcher(paths).end_of(Process(instance="a-1", pid=pid, created=0.0)) for pid in (4711, 471)]
-    assert ends == ["killed by the kernel for lack of memory", None]
+    ends = [Launcher(paths).end_of(Process(instance="a-1", pid=pid, created=now - age)) for pid, age in ((4711, 90), (4711, 30), (471, 90))]
+    assert ends == ["killed by the kernel for lack of memory", None, None]
 
 
 def test_a_stop_on_purpose_and_a_healthy_life_end_the_series_of_deaths(world: World, process: Callable[[], Process]) -> None:
