@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sys
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
@@ -12,16 +14,37 @@ from xdist.remote import Producer
 
 from penstock.orchestration.embedded.kafka import EmbeddedBroker
 from penstock.orchestration.embedded.ports import free_port
-from tests.support import Kafka, unique
+from tests.support import ROOT, Kafka, unique
 from tests.support.brokers import QuickBroker
 from tests.support.lanes import Lanes
 
+sys.dont_write_bytecode = (
+    False  # containers often set PYTHONDONTWRITEBYTECODE: each process would compile all modules, and rewrite all tests
+)
 os.environ["COLUMNS"] = "200"  # commands wrap their output to the width of whoever runs the tests; read when they are imported
 for name in ("FORCE_COLOR", "NO_COLOR"):
     os.environ.pop(name, None)
 
 hypothesis.settings.register_profile("penstock", deadline=None)  # the time of an example measures how busy the machine is
 hypothesis.settings.load_profile("penstock")
+
+
+MEMORY = Path("/dev/shm")
+"""Linux's file system in memory."""
+ROOM = 2 << 30
+"""Bytes that it must have free: several times what the quick tests write."""
+SLOW = {ROOT / "tests" / name for name in ("broker", "chaos", "dagster", "differential")}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep the files of the quick tests in memory if there is room: they open thousands of stores, and each waits for the disk.
+
+    Workers of xdist get their folder from the main process. `PYTEST_DEBUG_TEMPROOT` names another place.
+    """
+    chosen = [Path(argument.split("::", 1)[0]).resolve() for argument in config.args]
+    quick = not any(slow in (path, *path.parents) or path in slow.parents for path in chosen for slow in SLOW)
+    if quick and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -145,7 +145,7 @@ def penstock(core: Path, project: Path, *arguments: str, **environment: str) -> 
     return subprocess.run(
         [core.with_name("penstock"), *arguments],
         cwd=project,
-        env=users_environment(COLUMNS="200", TERM="dumb", **environment),
+        env=users_environment(COLUMNS="300", TERM="dumb", **environment),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -29,8 +29,11 @@ def test_fails_at_first():
 
 @pytest.fixture
 def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The script, over a suite of its own."""
+    """The script, over a suite of its own, with xdist as the only plugin: others take a second to import."""
     module = script_as_module("slow-tests")
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("PYTEST_PLUGINS", "xdist.plugin")
+    monkeypatch.setattr(module, "SIDE_BY_SIDE", {"others": ["-n", "1", "--dist", "loadscope"]})
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     (tmp_path / "test_suite.py").write_text(SUITE)
     monkeypatch.setattr(module, "ROOT", tmp_path)
