@@ -41,6 +41,9 @@ GLOBAL_KINDS = (
 )
 INPUT_PARTITIONS = EventKind.INPUT_PARTITIONS_ADDED.value
 GLOBAL_RECOVERY = "GLOBAL_RECOVERY"
+_NAMED = 3
+"""Number of keys, or of partitions, in a title; the details have more."""
+_WAITING = "; tasks that read it wait"
 INSTANCE_DIED = "INSTANCE_DIED"
 _RUN = ("run-book", "run_book_run", "waits_for_approval")
 """Details of an alert about the run-book that the policy proposed or started."""
@@ -81,9 +84,22 @@ def of_globals(session: Session, application: Application, events: Sequence[Even
             alerts.open_or_update(session, _partitions_alert(event), actor=ACTOR, at=at)
     for alert in alerts.unresolved(session, application=application.id, kinds=[GLOBAL_RECOVERY]):
         ended = _recovery_ended(session, application, alert)
-        if ended is not None and not _is_undecided(session, alert):
-            alerts.resolve(session, alert, actor=ACTOR, at=at, resolution=ended)
+        if ended is not None:
+            _end(session, alert, ended, at)
     return runs
+
+
+def _end(session: Session, alert: Alert, ended: str, at: datetime) -> None:
+    """Resolve the alert of a recovery that is over, unless the policy's run-book waits for an approval: the rows are not there yet."""
+    run = _run_of(session, alert)
+    if run is not None and run.state == RunBookState.PROPOSED.value:
+        alert.title = alert.title.replace(_WAITING, f"; {ended}")
+        return
+    if run is not None and run.state != RunBookState.REQUESTED.value:
+        outcome = f"{run.run_book} {run.state}" + (f" ({run.reason})" if run.reason else "")
+        alert.detail = {**alert.detail, "run-book": f"{outcome}: run {run.id}", "waits_for_approval": False}
+        ended += f"; run-book {outcome}"
+    alerts.resolve(session, alert, actor=ACTOR, at=at, resolution=ended)
 
 
 def resolve_instance_alerts(session: Session, instance: Instance, at: datetime) -> None:
@@ -135,21 +151,25 @@ def _recovery_alert(event: Event, policy: GlobalRecoveryPolicy, known: Mapping[s
     payload = event.payload
     attempt, wait, current_ms = (payload.get(name) for name in ("attempt", "wait_seconds", "current_ms"))
     number = attempt if isinstance(attempt, int) else 1
-    again = f" (the {number}. time in a row, after {wait} s)" if number > 1 else ""
+    again = f" (recovery {number} in a row, after a wait of {wait:g} s)" if number > 1 and isinstance(wait, (int, float)) else ""
     store = f"{payload.get('store')} on {event.instance}"
-    current: object = f"{from_ms(current_ms):%Y-%m-%d %H:%M:%S} UTC" if isinstance(current_ms, int) else None
+    current = since = f"{from_ms(current_ms):%Y-%m-%d %H:%M:%S} UTC" if isinstance(current_ms, int) else None
     lost = {log: _records(offsets) for log, offsets in lost_offsets(event).items()}
     before = {} if known is None else known.get("lost")
-    if known is not None and isinstance(before, dict) and before:
-        for log, records in before.items():
-            later = lost.get(log, records)
-            lost[log] = records if later in records else f"{records}, then {later}"
-        current = known.get("complete until")
-    gone = "".join(f"; lost: {records} of {log}" for log, records in lost.items())
-    since = f", written after {current}" if gone and current else ""
-    title = (
-        f"global store {store} is rebuilt from {payload.get('topic')}{again}: {payload.get('reason')}{gone}{since}; tasks that read it wait"
-    )
+    if known is not None:
+        earlier = known.get("complete until")
+        current = earlier if isinstance(earlier, str) else current
+        if isinstance(before, dict) and before:
+            since = current
+            for log, records in before.items():
+                later = lost.get(log, records)
+                lost[log] = records if later in records else f"{records}, then {later}"
+    lost = dict(sorted(lost.items(), key=lambda each: _by_partition(each[0])))
+    gone = ", ".join(f"{records} of {log}" for log, records in list(lost.items())[:_NAMED])
+    more = f", and of {len(lost) - _NAMED} more partitions" if len(lost) > _NAMED else ""
+    # A record that is lost while the store is being rebuilt may be older than the time until which the store was complete.
+    losses = f"; lost: {gone}{more}" + (f", written after {since}" if since else "") if gone else ""
+    title = f"global store {store} is rebuilt from {payload.get('topic')}{again}: {payload.get('reason')}{losses}{_WAITING}"
     new = _event_alert(event, store, title, kind=GLOBAL_RECOVERY, severity=policy.severity(number))
     shown = {name: value for name, value in payload.items() if name != "current_ms"}
     return replace(new, detail={**shown, "lost": lost, "complete until": current})
@@ -187,11 +207,15 @@ def _restore(session: Session, application: Application, alert: Alert, event: Ev
     return [run] if run.state == RunBookState.REQUESTED.value else []
 
 
-def _is_undecided(session: Session, alert: Alert) -> bool:
-    """Return True if the policy's run-book for this alert waits for an approval."""
+def _run_of(session: Session, alert: Alert) -> RunBookRun | None:
+    """Return the run-book that the policy proposed or started for this alert."""
     number = alert.detail.get("run_book_run")
-    run = session.get(RunBookRun, number) if isinstance(number, int) else None
-    return run is not None and run.state == RunBookState.PROPOSED.value
+    return session.get(RunBookRun, number) if isinstance(number, int) else None
+
+
+def _by_partition(log: str) -> tuple[str, int]:
+    topic, _, partition = log.rpartition("-")
+    return topic, int(partition) if partition.isdigit() else -1
 
 
 def lost_offsets(event: Event) -> dict[str, range]:
@@ -249,8 +273,6 @@ def _recovery_ended(session: Session, application: Application, alert: Alert) ->
 
 
 TABLE_DIFFERS = "TABLE_DIFFERS"
-_NAMED = 3
-"""Number of keys in the title; the details have more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -268,9 +268,13 @@ def test_a_topic_that_lost_records_has_one_run_that_waits_and_its_alert_stays_un
     assert alert_text.next_commands(alert)[-1] == f"penstock run-book approve {run.id}"
     assert list(alert_check.links(alert)) == ["approve", "reject", "try", "instance"]
     assert "approve_run_book" in alert_check.links(alert)["approve"]
+    assert alert.title.endswith("; a-1 is RUNNING"), "nothing waits any more"
     reject(story.control_plane, run.id, "ann", "it was meant")
     react_globals(story, application)
     assert story.alerts(AlertState.OPEN) == []
+    (alert,) = (each for each in story.alerts(AlertState.RESOLVED) if each.id == alert.id)
+    assert alert.resolution == "a-1 is RUNNING; run-book restore-global-topic REFUSED (rejected by ann: it was meant)"
+    assert alert.detail["run-book"] == f"restore-global-topic REFUSED (rejected by ann: it was meant): run {run.id}"
     lose(story, 4)
     react_globals(story, application)
     assert [each.state for each in story.runs()] == [RunBookState.REFUSED.value, RunBookState.PROPOSED.value]

@@ -129,10 +129,8 @@ def test_recoveries_in_a_row_are_one_alert_that_says_so(story: Story) -> None:
         (alert,) = story.alerts()
         assert alert.severity == severity
     assert alert.count == 3
-    assert (
-        "(the 3. time in a row, after 6 s): gone; lost: at most 7 records (offsets 5 to 11) of airports-0, written after 2013-01-01"
-        in alert.title
-    )
+    losses = "; lost: at most 7 records (offsets 5 to 11) of airports-0, written after 2013-01-01"
+    assert f"(recovery 3 in a row, after a wait of 6 s): gone{losses}" in alert.title
     assert alert_text.facts(alert)["lost"] == "airports-0: at most 7 records (offsets 5 to 11)"
 
 
@@ -157,6 +155,33 @@ def test_an_alert_keeps_what_was_lost_if_the_store_is_rebuilt_once_more_for_anot
     expected = "airports-0: at most 7 records (offsets 5 to 11), then at most 1 record (offsets 12 to 12)"
     assert alert_text.facts(alert)["lost"] == expected
     assert alert.detail["complete until"] == since
+
+
+def test_the_title_names_three_partitions_in_their_order_and_the_details_all(story: Story) -> None:
+    lost = {f"airports-{number}": {"from": 5, "to": 6 + number} for number in (10, 2, 0, 1)}
+    started = {"store": "airports", "topic": "airports", "reason": "gone", "current_ms": story.ms, "lost": lost}
+    story.tell(EventKind.GLOBAL_RECOVERY_STARTED, started)
+    story.react_globals()
+    (alert,) = story.alerts()
+    assert (
+        "; lost: at most 1 record (offsets 5 to 5) of airports-0, at most 2 records (offsets 5 to 6) of airports-1, "
+        "at most 3 records (offsets 5 to 7) of airports-2, and of 1 more partitions, written after 2013-01-01" in alert.title
+    )
+    shown = alert.detail["lost"]
+    assert isinstance(shown, dict) and list(shown) == ["airports-0", "airports-1", "airports-2", "airports-10"]
+
+
+def test_a_loss_while_the_store_is_being_rebuilt_keeps_the_time_until_which_it_was_complete(story: Story) -> None:
+    """What is lost then may have been written, and read, before that time."""
+    started: dict[str, object] = {"store": "airports", "topic": "airports", "reason": "gone"}
+    story.tell(EventKind.GLOBAL_RECOVERY_STARTED, {**started, "lost": {}, "current_ms": story.ms})
+    story.react_globals()
+    lost = {"lost": {"airports-0": {"from": 5, "to": 12}}, "current_ms": None, "attempt": 2, "wait_seconds": 1.0}
+    story.tell(EventKind.GLOBAL_RECOVERY_STARTED, {**started, **lost})
+    story.react_globals()
+    (alert,) = story.alerts()
+    assert str(alert.detail["complete until"]).startswith("2013-01-01")
+    assert alert.title.endswith("lost: at most 7 records (offsets 5 to 11) of airports-0; tasks that read it wait")
 
 
 def test_a_topic_that_is_not_compacted_is_reported_once(story: Story) -> None:

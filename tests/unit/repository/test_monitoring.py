@@ -154,6 +154,8 @@ SICK = {
     ],
     "GlobalTableRebuilt": [series(TASK, "global-recovery-total", "0x110 1x10", task_id="global", store="s")],
 }
+AT_THE_START = [series(TASK, "global-recovery-total", "_x100 1x20", task_id="global", store="s")]
+"""A recovery that is found at the start."""
 WELL = [
     {"series": 'up{instance="m:1", job="penstock"}', "values": "1x120"},
     series(CLIENT, "client-state", "2x120"),
@@ -186,12 +188,12 @@ def test_each_rule_fires_for_its_fault_and_none_for_an_instance_that_is_well(tmp
         {
             "name": name,
             "interval": "1m",
-            "input_series": SICK[name],
+            "input_series": sick,
             "promql_expr_test": [
                 {"expr": f'count(ALERTS{{alertname="{name}", alertstate="firing"}})', "eval_time": ends, "exp_samples": [{"value": 1}]}
             ],
         }
-        for name in names
+        for name, sick in [*SICK.items(), ("GlobalTableRebuilt", AT_THE_START)]
     ]
     silent = [{"expr": 'ALERTS{alertstate="firing"}', "eval_time": ends, "exp_samples": []}]
     cases.append({"name": "well", "interval": "1m", "input_series": WELL, "promql_expr_test": silent})
