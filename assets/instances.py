@@ -13,18 +13,20 @@ from urllib.parse import quote
 import dagster as dg
 
 from penstock.assets.lineage import Topics, source_keys
+from penstock.orchestration.dagster import live_metadata
 from penstock.orchestration.dagster.names import RUNNING, instances_key, partitions_name
 from penstock.orchestration.dagster.resources import PenstockResource
 from penstock.orchestration.database.audit import now
-from penstock.orchestration.database.models import Instance, Task, to_ms
+from penstock.orchestration.database.models import to_ms
 from penstock.orchestration.declarations.applications import Application
 from penstock.orchestration.declarations.project_paths import ProjectPaths
 from penstock.orchestration.drawing import parse, svg
 from penstock.orchestration.drawing.live import newest_call_sites, newest_text, notes
+from penstock.orchestration.health.figures import Figures
 from penstock.orchestration.instances.operations import Started
 from penstock.orchestration.kafka.observer import Observer, Picture
 from penstock.runtime.model.errors import StreamsError
-from penstock.runtime.model.states import TaskKind
+from penstock.runtime.model.states import TaskKind, TaskState
 
 
 def instances_asset(application: Application, group: str, topics: Topics) -> dg.AssetsDefinition:
@@ -83,25 +85,25 @@ def _links(application: Application) -> dict[str, dg.MetadataValue]:
 
 
 def instance_metadata(paths: ProjectPaths, started: Started) -> dict[str, dg.MetadataValue]:
-    """Return metadata of an instance's materialisation. Numbers have stable names, so that Dagster plots them over time."""
+    """Return metadata of an instance's materialisation."""
     row, tasks, at = started.instance, started.tasks, now()
     ages = [(at - task.checkpoint_at).total_seconds() for task in tasks if task.checkpoint_at is not None]
+    kinds = [task.kind for task in tasks]
+    figures = Figures(
+        row.state or "unknown",
+        {kind: kinds.count(kind) for kind in kinds},
+        paused=sum(task.state == TaskState.PAUSED.value for task in tasks),
+        lag=sum(task.lag or 0 for task in tasks if task.kind == TaskKind.ACTIVE.value),
+        oldest_checkpoint_s=max(ages, default=None),
+    )
     metadata: dict[str, dg.MetadataValue] = {
-        "state": dg.MetadataValue.text(row.state or "unknown"),
+        **live_metadata.instance_metadata(figures, tasks, at),
         "pid": dg.MetadataValue.int(started.process.pid),
         "started_by_this_run": dg.MetadataValue.bool(started.started),
-        "tasks": tasks_table(tasks, row),
-        "workers": dg.MetadataValue.int(len({task.worker for task in tasks}) or 1),
-        "task_count": dg.MetadataValue.int(len(tasks)),
-        **{f"{kind.value.lower()}_tasks": dg.MetadataValue.int(sum(task.kind == kind.value for task in tasks)) for kind in TaskKind},
-        "lag": dg.MetadataValue.int(sum(task.lag or 0 for task in tasks if task.kind == TaskKind.ACTIVE.value)),
-        "records_to_learn": dg.MetadataValue.int(sum(task.lag or 0 for task in tasks if task.kind == TaskKind.LEARNER.value)),
         "log": dg.MetadataValue.path(str(paths.log_path(row.name))),
         "state_folder": dg.MetadataValue.path(str(paths.state_dir(row.name))),
         "next_command": dg.MetadataValue.md(f"`penstock status {shlex.quote(row.name)}`"),
     }
-    if ages:
-        metadata["oldest_checkpoint_age_s"] = dg.MetadataValue.float(max(ages))
     if row.metrics_port:
         metadata["metrics"] = dg.MetadataValue.url(f"http://127.0.0.1:{row.metrics_port}/metrics")
     return metadata
@@ -134,44 +136,4 @@ def global_stores_metadata(picture: Picture, instance: str) -> dict[str, dg.Meta
         for store, of, worker, report in picture.global_stores()
         if of == instance
     ]
-    schema = dg.TableSchema(columns=[dg.TableColumn(name, kind) for name, kind in columns.items()])
-    return {"global_stores": dg.MetadataValue.table(records=records, schema=schema)} if records else {}
-
-
-def tasks_table(tasks: tuple[Task, ...], row: Instance) -> dg.TableMetadataValue:
-    """Return a row per task of the instance, copies included. `lag`: an active task's on its input, a copy's on its changelogs."""
-    at = now()
-    columns = {
-        "task": "string",
-        "worker": "int",
-        "kind": "string",
-        "state": "string",
-        "lag": "int",
-        "learned_percent": "float",
-        "checkpoint_age_s": "float",
-        "paused_at": "string",
-    }
-    records = [
-        dg.TableRecord(
-            {
-                "task": task.task,
-                "worker": task.worker,
-                "kind": task.kind,
-                "state": task.state,
-                "lag": task.lag,
-                "learned_percent": learned_percent(task),
-                "checkpoint_age_s": None if task.checkpoint_at is None else round((at - task.checkpoint_at).total_seconds(), 1),
-                "paused_at": None if task.paused_topic is None else f"{task.paused_topic}-{task.paused_partition}@{task.paused_offset}",
-            }
-        )
-        for task in tasks
-    ]
-    schema = dg.TableSchema(columns=[dg.TableColumn(name, kind) for name, kind in columns.items()])
-    return dg.MetadataValue.table(records=records, schema=schema)
-
-
-def learned_percent(task: Task) -> float | None:
-    """Return the percentage of its changelogs that a standby has read; None for an active task, and if the end is not known."""
-    if task.kind == TaskKind.ACTIVE.value or task.lag is None or not task.end_sum:
-        return None
-    return round(100 * (1 - task.lag / task.end_sum), 1)
+    return {"global_stores": live_metadata.table(columns, records)} if records else {}

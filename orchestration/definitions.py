@@ -13,9 +13,10 @@ from pathlib import Path
 
 import dagster as dg
 
-from penstock.assets.checks import health_checks, instance_checks, instance_checks_schedule
+from penstock.assets.checks import checks_job, checks_schedule, health_checks
 from penstock.assets.instances import instances_asset
 from penstock.assets.lineage import Topics, topic_specs, topics_of_all
+from penstock.assets.status import status_spec
 from penstock.orchestration.dagster.jobs import JOBS, snapshot_schedules, take_snapshot_job
 from penstock.orchestration.dagster.names import plain_names, start_job
 from penstock.orchestration.dagster.resources import PenstockResource
@@ -62,11 +63,13 @@ def _definitions(applications: Applications) -> dg.Definitions:
     topics, names = topics_of_all(applications), plain_names(applications)
     instances = {each.id: instances_asset(each, names[each.id], topics[each.id]) for each in applications.applications}
     starts = {application: _start_job(application, names[application], asset) for application, asset in instances.items()}
+    outputs = {application: known.outputs for application, known in topics.items()}
+    instance_checks = checks_job(outputs)
     own = dg.Definitions(
-        assets=[*instances.values(), *topic_specs(applications, topics)],
+        assets=[*instances.values(), *(status_spec(each, names[each]) for each in instances), *topic_specs(applications, topics)],
         asset_checks=[health_checks(application, names[application.id]) for application in applications.applications],
         jobs=[*starts.values(), *JOBS, take_snapshot_job, instance_checks],
-        schedules=[instance_checks_schedule, *snapshot_schedules(applications)],
+        schedules=[checks_schedule(instance_checks, outputs), *snapshot_schedules(applications)],
         sensors=[
             paused_tasks,
             global_recoveries,

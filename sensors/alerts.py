@@ -19,6 +19,8 @@ from penstock.sensors.event_cursor import Cursor
 from penstock.sensors.ticks import INTERVAL_SECONDS, for_each_application, skip_message
 
 _POLICY = "the policy in streams.toml"
+_NAMED = 3
+"""Alerts that the line of a tick names."""
 
 
 @dg.sensor(
@@ -123,14 +125,20 @@ def open_alerts(context: dg.SensorEvaluationContext, penstock: PenstockResource)
         news, now = alert_check.changed(session, seen or {})
     notifications.notify_pending(operations.control_plane, operations.applications.notifications, notifications.send, at=audit.now())
     if not news and seen is not None:
-        return dg.SensorResult(skip_reason=f"{len(now)} alerts are open or acknowledged, as at the last tick")
+        return dg.SensorResult(skip_reason=skip_message(operations, [], f"{_open(len(now))}, as at the last tick"))
     events: list[dg.AssetObservation | dg.AssetMaterialization | dg.AssetCheckEvaluation] = []
     events.extend(alert_check.observation(operations, alert) for alert in news)
     changed = {alert.application for alert in news}
     for application in operations.applications.applications:
         if seen is None or application.id in changed:
             events.append(alert_check.evaluation(operations, application.id))
-    return dg.SensorResult(asset_events=events, cursor=msgspec.json.encode(now, order="sorted").decode())
+    said = "; ".join(f"reported alert {alert.id} {alert.state}: {alert.title}" for alert in news[:_NAMED]) or _open(len(now))
+    line = skip_message(operations, [], said + (f"; and {len(news) - _NAMED} more" if len(news) > _NAMED else ""))
+    return dg.SensorResult(asset_events=events, cursor=msgspec.json.encode(now, order="sorted").decode(), skip_reason=line)
+
+
+def _open(number: int) -> str:
+    return f"{number} alert{' is' if number == 1 else 's are'} open or acknowledged"
 
 
 def _parse(cursor: str | None) -> dict[str, str] | None:

@@ -17,6 +17,8 @@ from penstock.sensors.ticks import INTERVAL_SECONDS, for_each_application, skip_
 DRAIN_JOB = "drain_instance"
 ACTOR = "sensor instances_that_should_run"
 _DRAIN_AGAIN_MINUTES = 5
+_NAMED = 10
+"""Instances that the line of a tick names, of those that do not simply run."""
 
 
 def start_sensor(jobs: Mapping[str, "dg.UnresolvedAssetJobDefinition"]) -> dg.SensorDefinition:
@@ -39,11 +41,13 @@ def evaluate(context: dg.SensorEvaluationContext, operations: Operations, jobs: 
     """Request a run for each instance to start: it materialises the instance's partition. Report starts and ends that no run has
     reported. The cursor is the state that was reported last."""
     reasons: list[str] = []
+    running = 0
     lives = instance_life.parse(context.cursor)
     events: list[dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation] = []
     requests: list[dg.RunRequest] = []
 
     def act(application: Application) -> None:
+        nonlocal running
         if application.id not in jobs:
             reasons.append(f"{application.id} is new in {operations.applications.source}: reload the code location")
             return
@@ -57,6 +61,8 @@ def evaluate(context: dg.SensorEvaluationContext, operations: Operations, jobs: 
                 key = f"{name}/{at.isoformat(timespec='milliseconds')}"  # the database counts the request itself once
                 tags = {"penstock/instance": name}
                 requests.append(dg.RunRequest(job_name=jobs[application.id], partition_key=name, run_key=key, tags=tags))
+            elif verdict.runs:
+                running += 1
             else:
                 reasons.append(f"{name}: {verdict.reason}")
         events.extend(instance_life.follow(context.instance, operations, application, lives, audit.now()))
@@ -65,7 +71,10 @@ def evaluate(context: dg.SensorEvaluationContext, operations: Operations, jobs: 
         away = for_each_application(operations, act)
     finally:  # also if no broker answers
         follow_instances(context.instance, operations)
-    reason = None if requests or events else skip_message(operations, away, "; ".join(reasons) or "no instance is declared")
+    said = [*(f"reported: {event.description}" for event in events), *reasons]
+    more = [f"and {len(said) - _NAMED} more"] if len(said) > _NAMED else []
+    runs = [f"{running} wanted instance{'s run' if running != 1 else ' runs'}"] if running else []
+    reason = None if requests else skip_message(operations, away, "; ".join([*runs, *said[:_NAMED], *more]) or "no instance is declared")
     return dg.SensorResult(run_requests=requests, skip_reason=reason, cursor=instance_life.cursor_of(lives), asset_events=events)
 
 

@@ -16,11 +16,13 @@ import msgspec
 from sqlalchemy import select
 
 from penstock.orchestration.alerts.incidents import INSTANCE_DIED
+from penstock.orchestration.dagster.live_metadata import instance_metadata
 from penstock.orchestration.dagster.names import RUNNING, instances_key
 from penstock.orchestration.database.models import Alert, Instance, to_ms
 from penstock.orchestration.declarations.applications import Application
 from penstock.orchestration.health.checks import HEARTBEAT_SECONDS
-from penstock.orchestration.instances.operations import Operations
+from penstock.orchestration.health.figures import not_running
+from penstock.orchestration.instances.operations import RETIRED, Operations
 from penstock.runtime.model.states import State
 
 _UNDER_WAY = [dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED]
@@ -52,14 +54,18 @@ def follow(
 ) -> list[LifeEvent]:
     """Return the events for the instances of an application that have started or ended since `seen`, which is updated."""
     events: list[LifeEvent] = []
-    for name in operations.instances(application):
+    current = operations.instances(application)
+    for name in (*current, *(name for name in _reported(operations, application, seen) if name not in current)):
         row, _ = operations.rows(name)
         before, now = seen.get(name), _life(operations, row, at)
         if now is None or now == before:
             continue
         if before is not None and before.runs:
-            events.append(_end(operations, application, row))
+            events.append(_end(operations, application, row, at))
             seen[name] = Life(before.process, False)
+            if name not in current:  # its partition is deleted
+                del seen[name]
+                continue
         if now.runs:
             if dagster.get_runs(dg.RunsFilter(tags={"dagster/partition": name}, statuses=_UNDER_WAY), limit=1):
                 continue  # the run reports it when it ends
@@ -67,6 +73,13 @@ def follow(
                 events.append(_start(application, row))
         seen[name] = now
     return events
+
+
+def _reported(operations: Operations, application: Application, seen: Mapping[str, Life]) -> list[str]:
+    """Return the instances of an application that were reported to run, also those that were drained since and are not declared."""
+    of = select(Instance.name).where(Instance.application == application.id, Instance.name.in_(name for name in seen if seen[name].runs))
+    with operations.control_plane.reading() as session:
+        return sorted(session.scalars(of))
 
 
 def _life(operations: Operations, row: Instance, at: datetime) -> Life | None:
@@ -113,16 +126,16 @@ def _start(application: Application, row: Instance) -> dg.AssetMaterialization:
     )
 
 
-def _end(operations: Operations, application: Application, row: Instance) -> dg.AssetObservation:
+def _end(operations: Operations, application: Application, row: Instance, at: datetime) -> dg.AssetObservation:
     text = _how(operations, application, row)
-    metadata = {"state": dg.MetadataValue.text("stopped"), "wanted": dg.MetadataValue.bool(row.wanted)}
+    metadata = {**instance_metadata(not_running(), (), at), "wanted": dg.MetadataValue.bool(row.wanted)}
     return dg.AssetObservation(instances_key(application.id), description=text, partition=row.name, metadata=metadata)
 
 
 def _how(operations: Operations, application: Application, row: Instance) -> str:
     """Return how an instance has ended, as far as it is known."""
     if not row.wanted:
-        return f"{row.name} was stopped by {row.wanted_by or 'someone'}"
+        return f"{row.name} was stopped by {(row.wanted_by or 'someone').removeprefix(RETIRED)}"
     deaths = select(Alert).where(Alert.application == application.id, Alert.instance == row.name, Alert.kind == INSTANCE_DIED)
     with operations.control_plane.reading() as session:
         alert = session.scalars(deaths.order_by(Alert.id.desc()).limit(1)).first()

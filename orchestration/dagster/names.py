@@ -17,6 +17,11 @@ def instances_key(application_id: str) -> dg.AssetKey:
     return dg.AssetKey([application_id, "instances"])
 
 
+def status_key(application_id: str) -> dg.AssetKey:
+    """Return the key of the asset that shows the state of an application now."""
+    return dg.AssetKey([application_id, "status"])
+
+
 def partitions_name(application_id: str) -> str:
     """Return the name of an application's partitions definition."""
     return f"{application_id}/instances"

@@ -87,6 +87,8 @@ class Instance(Base):
     log_path: Mapped[str | None] = mapped_column(Text)
     state_dir: Mapped[str | None] = mapped_column(Text)
     metrics_port: Mapped[int | None]
+    resident: Mapped[dict[str, object] | None]
+    """Resident memory of its processes in bytes, by number of the worker."""
     heartbeat_at: Mapped[datetime | None]
     started_at: Mapped[datetime | None]
     start_requested_at: Mapped[datetime | None]
@@ -126,6 +128,8 @@ class Task(Base):
     paused_topic: Mapped[str | None]
     paused_partition: Mapped[int | None]
     paused_offset: Mapped[int | None] = mapped_column(BigInteger)
+    paused_at: Mapped[datetime | None]
+    """Time of the pause."""
     updated_at: Mapped[datetime]
 
 
@@ -286,15 +290,15 @@ class RunBookStep(Base):
 
 
 class Sample(Base):
-    """Past measurement, kept for a day, from which trends are computed."""
+    """Past measurement, kept for a day, from which trends and rates are computed. Of a counter only the last one is kept."""
 
     __tablename__ = "samples"
 
     application: Mapped[str] = mapped_column(primary_key=True)
     kind: Mapped[str] = mapped_column(primary_key=True)
-    """`lag`."""
+    """`lag`; of the counters `read` and `written` (`health/figures.py`)."""
     subject: Mapped[str] = mapped_column(primary_key=True)
-    """A task."""
+    """A task, or `*` for all of the application."""
     at: Mapped[datetime] = mapped_column(primary_key=True)
     value: Mapped[int] = mapped_column(BigInteger)
 

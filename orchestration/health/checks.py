@@ -117,7 +117,8 @@ TOTAL = "*"
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Facts about one application at a moment. `lags`: samples by task (`TOTAL`: all), oldest first, without the current one."""
+    """Facts about one application at a moment. `lags`: samples by task (`TOTAL`: all), oldest first, without the current one. `counters`:
+    time and value of the previous sample of each counter, by kind and subject."""
 
     application: Application
     at: datetime
@@ -129,6 +130,7 @@ class Known:
     skipped_day: int = 0
     lags: Mapping[str, Sequence[tuple[datetime, int]]] = field(default_factory=dict)
     broker: BrokerFacts | None = None
+    counters: Mapping[tuple[str, str], tuple[datetime, int]] = field(default_factory=dict)
     partitions_added: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     """Payloads of the last INPUT_PARTITIONS_ADDED whose alert is not resolved, by topic."""
 

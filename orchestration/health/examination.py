@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
+from types import MappingProxyType
 
 from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
@@ -16,7 +18,7 @@ from penstock.orchestration.database.models import Checkpoint, Event, Instance, 
 from penstock.orchestration.declarations.applications import Application, Applications
 from penstock.orchestration.declarations.policies import Severity
 from penstock.orchestration.health import checks
-from penstock.orchestration.health.broker_facts import BrokerFacts, ask_broker
+from penstock.orchestration.health.broker_facts import ask_broker
 from penstock.orchestration.health.checks import CheckResult, Known
 from penstock.orchestration.run_books import SkipRecord
 from penstock.runtime.model.events import EventKind
@@ -39,12 +41,25 @@ def examine_one(
     application: Application, control_plane: ControlPlane, at: datetime, *, brokers: bool, unknown: str = ""
 ) -> list[CheckResult]:
     """Return the checks of one application, like `examine`. `unknown`: why the database is not up to date, if so."""
+    return results_of(facts(application, control_plane, at, brokers=brokers), unknown)
+
+
+def facts(application: Application, control_plane: ControlPlane, at: datetime, *, brokers: bool, outputs: Iterable[str] = ()) -> Known:
+    """Return the facts in the database, with `brokers` also those that the brokers know. `outputs`: the topics that it writes.
+
+    Raises BrokerUnavailableError, only with `brokers`.
+    """
     with control_plane.reading() as session:
         known = gather(session, application, at)
-    if brokers:
-        logs = {log for checkpoint in known.checkpoints.values() for log in checks.saved_offsets(checkpoint)}
-        logs |= {log for task in known.tasks for log in known.changelogs(task.task)}
-        known = _with_broker(known, ask_broker(application, logs, known.global_topics))
+    if not brokers:
+        return known
+    logs = {log for checkpoint in known.checkpoints.values() for log in checks.saved_offsets(checkpoint)}
+    logs |= {log for task in known.tasks for log in known.changelogs(task.task)}
+    return replace(known, broker=ask_broker(application, logs, known.global_topics, outputs))
+
+
+def results_of(known: Known, unknown: str = "") -> list[CheckResult]:
+    """Return the results of all checks. `unknown`: why the facts are not up to date, if so."""
     idle = known.idle()
     return [replace(check(known), unknown=unknown, idle=idle) for check in checks.ALL]
 
@@ -53,11 +68,15 @@ def gather(session: Session, application: Application, at: datetime) -> Known:
     """Return the facts about an application that are in the database."""
     of = application.id
     checkpoints = session.scalars(select(Checkpoint).where(Checkpoint.application == of))
-    samples = select(Sample).where(Sample.application == of, Sample.kind == _LAG, Sample.at < at).order_by(Sample.at)
+    samples = select(Sample).where(Sample.application == of, Sample.at < at).order_by(Sample.at)
     lags: dict[str, list[tuple[datetime, int]]] = {}
+    counters: dict[tuple[str, str], tuple[datetime, int]] = {}
     window = at - timedelta(minutes=2 * max(application.health.lag_grows_minutes, 15))
     for sample in session.scalars(samples.where(Sample.at > window)):
-        lags.setdefault(sample.subject, []).append((sample.at, sample.value))
+        if sample.kind == _LAG:
+            lags.setdefault(sample.subject, []).append((sample.at, sample.value))
+        else:
+            counters[sample.kind, sample.subject] = (sample.at, sample.value)
     return Known(
         application=application,
         at=at,
@@ -69,22 +88,32 @@ def gather(session: Session, application: Application, at: datetime) -> Known:
         skipped_hour=_skipped(session, of, at - timedelta(hours=1)),
         skipped_day=_skipped(session, of, at - timedelta(days=1)),
         lags=lags,
+        counters=counters,
     )
 
 
-def remember(control_plane: ControlPlane, application: Application, results: list[CheckResult], at: datetime) -> None:
-    """Store the current lags, and open, count and close the alerts that follow from the checks, in one transaction."""
+def remember(
+    control_plane: ControlPlane,
+    application: Application,
+    results: list[CheckResult],
+    at: datetime,
+    counters: Mapping[tuple[str, str], int] = MappingProxyType({}),
+) -> None:
+    """Store the current lags and `counters` (by kind and subject, from which the next rates are computed), and open, count and close the
+    alerts that follow from the checks, in one transaction."""
     with control_plane.writing() as session:
         session.execute(delete(Sample).where(Sample.application == application.id, Sample.at < at - _KEPT))
+        if counters:
+            session.execute(delete(Sample).where(Sample.application == application.id, Sample.kind.in_({kind for kind, _ in counters})))
+            session.add_all(
+                Sample(application=application.id, kind=kind, subject=subject, at=at, value=value)
+                for (kind, subject), value in counters.items()
+            )
         for result in results:
             if result.name == checks.LAG:
                 _keep_lags(session, result, at)
             _alert(session, result, at)
         _resolve_topics(session, application, results, at)
-
-
-def _with_broker(known: Known, facts: BrokerFacts) -> Known:
-    return Known(**{name: getattr(known, name) for name in Known.__dataclass_fields__ if name != "broker"}, broker=facts)
 
 
 def _keep_lags(session: Session, result: CheckResult, at: datetime) -> None:

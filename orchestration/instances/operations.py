@@ -36,7 +36,7 @@ START_SECONDS = 120.0
 STOP_SECONDS = 60.0
 _SCALED = "scaled by "
 """Prefix of the actor who added an instance that is not declared."""
-_RETIRED = "retired by "
+RETIRED = "retired by "
 """Prefix of the actor who drained an instance that was no longer declared. If it is declared again, it may start."""
 _NOT_YET_RUNNING = (TaskState.CREATED.value, TaskState.RESTORING.value)
 _REPORT_SECONDS = 5.0
@@ -145,7 +145,7 @@ class Operations:
     def _asked_for(self, application: Application, name: str) -> bool:
         with self.control_plane.reading() as session:
             row = session.get(Instance, (application.id, name))
-        return row is not None and row.wanted_at is not None and not (row.wanted_by or "").startswith(_RETIRED)
+        return row is not None and row.wanted_at is not None and not (row.wanted_by or "").startswith(RETIRED)
 
     @staticmethod
     def _asker(application: Application, name: str, actor: str) -> str:
@@ -174,7 +174,7 @@ class Operations:
         rows = {name: self.rows(name)[0] for name in application.instances}
         if any(row.wanted for row in rows.values()):
             for name, row in rows.items():
-                if row.wanted_at is None or (row.wanted_by or "").startswith(_RETIRED):
+                if row.wanted_at is None or (row.wanted_by or "").startswith(RETIRED):
                     self._want(application, name, True, actor)
 
     def scale(self, application_id: str, count: int, *, actor: str, progress: Callable[[str], None] = lambda _: None) -> tuple[str, ...]:
@@ -225,7 +225,7 @@ class Operations:
             if not self._heard_of(application, name):
                 hint = did_you_mean(name, self.instances(application))
                 raise WrongDeclarationError(f"no instance {name!r} of {application.id} is declared, and none has run{hint}")
-        self._want(application, name, False, actor if name in application.instances else f"{_RETIRED}{actor}")
+        self._want(application, name, False, actor if name in application.instances else f"{RETIRED}{actor}")
         with self.feed(application) as feed:
             feed.step()  # fails if no broker answers
         self.publish_wanted(application)

@@ -34,10 +34,11 @@ KEEPS_DYING = 3
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Decision on an instance: `start` it now, or the reason not to."""
+    """Decision on an instance: `start` it now, or the reason not to. `runs`: that is the reason."""
 
     start: bool
     reason: str
+    runs: bool = False
 
 
 def wait_before_start(deaths: int) -> timedelta:
@@ -61,7 +62,7 @@ def examine_instance(session: Session, application: Application, name: str, laun
         if row.deaths and at - datetime.fromtimestamp(last.created, UTC) > HEALTHY:
             row.deaths = 0
         incidents.resolve_instance_alerts(session, row, at)
-        return Verdict(False, f"runs as process {last.pid}")
+        return Verdict(False, f"runs as process {last.pid}", runs=True)
     if last is None and row.host not in (None, socket.gethostname()):
         return Verdict(False, f"last ran on {row.host}: not this machine's to start")
     if is_being_started(row, last, at):

@@ -22,6 +22,7 @@ from penstock.runtime.coordination import records
 from penstock.runtime.model.errors import StreamsError
 from penstock.runtime.model.events import Event, EventKind
 from penstock.runtime.model.states import TaskState
+from penstock.runtime.stores.process_memory import RESIDENT
 
 logger = logging.getLogger(__name__)
 
@@ -107,6 +108,7 @@ def _apply_pause(session: Session, application: str, event: Event, at: datetime,
     task.paused_topic = topic if isinstance(topic, str) else None
     task.paused_partition = partition if isinstance(partition, int) else None
     task.paused_offset = offset if isinstance(offset, int) else None
+    task.paused_at = at if state is TaskState.PAUSED else None
 
 
 def store_coordination(session: Session, application: str, key: bytes, value: bytes | None) -> None:
@@ -157,6 +159,8 @@ def _apply_process(row: Instance, member: records.Member, at: datetime) -> None:
     row.host, row.log_path, row.state_dir, row.metrics_port = member.host, member.log_path, member.state_dir, member.metrics_port or None
     if row.pid != member.pid:
         row.pid, row.started_at = member.pid, at
+    kept = {worker: size for worker, size in (row.resident or {}).items() if int(worker) <= member.workers}
+    row.resident = {**kept, str(member.worker): member.memory.get(RESIDENT, 0)}
     alone = member.workers == 1  # with several workers, the instance's state combines theirs, and its events report it
     if row.state_at is None or (alone and row.state_at <= at):
         row.state, row.state_at = member.state.value, at
@@ -196,6 +200,10 @@ def _apply_report(task: Task, report: records.TaskReport, at: datetime) -> None:
     task.paused_topic = None if paused is None else paused.topic
     task.paused_partition = None if paused is None else paused.partition
     task.paused_offset = None if paused is None else paused.offset
+    if paused is None:
+        task.paused_at = None
+    elif paused.since_ms is not None:
+        task.paused_at = from_ms(paused.since_ms)
 
 
 def _apply_position(task: Task, offsets: int, ends: int, checkpoint_ms: int | None, at: datetime, *, stateful: bool = True) -> None:

@@ -29,6 +29,8 @@ _SENSORS = """
 query ($location: String!) {
   sensorsOrError(repositorySelector: {repositoryName: "__repository__", repositoryLocationName: $location}) {
     ... on Sensors { results { name sensorState { status ticks(limit: 1) { status } } } } ... on PythonError { message } } }"""
+_OBSERVATIONS = """
+query ($path: [String!]!) { assetOrError(assetKey: {path: $path}) { ... on Asset { assetObservations(limit: 50) { description } } } }"""
 _ASSETS = "{ assetNodes { assetKey { path } } }"
 
 
@@ -126,6 +128,11 @@ class LiveDagster:
     def assets(self) -> set[str]:
         """Return the keys of all assets."""
         return {"/".join(node["assetKey"]["path"]) for node in self.ask(_ASSETS)["assetNodes"]}
+
+    def observations(self, *asset: str) -> list[str]:
+        """Return the descriptions of an asset's observations, the newest first."""
+        found = self.ask(_OBSERVATIONS, path=list(asset))["assetOrError"].get("assetObservations", [])
+        return [observation["description"] for observation in found]
 
     def _sensors(self) -> list[dict[str, Any]]:
         found = self.ask(_SENSORS, location=self._location)["sensorsOrError"]

@@ -6,6 +6,7 @@ import os
 import runpy
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import dagster as dg
@@ -14,7 +15,8 @@ import pytest
 from penstock.orchestration.commands.dev import _dagster
 from penstock.orchestration.dagster.alert_check import NO_OPEN_ALERTS
 from penstock.orchestration.dagster.instance_partitions import follow_instances
-from penstock.orchestration.dagster.names import instances_key
+from penstock.orchestration.dagster.names import instances_key, status_key
+from penstock.orchestration.dagster.resources import PenstockResource
 from penstock.orchestration.declarations import project_paths
 from penstock.orchestration.declarations.applications import Applications, WrongDeclarationError
 from penstock.orchestration.declarations.project_paths import ProjectPaths
@@ -74,7 +76,10 @@ def test_rule_28_the_schedules_job_computes_the_checks_of_the_whole_asset(
     path.write_text(DECLARED + '[applications.a.config]\n"bootstrap.servers" = "127.0.0.1:1"\n')
     monkeypatch.setenv("PENSTOCK_STREAMS", str(path))
     monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "home"))
-    result = defs.get_job_def("instance_checks").execute_in_process()
+    with dg.DagsterInstance.ephemeral() as dagster:
+        result = defs.get_job_def("instance_checks").execute_in_process(instance=dagster)
+        again = defs.get_job_def("instance_checks").execute_in_process(instance=dagster)
+    assert not again.get_asset_check_evaluations(), "nothing has changed"
     evaluated = {evaluation.check_name: evaluation for evaluation in result.get_asset_check_evaluations()}
     assert set(evaluated) == {*DESCRIPTIONS, NO_OPEN_ALERTS}
     for name in DESCRIPTIONS:
@@ -83,6 +88,38 @@ def test_rule_28_the_schedules_job_computes_the_checks_of_the_whole_asset(
     table = evaluated[LIVENESS].metadata["table"]
     assert isinstance(table, dg.TableMetadataValue)
     assert [record.data["instance"] for record in table.records] == ["a-1", "a-2"]
+
+
+def test_the_schedule_reports_without_a_run_and_leaves_a_late_tick_to_the_next_one(
+    defs: dg.Definitions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "streams.toml"
+    path.write_text(DECLARED + '[applications.a.config]\n"bootstrap.servers" = "127.0.0.1:1"\n')
+    monkeypatch.setenv("PENSTOCK_STREAMS", str(path))
+    monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "home"))
+    (schedule,) = defs.schedules or ()
+    assert isinstance(schedule, dg.ScheduleDefinition)
+
+    def tick(due: datetime) -> str:
+        with dg.build_schedule_context(
+            instance=dagster, scheduled_execution_time=due, resources={"penstock": PenstockResource()}
+        ) as context:
+            data = schedule.evaluate_tick(context)
+        assert not data.run_requests
+        return str(data.skip_message)
+
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as dagster:
+        assert "this tick is 30" in tick(datetime.now(UTC) - timedelta(minutes=5))
+        line = tick(datetime.now(UTC))
+        assert line == "looked at 1 application, reported 10 events: a: cannot be known: no broker answers at 127.0.0.1:1"
+        assert tick(datetime.now(UTC)).startswith("looked at 1 application, reported 1 event: a: cannot be known"), "no check has changed"
+        observed, _ = dagster.fetch_observations(status_key("a"), limit=10).records
+        shown = observed.event_log_entry.asset_observation
+        assert shown is not None and next(iter(shown.metadata)) == "1 now"
+        assert str(shown.metadata["1 now"].value) == "cannot be known: no broker answers at 127.0.0.1:1"
+        table = shown.metadata["2 instances"]
+        assert isinstance(table, dg.TableMetadataValue)
+        assert [record.data["instance"] for record in table.records] == ["a-1", "a-2"]
 
 
 @pytest.mark.parametrize("command", [("dg", "check", "defs"), ("dagster", "definitions", "validate")])

@@ -11,7 +11,7 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 from confluent_kafka.cimpl import NewPartitions
 from sqlalchemy import select
 
-from penstock.assets.checks import instance_checks
+from penstock.assets.checks import checks_job
 from penstock.orchestration.alerts import alert_text, incidents
 from penstock.orchestration.dagster.alert_check import NO_OPEN_ALERTS
 from penstock.orchestration.dagster.resources import PenstockResource
@@ -61,7 +61,7 @@ instances = ["{project.application.instances[0]}"]
 
 def evaluate(dagster: dg.DagsterInstance) -> dict[str, dg.AssetCheckEvaluation]:
     """Return the results of the schedule's job."""
-    result = instance_checks.execute_in_process(instance=dagster, resources={"penstock": PenstockResource()})
+    result = checks_job({}).execute_in_process(instance=dagster, resources={"penstock": PenstockResource()})
     return {evaluation.check_name: evaluation for evaluation in result.get_asset_check_evaluations()}
 
 

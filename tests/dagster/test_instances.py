@@ -15,6 +15,7 @@ from sqlalchemy import select
 
 from penstock.assets.instances import instances_asset
 from penstock.assets.lineage import topics_of
+from penstock.orchestration.dagster import instance_life
 from penstock.orchestration.dagster.instance_partitions import follow_instances
 from penstock.orchestration.dagster.resources import PenstockResource
 from penstock.orchestration.database import ControlPlane, audit
@@ -179,6 +180,28 @@ def test_starts_and_ends_by_whatever_way_are_events_of_the_partition(project: Pr
     project.operations.stop(first, actor="bob")
     assert events() == [("AssetObservation", first, f"{first} was stopped by bob")]
     assert events() == []
+
+
+def test_an_instance_beyond_the_declared_number_that_is_drained_has_an_event_of_its_end(project: Project, first: str) -> None:
+    """Its partition is deleted with it; the event stays."""
+    path = project.operations.paths.streams_toml
+    path.write_text(path.read_text().replace(f'["{first}", "{first[:-1]}2"]', "1"))
+    operations = Operations(project.operations.paths, Applications.read(path), project.control_plane)
+    more = f"{first[:-1]}2"
+    seen: dict[str, instance_life.Life] = {}
+
+    def events(dagster: dg.DagsterInstance) -> list[tuple[str, str | None]]:
+        (application,) = operations.applications.applications
+        found = instance_life.follow(dagster, operations, application, seen, audit.now())
+        return [(str(event.description), event.partition) for event in found]
+
+    with dg.DagsterInstance.ephemeral() as dagster:
+        operations.scale(project.application.id, 2, actor="ann")
+        assert {partition for _, partition in events(dagster)} == {first, more}
+        operations.scale(project.application.id, 1, actor="bob")
+        assert more not in operations.instances(operations.applications.applications[0])
+        assert events(dagster) == [(f"{more} was stopped by bob", more)]
+        assert events(dagster) == [] and more not in seen
 
 
 def test_a_killed_instance_is_seen_and_started_again_by_the_sensor(project: Project, first: str, dagster: dg.DagsterInstance) -> None:

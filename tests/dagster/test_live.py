@@ -70,16 +70,30 @@ def test_dagster_starts_watches_and_repairs_and_the_instance_outlives_it(project
     assert alerts(project)["TASK_PAUSED"] == AlertState.RESOLVED.value
     assert [record.value for record in broker.consume(dead_letter_topic(application.id))] == [b'{"truncated']
     wait_until(lambda: dagster.runs("skip_record") == ["SUCCESS"], 30, "the end of the run-book's run")
-    wait_until(lambda: "SUCCESS" in dagster.runs("instance_checks"), 120, "a run of the checks by their schedule")
+    wait_until(lambda: _now(dagster, application.id) is not None, 120, "a report of the checks' schedule")
+    assert dagster.runs("instance_checks") == [], "it needs no run"
 
     broker.produce(f"{application.id}-in", [(b"key", b"nonsense \xff"), (b"key", b"{}")], partition=1)
     wait_until(lambda: alerts(project)["TASK_PAUSED"] == AlertState.OPEN.value, 60, "the alert on a record that no pattern matches")
-    _repair(dagster.url, application.id, name, f"{application.id}-in-1@0")
+    place = f"{application.id}-in-1@0"
+    wait_until(lambda: place in str(_now(dagster, application.id)), 120, "a report that begins with the paused task")
+    _repair(dagster.url, application.id, name, place)
     assert alerts(project)["TASK_PAUSED"] == AlertState.RESOLVED.value
     assert {record.value for record in broker.consume(dead_letter_topic(application.id))} == {b'{"truncated', b"nonsense \xff"}
 
+    project.operations.stop(name, actor="ann")
+    stopped = f"{name}: stopped"
+    wait_until(lambda: stopped in dagster.observations(application.id, "instances"), 120, "an observation of the stop")
+    project.operations.start(name, actor="ann")
+    third = project.operations.launcher.running(name)
+
     dagster.stop()
-    assert second.alive, "the instance outlives Dagster"
+    assert third is not None and third.alive, "the instance outlives Dagster"
+
+
+def _now(dagster: LiveDagster, application_id: str) -> str | None:
+    """Return the sentence with which the application's overview begins."""
+    return next(iter(dagster.observations(application_id, "status")), None)
 
 
 def _repair(url: str, application_id: str, name: str, place: str) -> None:
@@ -94,8 +108,13 @@ def _repair(url: str, application_id: str, name: str, place: str) -> None:
         browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1440, "height": 1000})
         page.set_default_timeout(60_000)
-        _see(page, f"{asset}?view=partitions&partition={name}", name, "task_count")
+        _see(page, f"{asset}?view=partitions&partition={name}", name, "task_count", "resident_bytes", "PAUSED")
         page.screenshot(path=ARTEFACTS / "dagster-instances.png", full_page=True)
+        _see(page, f"{url}/assets/{application_id}/status", "1 now", f"0_1 at {place}, since", "never started", "records_in_per_s")
+        page.screenshot(path=ARTEFACTS / "dagster-status.png", full_page=True)
+        page.get_by_role("button", name="Plots").first.click()
+        expect(page.get_by_text("resident_bytes").first).to_be_visible(timeout=60_000)
+        page.screenshot(path=ARTEFACTS / "dagster-status-plots.png", full_page=True)
 
         page.goto(f"{asset}?view=checks")
         page.get_by_text("no_open_alerts").first.click()

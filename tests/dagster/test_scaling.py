@@ -10,8 +10,9 @@ import dagster as dg
 import pytest
 from sqlalchemy import select
 
-from penstock.assets.instances import instance_metadata, learned_percent
+from penstock.assets.instances import instance_metadata
 from penstock.orchestration.dagster.instance_partitions import follow_instances
+from penstock.orchestration.dagster.live_metadata import learned_percent
 from penstock.orchestration.dagster.names import partitions_name
 from penstock.orchestration.database.models import Alert, AuditEntry, Task
 from penstock.orchestration.declarations.applications import Applications

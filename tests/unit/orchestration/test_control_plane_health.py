@@ -13,9 +13,10 @@ from penstock.orchestration.database import ControlPlane
 from penstock.orchestration.database.models import Alert, Checkpoint, Instance, Sample, Task
 from penstock.orchestration.declarations.applications import Applications
 from penstock.orchestration.declarations.policies import Severity
-from penstock.orchestration.health import CheckResult, checks, examine_one, remember
+from penstock.orchestration.health import CheckResult, checks, examine_one, facts, remember, report, results_of
 from penstock.orchestration.health.broker_facts import BrokerFacts
-from penstock.orchestration.health.checks import Known
+from penstock.orchestration.health.checks import TOTAL, Known
+from penstock.orchestration.health.figures import READ, WRITTEN, Report
 from penstock.runtime.model.ids import TopicPartition
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -219,3 +220,75 @@ def test_an_alert_is_not_resolved_while_no_broker_answers(control_plane: Control
             return session.scalars(select(Alert)).one().state
 
     assert [look(9, ""), look(0, "no broker answers"), look(0, "")] == ["OPEN", "OPEN", "RESOLVED"]
+
+
+def reported(facts: Known, unknown: str = "", dead: frozenset[str] = frozenset()) -> Report:
+    return report(facts, results_of(facts, unknown), dead)
+
+
+def paused(name: str, offset: int, hours: int = 0) -> Task:
+    found = task(name, state="PAUSED", lag=9)
+    found.paused_topic, found.paused_partition, found.paused_offset = "flights", int(name[-1]), offset
+    found.paused_at = NOW - timedelta(hours=hours, minutes=29)
+    return found
+
+
+def test_a_report_begins_with_the_paused_task_and_has_all_instances() -> None:
+    drained = Instance(application="a", name="a-3", wanted=False, state="NOT_RUNNING", heartbeat_at=NOW, deaths=0)
+    both = (instance(), drained)
+    found = reported(known(paused("0_4", 15535), task("0_0", lag=3), task("0_1", on="a-3"), instances=both))
+    assert found.sentence.split("; ")[0] == "1 task is paused: 0_4 at flights-4@15535, since 11:31 UTC"
+    states = {name: (figures.state, dict(figures.tasks), figures.paused, figures.lag) for name, figures in found.instances.items()}
+    assert states == {
+        "a-1": ("RUNNING", {"ACTIVE": 2}, 1, 12),
+        "a-2": ("never started", {}, 0, 0),
+        "a-3": ("stopped", {}, 0, 0),
+    }, "what a drained instance ran is not its any more"
+    many = reported(known(*(paused(f"0_{number}", 7, hours=24) for number in range(5))))
+    assert "5 tasks are paused: 0_0 at flights-0@7, since 2026-11-20 11:31 UTC; " in many.sentence and " and 2 more" in many.sentence
+
+
+@pytest.mark.parametrize(
+    ("rows", "dead", "sentence"),
+    [
+        ((), frozenset(), "nothing runs yet"),
+        ((instance(silent_s=31),), frozenset(), "a-1 is to run and does not"),
+        ((instance(),), frozenset({"a-1"}), "a-1 is to run and does not"),
+        ((instance(),), frozenset(), "1 task runs on 1 instance, nothing is wrong"),
+    ],
+)
+def test_the_sentence_says_what_runs_and_what_does_not(rows: tuple[Instance, ...], dead: frozenset[str], sentence: str) -> None:
+    found = reported(Known(A, NOW, {row.name: row for row in rows}, (task(),), {}), dead=dead)
+    assert found.sentence == sentence
+    assert {figures.state for figures in found.instances.values()} - {"RUNNING", "does not run"} == {"never started"}
+
+
+def test_nothing_is_reported_as_known_while_no_broker_answers() -> None:
+    found = reported(known(paused("0_4", 1)), unknown="no broker answers at x:1")
+    assert found.sentence.startswith("cannot be known: no broker answers at x:1; as last known: 1 task is paused: 0_4")
+    assert found.instances["a-1"].state == found.total.state == "unknown" and found.total.lag is None
+    assert not {kind for kind, _ in found.samples} & {READ, WRITTEN}, "the next rates are over the whole time"
+
+
+def test_rates_are_over_the_time_since_the_previous_look_and_a_sentence_is_new_once(control_plane: ControlPlane) -> None:
+    with control_plane.writing() as session:
+        session.add(
+            Instance(application="a", name="a-1", wanted=True, state="RUNNING", heartbeat_at=NOW, deaths=0, resident={"1": 5, "2": 7})
+        )
+        session.add(task(told=NOW))
+    seen = []
+    for minutes, read, written in ((0, 100, 1_000), (1, 700, 1_300), (2, 40, 1_600)):
+        at = NOW + timedelta(minutes=minutes)
+        with control_plane.writing() as session:
+            session.get_one(Task, ("a", "0_0", "a-1")).offset_sum = read
+            session.get_one(Instance, ("a", "a-1")).heartbeat_at = at
+        there = replace(facts(A, control_plane, at, brokers=False), broker=BrokerFacts(written=written))
+        results = results_of(there)
+        found = report(there, results)
+        remember(control_plane, A, results, at, found.samples)
+        seen.append((found.instances["a-1"].in_per_s, found.total.out_per_s, found.changed))
+    assert seen == [(None, None, True), (10.0, 5.0, False), (None, 5.0, False)], "an offset that was set back has no rate"
+    assert found.instances["a-1"].resident_bytes == 12
+    with control_plane.reading() as session:
+        kept = {(row.kind, row.subject): row.value for row in session.scalars(select(Sample)) if row.kind != "lag"}
+    assert (kept[READ, "0_0"], kept[WRITTEN, TOTAL]) == (40, 1_600), "of a counter only the last sample is kept"

@@ -201,3 +201,15 @@ def test_the_end_of_an_earlier_incarnation_leaves_the_tasks_of_a_later_one_alone
     assert task(control_plane).state == "RUNNING"
     coordinate(control_plane, b"member/a-1/1/2")
     assert task(control_plane).state == "CLOSED"
+
+
+def test_the_memory_of_an_instance_is_that_of_its_workers_and_a_pause_has_the_time_of_its_report(control_plane: ControlPlane) -> None:
+    for worker, size in ((1, 100), (2, 200), (3, 300)):
+        coordinate(control_plane, replace(member(1_000), worker=worker, workers=3, memory={"resident": size, "other": 1}))
+    assert instance(control_plane).resident == {"1": 100, "2": 200, "3": 300}
+    paused = report(TaskState.PAUSED, paused=PausedAt(topic="in", partition=0, offset=5, since_ms=1_500))
+    coordinate(control_plane, replace(member(2_000, t0_0=paused), memory={"resident": 150}, workers=2))
+    assert instance(control_plane).resident == {"1": 150, "2": 200}, "it has two workers now"
+    assert task(control_plane).paused_at == from_ms(1_500)
+    coordinate(control_plane, member(3_000, t0_0=report(TaskState.RUNNING)))
+    assert task(control_plane).paused_at is None

@@ -1,0 +1,98 @@
+"""The state of each application now: an external asset, `<application>/status`, observed each minute, and the pages of its instances.
+
+Its overview begins with one sentence, and a table of all instances. (Rejected: observations of `<application>/instances` alone. Dagster's
+overview of an asset that is materialised shows its last materialisation, and plots mix the partitions: an operator saw RUNNING and lag 0 of
+an instance that had been drained.)
+
+Dagster keeps events for ever. So the number of observations is bounded: up to `A_MINUTE` all are written each minute. Beyond that the
+applications take turns, and one whose sentence has changed is observed at once.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+
+import dagster as dg
+
+from penstock.orchestration.dagster import live_metadata
+from penstock.orchestration.dagster.names import instances_key, status_key
+from penstock.orchestration.database.models import Task
+from penstock.orchestration.health.figures import NEVER_STARTED, Figures, Report
+from penstock.runtime.model.states import TaskKind
+
+A_MINUTE = 60
+"""Maximum number of observations in a minute in which nothing has changed, roughly."""
+_COLUMNS = {
+    "instance": "string",
+    "state": "string",
+    "tasks": "string",
+    "lag": "int",
+    "records in/s": "float",
+    "checkpoint s": "float",
+    "restore debt": "int",
+    "MiB": "int",
+}
+
+
+def status_spec(application_id: str, group: str) -> dg.AssetSpec:
+    """Return the asset that shows an application's state. `group`: its name in Dagster."""
+    return dg.AssetSpec(
+        status_key(application_id),
+        deps=[instances_key(application_id)],
+        group_name=group,
+        kinds={"kafka"},
+        description=f"The state of `{application_id}` now, and of all its instances. Observed by `instance_checks_each_minute`.",
+    )
+
+
+def is_due(report: Report, application_id: str, expected: int) -> bool:
+    """Return True if an application is to be observed in this minute. `expected`: the observations of a minute, if all were written."""
+    turns = -(-expected // A_MINUTE)
+    minute = int(report.at.timestamp()) // 60
+    return report.changed or minute % turns == zlib.crc32(application_id.encode()) % turns
+
+
+def observations(application_id: str, report: Report, tasks: Mapping[str, Sequence[Task]]) -> Iterator[dg.AssetObservation]:
+    """Return an observation of the application, and one of each instance that runs or whose state may have changed. `tasks`: those that
+    each runs."""
+    yield dg.AssetObservation(
+        status_key(application_id),
+        description=report.sentence,
+        metadata={
+            "1 now": dg.MetadataValue.text(report.sentence),
+            "2 instances": _instances(report),
+            "3 as of": dg.MetadataValue.timestamp(report.at),
+            **live_metadata.numbers(report.total),
+        },
+    )
+    for name, figures in report.instances.items():
+        if figures.runs or (report.changed and figures.state != NEVER_STARTED):
+            metadata = live_metadata.instance_metadata(figures, tasks.get(name, ()), report.at)
+            yield dg.AssetObservation(
+                instances_key(application_id), description=f"{name}: {figures.state}", partition=name, metadata=metadata
+            )
+
+
+def _instances(report: Report) -> dg.TableMetadataValue:
+    records = [
+        dg.TableRecord(
+            {
+                "instance": name,
+                "state": figures.state,
+                "tasks": _tasks(figures),
+                "lag": figures.lag,
+                "records in/s": figures.in_per_s,
+                "checkpoint s": figures.oldest_checkpoint_s,
+                "restore debt": figures.restore_debt,
+                "MiB": None if figures.resident_bytes is None else figures.resident_bytes >> 20,
+            }
+        )
+        for name, figures in report.instances.items()
+    ]
+    return live_metadata.table(_COLUMNS, records)
+
+
+def _tasks(figures: Figures) -> str:
+    counts = [f"{number} {kind.value.lower()}" for kind in TaskKind if (number := figures.tasks.get(kind.value, 0))]
+    return ", ".join([*counts, *([f"{figures.paused} paused"] if figures.paused else [])]) or "none"

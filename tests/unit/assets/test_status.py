@@ -1,0 +1,51 @@
+"""Observations of applications: how many a minute has, and that no old value stays on an instance's page."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from penstock.assets.status import A_MINUTE, is_due, observations
+from penstock.orchestration.dagster.live_metadata import instance_metadata
+from penstock.orchestration.health.figures import Figures, Report, not_running
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+RUNNING = Figures("RUNNING", {"ACTIVE": 4}, 1, 10, 0.5, 3.0, 100, 7.5, None, 1 << 28)
+
+
+def report(*instances: Figures, changed: bool = False, at: datetime = NOW) -> Report:
+    figures = {f"a-{number}": each for number, each in enumerate(instances, 1)}
+    return Report(at, "all is well", RUNNING, figures, changed, {})
+
+
+def test_many_applications_take_turns_and_one_that_has_changed_does_not_wait() -> None:
+    applications = [f"app-{number}" for number in range(50)]
+    turns = dict.fromkeys(applications, 0)
+    for minute in range(60):
+        found = report(at=NOW + timedelta(minutes=minute))
+        for application in applications:
+            turns[application] += is_due(found, application, 350)
+    assert set(turns.values()) == {10}, "each once in 6 minutes"
+    assert all(is_due(report(at=NOW + timedelta(minutes=minute)), "app-0", A_MINUTE) for minute in range(5)), "each minute"
+    assert all(is_due(replace(report(), changed=True), application, 10_000) for application in applications)
+
+
+def test_an_instance_that_does_not_run_is_observed_when_something_has_changed_only() -> None:
+    def partitions(found: Report) -> list[str | None]:
+        return [observation.partition for observation in observations("a", found, {})]
+
+    instances = (RUNNING, not_running(), not_running("never started"))
+    assert partitions(report(*instances)) == [None, "a-1"]
+    assert partitions(report(*instances, changed=True)) == [None, "a-1", "a-2"]
+
+
+def test_what_an_instance_did_is_overwritten_when_it_stops() -> None:
+    """The page of a partition shows the newest value of each name."""
+    assert instance_metadata(RUNNING, (), NOW).keys() == instance_metadata(not_running(), (), NOW).keys()
+    assert {
+        name: value.value for name, value in instance_metadata(not_running(), (), NOW).items() if name in ("state", "lag", "task_count")
+    } == {
+        "state": "stopped",
+        "lag": 0,
+        "task_count": 0,
+    }
