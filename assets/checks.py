@@ -55,8 +55,9 @@ def health_checks(application: Application, plain_name: str) -> dg.AssetChecksDe
 
 def check_results(operations: Operations, application: Application, log: logging.Logger) -> Sequence[dg.AssetCheckResult]:
     """Run all checks of an application on the state that Kafka has now; open and resolve the alerts that follow from them."""
-    results, _, _ = look_at(operations, application, (), now(), log)
-    return (*map(_result, results), alert_check.result(operations, application.id))
+    at = now()
+    results, _, _ = look_at(operations, application, (), at, log)
+    return (*(_result(result, at) for result in results), alert_check.result(operations, application.id))
 
 
 def look_at(
@@ -85,14 +86,19 @@ def _dead(operations: Operations, known: Known) -> frozenset[str]:
     return frozenset(name for name, process in last.items() if process and process.pid == known.instances[name].pid and not process.alive)
 
 
-def _result(result: CheckResult) -> dg.AssetCheckResult:
+def _result(result: CheckResult, at: datetime) -> dg.AssetCheckResult:
     return dg.AssetCheckResult(
         asset_key=instances_key(result.application),
         check_name=result.name,
         passed=result.passed,
         severity=dg.AssetCheckSeverity.ERROR if result.severity is Severity.ERROR else dg.AssetCheckSeverity.WARN,
         description=result.summary,
-        metadata={**_numbers(result), "overview": dg.MetadataValue.md(_markdown(result)), "table": _table(result)},
+        metadata={
+            **_numbers(result),
+            "as_of": dg.MetadataValue.timestamp(at),
+            "overview": dg.MetadataValue.md(f"{result.summary}\n\n{_markdown(result)}"),
+            "table": _table(result),
+        },
     )
 
 
@@ -166,7 +172,7 @@ def reports(
 
     def look(application: Application) -> tuple[Application, list[dg.AssetCheckResult], Report, Known]:
         results, found, known = look_at(operations, application, outputs.get(application.id, ()), at, log)
-        return application, [*map(_result, results), alert_check.result(operations, application.id)], found, known
+        return application, [*(_result(result, at) for result in results), alert_check.result(operations, application.id)], found, known
 
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="checks") as threads:
         seen = list(threads.map(look, applications))

@@ -23,16 +23,8 @@ from penstock.runtime.model.states import TaskKind
 
 A_MINUTE = 60
 """Maximum number of observations in a minute in which nothing has changed, roughly."""
-_COLUMNS = {
-    "instance": "string",
-    "state": "string",
-    "tasks": "string",
-    "lag": "int",
-    "records in/s": "float",
-    "checkpoint s": "float",
-    "restore debt": "int",
-    "MiB": "int",
-}
+_COLUMNS = {"instance": "string", "state": "string", "tasks": "string", "lag": "int", "MiB": "int"}
+"""As many as a page of 1440 pixels has room for; an instance's page has all figures."""
 
 
 def status_spec(application_id: str, group: str) -> dg.AssetSpec:
@@ -60,7 +52,7 @@ def observations(application_id: str, report: Report, tasks: Mapping[str, Sequen
         status_key(application_id),
         description=report.sentence,
         metadata={
-            "1 now": dg.MetadataValue.text(report.sentence),
+            "1 now": dg.MetadataValue.md(report.sentence),
             "2 instances": _instances(report),
             "3 as of": dg.MetadataValue.timestamp(report.at),
             **live_metadata.numbers(report.total),
@@ -82,9 +74,6 @@ def _instances(report: Report) -> dg.TableMetadataValue:
                 "state": figures.state,
                 "tasks": _tasks(figures),
                 "lag": figures.lag,
-                "records in/s": figures.in_per_s,
-                "checkpoint s": figures.oldest_checkpoint_s,
-                "restore debt": figures.restore_debt,
                 "MiB": None if figures.resident_bytes is None else figures.resident_bytes >> 20,
             }
         )

@@ -38,13 +38,13 @@ def _tasks_table(tasks: Sequence[Task], at: datetime) -> dg.TableMetadataValue:
     """Return a row per task. `lag`: an active task's on its input, a copy's on its changelogs. All times are as of `at`."""
     columns = {
         "task": "string",
-        "worker": "int",
-        "kind": "string",
         "state": "string",
+        "paused_at": "string",
+        "kind": "string",
+        "worker": "int",
         "lag": "int",
         "learned_percent": "float",
         "checkpoint_age_s": "float",
-        "paused_at": "string",
     }
     records = [
         dg.TableRecord(

@@ -94,7 +94,7 @@ def report(known: Known, results: Sequence[CheckResult], dead: frozenset[str] = 
         state=", ".join(f"{number} {state}" for state, number in _counts(states.values()).items()) or "none",
         tasks=_counts(kind for each in figures.values() for kind, number in each.tasks.items() for _ in range(number)),
         paused=sum(each.paused for each in figures.values()),
-        lag=int(lags["lag"]),
+        lag=int(lags["lag"]) + sum(task.lag or 0 for task in known.active() if task.state == TaskState.PAUSED.value),
         lag_per_minute=lags["lag_per_minute"],
         oldest_checkpoint_s=max(_known(each.oldest_checkpoint_s for each in figures.values()), default=None),
         restore_debt=_sum(each.restore_debt for each in figures.values()),

@@ -244,6 +244,7 @@ def test_a_report_begins_with_the_paused_task_and_has_all_instances() -> None:
         "a-2": ("never started", {}, 0, 0),
         "a-3": ("stopped", {}, 0, 0),
     }, "what a drained instance ran is not its any more"
+    assert (found.total.lag, found.total.paused, dict(found.total.tasks)) == (12, 1, {"ACTIVE": 2}), "records behind a pause wait too"
     many = reported(known(*(paused(f"0_{number}", 7, hours=24) for number in range(5))))
     assert "5 tasks are paused: 0_0 at flights-0@7, since 2026-11-20 11:31 UTC; " in many.sentence and " and 2 more" in many.sentence
 
