@@ -237,7 +237,10 @@ class ChangeBuffer(BackedStore[KeyValueBackend]):
         self.first = self._order[0][0] if self._order else NEVER
         self.size -= waiting.size
         self._changed[raw] = waiting.timestamp
-        key = self._read_key(raw) if waiting.key is None else waiting.key
+        try:
+            key = self._read_key(raw) if waiting.key is None else waiting.key
+        except BaseException as error:
+            raise self._reader.unreadable_key(raw, error) from error
         try:
             return Evicted(key, self._object(waiting.new), self._object(waiting.prior), waiting.timestamp, waiting.origin)
         except BaseException as error:

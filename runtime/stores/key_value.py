@@ -59,7 +59,12 @@ class KeyValueReads(ABC):
 
     def _with_keys(self, rows: Iterator[tuple[bytes, object]]) -> Iterator[tuple[object, object]]:
         read_key = self._reader.read_key
-        return ((read_key(key), value) for key, value in rows)
+        for data, value in rows:
+            try:
+                key = read_key(data)
+            except BaseException as error:
+                raise self._reader.unreadable_key(data, error) from error
+            yield key, value
 
 
 class StagedKeyValueStore(StagedStore[KeyValueBackend], KeyValueReads):

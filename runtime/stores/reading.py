@@ -33,6 +33,12 @@ NOTHING_STAGED = Staged(lambda key: None, lambda lo, hi: [], lambda: 0)
 """For views of committed data."""
 
 
+_CAUSE = (
+    "What stands there was written by another version of the program, or by another program: start the version that wrote it, or see "
+    "docs/changing.md"
+)
+
+
 def unwritable(store: str, serde: str, what: str, given: object, error: BaseException) -> StreamsError:
     """Return an error that names the key or value which a store's serde could not write."""
     pass_ctrl_c(error, f"store {store}")
@@ -50,8 +56,18 @@ def unreadable(store: str, serde: str, key: bytes | None, read_key: Deserializer
         return error
     return StateUnreadableError(
         f"store {store}: the value of key {_shown(key, read_key)} cannot be read by its serde {serde}{at_line(error)}: {described(error)}. "
-        f"Its bytes are {reprlib.repr(data)}. What stands there was written by another version of the program, or by another program: "
-        "start the version that wrote it, or see docs/changing.md"
+        f"Its bytes are {reprlib.repr(data)}. {_CAUSE}"
+    )
+
+
+def unreadable_key(store: str, serde: str, key: bytes, error: BaseException) -> Exception:
+    """Return an error that names the stored key which a store's serde could not read, or the error itself where the Schema Registry is
+    unavailable."""
+    pass_ctrl_c(error, f"store {store}")
+    if isinstance(error, SchemaRegistryUnavailableError):
+        return error
+    return StateUnreadableError(
+        f"store {store}: the key {reprlib.repr(key)} cannot be read by its serde {serde}{at_line(error)}: {described(error)}. {_CAUSE}"
     )
 
 
@@ -99,6 +115,11 @@ class Reader:
             return self.read_value(data)
         except BaseException as error:
             raise unreadable(self.store, self.value_serde, key, self.read_key, data, error) from error
+
+    def unreadable_key(self, key: bytes, error: BaseException) -> Exception:
+        """Return the error of a stored key that `read_key` could not decode. Loops over rows call `read_key` themselves: a call per row
+        costs more than a `try`."""
+        return unreadable_key(self.store, self.key_serde, key, error)
 
     def giving(self, timestamped: bool, headers: bool = False) -> Reader:
         """Return a reader with other results: values as `ValueAndTimestamp`, or with their headers, where the store has them; or alone."""

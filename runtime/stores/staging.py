@@ -315,7 +315,10 @@ class StagedStore(BackedStore[B], EntryStore):
 
     def _key_object(self, key: bytes) -> object:
         """Return the key as an object, as the flush listener and iterators show it."""
-        return self._read_key(key)
+        try:
+            return self._read_key(key)
+        except BaseException as error:
+            raise self._reader.unreadable_key(key, error) from error
 
     # --- commit -------------------------------------------------------------------------------------------------------------
 

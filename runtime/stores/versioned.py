@@ -111,8 +111,12 @@ class VersionedReads(ABC):
     def _as_records(self, rows: Iterator[tuple[bytes, object]]) -> Iterator[tuple[object, object]]:
         """Iterate over rows of latest versions as keys and VersionedRecords."""
         read_key, read_value = self._reader.read_key, self._reader.value
-        for key, row in cast(Iterator[tuple[bytes, bytes]], rows):
-            yield read_key(key), VersionedRecord(read_value(row[8:], key), TIME.unpack_from(row)[0])
+        for data, row in cast(Iterator[tuple[bytes, bytes]], rows):
+            try:
+                key = read_key(data)
+            except BaseException as error:
+                raise self._reader.unreadable_key(data, error) from error
+            yield key, VersionedRecord(read_value(row[8:], data), TIME.unpack_from(row)[0])
 
     def _get(self, key: object, as_of: int | None) -> VersionedRecord | None:
         data = self._reader.key_bytes(key)

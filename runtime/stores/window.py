@@ -120,7 +120,11 @@ class WindowReads(SegmentedReads):
         for store_key, value in rows:
             key, start = keys.split_window_store_key(store_key)
             if first <= start <= last and (lowest is None or key >= lowest) and (highest is None or key <= highest):
-                yield Windowed(read_key(key), Window(start, min(start + size, LAST))), value
+                try:
+                    of = read_key(key)
+                except BaseException as error:
+                    raise self._reader.unreadable_key(key, error) from error
+                yield Windowed(of, Window(start, min(start + size, LAST))), value
 
 
 class StagedWindowStore(StagedSegmentedStore, WindowReads):
@@ -139,7 +143,10 @@ class StagedWindowStore(StagedSegmentedStore, WindowReads):
 
     def _windowed(self, store_key: bytes) -> Windowed:
         data, start = keys.split_window_store_key(store_key)
-        return Windowed(self._read_key(data), Window(start, min(start + self._window.size_ms, LAST)))
+        try:
+            return Windowed(self._read_key(data), Window(start, min(start + self._window.size_ms, LAST)))
+        except BaseException as error:
+            raise self._reader.unreadable_key(data, error) from error
 
     # --- reads ------------------------------------------------------------------------------------------------------------------
 
@@ -259,7 +266,11 @@ class SessionReads(SegmentedReads):
             key, start, end = keys.split_session_key(store_key)
             in_time = first <= end <= last and start <= latest_start
             if in_time and (lowest is None or key >= lowest) and (highest is None or key <= highest):
-                yield Windowed(read_key(key), SessionWindow(start, end)), value
+                try:
+                    of = read_key(key)
+                except BaseException as error:
+                    raise self._reader.unreadable_key(key, error) from error
+                yield Windowed(of, SessionWindow(start, end)), value
 
 
 class StagedSessionStore(StagedSegmentedStore, SessionReads):
@@ -277,7 +288,10 @@ class StagedSessionStore(StagedSegmentedStore, SessionReads):
 
     def _windowed(self, store_key: bytes) -> Windowed:
         data, start, end = keys.split_session_key(store_key)
-        return Windowed(self._read_key(data), SessionWindow(start, end))
+        try:
+            return Windowed(self._read_key(data), SessionWindow(start, end))
+        except BaseException as error:
+            raise self._reader.unreadable_key(data, error) from error
 
     def query_view(self, *, timestamped: bool = False, headers: bool = False, uncommitted: bool = False) -> SessionView:
         reader, time, staged = self._reader.giving(timestamped, headers), self._view_time(uncommitted), self._staged(uncommitted)

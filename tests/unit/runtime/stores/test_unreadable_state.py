@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from penstock import Consumed, Materialized, StreamsBuilder, serdes
 from penstock.runtime.model.errors import StateUnreadableError
 from penstock.runtime.model.ids import NextOffset, TaskId, TopicPartition
+from penstock.runtime.model.record import SessionWindow, Windowed
 from penstock.runtime.serdes.serde import Serde
 from penstock.runtime.stores.base import EngineStore, StoreContext
 from penstock.runtime.stores.key_value import StagedKeyValueStore
@@ -53,6 +55,41 @@ def test_every_way_of_reading_names_store_key_and_serde(tmp_path: Path, kind: ty
         StateUnreadableError, match=rf"store totals: the value of key 'EWR' cannot be read by its serde json\({kind.__name__}\)"
     ):
         read(store)
+    store.close()
+
+
+ROWS: dict[str, Callable[[Serde[str]], EngineStore]] = {
+    "key_value": lambda key: Stores.key_value_store_builder(Stores.persistent_key_value_store("s"), key, serdes.STRING).build(),
+    "window": lambda key: Stores.window_store_builder(Stores.persistent_window_store("s", 10_000, 5_000), key, serdes.STRING).build(),
+    "session": lambda key: Stores.session_store_builder(Stores.persistent_session_store("s", 10_000), key, serdes.STRING).build(),
+    "versioned": lambda key: Stores.versioned_key_value_store_builder(
+        Stores.persistent_versioned_key_value_store("s", 1_000), key, serdes.STRING
+    ).build(),
+}
+
+
+@pytest.mark.parametrize("error", [ValueError("not mine"), SystemExit("not mine")], ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("kind", ROWS)
+def test_a_key_that_cannot_be_read_names_store_and_bytes(tmp_path: Path, kind: str, error: BaseException) -> None:
+    def read(topic: str, headers: object, data: bytes) -> str:
+        raise error
+
+    store: Any = ROWS[kind](Serde(lambda topic, headers, key: key.encode(), read, name="names"))
+    opened(store, tmp_path)
+    match kind:
+        case "key_value":
+            store.put("EWR", "x")
+        case "window":
+            store.put("EWR", "x", 5)
+        case "session":
+            store.put(Windowed("EWR", SessionWindow(5, 6)), "x")
+        case _:
+            store.put("EWR", "x", 5)
+    rows = store.find_sessions("A", "Z", 0, 10) if kind == "session" else store.query_view(uncommitted=True).all()
+    with pytest.raises(
+        StateUnreadableError, match=rf"store s: the key b'EWR' cannot be read by its serde names.*{type(error).__name__}: not"
+    ):
+        list(rows)
     store.close()
 
 
