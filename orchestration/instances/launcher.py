@@ -11,6 +11,7 @@ Killing the run's step leaves an orphan, a retry starts a second copy, and Ctrl-
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -30,6 +31,7 @@ from penstock.orchestration.declarations.errors import ExpectedError
 from penstock.orchestration.declarations.project_paths import ProjectPaths
 from penstock.runtime.instance.precheck import Findings
 from penstock.runtime.instance.settings import ExitStatus, exit_path
+from penstock.runtime.instance.successor import RUN, SUCCESSOR
 
 _LOCK_SECONDS = 30
 _CHECK_SECONDS = 300.0
@@ -72,6 +74,41 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
             return False
 
 
+class Successor:
+    """A process that is prepared to replace the running one of an instance (`runtime/instance/successor.py`)."""
+
+    def __init__(self, child: subprocess.Popen[bytes], process: Process) -> None:
+        assert child.stdin is not None and child.stdout is not None  # pipes
+        self.process = process
+        self._commands, self._answers = child.stdin, child.stdout
+
+    def send(self, line: bytes) -> None:
+        """Send a line, unless the process has ended."""
+        with suppress(BrokenPipeError):
+            self._commands.write(line)
+            self._commands.flush()
+
+    def answer(self, timeout_s: float) -> bytes | None:
+        """Return the next line that it answers, empty if it has ended; None if there is none in time."""
+        ready, _, _ = select.select([self._answers], [], [], timeout_s)
+        return self._answers.readline() if ready else None
+
+    def run(self) -> None:
+        """Let it become the instance."""
+        self.send(RUN)
+        self._close()
+
+    def discard(self) -> None:
+        """End it, also if the user's code hangs in it."""
+        _signal(self.process, signal.SIGKILL)
+        self._close()
+
+    def _close(self) -> None:
+        with suppress(BrokenPipeError):
+            self._commands.close()
+        self._answers.close()
+
+
 class Launcher:
     """The processes of one project on this machine. Stateless: any number of launchers may run concurrently."""
 
@@ -98,8 +135,9 @@ class Launcher:
         process = self.last(instance)
         return process if process is not None and process.alive else None
 
-    def start(self, application: Application, instance: str) -> tuple[Process, bool]:
-        """Return the process of the instance, and True if this call started it. Returns as soon as the process exists.
+    def start(self, application: Application, instance: str, successor: Successor | None = None) -> tuple[Process, bool]:
+        """Return the process of the instance, and True if this call started it. Returns as soon as the process exists. With a `successor`,
+        that process becomes the instance, unless one runs.
 
         Raises LaunchError if folders cannot be written, or another process has been starting this instance for 30 s.
         """
@@ -107,9 +145,35 @@ class Launcher:
             process = self.running(instance) or self._find_unrecorded(instance)
             started = process is None
             if process is None:
-                process = self._launch(application, instance)
+                self._write_settings(application, instance)
+                process = self._process_of(instance, self._spawn(instance)) if successor is None else successor.process
             _write(self._paths.process_path(instance), msgspec.json.encode(process))
+            if started and successor is not None:  # recorded before: its command line is not that of an instance
+                successor.run()
             return process, started
+
+    def prepare(self, instance: str) -> Successor:
+        """Start a process that may replace the running one of this instance. It imports the engine, and waits. Raises LaunchError."""
+        try:
+            child = self._spawn(instance, SUCCESSOR, commands=subprocess.PIPE)
+        except OSError as error:
+            raise LaunchError(f"a successor of instance {instance} cannot be started: {error}") from error
+        return Successor(child, self._process_of(instance, child))
+
+    def check(self, application: Application, successor: Successor) -> Findings:
+        """Check in the successor whether it would start with the current code and configuration. Raises LaunchError without an answer."""
+        settings = msgspec.json.encode(msgspec.json.decode(self._settings(application, successor.process.instance)))
+        successor.send(settings + b"\n")
+        answer = successor.answer(_CHECK_SECONDS)
+        if answer is None:
+            raise LaunchError(f"{application.factory} was not checked within {_CHECK_SECONDS:.0f} s: does it wait?")
+        try:
+            return msgspec.json.decode(answer, type=Findings)
+        except msgspec.DecodeError as error:
+            name = successor.process.instance
+            raise LaunchError(
+                f"{application.factory} cannot be checked: {self.last_words(name)} (the log: {self._paths.log_path(name)})"
+            ) from error
 
     def seed(self, application: Application, instance: str, where: str, *, reset: bool = False) -> str:
         """Install a seed before anything runs, in a process that shows its progress on this terminal. Its files are written to the state
@@ -237,20 +301,23 @@ class Launcher:
             return "killed by the kernel for lack of memory"
         return None if status is None else f"by {signal.Signals(-status).name}"
 
-    def _launch(self, application: Application, instance: str) -> Process:
+    def _spawn(self, instance: str, *options: str, commands: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
+        """Start a process of the instance. With pipes for `commands`, it has one for answers too."""
         paths = self._paths
-        self._write_settings(application, instance)
         with paths.log_path(instance).open("ab") as log:  # output before logging is configured, and crashes of the interpreter
             child = subprocess.Popen(
-                [sys.executable, "-m", "penstock.runtime.instance", "--config", str(paths.settings_path(instance))],
+                [sys.executable, "-m", "penstock.runtime.instance", "--config", str(paths.settings_path(instance)), *options],
                 cwd=paths.root,
                 env=_environment(paths.root),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
+                stdin=commands,
+                stdout=commands if commands == subprocess.PIPE else log,
+                stderr=log,
                 start_new_session=True,
             )
         _children.append(child)
+        return child
+
+    def _process_of(self, instance: str, child: subprocess.Popen[bytes]) -> Process:
         try:
             return Process(instance=instance, pid=child.pid, created=psutil.Process(child.pid).create_time())
         except psutil.NoSuchProcess:
@@ -275,7 +342,12 @@ class Launcher:
         settings = str(self._paths.settings_path(instance))
         for process in psutil.process_iter(["cmdline", "create_time", "status"]):
             command = process.info["cmdline"] or []
-            if "penstock.runtime.instance" in command and settings in command and process.info["status"] != psutil.STATUS_ZOMBIE:
+            if (
+                "penstock.runtime.instance" in command
+                and SUCCESSOR not in command
+                and settings in command
+                and process.info["status"] != psutil.STATUS_ZOMBIE
+            ):
                 return Process(instance=instance, pid=process.pid, created=process.info["create_time"])
         return None
 

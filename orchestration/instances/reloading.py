@@ -1,8 +1,10 @@
 """Restart of running instances when their code changes: `penstock dev --reload` starts this beside Dagster.
 
-The new code is checked first, in a process of its own (`runtime/instance/precheck.py`): if it does not import, does not build a topology,
-or does not fit the state, the problem is shown and the instances go on with the code they have. Instances are restarted only if their
-fingerprint (`runtime/instance/build.py`) changes, so an edited test restarts nothing.
+Each running instance has a successor: a process that has imported the engine already, and waits. After an edit the successor imports the
+new code and checks it (`runtime/instance/precheck.py`) while the instance goes on. If the code does not import, does not build a topology,
+or does not fit the state, the problem is shown and the instances keep the code they have. Else the instance closes, and the successor
+takes its place. Instances are replaced only if their fingerprint (`runtime/instance/build.py`) changes, so an edited test restarts nothing.
+A successor checks once, since Python does not import a module again.
 """
 
 from __future__ import annotations
@@ -12,16 +14,19 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
+from pathlib import Path
 
+import penstock.runtime
 from penstock.orchestration.database import ControlPlaneError
 from penstock.orchestration.database.audit import this_user
 from penstock.orchestration.declarations.applications import Application
 from penstock.orchestration.declarations.project_paths import ProjectPaths
 from penstock.orchestration.declarations.toml_table import WrongDeclarationError
-from penstock.orchestration.instances.launcher import LaunchError
+from penstock.orchestration.instances.launcher import Launcher, LaunchError, Successor
 from penstock.orchestration.instances.operations import STOP_SECONDS, Operations
 from penstock.orchestration.kafka.observer import Observer
 from penstock.runtime.model import logs
@@ -31,46 +36,81 @@ from penstock.runtime.model.extras import extra
 Say = Callable[[str], None]
 
 _POLL_MS = 1_000
-"""Interval at which the end of the parent process is noticed."""
+"""Interval at which the end of the parent process, and starts of instances, are noticed."""
+_ENGINE = Path(penstock.runtime.__file__).resolve().parent
 
 
-def reload(say: Say) -> None:
-    """Restart the running instances of the project whose code or configuration has changed. Whatever prevents that is said, not raised."""
-    began = time.monotonic()
-    try:
-        operations = Operations.find()
-        with closing(operations.control_plane):
-            for application in operations.applications.applications:
-                for name in _reload(operations, application, say):
-                    say(f"{name} runs the new code, {time.monotonic() - began:.1f} s after the change")
-    except (WrongDeclarationError, ControlPlaneError, LaunchError, StreamsError) as error:
-        say(str(error))
+class Reloader:
+    """The successors of a project's running instances."""
 
+    def __init__(self, paths: ProjectPaths, say: Say) -> None:
+        self._launcher = Launcher(paths)
+        self._say = say
+        self._successors: dict[str, Successor] = {}
 
-def _reload(operations: Operations, application: Application, say: Say) -> list[str]:
-    """Return the names of the instances that were restarted. Raises LaunchError, StreamsError."""
-    launcher = operations.launcher
-    names = [name for name in operations.instances(application) if launcher.running(name)]
-    if not names:
-        return []
-    with ThreadPoolExecutor() as pool:
-        running = pool.submit(_running_builds, application)
-        findings = launcher.precheck(application, names)
-    if findings.problems:
-        listed = "".join(f"\n- {problem}" for problem in findings.problems)
-        say(f"the new code of {application.id} does not start; still on the previous code: {', '.join(names)}{listed}")
-        return []
-    builds = running.result()
-    changed = [name for name in names if builds.get(name) != findings.builds[name]]
-    for name in changed:
-        operations.mark_starting(name)
-    with ThreadPoolExecutor() as pool:  # together: versions whose topologies differ may not run side by side
-        list(pool.map(lambda name: launcher.stop(name, STOP_SECONDS), changed))
-    for name in changed:
-        launcher.start(application, name)
-    for name in changed:
-        operations.start(name, actor=this_user())
-    return changed
+    def prepare(self) -> None:
+        """Start a successor for each running instance that has none, and discard those of stopped instances. Problems are said."""
+        running = {name for name in self._launcher.known() if self._launcher.running(name)}
+        self._discard(name for name, successor in list(self._successors.items()) if name not in running or not successor.process.alive)
+        try:
+            for name in running - self._successors.keys():
+                self._successors[name] = self._launcher.prepare(name)
+        except LaunchError as error:
+            self._say(str(error))
+
+    def close(self) -> None:
+        """Discard all successors."""
+        self._discard(list(self._successors))
+
+    def reload(self) -> None:
+        """Replace the running instances whose code or configuration has changed. Whatever prevents that is said, not raised."""
+        began = time.monotonic()
+        self.prepare()  # instances that were started just now
+        try:
+            operations = Operations.find()
+            with closing(operations.control_plane):
+                for application in operations.applications.applications:
+                    for name in self._reload(operations, application):
+                        self._say(f"{name} runs the new code, {time.monotonic() - began:.1f} s after the change")
+        except (WrongDeclarationError, ControlPlaneError, LaunchError, StreamsError) as error:
+            self._say(str(error))
+
+    def _reload(self, operations: Operations, application: Application) -> list[str]:
+        """Return the names of the instances that were replaced. Raises LaunchError, StreamsError."""
+        launcher = operations.launcher
+        successors = {name: self._successors.pop(name) for name in operations.instances(application) if name in self._successors}
+        try:
+            return self._replace(operations, launcher, application, successors) if successors else []
+        finally:
+            for successor in successors.values():  # left over: not needed, or not fit
+                successor.discard()
+
+    def _replace(self, operations: Operations, launcher: Launcher, application: Application, successors: dict[str, Successor]) -> list[str]:
+        """Replace instances by these successors, and remove those that run from `successors`."""
+        with ThreadPoolExecutor() as pool:
+            running = pool.submit(_running_builds, application)
+            found = dict(zip(successors, pool.map(partial(launcher.check, application), successors.values()), strict=True))
+        if problems := list(dict.fromkeys(problem for findings in found.values() for problem in findings.problems)):
+            listed = "".join(f"\n- {problem}" for problem in problems)
+            self._say(f"the new code of {application.id} does not start; still on the previous code: {', '.join(successors)}{listed}")
+            return []
+        builds = running.result()
+        changed = [name for name, findings in found.items() if builds.get(name) != findings.builds[name]]
+        for name in changed:
+            operations.mark_starting(name)
+        with ThreadPoolExecutor() as pool:  # together: versions whose topologies differ may not run side by side
+            list(pool.map(lambda name: launcher.stop(name, STOP_SECONDS), changed))
+        for name in changed:
+            process, _ = launcher.start(application, name, successors[name])
+            if process == successors[name].process:
+                del successors[name]
+        for name in changed:
+            operations.start(name, actor=this_user())
+        return changed
+
+    def _discard(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._successors.pop(name).discard()
 
 
 def _running_builds(application: Application) -> dict[str, str]:
@@ -101,11 +141,15 @@ def main() -> int:
 
     _say(f"restarting instances when code in {paths.root} changes")
     code = Code(ignore_paths=[paths.home])
-    for changes in watch(paths.root, watch_filter=code, debounce=200, rust_timeout=_POLL_MS, yield_on_timeout=True):
-        if os.getppid() != parent:
-            return 0
-        if changes:
-            reload(_say)
+    with closing(Reloader(paths, _say)) as reloader:
+        for changes in watch(paths.root, watch_filter=code, debounce=200, rust_timeout=_POLL_MS, yield_on_timeout=True):
+            if os.getppid() != parent:
+                break
+            if any(Path(path).is_relative_to(_ENGINE) for _, path in changes):
+                reloader.close()  # they have imported the engine as it was before
+            if changes:
+                reloader.reload()
+            reloader.prepare()
     return 0
 
 

@@ -10,6 +10,8 @@ The file is JSON, written by the launcher (`orchestration/instances/launcher.py`
 instance cleanly and keep its tasks reserved for its return (rules.md, 4). With `num.stream.threads` above 1 this is the main process of the
 instance's workers, and all of this applies to the workers together (docs/workers.md).
 
+With `--successor` the process waits until it is told to become the instance (`runtime/instance/successor.py`).
+
 With `--seed` a seed or snapshot is installed first (docs/seeding.md), unless it was installed before.
 
 Exit status: 0 closed cleanly, 1 failed while running, 2 the configuration or topology is wrong, or does not fit the state or the running
@@ -28,10 +30,11 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.runtime.client.running import EXIT_CONFIGURATION
+from penstock.runtime.client.running import EXIT_CLEAN, EXIT_CONFIGURATION
 from penstock.runtime.instance.process import run_instance
 from penstock.runtime.instance.seed import add_seed_options
 from penstock.runtime.instance.settings import ExitStatus, InstanceSettings, exit_path
+from penstock.runtime.instance.successor import SUCCESSOR, await_turn
 from penstock.runtime.model import logs
 from penstock.runtime.model.errors import StreamsConfigError
 
@@ -41,7 +44,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m penstock.runtime.instance", description=description)
     parser.add_argument("--config", type=Path, required=True, help="JSON file with application, instance, factory, config and log_path")
     add_seed_options(parser, required=False)
+    parser.add_argument(SUCCESSOR, action="store_true", help="wait for commands on stdin before the start")
     options = parser.parse_args(arguments)
+    if options.successor and not await_turn():
+        return EXIT_CLEAN
     try:
         settings, output = InstanceSettings.read(options.config), logs.Output.of()
     except StreamsConfigError as error:

@@ -57,7 +57,11 @@ class Findings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 def check(paths: list[Path]) -> Findings:
     """Check the instances of these files. Raises nothing; errors are findings."""
     found = Findings(problems=[])
-    written = [settings for path in paths if (settings := _noted(found, InstanceSettings.written, path))]
+    return check_settings(found, [settings for path in paths if (settings := _noted(found, InstanceSettings.written, path))])
+
+
+def check_settings(found: Findings, written: list[InstanceSettings]) -> Findings:
+    """Check the instances with these settings, whose variables are not replaced, and add the result to `found`. Raises nothing."""
     configs = [config for settings in written if (config := _config(found, settings))]
     factories = dict.fromkeys(settings.factory for settings in written)
     topologies = [topology for factory in factories if (topology := _noted(found, build_topology, factory))]

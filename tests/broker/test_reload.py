@@ -14,6 +14,7 @@ from penstock.orchestration.database import ControlPlane
 from penstock.orchestration.declarations.applications import Applications
 from penstock.orchestration.declarations.project_paths import ProjectPaths, default_database_url
 from penstock.orchestration.instances.operations import Operations
+from penstock.runtime.instance.successor import SUCCESSOR
 from tests.support import ROOT, Kafka, unique, wait_until
 
 CODE = """
@@ -25,6 +26,7 @@ def build():
     words.map_values(lambda value: "first " + value).to("{output}", key=serdes.STRING, value=serdes.STRING)
     return builder.build()
 """
+WATCHER_MODULE = "penstock.orchestration.instances.reloading"
 WATCHER = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-m', 'penstock.orchestration.instances.reloading']))"
 
 
@@ -69,9 +71,13 @@ def test_an_edit_reaches_the_running_stream_and_an_error_does_not(tmp_path: Path
         (tmp_path / "shop.py").write_text(code.replace("first", "other"))
         said(f"{name} runs the new code")
         shows("c", "other c")
-        assert operations.launcher.running(name) != first
+        second = operations.launcher.running(name)
+        assert second is not None and second != first
+        assert SUCCESSOR in psutil.Process(second.pid).cmdline(), "it was prepared, and took the place of the first"
+        wait_until(lambda: len(_processes(tmp_path, SUCCESSOR)) == 2, 60, "a successor of the second")
         parent.kill()
-        wait_until(lambda: not _watched(tmp_path), 60, "the end of the watcher after its parent's")
+        wait_until(lambda: not _processes(tmp_path, WATCHER_MODULE), 60, "the end of the watcher after its parent's")
+        assert _processes(tmp_path, SUCCESSOR) == [second.pid], "the watcher leaves no successor, and the instance goes on"
     finally:
         parent.kill()
         parent.wait()
@@ -79,8 +85,7 @@ def test_an_edit_reaches_the_running_stream_and_an_error_does_not(tmp_path: Path
         operations.control_plane.close()
 
 
-def _watched(folder: Path) -> bool:
-    """Return True if a watcher of this folder lives."""
-    module = "penstock.orchestration.instances.reloading"
+def _processes(folder: Path, argument: str) -> list[int]:
+    """Return the processes in this folder that have the argument."""
     found = psutil.process_iter(["cmdline", "cwd"])
-    return any(module in (process.info["cmdline"] or []) and process.info["cwd"] == str(folder) for process in found)
+    return [process.pid for process in found if argument in (process.info["cmdline"] or []) and process.info["cwd"] == str(folder)]
