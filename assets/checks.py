@@ -1,7 +1,7 @@
 """Checks of an application's asset. A check covers the asset as a whole, not a partition: it lists every instance and fails with the worst.
 
 The checks run with every materialisation, and each minute by a schedule, which reports results that have changed without starting a run.
-The job `instance_checks` does the same in a run, when a person starts it.
+The job `instance_checks`, which a person starts, reports all results in a run.
 """
 
 import logging
@@ -32,6 +32,8 @@ _MOST_SHOWN = 30
 _MOST_NAMED = 5
 _AT_ONCE = 8
 _LATE_SECONDS = 60
+_TICK_SECONDS = 40
+"""A tick ends after this time, since Dagster gives up after 60 s; a check that was not written is reported by the next one."""
 _REPORT_AGAIN_SECONDS = 600
 """A result that has not changed is reported again after this time, with the figures of then."""
 
@@ -161,10 +163,16 @@ def _plural(number: int, name: str) -> str:
 
 
 def reports(
-    operations: Operations, dagster: dg.DagsterInstance, outputs: Mapping[str, Sequence[str]], at: datetime, log: logging.Logger
+    operations: Operations,
+    dagster: dg.DagsterInstance,
+    outputs: Mapping[str, Sequence[str]],
+    at: datetime,
+    log: logging.Logger,
+    *,
+    everything: bool = False,
 ) -> Reports:
     """Look at all applications, and return what Dagster does not show yet: checks whose result is another than the last one, or is older
-    than some minutes, and observations (`assets.status`). `outputs`: the topics that each application writes, by its id.
+    than some minutes, and observations (`assets.status`); or `everything`. `outputs`: the topics that each application writes, by its id.
 
     Several applications are looked at at once, since most of the time is spent waiting for brokers.
     """
@@ -178,9 +186,9 @@ def reports(
         seen = list(threads.map(look, applications))
     expected = sum(1 + sum(figures.runs for figures in found.instances.values()) for _, _, found, _ in seen)
     evaluations = [alert_check.as_evaluation(result) for _, results, _, _ in seen for result in results]
-    events: list[Event] = [*_news(dagster, evaluations, at)]
+    events: list[Event] = [*(evaluations if everything else _news(dagster, evaluations, at))]
     for application, _, found, known in seen:
-        if is_due(found, application.id, expected):
+        if everything or is_due(found, application.id, expected):
             events.extend(observations(application.id, found, _tasks(known)))
     problems = [f"{application.id}: {found.sentence}" for application, results, found, _ in seen if not all(r.passed for r in results)]
     return Reports(events, len(applications), problems)
@@ -216,7 +224,7 @@ def checks_job(outputs: Mapping[str, Sequence[str]]) -> dg.JobDefinition:
 
     @dg.op(description="Computes the checks of all applications: every instance and task, the worst decides.")
     def compute_instance_checks(context: dg.OpExecutionContext, penstock: PenstockResource) -> None:
-        found = reports(penstock.operations, context.instance, outputs, now(), context.log)
+        found = reports(penstock.operations, context.instance, outputs, now(), context.log, everything=True)
         for event in found.events:
             context.log_event(event)  # type: ignore[arg-type]  # it takes checks too; its annotation is behind its code
         context.log.info(found.line)
@@ -245,7 +253,9 @@ def checks_schedule(job: dg.JobDefinition, outputs: Mapping[str, Sequence[str]])
         if late > _LATE_SECONDS:
             return dg.SkipReason(f"looked at nothing: this tick is {late:.0f} s late, and the next one looks")
         found = reports(penstock.operations, context.instance, outputs, at, context.log)
-        for event in found.events:
+        for number, event in enumerate(found.events):
+            if (now() - at).total_seconds() > _TICK_SECONDS:
+                return dg.SkipReason(f"{found.line}; {len(found.events) - number} of the events are left to the next tick")
             context.instance.report_runless_asset_event(event)
         return dg.SkipReason(found.line)
 

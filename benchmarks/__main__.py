@@ -2,7 +2,7 @@
 
 import typer
 
-from benchmarks import assign, board, calls, checkpoints, commits, gaps, restore, run, tables, wide
+from benchmarks import assign, board, calls, checkpoints, commits, gaps, reports, restore, run, tables, wide
 
 app = typer.Typer(add_completion=False)
 app.callback(invoke_without_command=True)(run.main)
@@ -13,6 +13,7 @@ app.command("gaps")(gaps.main)
 app.command("assign")(assign.main)
 app.command("board")(board.main)
 app.command("calls")(calls.main)
+app.command("reports")(reports.main)
 app.command("tables")(tables.main)
 app.command("wide")(wide.main)
 
